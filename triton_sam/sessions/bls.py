@@ -47,12 +47,13 @@ class Pool:
     Each kind of requests has a pool of its own, so that one kind is never refused because of another.
 
     Args:
-        name: prefix of the names of the threads.
+        name: the kind of requests, used as a label of metrics and as prefix of thread names.
         threads: number of requests that run at a time.
         pending: number of requests that may run or wait.
     """
 
     def __init__(self, name: str, threads: int, pending: int) -> None:
+        self.name = name
         self.threads = ThreadPoolExecutor(threads, name)
         self.places = threading.BoundedSemaphore(pending)
 
@@ -232,8 +233,10 @@ def send(reply: Reply, sender: Any, wanted: Container[str]) -> None:
     """Send an answer. If that fails, for example because shared memory is full, send an error instead."""
     try:
         sender.send(response(reply, wanted), flags=FINAL)
+        if reply.error is not None and contract.code_of(reply.error) == contract.INTERNAL:
+            reply.counts["faults"] = 1
     except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
-        reply.counts["failures"] = 1
+        reply.counts["failures"] = reply.counts["faults"] = 1
         text = f"{contract.INTERNAL}: the answer could not be sent: {one_line(error)}"
         sender.send(failure(text, pb_utils.TritonError.INTERNAL), flags=FINAL)
 

@@ -16,6 +16,7 @@ from ..inputs.images import open_image
 from .cache import HeldImage, ImageCache, SingleFlight
 from .metrics import Metrics
 from .reply import Reply
+from .times import place_in
 
 Result = TypeVar("Result")
 
@@ -91,7 +92,7 @@ class ImageStore:
 
     def encode_part(self, part: Image.Image, reply: Reply) -> HeldImage:
         """Encode a part of an image, which the cache does not keep."""
-        with self._encoders, reply.timed("encode"):
+        with place_in(self._encoders), reply.timed("encode"):
             pixels = self._prepare(part)
             embeddings = self.with_room("encode", lambda: self._encoder.encode(pixels), reply)
         reply.counts["encodes"] += 1
@@ -150,7 +151,7 @@ class ImageStore:
         Raises:
             ImageError: the content is not a usable image.
         """
-        with self._encoders:
+        with place_in(self._encoders):
             with reply.timed("open"):
                 opened = open_image(content, FORMATS)
                 pixels = self._prepare(opened)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
@@ -20,6 +20,7 @@ COUNTERS = {
     "find_seconds": "Time spent on these searches, without the encoding of images",
     "text_encodes": "Texts encoded for these searches",
     "failures": "Requests answered with an error",
+    "faults": "Requests answered with an INTERNAL error, which is an error of the server; included in failures",
     "refusals": "Requests refused because too many waited already",
     "restarts": "How often Triton was started again, because it or the process of one of its models had died",
 }
@@ -35,6 +36,7 @@ _SHARED = (
     "encodes",
     "encode_seconds",
     "failures",
+    "faults",
     "refusals",
     "restarts",
 )
@@ -56,6 +58,24 @@ VIDEO_GAUGES = {
     "sessions": "Video sessions that are open",
     "session_bytes": "Bytes of the outputs that all video sessions keep",
 }
+FRONT_COUNTERS = {name: COUNTERS[name] for name in ("failures", "faults", "refusals")}
+"""Counters of the front ends, which keep no images."""
+REQUEST_SECONDS = "request_seconds"
+WAITING_SECONDS = "waiting_seconds"
+WAITING_REQUESTS = "waiting_requests"
+TIMES = {
+    REQUEST_SECONDS: "Seconds from the arrival of a request in the model to its answer; without cancelled requests",
+    WAITING_SECONDS: "Seconds that a request waited in the model, for a thread, the encoder, or the decoder in this "
+    "process; with cancelled requests",
+    WAITING_REQUESTS: "Requests that wait in the model",
+}
+"""Metrics with the label ``kind``, because a search takes a thousand times as long as a click."""
+_DECADES = [10.0**exponent for exponent in range(-3, 3)]
+BUCKETS = {
+    REQUEST_SECONDS: [number * decade for decade in _DECADES for number in (1, 1.5, 2, 3, 5, 7)],
+    WAITING_SECONDS: [number * decade for decade in _DECADES for number in (1, 3)],
+}
+"""Upper bounds of the histograms in seconds. The dashboard shows quantiles of the request seconds only."""
 
 
 class Metrics(Protocol):
@@ -96,12 +116,51 @@ class TritonMetrics:
                 family = kinds(name=f"{PREFIX}{name}{ending}", description=description, kind=kind)
                 self._families.append(family)
                 self._metrics[name] = family.Metric(labels={"model": model})
-        self.add("restarts", restarts)
+        if restarts:
+            self.add("restarts", restarts)
 
     def add(self, name: str, value: float = 1.0) -> None:
         """See Metrics."""
         self._metrics[name].increment(value)
 
+    def add_all(self, counts: Mapping[str, float]) -> None:
+        """Increase several counters, given by name."""
+        for name, value in counts.items():
+            self.add(name, value)
+
     def set(self, name: str, value: float) -> None:
         """See Metrics."""
         self._metrics[name].set(value)
+
+
+class TritonTimes:
+    """Reports the times of requests as custom metrics of Triton, ``triton_sam_*{model="NAME", kind="KIND"}``.
+
+    Args:
+        pb_utils: Triton's module ``triton_python_backend_utils``.
+        model: name of the model.
+        kinds: the kinds of its requests.
+    """
+
+    def __init__(self, pb_utils: Any, model: str, kinds: Iterable[str]) -> None:
+        families = pb_utils.MetricFamily
+        self._families: list[Any] = []  # as in TritonMetrics
+        self._metrics: dict[tuple[str, str], Any] = {}
+        labels = [{"model": model, "kind": kind} for kind in kinds]
+        for name, description in TIMES.items():
+            kind = families.HISTOGRAM if name in BUCKETS else families.GAUGE
+            buckets = {"buckets": BUCKETS[name]} if name in BUCKETS else {}
+            family = families(name=f"{PREFIX}{name}", description=description, kind=kind)
+            self._families.append(family)
+            # Create every series now, so that Prometheus sees the first request as an increase.
+            self._metrics |= {(name, each["kind"]): family.Metric(labels=each, **buckets) for each in labels}
+
+    def observe(self, kind: str, waited: float, took: float | None) -> None:
+        """See times.TimeMetrics."""
+        self._metrics[WAITING_SECONDS, kind].observe(waited)
+        if took is not None:
+            self._metrics[REQUEST_SECONDS, kind].observe(took)
+
+    def set_waiting(self, kind: str, number: int) -> None:
+        """See times.TimeMetrics."""
+        self._metrics[WAITING_REQUESTS, kind].set(number)

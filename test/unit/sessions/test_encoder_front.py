@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
+from support.custom_metrics import Series
 
 from triton_sam.errors import ImageError, InputError
 from triton_sam.families import get_family
@@ -198,7 +199,12 @@ class Encoder:
 
 
 @pytest.fixture
-def front(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
+def series() -> Series:
+    return Series()
+
+
+@pytest.fixture
+def front(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, series: Series):
     """A front end of SAM2 at 64 pixels, on the device that the test names; a CPU by default."""
     utils = ModuleType("triton_python_backend_utils")
     codes = {name: name for name in ("INVALID_ARG", "CANCELLED", "INTERNAL", "UNAVAILABLE", "NOT_FOUND")}
@@ -209,7 +215,7 @@ def front(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
         "cpu",
         "gpu",
     )
-    utils.Tensor, utils.InferenceRequest = Tensor, Encoder
+    utils.Tensor, utils.InferenceRequest, utils.MetricFamily = Tensor, Encoder, series.family()
     utils.PreferredMemory = lambda kind, device: (kind, device)
     utils.InferenceResponse = lambda tensors, error=None: SimpleNamespace(
         tensors={tensor.name(): tensor.as_numpy() for tensor in tensors}, error=error
@@ -226,7 +232,8 @@ def front(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
         "output": [{"name": name} for name in ("image_embed", "high_res_feats_0", "high_res_feats_1")],
     }
     kind = getattr(request, "param", "CPU")
-    model.initialize({"model_config": json.dumps(config), "model_instance_kind": kind, "model_instance_device_id": "3"})
+    device = {"model_instance_kind": kind, "model_instance_device_id": "3"}
+    model.initialize({"model_name": "sam2_paintera", "model_config": json.dumps(config), **device})
     Encoder.calls = []
     Encoder.gate.set()
     yield model
@@ -257,11 +264,14 @@ def test_a_call_that_is_cancelled_before_the_encoder_is_free_never_reaches_it(fr
     assert [call["inputs"][0].as_numpy()[0, 0, 0, 0] for call in Encoder.calls] == [np.float32(0.1), np.float32(0.3)]
 
 
-def test_a_failure_of_the_encoder_is_an_error_and_the_next_call_is_served(front) -> None:
+def test_a_failure_of_the_encoder_is_an_error_and_the_next_call_is_served(front, series: Series) -> None:
     bad, good = Request(image=image(1)), Request(image=image())
     front.execute([bad, good])
     assert bad.answer().error.args == ("INTERNAL: sam2_encoder failed: it broke", "INTERNAL")
     assert good.answer().tensors["image_embed"].shape == (1, 3, 4, 4)
+    wait_until(lambda: len(series.seconds["request_seconds", "encode"]) == 2)
+    wait_until(lambda: series.counts["failures_total", None] == series.counts["faults_total", None] == 1)
+    wait_until(lambda: series.gauges["waiting_requests", "encode"][-1:] in ([], [0]))
 
 
 @pytest.mark.parametrize(

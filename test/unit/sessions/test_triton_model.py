@@ -10,24 +10,18 @@ import json
 import re
 import sys
 import threading
-import tracemalloc
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from support.fuzzing import GOOD_B64, EmptyModels, NoMetrics, image_file, text
+from support.conditions import wait_until
+from support.custom_metrics import Series
+from support.fuzzing import GOOD_B64, EmptyModels, image_file, text
 
 from triton_sam._common.bundle import bundled
-from triton_sam.errors import PromptError
 from triton_sam.families import get_family
-from triton_sam.inputs.prompts import check_prompts
-from triton_sam.sessions.cache import HeldImage, ImageCache
-from triton_sam.sessions.image.answers import write_json, write_masks
-from triton_sam.sessions.image.requests import SessionRequest
-from triton_sam.sessions.image.session import SessionModel
 from triton_sam.wire import contract
-from triton_sam.wire.pair import ModelPair, Prediction
 
 POINT = {"point_coords": np.float32([[[3, 3]]]), "point_labels": np.float32([[1]])}
 
@@ -118,21 +112,16 @@ class Bls:
         return SimpleNamespace(has_error=lambda: False, output_tensors=lambda: tensors)
 
 
-class Metric(SimpleNamespace):
-    """pb_utils.MetricFamily, and a metric of it."""
-
-    COUNTER, GAUGE = 0, 1
-    increment = set = staticmethod(lambda value: None)
-
-    def Metric(self, labels: dict) -> Metric:  # noqa: N802
-        return self
+@pytest.fixture
+def series() -> Series:
+    return Series()
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def module(monkeypatch: pytest.MonkeyPatch, series: Series) -> ModuleType:
     """triton_model, imported inside of what it takes for Triton."""
     utils = ModuleType("triton_python_backend_utils")
-    utils.Tensor, utils.TritonError, utils.InferenceRequest, utils.MetricFamily = Tensor, Error, Bls, Metric
+    utils.Tensor, utils.TritonError, utils.InferenceRequest, utils.MetricFamily = Tensor, Error, Bls, series.family()
     utils.TritonModelException = type("TritonModelException", (Exception,), {})
     utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL, utils.TRITONSERVER_MEMORY_CPU = 1, 0
     utils.PreferredMemory = lambda kind, device: (kind, device)
@@ -141,6 +130,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         tensors={tensor.name(): tensor.as_numpy() for tensor in tensors}, error=error
     )
     monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    Bls.gate.set()
     names = ("triton_sam.sessions.bls", "triton_sam.sessions.image.triton_model")
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -165,7 +155,6 @@ def arguments(**changed: str) -> dict:
 def model(module):
     made = module.TritonPythonModel()
     made.initialize(arguments(max_pending="2", threads="2"))
-    Bls.gate.set()
     yield made
     Bls.gate.set()
     made.finalize()
@@ -235,6 +224,53 @@ def test_images_that_wait_do_not_refuse_clicks(model) -> None:
         assert request.answer().error is None
 
 
+def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(module, series: Series) -> None:
+    """One thread serves clicks here. Requests that are cancelled or fail wait no longer than others."""
+    model = module.TritonPythonModel()
+    model.initialize(arguments(max_pending="4", threads="1"))
+    try:
+        model.execute([first := Request(["image_id"], image=text(image_file()))])
+        image_id = first.answer().tensors["image_id"]
+        Bls.gate.clear()
+        good, cancelled, late = (Request(["masks"], image_id=image_id, **POINT) for _ in range(3))
+        failing, refused = Request(["masks"], image_id=text(b"unknown")), Request(["masks"], image_id=image_id)
+        model.execute([good, cancelled, failing, late, refused])
+        wait_until(lambda: series.gauges["waiting_requests", "click"][-1:] == [3])
+        cancelled._cancelled = True
+        Bls.gate.set()
+        for request in (good, cancelled, failing, late, refused):
+            request.answer()
+        wait_until(lambda: len(series.seconds["waiting_seconds", "click"]) == 4)
+        wait_until(lambda: series.gauges["waiting_requests", "click"][-1] == 0)
+        wait_until(lambda: series.counts["failures_total", None] == series.counts["refusals_total", None] == 1)
+    finally:
+        Bls.gate.set()
+        model.finalize()
+    took, waited = (series.seconds[name, "click"] for name in ("request_seconds", "waiting_seconds"))
+    assert len(took) == 3
+    assert all(mine <= whole for mine, whole in zip([waited[0], *waited[2:]], took, strict=True))
+    assert len(series.seconds["request_seconds", "image"]) == 1
+    assert series.counts["faults_total", None] == 0
+    assert series.threads <= {"MainThread", "report_0"}  # the main thread before the first request
+
+
+def test_images_that_wait_for_the_encoder_wait(module, series: Series) -> None:
+    """Two images are encoded at a time, on however many threads."""
+    model = module.TritonPythonModel()
+    model.initialize(arguments())
+    Bls.gate.clear()
+    images = [Request(["image_id"], image=text(image_file(form))) for form in ("BMP", "TIFF", "WEBP", "PNG")]
+    try:
+        model.execute(images)
+        wait_until(lambda: series.gauges["waiting_requests", "image"][-1:] == [2])
+        Bls.gate.set()
+        wait_until(lambda: series.gauges["waiting_requests", "image"][-1] == 0)
+        assert [request.answer().error for request in images] == [None] * 4
+    finally:
+        Bls.gate.set()
+        model.finalize()
+
+
 def job(cancelled: bool = False) -> Request:
     everything = text(b'{"points_per_side": 2, "pred_iou_thresh": 0, "stability_score_thresh": 0}')
     return Request(["result_json"], cancelled, image=text(image_file()), everything=everything)
@@ -271,25 +307,21 @@ def test_a_cancelled_job_is_answered_so(model) -> None:
         ("image_id", {"image_b64": text(b"AA==")}, "BAD_IMAGE: the image"),
     ],
 )
-def test_an_answer_without_what_was_asked_for_is_an_error(model, monkeypatch, wanted, tensors, message) -> None:
+def test_an_answer_without_what_was_asked_for_is_an_error(model, series, wanted, tensors, message) -> None:
     """Triton would call an answer without any output a success."""
-    counts: dict[str, float] = {}
-    monkeypatch.setattr(model._model, "report", lambda reply: counts.update(reply.counts))
     request = Request([wanted], **tensors)
     model.execute([request])
     answer = request.answer()
     assert answer.error.code == "INVALID_ARG"
     assert re.match(message, str(answer.error))
     assert not answer.tensors
-    model.finalize()
-    assert counts["failures"] == 1
+    wait_until(lambda: series.counts["failures_total", None] == 1)
+    assert series.counts["faults_total", None] == 0
 
 
 @pytest.mark.parametrize("tensors", [{"image": text(image_file()), **POINT}, {"image_id": text(b"unknown")}])
-def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monkeypatch) -> None:
+def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, series) -> None:
     """Shared memory may be full of others' tensors; the client would wait for its whole timeout."""
-    counts: dict[str, float] = {}
-    monkeypatch.setattr(model._model, "report", lambda reply: counts.update(reply.counts))
     request = Request(["masks"], **tensors)
     request.refuses_to_send = 1
     model.execute([request])
@@ -298,67 +330,7 @@ def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monk
         "INTERNAL",
         "INTERNAL: the answer could not be sent: Failed to increase the shared memory pool size",
     )
-    model.finalize()
-    assert counts["failures"] == 1
-
-
-@pytest.mark.parametrize("form", ["png", "rle", "json"])
-def test_full_size_masks_are_made_and_encoded_one_by_one(form: str) -> None:
-    """Those of 64 objects on an image of 100 megapixels would be 19 GB."""
-    calls, count, side = ModelPair(get_family("sam2")), 32, 500
-    prompts = check_prompts(None, None, [[0, 0, 9, 9]] * count, None, image_size=(side, side), mask_size=256)
-    prediction = Prediction(np.zeros((count, 3, 8, 8), np.float32), np.zeros((count, 3), np.float32), prompts)
-    tracemalloc.start()
-    if form == "json":
-        write_json(HeldImage("id", (side, side), {}, 0), calls.segments(prediction), SessionRequest(), {})
-    else:
-        write_masks(calls, prediction, SessionRequest(output_format=form))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < count * 3 * side * side / 4
-
-
-class Sam3Models(EmptyModels):
-    """Networks of SAM3 that note the labels of every call, on what might be a GPU."""
-
-    objects_at_a_time = 64
-
-    def __init__(self) -> None:
-        self.labels: list = []
-
-    def encode(self, inputs: dict) -> dict:
-        return {name: np.zeros(1, np.float32) for name in get_family("sam3").encoder.output_names}
-
-    def decode(self, embeddings: dict, inputs: dict, outputs: tuple[str, ...]) -> dict:
-        self.labels.append(inputs["input_labels"][0].tolist())
-        objects = len(self.labels[-1])
-        return {
-            "pred_masks": np.full((1, objects, 3, 288, 288), len(self.labels), np.float32),
-            "iou_scores": np.zeros((1, objects, 3), np.float32),
-        }
-
-
-def test_sam3_needs_no_filling_up() -> None:
-    """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
-    models = Sam3Models()
-    session = SessionModel(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
-    points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
-    image = text(image_file())
-    reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})
-    assert models.labels == [[[1]], [[1, 0]]]
-    assert reply.tensors["masks"][:, 0, 0, 0].tolist() == [1, 2]
-    session.answer({"image": image, "point_coords": points})
-    assert models.labels[2:] == [[[1, 1], [1, 1]]]
-
-
-def test_a_shape_that_promises_many_objects_takes_no_memory() -> None:
-    request = SessionRequest(point_coords=np.zeros((10**8, 0, 2), np.float32))
-    tracemalloc.start()
-    with pytest.raises(PromptError, match="100000000 objects: a request may have at most 64"):
-        request.prompts((16, 12), 256)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1 << 20
+    wait_until(lambda: series.counts["failures_total", None] == series.counts["faults_total", None] == 1)
 
 
 @pytest.mark.parametrize("name", ["cache_bytes", "threads", "max_pending", "max_jobs"])

@@ -24,8 +24,13 @@ from ...families import get_family
 from ...repository.names import ALIAS_KEY
 from ...wire.encoder_front import JPEG_IMAGE, PIXELS, VALID_SIZE, FrontOptions, check_pixels, read_options
 from .. import bls
+from ..metrics import FRONT_COUNTERS, TritonMetrics, TritonTimes
 from ..reply import Reply
+from ..times import Clock, Reports, RequestTimes
 from .pixels import from_jpeg, from_raw, read_valid_size
+
+_KIND = "encode"
+"""Kind of all requests, a label of metrics."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class _Job:
         options: its parameters.
         tensor: the encoder's input, a tensor of Triton.
         trace: the trace that it belongs to, or None.
+        clock: its clock.
     """
 
     sender: Any
@@ -45,6 +51,7 @@ class _Job:
     options: FrontOptions
     tensor: Any
     trace: Any
+    clock: Clock
 
 
 class TritonPythonModel:
@@ -67,6 +74,10 @@ class TritonPythonModel:
         self._outputs = dict(zip(names, family.encoder.output_names, strict=True))
         self._device = bls.gpu(args)
         self._caller = bls.Caller()
+        self._reports = Reports()
+        name = args["model_name"]
+        self._metrics = TritonMetrics(pb_utils, name, counters=FRONT_COUNTERS, gauges={})
+        self._times = RequestTimes(TritonTimes(pb_utils, name, [_KIND]), self._reports, [_KIND])
         self._encoder_is_free = threading.Semaphore()
         self._threads = ThreadPoolExecutor(2, "encode")  # one encodes, one sends the embeddings of the call before
 
@@ -74,10 +85,12 @@ class TritonPythonModel:
         """Prepare each request, wait for the encoder, and let a thread do the rest. Wait for traced requests."""
         for request in requests:
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
+            clock = self._times.arrived(_KIND)
             try:
-                job = self._prepare(request, sender, wanted)
+                job = self._prepare(request, sender, wanted, clock)
             except Exception as error:  # noqa: BLE001 - damaged images make Pillow raise errors of any type
-                bls.send(Reply(error=error.with_traceback(None)), sender, wanted)
+                with clock:
+                    self._fail(error, sender, wanted, clock)
                 continue
             self._encoder_is_free.acquire()
             served = self._threads.submit(self._encode, job)
@@ -87,8 +100,9 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Wait for the running requests."""
         self._threads.shutdown()
+        self._reports.close()
 
-    def _prepare(self, request: Any, sender: Any, wanted: frozenset[str]) -> _Job:
+    def _prepare(self, request: Any, sender: Any, wanted: frozenset[str], clock: Clock) -> _Job:
         """Read one request.
 
         Raises:
@@ -108,21 +122,22 @@ class TritonPythonModel:
             pixels = from_raw(sent, self._family, options.pixels, size)
             # The tensor of the request lies in shared memory already, so it is handed on without a copy.
             tensor = inputs[self._raw] if pixels is sent else pb_utils.Tensor(self._raw, pixels)
-        return _Job(sender, wanted, options, tensor, bls.trace_of(request))
+        return _Job(sender, wanted, options, tensor, bls.trace_of(request), clock)
 
     def _encode(self, job: _Job) -> None:
         """Encode and answer one request, unless it was cancelled while it waited for the encoder."""
-        try:
-            if job.sender.is_cancelled():
-                job.sender.send(bls.cancelled(), flags=bls.FINAL)
+        with job.clock:
+            try:
+                if job.sender.is_cancelled():
+                    job.sender.send(bls.cancelled(), flags=bls.FINAL)
+                    return
+                answer = self._call(job)
+            except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
+                self._fail(error, job.sender, job.wanted, job.clock)
                 return
-            answer = self._call(job)
-        except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
-            bls.send(Reply(error=error.with_traceback(None)), job.sender, job.wanted)
-            return
-        finally:
-            self._encoder_is_free.release()
-        self._send(answer, job)
+            finally:
+                self._encoder_is_free.release()
+            self._send(answer, job)
 
     def _call(self, job: _Job) -> dict[str, Any]:
         """Return the requested embeddings by the names of the front end, as tensors of Triton."""
@@ -133,8 +148,7 @@ class TritonPythonModel:
             outputs = self._caller.call(self._encoder, [job.tensor], tuple(names.values()), memory)
         return {ours: outputs[theirs] for ours, theirs in names.items()}
 
-    @staticmethod
-    def _send(answer: Mapping[str, Any], job: _Job) -> None:
+    def _send(self, answer: Mapping[str, Any], job: _Job) -> None:
         try:
             if job.options.fp16:
                 tensors = [
@@ -143,5 +157,13 @@ class TritonPythonModel:
             else:
                 tensors = [bls.named(name, tensor) for name, tensor in answer.items()]
             job.sender.send(pb_utils.InferenceResponse(tensors), flags=bls.FINAL)
+            job.clock.answered()
         except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
-            bls.send(Reply(error=error.with_traceback(None)), job.sender, job.wanted)
+            self._fail(error, job.sender, job.wanted, job.clock)
+
+    def _fail(self, error: Exception, sender: Any, wanted: frozenset[str], clock: Clock) -> None:
+        reply = Reply(error=error.with_traceback(None))
+        reply.counts["failures"] = 1
+        bls.send(reply, sender, wanted)
+        clock.answered()
+        self._reports.submit(self._metrics.add_all, reply.counts)

@@ -21,7 +21,9 @@ from ...errors import ServerBusyError
 from ...repository.names import ALIAS_KEY
 from ...wire import contract
 from .. import bls
+from ..metrics import FRONT_COUNTERS, TritonMetrics, TritonTimes
 from ..reply import Reply
+from ..times import Clock, Reports, RequestTimes
 from .parts import cut
 
 _WANTED = frozenset({contract.RESULT_JSON})
@@ -39,37 +41,51 @@ class TritonPythonModel:
         self._pool = bls.Pool("stream", jobs, jobs)
         self._caller = bls.Caller()
         self._stops = threading.Event()
+        self._reports = Reports()
+        name, kinds = args["model_name"], [self._pool.name]
+        self._metrics = TritonMetrics(pb_utils, name, counters=FRONT_COUNTERS, gauges={})
+        self._times = RequestTimes(TritonTimes(pb_utils, name, kinds), self._reports, kinds)
 
     def execute(self, requests: list[Any]) -> None:
         """Pass every request to a thread; refuse those for which there is no place."""
         for request in requests:
             sender = request.get_response_sender()
             if not self._pool.places.acquire(blocking=False):
-                bls.send(Reply(error=ServerBusyError("too many searches run here already")), sender, _WANTED)
+                self._fail(ServerBusyError("too many searches run here already"), sender, "refusals")
                 continue
             # Copies: Triton takes the memory of the inputs back when this method returns.
             tensors = {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
-            self._pool.threads.submit(self._run, tensors, sender)
+            clock = self._times.arrived(self._pool.name)
+            self._pool.threads.submit(self._run, clock, tensors, sender)
 
     def finalize(self) -> None:
         """End the streams after their current part."""
         self._stops.set()
         self._pool.threads.shutdown(cancel_futures=True)
+        self._reports.close()
 
-    def _run(self, tensors: Mapping[str, npt.NDArray[Any]], sender: Any) -> None:
-        try:
-            image_id, parts = cut(tensors)
-            for number, part in enumerate(parts, 1):
-                if self._stops.is_set() or sender.is_cancelled():
-                    sender.send(bls.cancelled(), flags=bls.FINAL)
-                    return
-                answer = pb_utils.InferenceResponse([self._answer(image_id, part)])
-                # The last answer says so itself: clients hear of an empty last one only if they ask for it.
-                sender.send(answer, flags=bls.FINAL if number == len(parts) else 0)
-        except Exception as error:  # noqa: BLE001 - one failure must not affect other streams
-            bls.send(Reply(error=error.with_traceback(None)), sender, _WANTED)
-        finally:
-            self._pool.places.release()
+    def _run(self, clock: Clock, tensors: Mapping[str, npt.NDArray[Any]], sender: Any) -> None:
+        with clock:
+            try:
+                image_id, parts = cut(tensors)
+                for number, part in enumerate(parts, 1):
+                    if self._stops.is_set() or sender.is_cancelled():
+                        sender.send(bls.cancelled(), flags=bls.FINAL)
+                        return
+                    answer = pb_utils.InferenceResponse([self._answer(image_id, part)])
+                    # The last answer says so itself: clients hear of an empty last one only if they ask for it.
+                    sender.send(answer, flags=bls.FINAL if number == len(parts) else 0)
+            except Exception as error:  # noqa: BLE001 - one failure must not affect other streams
+                self._fail(error, sender, "failures")
+            finally:
+                self._pool.places.release()
+            clock.answered()
+
+    def _fail(self, error: Exception, sender: Any, count: str) -> None:
+        reply = Reply(error=error.with_traceback(None))
+        reply.counts[count] = 1
+        bls.send(reply, sender, _WANTED)
+        self._reports.submit(self._metrics.add_all, reply.counts)
 
     def _answer(self, image_id: bytes, part: bytes) -> Any:
         """Return the session model's answer to one part.

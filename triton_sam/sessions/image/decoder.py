@@ -22,6 +22,7 @@ from ...families.base import FloatArray
 from ...repository.config import parse_config
 from ...repository.names import CONFIG_NAME, DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE
 from .. import bls
+from ..times import waiting
 
 _YES_OR_NO = {"true": True, "false": False}
 
@@ -60,7 +61,13 @@ class Decoder:
             InferenceError: the decoder failed.
         """
         try:
-            answers = self._thread.submit(self._session.run, list(outputs), arrays).result()
+            with waiting() as work:
+
+                def run() -> Any:
+                    work()
+                    return self._session.run(list(outputs), arrays)
+
+                answers = self._thread.submit(run).result()
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class below Exception
             text = f"{self._name} failed: {onnx_session.one_line(error)}"
         else:

@@ -12,12 +12,11 @@ Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of model
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
 from collections.abc import Callable, Container, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,9 @@ from ...wire import contract
 from ...wire.pair import ModelPair
 from .. import bls
 from ..cache import ImageCache
-from ..metrics import RESTARTS_VARIABLE, TritonMetrics
+from ..metrics import RESTARTS_VARIABLE, TritonMetrics, TritonTimes
 from ..reply import Reply
+from ..times import Clock, Reports, RequestTimes
 from .answers import write_json_error
 from .concept_models import CONCEPTS_AT_A_TIME, BlsConcepts
 from .decoder import Decoder, is_asked_for
@@ -103,8 +103,9 @@ class TritonPythonModel:
         self._stops = threading.Event()
         self._refused = self._refused_reported = 0
         self._report_waits = threading.Event()
-        # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
-        self._reports = ThreadPoolExecutor(1, "report")
+        self._reports = Reports()
+        kinds = [pool.name for pool in self._pools]
+        self._times = RequestTimes(TritonTimes(pb_utils, args["model_name"], kinds), self._reports, kinds)
 
     def execute(self, requests: list[Any]) -> None:
         """Pass every request to a thread. Wait for those that are traced."""
@@ -119,14 +120,15 @@ class TritonPythonModel:
                 self._refuse(inputs, sender, wanted)
                 continue
             tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
+            clock = self._times.arrived(pool.name)
             if job:
                 # Without its trace, or `execute`, and so every click, would wait for its end: the Python backend frees
                 # each request with its trace when `execute` returns, so that later calls would hand on a pointer to
                 # freed memory. Python can open no trace of its own: a trace has only `get_context`.
-                pool.threads.submit(self._run_job, job, tensors, sender, wanted)
+                pool.threads.submit(self._run_job, job, clock, tensors, sender, wanted)
                 continue
             trace = bls.trace_of(request)
-            served = pool.threads.submit(self._serve, pool, tensors, sender, wanted, trace)
+            served = pool.threads.submit(self._serve, pool, clock, tensors, sender, wanted, trace)
             if trace is not None:
                 traced.append(served)
         wait(traced)
@@ -141,7 +143,7 @@ class TritonPythonModel:
         self._refused += 1
         if not self._report_waits.is_set():
             self._report_waits.set()
-            self._submit_report(self._report_refusals)
+            self._reports.submit(self._report_refusals)
 
     def _report_refusals(self) -> None:
         self._report_waits.clear()
@@ -153,36 +155,52 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Wait for the running requests. Jobs end before their next decode."""
         self._stops.set()
-        pools = (*(job.pool for job in self._job_kinds.values()), self._clicks, self._images)
-        for threads in (*(pool.threads for pool in pools), self._reports):
-            threads.shutdown(cancel_futures=True)
+        for pool in self._pools:
+            pool.threads.shutdown(cancel_futures=True)
+        self._reports.close()
         if self._decoder is not None:
             self._decoder.close()
 
+    @property
+    def _pools(self) -> tuple[bls.Pool, ...]:
+        return (*(job.pool for job in self._job_kinds.values()), self._clicks, self._images)
+
     def _serve(
-        self, pool: bls.Pool, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str], trace: Any
+        self,
+        pool: bls.Pool,
+        clock: Clock,
+        tensors: dict[str, npt.NDArray[Any]],
+        sender: Any,
+        wanted: Container[str],
+        trace: Any,
     ) -> None:
-        try:
-            if sender.is_cancelled():
+        with clock:
+            try:
+                if sender.is_cancelled():
+                    sender.send(bls.cancelled(), flags=bls.FINAL)
+                    return
+                with self._networks.traced(trace):
+                    reply = self._model.answer(tensors)
+            finally:
+                pool.places.release()
+            bls.send(reply, sender, wanted)
+            clock.answered()
+        self._reports.submit(self._model.report, reply)
+
+    def _run_job(
+        self, job: _Job, clock: Clock, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]
+    ) -> None:
+        with clock:
+            try:
+                reply = job.answer(tensors, lambda: self._stops.is_set() or sender.is_cancelled())
+            except JobCancelledError:
                 sender.send(bls.cancelled(), flags=bls.FINAL)
                 return
-            with self._networks.traced(trace):
-                reply = self._model.answer(tensors)
-        finally:
-            pool.places.release()
-        bls.send(reply, sender, wanted)
-        self._submit_report(self._model.report, reply)
-
-    def _run_job(self, job: _Job, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
-        try:
-            reply = job.answer(tensors, lambda: self._stops.is_set() or sender.is_cancelled())
-        except JobCancelledError:
-            sender.send(bls.cancelled(), flags=bls.FINAL)
-            return
-        finally:
-            job.pool.places.release()
-        bls.send(reply, sender, wanted)
-        self._submit_report(self._model.report, reply)
+            finally:
+                job.pool.places.release()
+            bls.send(reply, sender, wanted)
+            clock.answered()
+        self._reports.submit(self._model.report, reply)
 
     @staticmethod
     def _concepts(family: Family, parameters: Mapping[str, str], repository: Path, device: Any) -> BlsConcepts | None:
@@ -196,10 +214,6 @@ class TritonPythonModel:
         at_a_time = 1 if device is None else CONCEPTS_AT_A_TIME
         by_role = dict(zip(family.concepts, names, strict=True))
         return BlsConcepts(family, by_role, repository, device or bls.cpu(), at_a_time)
-
-    def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the server stops, and the metrics end with it
-            self._reports.submit(report, *arguments)
 
 
 def _thresholds(folder: Path, filename: str) -> dict[str, float]:

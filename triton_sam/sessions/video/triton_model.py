@@ -10,11 +10,10 @@ Parameters in config.pbtxt: see wire.video.parameters.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,9 @@ from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, 
 from ...wire import contract, video
 from .. import bls
 from ..cache import ImageCache
-from ..metrics import RESTARTS_VARIABLE, VIDEO_COUNTERS, VIDEO_GAUGES, TritonMetrics
+from ..metrics import RESTARTS_VARIABLE, VIDEO_COUNTERS, VIDEO_GAUGES, TritonMetrics, TritonTimes
 from ..reply import Reply
+from ..times import Clock, Reports, RequestTimes
 from .calls import attention_inputs, decoder_inputs, memory_inputs, read_decoded
 from .limits import Limits
 from .model import Arrival, Settings, VideoModel
@@ -42,6 +42,8 @@ AT_ONCE = (video.CLOSE_SESSION, video.CANCEL_PROPAGATION)
 """Operations that wait for no other, besides a new session without a snapshot."""
 SWEEP_SECONDS = 1.0
 """Idle sessions are looked for so often."""
+_SESSION = "session"
+"""Kind of the requests that are answered at once, a label of metrics."""
 
 
 class TritonPythonModel:
@@ -71,7 +73,7 @@ class TritonPythonModel:
         threads = bls.number(parameters, "threads", contract.DEFAULT_THREADS)
         pending = bls.number(parameters, "max_pending", video.DEFAULT_MAX_PENDING)
         self._networks = BlsTrackingModels(family, parameters, device or bls.cpu(), objects)
-        self._work = bls.Pool("video", threads, pending)
+        self._work = bls.Pool("operation", threads, pending)
         self._frames = bls.Pool("frame", threads, pending)
         self._ahead = ThreadPoolExecutor(2, "ahead")
         self._model = VideoModel(
@@ -90,8 +92,9 @@ class TritonPythonModel:
             self._work.threads,
             self._ahead,
         )
-        # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
-        self._reports = ThreadPoolExecutor(1, "report")
+        self._reports = Reports()
+        kinds = [_SESSION, *(pool.name for pool in (self._work, self._frames))]
+        self._times = RequestTimes(TritonTimes(pb_utils, args["model_name"], kinds), self._reports, kinds)
         self._ends = threading.Event()
         threading.Thread(target=self._sweep, name="sweep", daemon=True).start()
 
@@ -110,8 +113,9 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Wait for the running requests."""
         self._ends.set()
-        for threads in (self._work.threads, self._frames.threads, self._ahead, self._reports):
+        for threads in (self._work.threads, self._frames.threads, self._ahead):
             threads.shutdown(cancel_futures=True)
+        self._reports.close()
 
     def _admit(
         self, tensors: Mapping[str, npt.NDArray[Any]], sender: Any, wanted: Container[str], trace: Any
@@ -120,12 +124,16 @@ class TritonPythonModel:
         try:
             arrival = self._model.arrive(tensors, sender.is_cancelled)
         except Exception as error:  # noqa: BLE001 - every refusal is an answer
-            self._send(_refusal(error, "failures"), sender, wanted)
+            with self._times.arrived(_SESSION) as clock:
+                self._send(_refusal(error, "failures"), sender, wanted)
+                clock.answered()
             return None
         operation = bytes(tensors[video.OPERATION].ravel()[0]).decode()
         is_start = arrival.session is None and video.SNAPSHOT not in tensors
         if is_start or operation in AT_ONCE:
-            self._send(self._model.answer(tensors, arrival), sender, wanted)
+            with self._times.arrived(_SESSION) as clock:
+                self._send(self._model.answer(tensors, arrival), sender, wanted)
+                clock.answered()
             return None
         pool = self._frames if operation == video.ADD_FRAMES else self._work
         if not pool.places.acquire(blocking=False):
@@ -133,15 +141,17 @@ class TritonPythonModel:
                 _refusal(ServerBusyError("too many requests wait here already: try again in a moment")), sender, wanted
             )
             return None
+        clock = self._times.arrived(pool.name)
 
         def serve() -> None:
-            self._serve(pool, tensors, arrival, sender, wanted, trace)
+            self._serve(pool, clock, tensors, arrival, sender, wanted, trace)
 
         try:
             if arrival.session is None or pool is self._frames:
                 return pool.threads.submit(serve)
             return arrival.session.strand.submit(serve)
         except ServerBusyError as error:
+            clock.refused()
             pool.places.release()
             self._send(_refusal(error), sender, wanted)
             return None
@@ -149,36 +159,35 @@ class TritonPythonModel:
     def _serve(
         self,
         pool: bls.Pool,
+        clock: Clock,
         tensors: Mapping[str, npt.NDArray[Any]],
         arrival: Arrival,
         sender: Any,
         wanted: Container[str],
         trace: Any,
     ) -> None:
-        try:
-            if sender.is_cancelled():
-                sender.send(bls.cancelled(), flags=bls.FINAL)
-                return
-            with self._networks.traced(trace):
-                reply = self._model.answer(tensors, arrival, wants_snapshot=video.SNAPSHOT in wanted)
-        finally:
-            pool.places.release()
-        self._send(reply, sender, wanted)
+        with clock:
+            try:
+                if sender.is_cancelled():
+                    sender.send(bls.cancelled(), flags=bls.FINAL)
+                    return
+                with self._networks.traced(trace):
+                    reply = self._model.answer(tensors, arrival, wants_snapshot=video.SNAPSHOT in wanted)
+            finally:
+                pool.places.release()
+            self._send(reply, sender, wanted)
+            clock.answered()
 
     def _send(self, reply: Reply, sender: Any, wanted: Container[str]) -> None:
         bls.send(reply, sender, wanted)
-        self._submit_report(self._model.report, reply)
+        self._reports.submit(self._model.report, reply)
 
     def _sweep(self) -> None:
         """Close idle sessions from time to time."""
         while not self._ends.wait(SWEEP_SECONDS):
             reply = self._model.close_idle()
             if reply.counts["sessions_expired"]:
-                self._submit_report(self._model.report, reply)
-
-    def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the server stops, and the metrics end with it
-            self._reports.submit(report, *arguments)
+                self._reports.submit(self._model.report, reply)
 
 
 class BlsTrackingModels(bls.Caller):

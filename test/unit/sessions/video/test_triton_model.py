@@ -15,9 +15,11 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from support.conditions import wait_until
+from support.custom_metrics import Series
 from support.fake_tracking import FAMILY, SIDE, FakeModels, Server, frame_file, rows, text
 
 from triton_sam._common.bundle import bundled
+from triton_sam.errors import ServerBusyError
 from triton_sam.families.tables import ENCODER
 from triton_sam.sessions.video.models import DecoderPrompt, Memories
 
@@ -148,21 +150,16 @@ def compute(role, inputs):
     return dict(zip(("masks", "iou_predictions", "object_score_logits", "object_pointers"), values, strict=True))
 
 
-class Metric(SimpleNamespace):
-    """pb_utils.MetricFamily, and a metric of it."""
-
-    COUNTER, GAUGE = 0, 1
-    increment = set = staticmethod(lambda value: None)
-
-    def Metric(self, labels):  # noqa: N802
-        return self
+@pytest.fixture
+def series():
+    return Series()
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module(monkeypatch, series):
     """triton_model, imported with the stand-in of Triton's module."""
     utils = ModuleType("triton_python_backend_utils")
-    utils.Tensor, utils.TritonError, utils.InferenceRequest, utils.MetricFamily = Tensor, Error, Bls, Metric
+    utils.Tensor, utils.TritonError, utils.InferenceRequest, utils.MetricFamily = Tensor, Error, Bls, series.family()
     utils.TritonModelException = type("TritonModelException", (Exception,), {})
     utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL, utils.TRITONSERVER_MEMORY_CPU = 1, 0
     utils.PreferredMemory = lambda kind, device: (kind, device)
@@ -171,6 +168,9 @@ def module(monkeypatch):
         tensors={tensor.name(): tensor.as_numpy() for tensor in tensors}, error=error
     )
     monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    Bls.gate.set()
+    Bls.failures.clear()
+    Bls.calls.clear()
     names = ("triton_sam.sessions.bls", "triton_sam.sessions.video.triton_model")
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -194,9 +194,6 @@ def arguments(**changed):
 def model(module):
     made = module.TritonPythonModel()
     made.initialize(arguments(max_pending="2", threads="2", max_sessions="2"))
-    Bls.gate.set()
-    Bls.failures.clear()
-    Bls.calls.clear()
     yield made
     Bls.gate.set()
     made.finalize()
@@ -305,6 +302,49 @@ def test_a_request_that_is_cancelled_while_it_waits_is_not_computed(model):
     assert first.answer().error is None
     assert second.answer().error.code == "CANCELLED"
     assert ask(model, "add_prompt", session, step=2, **click).error is None
+
+
+def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(model, series):
+    """Operations of one session wait for each other. Eight may wait, and the model has two places."""
+    session = start(model)
+    add_frames(model, session, 0)
+    Bls.gate.clear()
+    click = {"frame_index": 0, "object_id": 1, "points": [[3, 4]]}
+    first, second, refused = (Request("add_prompt", session, step=step, **click) for step in (1, 2, 3))
+    model.execute([first, second, refused])
+    wait_until(lambda: series.gauges["waiting_requests", "operation"][-1:] == [1])
+    assert refused.answer().error.code == "BUSY"
+    second.cancelled = True
+    Bls.gate.set()
+    second.answer()
+    assert ask(model, "propagate", session, step=5).error.code == "INVALID_ARG"
+    Bls.failures.append("node X failed")
+    assert ask(model, "add_prompt", session, step=2, **click).error.code == "INTERNAL"
+    assert ask(model, "reset_session", "nobody", step=1).error.code == "NOT_FOUND"
+    wait_until(lambda: len(series.seconds["waiting_seconds", "operation"]) == 4)
+    wait_until(lambda: series.gauges["waiting_requests", "operation"][-1] == 0)
+    wait_until(lambda: series.counts["failures_total", None] == 3)
+    assert [len(series.seconds["request_seconds", kind]) for kind in ("session", "frame", "operation")] == [2, 1, 3]
+    assert (series.counts["faults_total", None], series.counts["refusals_total", None]) == (1, 1)
+    assert series.threads <= {"MainThread", "report_0"}  # the main thread before the first request
+
+
+def test_what_a_session_refuses_does_not_wait(module, series, monkeypatch):
+    monkeypatch.setattr("triton_sam.sessions.video.sessions.Strand.submit", refuse)
+    model = module.TritonPythonModel()
+    model.initialize(arguments())
+    try:
+        click = {"frame_index": 0, "object_id": 1, "points": [[3, 4]]}
+        assert ask(model, "add_prompt", start(model), step=1, **click).error.code == "BUSY"
+        wait_until(lambda: series.counts["refusals_total", None] == 1)
+        assert series.gauges["waiting_requests", "operation"][-1:] in ([], [0])
+        assert not series.seconds["waiting_seconds", "operation"]
+    finally:
+        model.finalize()
+
+
+def refuse(*_):
+    raise ServerBusyError("too many")
 
 
 def test_sessions_close_at_once_while_others_compute(model):

@@ -1,0 +1,77 @@
+"""The session model without Triton: what it asks of its networks, and the memory that answers take."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from support.fuzzing import EmptyModels, NoMetrics, image_file, text
+
+from triton_sam.errors import PromptError
+from triton_sam.families import get_family
+from triton_sam.inputs.prompts import check_prompts
+from triton_sam.sessions.cache import HeldImage, ImageCache
+from triton_sam.sessions.image.answers import write_json, write_masks
+from triton_sam.sessions.image.requests import SessionRequest
+from triton_sam.sessions.image.session import SessionModel
+from triton_sam.wire.pair import ModelPair, Prediction
+
+
+@pytest.mark.parametrize("form", ["png", "rle", "json"])
+def test_full_size_masks_are_made_and_encoded_one_by_one(form: str) -> None:
+    """Those of 64 objects on an image of 100 megapixels would be 19 GB."""
+    calls, count, side = ModelPair(get_family("sam2")), 32, 500
+    prompts = check_prompts(None, None, [[0, 0, 9, 9]] * count, None, image_size=(side, side), mask_size=256)
+    prediction = Prediction(np.zeros((count, 3, 8, 8), np.float32), np.zeros((count, 3), np.float32), prompts)
+    tracemalloc.start()
+    if form == "json":
+        write_json(HeldImage("id", (side, side), {}, 0), calls.segments(prediction), SessionRequest(), {})
+    else:
+        write_masks(calls, prediction, SessionRequest(output_format=form))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < count * 3 * side * side / 4
+
+
+class Sam3Models(EmptyModels):
+    """Networks of SAM3 that note the labels of every call, on what might be a GPU."""
+
+    objects_at_a_time = 64
+
+    def __init__(self) -> None:
+        self.labels: list = []
+
+    def encode(self, inputs: dict) -> dict:
+        return {name: np.zeros(1, np.float32) for name in get_family("sam3").encoder.output_names}
+
+    def decode(self, embeddings: dict, inputs: dict, outputs: tuple[str, ...]) -> dict:
+        self.labels.append(inputs["input_labels"][0].tolist())
+        objects = len(self.labels[-1])
+        return {
+            "pred_masks": np.full((1, objects, 3, 288, 288), len(self.labels), np.float32),
+            "iou_scores": np.zeros((1, objects, 3), np.float32),
+        }
+
+
+def test_sam3_needs_no_filling_up() -> None:
+    """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
+    models = Sam3Models()
+    session = SessionModel(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
+    image = text(image_file())
+    reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})
+    assert models.labels == [[[1]], [[1, 0]]]
+    assert reply.tensors["masks"][:, 0, 0, 0].tolist() == [1, 2]
+    session.answer({"image": image, "point_coords": points})
+    assert models.labels[2:] == [[[1, 1], [1, 1]]]
+
+
+def test_a_shape_that_promises_many_objects_takes_no_memory() -> None:
+    request = SessionRequest(point_coords=np.zeros((10**8, 0, 2), np.float32))
+    tracemalloc.start()
+    with pytest.raises(PromptError, match="100000000 objects: a request may have at most 64"):
+        request.prompts((16, 12), 256)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20

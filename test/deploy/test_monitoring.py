@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -16,13 +16,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.nginx_proxy import free_ports
+from support.conditions import wait_until
+from support.real_prometheus import PROGRAM, Prometheus
 
 from triton_sam._common.bundle import bundled, checkout
 
 yaml = pytest.importorskip("yaml")
 ROOT = checkout()
 
+SCALERS = [
+    ROOT / "deploy/kubernetes" / path
+    for path in ("overlays/autoscaled/scaled-object.yaml", "kserve/scaled-object.yaml")
+]
 METRIC = re.compile(r"\b((?:nv|triton_sam)_[a-z0-9_]+|triton_sam:[a-z0-9_:]+)")
 
 
@@ -66,9 +71,9 @@ def queries() -> dict[str, str]:
         found[f"variable {variable['name']}"] = variable["definition"]
     for group in yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]:
         found.update({f"rule {rule.get('record') or rule['alert']}": rule["expr"] for rule in group["rules"]})
-    scaled = (ROOT / "deploy/kubernetes/overlays/autoscaled/scaled-object.yaml").read_text()
-    for trigger in yaml.safe_load(scaled)["spec"]["triggers"]:
-        found["autoscaler"] = trigger["metadata"]["query"]
+    for path in SCALERS:
+        for trigger in yaml.safe_load(path.read_text())["spec"]["triggers"]:
+            found[f"autoscaler {path.parent.name}"] = trigger["metadata"]["query"]
     return found
 
 
@@ -124,61 +129,79 @@ def test_metrics_of_gpus_are_those_of_triton() -> None:
     assert [name for name in NOT_ON_THIS_SERVER if name[:16].encode() not in content] == []
 
 
-PROMETHEUS = shutil.which("prometheus")
+needs_prometheus = pytest.mark.skipif(PROGRAM is None, reason="no prometheus program (Debian: apt install prometheus)")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus program (Debian: apt install prometheus)")
+@needs_prometheus
 def test_prometheus_scrapes_the_server_with_our_configuration(monitored, tmp_path: Path) -> None:
-    """Only the discovery differs, because DNS names of containers exist in the compose network alone."""
-    described = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yml").read_text())
-    (job,) = described["scrape_configs"]
-    del job["dns_sd_configs"]
-    target = monitored.metrics_url.removeprefix("http://").removesuffix("/metrics")
-    job["static_configs"] = [{"targets": [target]}]
-    described["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(described))
-    shutil.copy(ROOT / "deploy/monitoring/rules.yml", tmp_path)
-    (port,) = free_ports(1)
-    command = [
-        PROMETHEUS,
-        f"--config.file={tmp_path / 'prometheus.yml'}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
+    with Prometheus(monitored.metrics_url, tmp_path / "prometheus", {}) as prometheus:
+        wait_until(lambda: prometheus.query('up{job="triton"} == 1'))
+        wait_until(lambda: len(prometheus.query("nv_inference_request_success")) >= 3)
+        wait_until(lambda: prometheus.query("triton_sam_encodes_total") == {("sam2",): 1})
+        wait_until(lambda: healthy_rules(prometheus) == 12)
+        assert prometheus.get("targets")["activeTargets"][0]["labels"]["instance"] == prometheus.target
 
-        def ask(query: str) -> list:
-            url = f"http://127.0.0.1:{port}/api/v1/{query}"
-            try:
-                with urllib.request.urlopen(url, timeout=10) as answer:
-                    return json.load(answer)["data"]
-            except OSError:
-                assert process.poll() is None, (tmp_path / "log").read_text()
-                return []
 
-        def wait_for(query: str, arrived) -> object:
-            deadline = time.monotonic() + 120
-            while time.monotonic() < deadline:
-                found = ask(query)
-                if found and arrived(found):
-                    return found
-                time.sleep(0.5)
-            raise AssertionError(f"{query}: {ask(query)}")
+def healthy_rules(prometheus: Prometheus) -> int:
+    found = prometheus.get("rules")
+    return sum(rule["health"] == "ok" for group in (found or {"groups": []})["groups"] for rule in group["rules"])
 
-        up = wait_for("query?query=up%7Bjob%3D%22triton%22%7D", lambda data: data["result"])
-        wait_for("query?query=nv_inference_request_success", lambda data: len(data["result"]) >= 3)
-        wait_for(
-            "query?query=triton_sam_encodes_total",
-            lambda data: data["result"][0]["value"][1] == "1" if data["result"] else False,
-        )
-        assert up["result"][0]["metric"]["instance"] == target
-        rules = wait_for(
-            "rules", lambda data: all(rule["health"] == "ok" for group in data["groups"] for rule in group["rules"])
-        )
-        assert sum(len(group["rules"]) for group in rules["groups"]) == 12
-    finally:
-        process.terminate()
-        process.wait(30)
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """Yield a local Triton with a session model that calls the decoder, and one that runs it."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnx")
+    from support.crowd import CALLS, DECODES, two_session_models
+
+    repository = two_session_models(tmp_path_factory.mktemp("crowded") / "models")
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with local_server.LocalServer(repository, models=[CALLS, DECODES], **ports) as server:
+        yield server
+
+
+@pytest.mark.slow
+@needs_prometheus
+@pytest.mark.timeout(900)
+def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path: Path) -> None:
+    """The measure is the clock of the clients. Each click has three boxes, so that it waits for more than a second.
+
+    The session model that runs the decoder goes first, because Triton's own queues stay empty under its load.
+    """
+    from support.crowd import CALLS, CLIENTS, DECODES, click_together, upload
+
+    (trigger,) = yaml.safe_load(SCALERS[0].read_text())["spec"]["triggers"]
+    scaler, clicks = trigger["metadata"], 6
+    with Prometheus(crowded.metrics_url, tmp_path / "prometheus", {"namespace": "triton-sam"}) as prometheus:
+        for model in (DECODES, CALLS):
+            image_id = upload(crowded.grpc_url, model)
+            wait_until(lambda model=model: (model, "image") in prometheus.query("triton_sam_request_seconds_count > 0"))
+            assert ("TritonQueueIsLong", model) not in prometheus.alerts()
+            if model == DECODES:
+                wait_until(lambda: prometheus.query(scaler["query"]))
+                assert prometheus.query(scaler["query"])[()] < float(scaler["activationThreshold"])
+            began = time.monotonic()
+            took = click_together(crowded.grpc_url, model, image_id, clicks, 3)
+            seconds = time.monotonic() - began
+            wait_until(lambda: prometheus.query(scaler["query"])[()] > float(scaler["threshold"]))
+            wait_until(lambda model=model: ("TritonQueueIsLong", model) in prometheus.alerts())
+            if model == DECODES:
+                assert prometheus.query("sum(rate(nv_inference_queue_duration_us[1m])) / 1e6")[()] < 1
+
+            def panel(place: str, *key: str) -> float:
+                expression = queries()[f"panel {place}"].replace("$instance", ".*").replace("$model", ".*")
+                return prometheus.query(expression)[key]
+
+            # Over the last minute; a busy machine needs more than one for all clicks.
+            assert panel("Requests A", model) == pytest.approx(CLIENTS * clicks / max(60, seconds), rel=0.35)
+            assert panel("Request, mean A", model) == pytest.approx(statistics.mean(took), rel=0.2)
+            for letter, share in (("B", 0.5), ("A", 0.95)):
+                found = panel(f"Request, median and p95 {letter}", model, "click")
+                assert found == pytest.approx(float(np.quantile(took, share)), rel=0.67)
+            assert 1 < panel("Queue, mean A", model) < panel("Request, mean A", model)
+            wait_until(lambda model=model, panel=panel: panel("Waiting A", model) == 0)
+        assert {name for name, model in prometheus.alerts()} == {"TritonQueueIsLong"}
+        for place, query in queries().items():
+            if place.startswith("panel"):
+                prometheus.query(query.replace("$instance", ".*").replace("$model", ".*"))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.conditions import settled, wait_until
 from support.session_requests import colored, point_inputs, text
+from support.session_server import add_session_model
 
 from triton_sam.errors import InferenceError, LocalServerError, UnknownImageError
 from triton_sam.repository.accelerators import Tuning, tune
@@ -26,13 +27,6 @@ local_server = pytest.importorskip("triton_sam.local_server")
 CALLS, CONFIGURED, CHOSEN = "sam2", "sam2_configured", "sam2_chosen"
 """Session models: one calls the decoder, one decodes by its config.pbtxt, one by the option of the server."""
 BOX = np.float32([[90, 70, 310, 290]])
-
-
-def add_session_model(repository: Path, name: str, config: str) -> None:
-    """Add a session model of the default pair under another name."""
-    if name != CALLS:
-        shutil.copytree(repository / CALLS, repository / name)
-    (repository / name / "config.pbtxt").write_text(config.replace('name: "sam2"\n', f'name: "{name}"\n', 1))
 
 
 @pytest.fixture(scope="module")

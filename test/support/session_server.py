@@ -1,5 +1,8 @@
 """A local server with the session model."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from support.conditions import settled
 
@@ -12,6 +15,13 @@ def serve(repository, http_port=0, **options):
     models = ["sam2", "sam2_encoder_jpeg", *(path.name for path in repository.glob("*_everything"))]
     ports = {"http_port": http_port, "grpc_port": 0, "metrics_port": 0}
     return local_server.LocalServer(repository, models=models, **ports, **options)
+
+
+def add_session_model(repository: Path, name: str, config: str) -> None:
+    """Add a session model of the default pair under another name, or write the config of the pair's own."""
+    if name != "sam2":
+        shutil.copytree(repository / "sam2", repository / name)
+    (repository / name / "config.pbtxt").write_text(config.replace('name: "sam2"\n', f'name: "{name}"\n', 1))
 
 
 def encoded(transport):

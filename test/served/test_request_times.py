@@ -1,0 +1,123 @@
+"""The times that session models report equal those on the clients' clocks, while twenty clients click at a time.
+
+Triton's own durations of these models are wrong, see sessions/times.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from support.conditions import wait_until
+from support.crowd import CALLS, CLIENTS, DECODES, boxes, click_together, two_session_models, upload
+from support.exposition import Scrape, quantile
+from support.session_requests import text
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+local_server = pytest.importorskip("triton_sam.local_server")
+grpc = pytest.importorskip("tritonclient.grpc")
+
+CLICKS = 4
+REQUEST, WAITING, GAUGE = "triton_sam_request_seconds", "triton_sam_waiting_seconds", "triton_sam_waiting_requests"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    repository = two_session_models(tmp_path_factory.mktemp("request_times") / "models")
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with local_server.LocalServer(repository, models=[CALLS, DECODES], **ports) as running:
+        yield running
+
+
+@pytest.fixture(params=[CALLS, DECODES])
+def model(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def image_id(server, model: str) -> bytes:
+    """The id of an image that the model has."""
+    found = upload(server.grpc_url, model)
+    wait_until(lambda: Scrape(server.metrics_url).total(f"{REQUEST}_count", model=model, kind="image") >= 1)
+    return found
+
+
+class Growth:
+    """The growth of a model's metrics of clicks, since the object was made."""
+
+    def __init__(self, server, model: str) -> None:
+        self._url, self._labels = server.metrics_url, {"model": model, "kind": "click"}
+        self._before = Scrape(self._url)
+
+    def __call__(self, name: str) -> float:
+        return Scrape(self._url).total(name, **self._labels) - self._before.total(name, **self._labels)
+
+    def quantile(self, share: float) -> float:
+        now, before = (scrape.buckets(REQUEST, **self._labels) for scrape in (Scrape(self._url), self._before))
+        return quantile(share, {bound: now[bound] - before[bound] for bound in now})
+
+
+def waiting(server, model: str) -> float:
+    return Scrape(server.metrics_url).total(GAUGE, model=model)
+
+
+def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_id: bytes) -> None:
+    """Means differ by 20 % at most, and quantiles by the distance of two buckets."""
+    seen: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            seen.append(waiting(server, model))
+
+    watcher = threading.Thread(target=watch)
+    grown, began = Growth(server, model), time.perf_counter()
+    watcher.start()
+    took = click_together(server.grpc_url, model, image_id, CLICKS, 1)
+    seconds = time.perf_counter() - began
+    done.set()
+    watcher.join()
+    wait_until(lambda: grown(f"{REQUEST}_count") == grown(f"{WAITING}_count") == CLIENTS * CLICKS)
+    wait_until(lambda: waiting(server, model) == 0)
+    assert grown(f"{REQUEST}_sum") / len(took) == pytest.approx(statistics.mean(took), rel=0.2)
+    for share in (0.5, 0.95):
+        assert grown.quantile(share) == pytest.approx(float(np.quantile(took, share)), rel=0.67)
+    # Of twenty clients, the server works for eight at a time, and for one with the decoder in the session model.
+    assert max(seen) >= 8
+    assert 6 < grown(f"{WAITING}_sum") / seconds < CLIENTS
+    assert grown(f"{WAITING}_sum") < grown(f"{REQUEST}_sum")
+
+
+def test_nobody_waits_after_cancelled_and_failed_requests(server, model: str, image_id: bytes) -> None:
+    client = grpc.InferenceServerClient(server.grpc_url.removeprefix("grpc://"))
+    ends: list[object] = []
+
+    def ask(content: bytes) -> object:
+        values = {"image_id": text(content), **boxes(3)}
+        inputs = [
+            grpc.InferInput(name, value.shape, "BYTES" if value.dtype == object else "FP32")
+            for name, value in values.items()
+        ]
+        for tensor, value in zip(inputs, values.values(), strict=True):
+            tensor.set_data_from_numpy(value)
+        wanted = [grpc.InferRequestedOutput("masks")]
+        return client.async_infer(model, inputs, lambda result, error: ends.append(error or result), outputs=wanted)
+
+    grown = Growth(server, model)
+    good = [ask(image_id) for _ in range(8)]
+    bad = [ask(b"unknown") for _ in range(4)]
+    cancelled = [ask(image_id) for _ in range(8)]
+    wait_until(lambda: waiting(server, model) > 0)
+    for call in cancelled:
+        call.cancel()
+    wait_until(lambda: len(ends) == len(good) + len(bad) + len(cancelled))
+    wait_until(lambda: grown(f"{REQUEST}_count") >= len(good) + len(bad))
+    wait_until(lambda: waiting(server, model) == 0)
+    client.close()
+    assert grown(f"{WAITING}_count") <= len(ends)
+    assert sum(isinstance(end, Exception) for end in ends) >= len(bad)

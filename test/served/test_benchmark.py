@@ -66,12 +66,19 @@ def running(repository):
 
 
 @pytest.fixture(scope="module")
+def decoding(repository):
+    """A server whose session model runs the decoder."""
+    with local_server.LocalServer(repository, models=["sam2"], decoder_in_session=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def results(running, repository):
     """Return the results of one short run of every section over HTTP."""
     weights = find_weights("sam2", repository, None)
-    target = Target(
-        "sam2", None, {"http": running.http_url}, bundled("test/images") / "coffee.jpg", weights, running.pid
-    )
+    image = bundled("test/images") / "coffee.jpg"
+    urls = {"http": running.http_url}
+    target = Target("sam2", None, urls, image, weights, running.pid, metrics_url=running.metrics_url)
     found = begin(target, SHORT, "triton-sam benchmark ...")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("triton_sam.benchmark.mouse.MOUSE_SECONDS", 0.5)
@@ -126,6 +133,34 @@ def test_load_includes_the_servers_own_metrics(results):
     assert row.more["server_cpu_percent"] > 0
     assert row.more["decoder_compute_ms"] > 0
     assert row.more["session_queue_ms"] >= 0
+    # The decoder works inside of the session model, and both inside of the call.
+    assert row.more["decoder_compute_ms"] < row.more["session_compute_ms"] < 1.2 * row.ms.max
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knows_metrics", [True, False])
+def test_figures_of_a_session_model_that_runs_its_decoder(decoding, monkeypatch, knows_metrics):
+    """Triton counts no decodes of it, and no time. Without the metrics of the server, a figure is left out."""
+    monkeypatch.setattr("triton_sam.benchmark.mouse.MOUSE_SECONDS", 0.1)
+    monkeypatch.setattr("triton_sam.benchmark.speculative.SESSIONS", 1)
+    image = bundled("test/images") / "coffee.jpg"
+    metrics_url = decoding.metrics_url if knows_metrics else None
+    target = Target("sam2", None, {"grpc": decoding.grpc_url}, image, metrics_url=metrics_url)
+    settings = Settings(sections=("speculative", "load"), users=6, think=0, load_seconds=2)
+    found = begin(target, settings, "a test")
+    measure(target, settings, found, quiet=True)
+    target.close()
+    rows = {row.what: row.more for row in found.of("speculative")}
+    naive = next(more for what, more in rows.items() if "none cancelled" in what)
+    assert naive.get("computed") == (naive["sent"] if knows_metrics else None)
+    (load,) = found.of("load")
+    names = {name for name in load.more if name.endswith(("queue_ms", "compute_ms"))}
+    assert names == ({"session_queue_ms", "session_compute_ms"} if knows_metrics else set())
+    if knows_metrics:  # six users, and one decode at a time
+        whole = load.more["session_queue_ms"] + load.more["session_compute_ms"]
+        assert whole == pytest.approx(load.ms.median, rel=0.5)
+        assert load.more["session_queue_ms"] > load.more["session_compute_ms"]
+    assert "none cancelled" in make_document(found, {}).to_markdown()
 
 
 @pytest.mark.slow

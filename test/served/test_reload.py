@@ -14,13 +14,13 @@ import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
-from triton_sam.commands._devices import placement, server_gpus, usual_metrics_url
+from triton_sam.commands._devices import placement, server_gpus
 from triton_sam.commands.reload import reload
 from triton_sam.errors import InferenceError
 from triton_sam.local_server.serve import cpu_fallbacks
 from triton_sam.repository.accelerators import Tuning, tune
 from triton_sam.transport import Transport
-from triton_sam.transport.url import parse_url
+from triton_sam.transport.url import parse_url, usual_metrics_url
 
 
 def _committed(model: str) -> str:

@@ -35,10 +35,10 @@ def measure_load(target: Target, settings: Settings, results: Results, session: 
         after = {role: target.statistics(model) for role, model in models.items()}
     more = dict(watch.metrics)
     for role in models:
-        during = {name: after[role][name] - before[role][name] for name in after[role]}
-        count = max(1.0, during["count"])
-        more[f"{role}_queue_ms"] = 1000 * during["queue"] / count
-        more[f"{role}_compute_ms"] = 1000 * during["compute_infer"] / count
+        during = {name: value - before[role].get(name, 0.0) for name, value in after[role].items()}
+        if during.get("count"):  # none for a decoder that the session model runs itself
+            more[f"{role}_queue_ms"] = 1000 * during["queue"] / during["count"]
+            more[f"{role}_compute_ms"] = 1000 * during["compute"] / during["count"]
     who = "session" if session else "request"
     if not found.all_ms:
         results.note(f"No user of the load test clicked: every pause was longer than its {settings.load_seconds:g} s.")

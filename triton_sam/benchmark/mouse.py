@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from ..families.tables import DECODER
 from ..inputs.embeddings import ImageEmbeddings
 from ..transport.triton import Transport
 from ..transport.url import parse_url
+from .server_counts import decode_counter
 
 LONE_CLICKS = 7
 MOUSE_INTERVAL = 0.016
@@ -58,7 +59,7 @@ class Row:
         asked: number of predictions that the caller asked for.
         sent: number of those predictions that were sent to the server.
         cancelled: number of those predictions that were replaced or cancelled; their tasks ended in CancelledError.
-        computed: number of decodes, by the server's own counter.
+        computed: number of decodes, by the server's own counter; None if the server reports none.
         in_flight: the largest sampled number of requests on the wire, for one lane; for all without lanes.
         final_ms: milliseconds from the last position to its mask; with many lanes, those of the slowest lane.
         ratio: final_ms divided by the time of a single prediction; with many lanes, the slowest lane's time divided by
@@ -71,7 +72,7 @@ class Row:
     asked: int = 0
     sent: int = 0
     cancelled: int = 0
-    computed: int = 0
+    computed: int | None = 0
     in_flight: int = 0
     final_ms: float = 0.0
     ratio: float = 0.0
@@ -91,12 +92,8 @@ class _Bench:
     model_name: str | None
     image: ImageEmbeddings
     sync: SAM2TritonClient
-    transport: Transport
-    decoder: str
+    computed: Callable[[], int | None]
     access: Mapping[str, Any]
-
-    def computed(self) -> int:
-        return int(self.transport.statistics(self.decoder)["inference_count"])
 
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[SpeculativeSAM2Client]:
@@ -125,7 +122,7 @@ class _Run:
     asked: int
     sent: int
     cancelled: int
-    computed: int
+    computed: int | None
     in_flight: int
     seconds: list[float]
     equal: bool
@@ -141,6 +138,7 @@ async def stress(
     repeat: int,
     model_type: str = "sam2",
     access: Mapping[str, Any] | None = None,
+    metrics_url: str | None = None,
 ) -> list[Row]:
     """Run all scenarios over one protocol.
 
@@ -153,6 +151,7 @@ async def stress(
         repeat: number of runs of each scenario.
         model_type: sam1, sam2 or sam3.
         access: the arguments headers, ca_certs and timeout of every client.
+        metrics_url: URL of the server's metrics, for session models that run their decoders; None if unknown.
 
     Returns:
         One row for each scenario.
@@ -161,16 +160,16 @@ async def stress(
         ServerError: the server does not answer, or refuses a request; see triton_sam.errors.
     """
     access = access or {}
-    transport = Transport(parse_url(url), **access)
-    with SAM2TritonClient(url, model_type, model_name=model_name, **access) as sync:
+    with (
+        closing(Transport(parse_url(url), **access)) as transport,
+        SAM2TritonClient(url, model_type, model_name=model_name, **access) as sync,
+    ):
         sync.set_image(image)
         assert sync.image_embeddings is not None  # noqa: S101 - set by set_image
-        decoder = triton_name(variant_of(sync.image_embeddings.model), DECODER)
-        bench = _Bench(sync.url, model_type, model_name, sync.image_embeddings, sync, transport, decoder, access)
-        try:
-            return await _scenarios(bench, positions, sessions, repeat)
-        finally:
-            transport.close()
+        names = triton_name(variant_of(sync.image_embeddings.model), DECODER), model_name or model_type
+        computed = decode_counter(transport, *names, metrics_url, lambda: sync.predict([[1, 1]]))
+        bench = _Bench(sync.url, model_type, model_name, sync.image_embeddings, sync, computed, access)
+        return await _scenarios(bench, positions, sessions, repeat)
 
 
 def mouse_path(count: int, size: tuple[int, int], seed: int = 0) -> list[Position]:
@@ -221,9 +220,9 @@ async def _scenarios(bench: _Bench, positions: int, sessions: int, repeat: int) 
 def _row(protocol: str, scenario: str, runs: Sequence[_Run], alone: float) -> Row:
     """Return the medians of some runs. ``alone`` is the time of a single prediction in seconds."""
 
-    def median_of(name: str) -> int:
-        values: list[int] = [getattr(run, name) for run in runs]
-        return round(statistics.median(values))
+    def median_of(name: str) -> Any:
+        values = [getattr(run, name) for run in runs]
+        return None if None in values else round(statistics.median(values))
 
     final = statistics.median(max(run.seconds, default=0.0) for run in runs)
     counts = {name: median_of(name) for name in ("asked", "sent", "cancelled", "computed", "in_flight")}
@@ -233,7 +232,7 @@ def _row(protocol: str, scenario: str, runs: Sequence[_Run], alone: float) -> Ro
 
 def _check_limits(row: Row, runs: Sequence[_Run], computed: int | None = COMPUTED_LIMIT) -> Row:
     """Add the limits that the runs exceed to ``row.missed``. ``computed`` limits the decodes; None does not."""
-    if computed is not None and max(run.computed for run in runs) > computed:
+    if computed is not None and max(run.computed or 0 for run in runs) > computed:
         row.missed.append(f"computed more than {computed}")
     if max(run.in_flight for run in runs) > IN_FLIGHT_LIMIT:
         row.missed.append(f"more than {IN_FLIGHT_LIMIT} in flight")
@@ -367,7 +366,8 @@ async def _measure(
         outcomes = await act()
     await asyncio.wait([task for _, task in queued])
     await asyncio.sleep(SETTLE_SECONDS)
-    sent, computed = client.requests_sent - sent, bench.computed() - computed
+    sent = client.requests_sent - sent
+    computed = None if computed is None else (bench.computed() or 0) - computed
     expected = [None if position is None else bench.sync.predict([position], [1]) for position in final]
     equal = all(_equal(result, want) for (_, result), want in zip(outcomes, expected, strict=True))
     cancelled = sum(task.cancelled() for _, task in queued)

@@ -236,7 +236,7 @@ def _speculative(results: Results) -> Iterator[Block]:
             [
                 row.what,
                 protocol_name(row.protocol),
-                *(f"{row.more[name]:.0f}" for name in names),
+                *(f"{row.more[name]:.0f}" if name in row.more else "-" for name in names),
                 number(row.ms.median) if row.ms else "-",
                 f"{row.more['ratio_to_a_lone_click']:.2f}" if row.ms else "-",
             ]
@@ -260,8 +260,9 @@ def _load(results: Results) -> Iterator[Block]:
         lines += [[name.replace("_", " "), number(value)] for name, value in row.more.items()]
         yield Table([f"{row.size} users, {row.what}, {protocol_name(row.protocol)}", ""], lines)
         yield (
-            "Queue and compute times are means from Triton's statistics. The queue of the session model is short by "
-            "design, because its requests wait for the decoder. 100 % of server CPU is one thread of the processor. "
+            "Queue and compute times are means: of the decoder from Triton's statistics, of the session model from its "
+            "own metrics. The compute time of the session model includes the whole time of the decoder, unless the "
+            "session model runs the decoder itself. 100 % of server CPU is one thread of the processor. "
             "Memory is the largest sum of the private memory of the server's processes."
         )
 

@@ -33,11 +33,12 @@ def measure_speculative(
             rows = asyncio.run(
                 stress(
                     url, target.name, image, positions=POSITIONS, sessions=SESSIONS, repeat=1,
-                    model_type=target.family, access=access,
+                    model_type=target.family, access=access, metrics_url=target.metrics_url,
                 )
             )  # fmt: skip
             for row in rows:
-                more = {name: float(getattr(row, name)) for name in ("asked", "sent", "cancelled", "computed")}
+                counts = {name: getattr(row, name) for name in ("asked", "sent", "cancelled", "computed")}
+                more = {name: float(count) for name, count in counts.items() if count is not None}
                 more["ratio_to_a_lone_click"] = row.ratio
                 times = Times.of([row.final_ms]) if row.final_ms else None  # None when all positions were dropped
                 who = "session" if session else "request"

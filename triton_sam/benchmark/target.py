@@ -19,6 +19,7 @@ from ..inputs.images import ImageSource, image_bytes, open_image
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from ..wire.pair import ModelPair
+from .server_counts import session_metrics
 from .weights import Weights
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -37,6 +38,7 @@ class Target:
         source: the image to segment.
         weights: the same models as files, for the comparison; None when they are not known here.
         pid: process id of tritonserver; None when it runs on another machine.
+        metrics_url: URL of the server's metrics; None if unknown.
         timeout: longest duration of one call, in seconds.
         access: the arguments headers and ca_certs of every client, for a proxy in front of the server.
 
@@ -54,6 +56,7 @@ class Target:
     pid: int | None = None
     timeout: float = 300.0
     access: Mapping[str, Any] = field(default_factory=dict)
+    metrics_url: str | None = None
     content: bytes = field(init=False, repr=False)
     image: Image.Image = field(init=False, repr=False)
 
@@ -104,14 +107,22 @@ class Target:
         return self._transport.server_version()
 
     def statistics(self, model: str) -> dict[str, float]:
-        """Return Triton's statistics of a model.
+        """Return totals of a model so far. Those of the session model are from its metrics.
 
         Returns:
-            The number of inferences as "count", and the total seconds in "queue", "compute_infer" and "success".
+            The number of inferences as "count", and the total seconds in "queue" and "compute"; empty for a session
+            model whose metrics are not available.
         """
+        if model == self.session_model:
+            own = session_metrics(self.metrics_url, model)
+            if "request_seconds_count" not in own:
+                return {}
+            waited, took = own["waiting_seconds_sum"], own["request_seconds_sum"]
+            return {"count": own["request_seconds_count"], "queue": waited, "compute": took - waited}
         answer = self._transport.statistics(model)
         stats = answer["inference_stats"]
-        seconds = {name: int(stats.get(name, {}).get("ns", 0)) / 1e9 for name in ("queue", "compute_infer", "success")}
+        names = {"queue": "queue", "compute": "compute_infer"}
+        seconds = {name: int(stats.get(key, {}).get("ns", 0)) / 1e9 for name, key in names.items()}
         return {"count": float(answer.get("inference_count", 0)), **seconds}
 
     def max_pending_clicks(self, session: bool) -> int | None:

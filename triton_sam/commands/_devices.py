@@ -57,14 +57,6 @@ def placement(config: Mapping[str, Any]) -> Placement:
     return Placement("; ".join(parts) or "unknown device", "GPU" in kinds, "CPU" in kinds, computes)
 
 
-def usual_metrics_url(url: ServerUrl) -> str | None:
-    """Return the URL of the metrics of a server on the default ports; None for a server on other ports."""
-    parts = urlsplit(str(url))
-    if url.is_secure or parts.port not in (8000, 8001) or parts.path:
-        return None
-    return f"http://{parts.netloc.rpartition(':')[0]}:8002/metrics"
-
-
 def check_metrics_url(metrics_url: str | None) -> None:
     """Check that a URL can be the URL of a server's metrics.
 

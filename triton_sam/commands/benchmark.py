@@ -31,7 +31,7 @@ from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, Settin
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES, get_family
 from ..repository.folder import models_to_load
-from ..transport.url import parse_url
+from ..transport.url import parse_url, usual_metrics_url
 from . import _options, _server
 
 if TYPE_CHECKING:
@@ -188,9 +188,13 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
             )
         )
         urls = {"http": server.http_url, "grpc": server.grpc_url}
-        target = Target(args.family, weights.name, urls, source, weights, server.pid)
+        target = Target(args.family, weights.name, urls, source, weights, server.pid, metrics_url=server.metrics_url)
     else:
-        target = Target(args.family, args.name, urls, source, weights, access=_options.access(args))
+        (first, *_) = urls.values()
+        metrics_url = usual_metrics_url(parse_url(first))
+        target = Target(
+            args.family, args.name, urls, source, weights, access=_options.access(args), metrics_url=metrics_url
+        )
     stack.callback(target.close)
     return target
 

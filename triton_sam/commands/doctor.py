@@ -23,9 +23,9 @@ from ..repository.folder import list_models, unguarded_graphs
 from ..repository.selection import read_repository, unloadable
 from ..transport import probe
 from ..transport.triton import Transport
-from ..transport.url import parse_url
+from ..transport.url import parse_url, usual_metrics_url
 from . import _openvino, _options
-from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, placement, server_gpus, usual_metrics_url
+from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, placement, server_gpus
 
 Status = Literal["ok", "missing", "note"]
 MEMORY_TO_SERVE = 3 << 29

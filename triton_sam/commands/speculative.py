@@ -16,6 +16,7 @@ from .._common.bundle import bundled
 from ..benchmark.mouse import Row, stress
 from ..errors import ConfigurationError
 from ..repository.names import pair_names
+from ..transport.url import parse_url, usual_metrics_url
 from . import _options, _server
 
 
@@ -47,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
     with _server.server_urls(args, pair_names(args.name or "sam2")) as urls:
         for url in urls:
             _options.say(args, f"{url or 'the default server'} ...")
-            rows += asyncio.run(stress(url, args.name, picture, access=_options.access(args), **amount))
+            metrics_url = usual_metrics_url(parse_url(url))
+            access = _options.access(args)
+            rows += asyncio.run(stress(url, args.name, picture, access=access, metrics_url=metrics_url, **amount))
     if args.json:
         print(json.dumps([row.as_dict() for row in rows]))
     else:
@@ -61,12 +64,13 @@ def _print(rows: Sequence[Row]) -> None:
         f"{'final ms':>8} {'ratio':>6}"
     )
     for row in rows:
+        computed = "-" if row.computed is None else row.computed
         print(
-            f"{row.protocol:8} {row.scenario:26} {row.asked:6} {row.sent:5} {row.cancelled:9} {row.computed:8} "
+            f"{row.protocol:8} {row.scenario:26} {row.asked:6} {row.sent:5} {row.cancelled:9} {computed:>8} "
             f"{row.in_flight:9} {row.final_ms:8.0f} {row.ratio:6.2f}  {'; '.join(row.missed).upper()}"
         )
     print(
-        "\nsent: requests sent to the server. computed: decodes, according to the server's own counter.\n"
+        "\nsent: requests sent to the server. computed: decodes, according to the server's own counter (-: none).\n"
         "final ms: time from the last position to its mask.\n"
         "ratio: final ms divided by the time of a lone prediction; for many lanes, the slowest divided by the median."
     )

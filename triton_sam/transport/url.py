@@ -83,3 +83,11 @@ def parse_url(url: str | None) -> ServerUrl:
     if path and parts.scheme.startswith("grpc"):
         raise ConfigurationError(f"{text!r}: a gRPC URL has no path")
     return ServerUrl(parts.scheme, f"{host}:{port or DEFAULT_PORTS[parts.scheme]}{path}")
+
+
+def usual_metrics_url(url: ServerUrl) -> str | None:
+    """Return the URL of the metrics of a server on the default ports; None for a server on other ports."""
+    parts = urlsplit(str(url))
+    if url.is_secure or parts.port not in (8000, 8001) or parts.path:
+        return None
+    return f"http://{parts.netloc.rpartition(':')[0]}:8002/metrics"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 
 import numpy as np
 import pytest
 from support.conditions import settled, wait_until
+from support.exposition import Growth
 from support.session_requests import point_inputs, text
 from support.session_server import IMAGES_IN_CACHE
 
@@ -74,6 +76,18 @@ def test_a_stream_finds_the_same_as_single_requests(session_server, triton, cont
     assert count(triton, STREAM) - before >= streams
     assert [step.done for step in steps] == sorted(step.done for step in steps)
     assert steps[-1].done == steps[-1].total
+
+
+def test_the_metrics_have_the_time_of_a_stream(session_server, content):
+    """Triton takes a stream for done as soon as it begins."""
+    grown = Growth(session_server.metrics_url, STREAM, "stream")
+    with SAM2TritonClient(session_server.grpc_url) as client:
+        client.set_image(content)
+        began = time.perf_counter()
+        client.everything(content, progress=lambda step: None, **ALL)
+        took = time.perf_counter() - began
+    wait_until(lambda: grown("triton_sam_request_seconds_count") == 1)
+    assert grown("triton_sam_request_seconds_sum") == pytest.approx(took, rel=0.5)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support.conditions import wait_until
 from support.crowd import CALLS, CLIENTS, DECODES, boxes, click_together, two_session_models, upload
-from support.exposition import Scrape, quantile
+from support.exposition import Growth, Scrape
 from support.session_requests import text
 
 pytest.importorskip("onnx")
@@ -47,21 +47,6 @@ def image_id(server, model: str) -> bytes:
     return found
 
 
-class Growth:
-    """The growth of a model's metrics of clicks, since the object was made."""
-
-    def __init__(self, server, model: str) -> None:
-        self._url, self._labels = server.metrics_url, {"model": model, "kind": "click"}
-        self._before = Scrape(self._url)
-
-    def __call__(self, name: str) -> float:
-        return Scrape(self._url).total(name, **self._labels) - self._before.total(name, **self._labels)
-
-    def quantile(self, share: float) -> float:
-        now, before = (scrape.buckets(REQUEST, **self._labels) for scrape in (Scrape(self._url), self._before))
-        return quantile(share, {bound: now[bound] - before[bound] for bound in now})
-
-
 def waiting(server, model: str) -> float:
     return Scrape(server.metrics_url).total(GAUGE, model=model)
 
@@ -76,7 +61,7 @@ def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_
             seen.append(waiting(server, model))
 
     watcher = threading.Thread(target=watch)
-    grown, began = Growth(server, model), time.perf_counter()
+    grown, began = Growth(server.metrics_url, model, "click"), time.perf_counter()
     watcher.start()
     took = click_together(server.grpc_url, model, image_id, CLICKS, 1)
     seconds = time.perf_counter() - began
@@ -86,7 +71,7 @@ def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_
     wait_until(lambda: waiting(server, model) == 0)
     assert grown(f"{REQUEST}_sum") / len(took) == pytest.approx(statistics.mean(took), rel=0.2)
     for share in (0.5, 0.95):
-        assert grown.quantile(share) == pytest.approx(float(np.quantile(took, share)), rel=0.67)
+        assert grown.quantile(REQUEST, share) == pytest.approx(float(np.quantile(took, share)), rel=0.67)
     # Of twenty clients, the server works for eight at a time, and for one with the decoder in the session model.
     assert max(seen) >= 8
     assert 6 < grown(f"{WAITING}_sum") / seconds < CLIENTS
@@ -108,7 +93,7 @@ def test_nobody_waits_after_cancelled_and_failed_requests(server, model: str, im
         wanted = [grpc.InferRequestedOutput("masks")]
         return client.async_infer(model, inputs, lambda result, error: ends.append(error or result), outputs=wanted)
 
-    grown = Growth(server, model)
+    grown = Growth(server.metrics_url, model, "click")
     good = [ask(image_id) for _ in range(8)]
     bad = [ask(b"unknown") for _ in range(4)]
     cancelled = [ask(image_id) for _ in range(8)]

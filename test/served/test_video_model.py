@@ -16,6 +16,8 @@ pytest.importorskip("torch")
 pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
+from support.conditions import wait_until  # noqa: E402
+from support.exposition import Growth, Scrape  # noqa: E402
 from support.session_requests import text  # noqa: E402
 
 from triton_sam.errors import (  # noqa: E402
@@ -264,3 +266,25 @@ def test_the_next_frame_may_be_encoded_while_one_is_tracked(video, video_server)
     with contextlib.closing(Transport(parse_url(video_server.grpc_url))) as transport:
         assert np.array_equal(run(transport, at_once=True), run(transport, at_once=False))
         close_sessions()
+
+
+def test_the_metrics_have_the_times_of_operations_and_frames(video, video_server):
+    """Triton takes a request for done before the video model begins with it."""
+    took = {"frame": 0.0, "operation": 0.0}
+    grown = {kind: Growth(video_server.metrics_url, "sam2_video", kind) for kind in took}
+
+    def timed(kind, act):
+        began = time.perf_counter()
+        act()
+        took[kind] += time.perf_counter() - began
+
+    with contextlib.closing(Transport(parse_url(video_server.grpc_url))) as transport:
+        session = Session(transport, video[3], num_frames=COUNT)
+        timed("frame", lambda: session.send(*range(COUNT)))
+        timed("operation", lambda: session.do("add_prompt", frame_index=0, object_id=1, points=[[50, 60]]))
+        timed("operation", lambda: session.do("propagate", frame_index=0, frame_count=COUNT, first=True))
+        close_sessions()
+    for kind, count in (("frame", 1), ("operation", 2)):
+        wait_until(lambda kind=kind, count=count: grown[kind]("triton_sam_request_seconds_count") == count)
+        assert grown[kind]("triton_sam_request_seconds_sum") == pytest.approx(took[kind], rel=0.3)
+        assert Scrape(video_server.metrics_url).total("triton_sam_waiting_requests", kind=kind) == 0

@@ -32,6 +32,21 @@ class Scrape:
         return found
 
 
+class Growth:
+    """The growth of a model's metrics since this object was made, for one kind of requests."""
+
+    def __init__(self, metrics_url: str, model: str, kind: str) -> None:
+        self._url, self._labels = metrics_url, {"model": model, "kind": kind}
+        self._before = Scrape(self._url)
+
+    def __call__(self, name: str) -> float:
+        return Scrape(self._url).total(name, **self._labels) - self._before.total(name, **self._labels)
+
+    def quantile(self, name: str, share: float) -> float:
+        now, before = (scrape.buckets(name, **self._labels) for scrape in (Scrape(self._url), self._before))
+        return quantile(share, {bound: now[bound] - before[bound] for bound in now})
+
+
 def quantile(share: float, counts: Mapping[float, float]) -> float:
     """Return a quantile as histogram_quantile() of Prometheus does.
 

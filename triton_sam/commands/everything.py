@@ -2,7 +2,7 @@
 
 Examples:
   triton-sam everything photo.jpg --local --overlay objects.png
-  triton-sam everything photos/*.jpg --coco objects.json --points-per-side 16 --adaptive
+  triton-sam everything photos/*.jpg --coco objects.json --points-per-side 16
   triton-sam everything photo.jpg --label-image labels.png > objects.jsonl
 
 docs/how-to/everything.md describes the files and the parameters.

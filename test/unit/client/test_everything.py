@@ -153,33 +153,6 @@ def middle(each):
     return (x1 + x2) / 2, (y1 + y2) / 2
 
 
-def test_adaptive_spares_points_whose_neighbours_agree():
-    places = [(25, 25), (75, 25), (25, 75), (75, 75)]
-    client, steps = Discs(places, radius=20), []
-    found = find_everything(client, IMAGE, Parameters(32, adaptive=True), lambda step: steps.append(step.done))
-    full = find_everything(Discs(places, radius=20), IMAGE, Parameters(32))
-    assert len(found.objects) == len(full.objects) == 4
-    assert client.clicks == found.decodes < full.decodes * 0.6
-    assert steps == sorted(steps)
-    assert steps[-1] == 1024
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_adaptive_loses_nothing_in_small_grids(count):
-    chosen = Parameters(count, pred_iou_thresh=0, stability_score_thresh=0, adaptive=True)
-    full = find_everything(Discs(PLACES), IMAGE, Parameters(count, pred_iou_thresh=0, stability_score_thresh=0))
-    assert {each.box for each in find_everything(Discs(PLACES), IMAGE, chosen).masks} == {e.box for e in full.masks}
-
-
-def test_adaptive_finds_small_objects_that_one_point_hits():
-    """No neighbour of this point has a mask, so only the second pass, which tries every second point, finds it."""
-    grid = Parameters(16).grid(0) * 100
-    spot = grid[4 * 16 + 6]
-    found = find_everything(Discs([spot], radius=3), IMAGE, Parameters(16, adaptive=True))
-    assert [each.point for each in found.masks] == [tuple(spot)]
-    assert found.decodes < 100
-
-
 def test_an_empty_answer_names_the_filter():
     found = find_everything(Discs(PLACES), IMAGE, Parameters(4, pred_iou_thresh=0.95))
     assert found.objects == []

@@ -109,9 +109,9 @@ def test_coco_files_are_readable(client, image, tmp_path, capsys):
 
 
 def test_only_given_parameters_are_sent(client, image, capsys):
-    options = ["--points-per-side", "16", "--pred-iou-thresh", "0.5", "--adaptive", "--single-mask"]
+    options = ["--points-per-side", "16", "--pred-iou-thresh", "0.5", "--single-mask"]
     assert main(["everything", str(image), *options, "-q"]) == 0
-    assert client.asked[0][1] == Parameters(16, 0.5, adaptive=True, multimask_output=False)
+    assert client.asked[0][1] == Parameters(16, 0.5, multimask_output=False)
     assert client.asked[0][1].left_open == {"stability_score_thresh"}
 
 

@@ -127,6 +127,7 @@ def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) 
         if not isinstance(given["cleanup"], dict):
             raise InputError('cleanup must be an object such as {"max_hole_area": 10}')
         given["cleanup"] = Cleanup.from_json(given["cleanup"])
+    given.pop("adaptive", None)  # earlier clients send it with every search; all points are tried now
     try:
         return parameters_of(family, {**thresholds, **given})
     except ConfigurationError as error:

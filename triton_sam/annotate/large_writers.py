@@ -14,7 +14,8 @@ import numpy as np
 
 from .._common.extras import missing
 from .._common.files import atomic_path
-from ..masks.polygons import FloatPoints, trace_polygons
+from ..masks.polygons import trace_polygons
+from ..masks.rings import FloatPoints
 from ..tiles.objects import to_feature
 from ._writing import Categories, with_stems
 from .large_results import LargeResult, Results

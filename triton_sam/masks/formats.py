@@ -19,13 +19,14 @@ from PIL import Image
 
 from ..errors import InputError
 from .compare import best_of
-from .polygons import FloatPoints, trace_polygons
+from .polygons import trace_polygons
+from .rings import EXACT, FloatPoints
 from .rle import BoolArray, Rle, rle_to_mask
 
 if TYPE_CHECKING:
     from .segment import Segment
 
-TOLERANCE = 0.5
+TOLERANCE = EXACT
 """Default for the maximum distance, in pixels, between a polygon and the exact outline."""
 
 Interface = Literal["session model", "service", "client"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
+from .._common import strict_json
 from .._common.files import atomic_path
 from ..masks.formats import TOLERANCE
 from ..masks.polygons import mask_to_polygons
@@ -54,5 +54,5 @@ def _annotations(records: Iterable[ImageRecord], encode: Callable[[BoolArray], A
 
 def _join(file: TextIO, values: Iterable[dict[str, Any]]) -> None:
     file.writelines(
-        ("," if number else "") + json.dumps(value, separators=(",", ":")) for number, value in enumerate(values)
+        ("," if number else "") + strict_json.dumps(value, separators=(",", ":")) for number, value in enumerate(values)
     )

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write, locked
 from ..errors import ConfigurationError, InputError
 from .records import ImageRecord
@@ -59,7 +60,7 @@ class RunFolder:
         self, folder: Path, parameters: Mapping[str, Any], items: Sequence[ImageItem], shard_size: int = SHARD_SIZE
     ) -> None:
         self.folder = folder
-        self.parameters = json.loads(json.dumps({**parameters, "shard_size": shard_size}))
+        self.parameters = json.loads(strict_json.dumps({**parameters, "shard_size": shard_size}))
         self._items = items
         self._size = shard_size
 
@@ -142,11 +143,11 @@ class RunFolder:
             errors.open("w", encoding="utf-8") as failed,
             others.open("w", encoding="utf-8") as left,
         ):
-            left.writelines(json.dumps(asdict(each)) + "\n" for each in skipped)
+            left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in skipped)
             for record in self.records():
-                left.writelines(json.dumps(asdict(each)) + "\n" for each in record.skipped)
+                left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in record.skipped)
                 if record.error:
-                    failed.write(json.dumps({"image": record.name, "error": record.error}) + "\n")
+                    failed.write(strict_json.dumps({"image": record.name, "error": record.error}) + "\n")
 
     def _path(self, number: int) -> Path:
         return self.folder / SHARDS / f"{number:08d}.jsonl"
@@ -157,7 +158,7 @@ class RunFolder:
             foreign = any(not each.name.startswith(".") for each in self.folder.iterdir())
             if foreign and not path.exists():  # another part may have begun the run by now
                 raise ConfigurationError(f"{self.folder} holds other files: give another --out")
-            atomic_write(path, (json.dumps(self.parameters, indent=2) + "\n").encode())
+            atomic_write(path, (strict_json.dumps(self.parameters, indent=2) + "\n").encode())
             return
         try:
             before = dict(json.loads(path.read_text(encoding="utf-8")))

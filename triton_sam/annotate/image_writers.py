@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -10,6 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from .._common import strict_json
 from ..errors import InputError
 from ..masks.formats import TOLERANCE, multi_polygon
 from ..masks.label_map import LabelMap, label_map_by_area, label_map_png
@@ -33,7 +33,7 @@ def write_yolo(folder: Path, records: Records, categories: Categories) -> None:
     for stem, record in with_stems(records):
         lines = [_yolo_line(classes[each["category_id"]], mask, record) for each, mask in _with_masks(record)]
         write_file(folder, f"yolo/labels/{stem}.txt", "".join(lines))
-    names = "".join(f"  {number}: {json.dumps(categories[category])}\n" for category, number in classes.items())
+    names = "".join(f"  {number}: {strict_json.dumps(categories[category])}\n" for category, number in classes.items())
     write_file(folder, "yolo/data.yaml", f"names:\n{names}")
 
 
@@ -81,7 +81,7 @@ def write_labelme(folder: Path, records: Records, categories: Categories) -> Non
             "imageHeight": record.size[1],
             "imageWidth": record.size[0],
         }
-        write_file(folder, f"labelme/{stem}.json", json.dumps(document) + "\n")
+        write_file(folder, f"labelme/{stem}.json", strict_json.dumps(document) + "\n")
 
 
 def write_geojson(folder: Path, records: Records, categories: Categories) -> None:
@@ -102,7 +102,7 @@ def write_geojson(folder: Path, records: Records, categories: Categories) -> Non
             for each, mask in _with_masks(record)
         ]
         document = {"type": "FeatureCollection", "features": features}
-        write_file(folder, f"geojson/{stem}.geojson", json.dumps(document) + "\n")
+        write_file(folder, f"geojson/{stem}.geojson", strict_json.dumps(document) + "\n")
 
 
 def write_labels(folder: Path, records: Records, _: Categories) -> None:

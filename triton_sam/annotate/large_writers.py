@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._common import strict_json
 from .._common.extras import missing
 from .._common.files import atomic_path
 from ..masks.polygons import trace_polygons
@@ -146,7 +146,7 @@ def _created(folder: Path, name: str) -> Any:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return strict_json.dumps(value, separators=(",", ":"))
 
 
 def _polygons() -> None:

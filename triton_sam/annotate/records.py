@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._common import strict_json
 from ..families.base import Size
 from ..masks.coco import corner_and_size
 from ..masks.rle import BoolArray, rle_to_mask
@@ -58,7 +59,7 @@ class ImageRecord:
 
     def to_line(self) -> str:
         """Return the record as one line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+        return strict_json.dumps(asdict(self), separators=(",", ":")) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> ImageRecord:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import io
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 from ..download.images import fetch_image
 from ..errors import ConfigurationError, ImageError, PromptError
@@ -87,7 +87,7 @@ def _cutout_of(source: Source, segment: Segment) -> bytes:
 def _list_of(name: str) -> Callable[[Source, Sequence[Segment]], bytes]:
     def write(_: Source, segments: Sequence[Segment]) -> bytes:
         listed = [{**facts(segment), name: FORMATS[name].to_json(segment)} for segment in segments]
-        return json.dumps(listed).encode()
+        return strict_json.dumps(listed).encode()
 
     return write
 
@@ -231,7 +231,7 @@ def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Seg
     files: list[tuple[Path, bytes]] = []
     if form.several:
         documents = [(source.file_name, open_image(source.content).size, masks) for source, masks in found]
-        files.append((Path(out), json.dumps(coco_document(documents)).encode()))
+        files.append((Path(out), strict_json.dumps(coco_document(documents)).encode()))
     else:
         for source, masks in found:
             path = target(out, source, len(found) > 1)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, get_args
 
 from tqdm import tqdm
 
+from .._common import strict_json
 from .._common.signals import ends_by_interrupt
 from ..annotate.folder import Part, RunFolder, Shard
 from ..annotate.job import WORDS, Inputs, Job, Task
@@ -284,14 +284,14 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
             _, size = opened(item)
         except InputError as error:
             errors += 1
-            print(json.dumps({"image": item.name, "error": str(error)}))
+            print(strict_json.dumps({"image": item.name, "error": str(error)}))
             continue
         if inputs.prompts is not None:
             kept, left = inputs.prompts.of(item, size)
             objects += len(kept)
             found += left
     for each in found:
-        print(json.dumps({"image": each.image, "what": each.what, "why": each.why}))
+        print(strict_json.dumps({"image": each.image, "what": each.what, "why": each.why}))
     count = f"{objects} prompts, " if inputs.prompts is not None else ""
     _options.say(args, f"{len(items)} {_unit(args)}s, {count}{errors} errors, {len(found)} skipped")
     return 0

@@ -11,7 +11,6 @@ docs/how-to/everything.md describes the files and the parameters.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 from .._common.signals import ends_by_interrupt
 from ..client.everything import Progress, find_everything
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         _options.say(args, f"wrote {args.out}")
     if args.coco:
         documents = [(path.name, open_image(path).size, segments) for path, segments in found]
-        atomic_write(args.coco, json.dumps(coco_document(documents)).encode())
+        atomic_write(args.coco, strict_json.dumps(coco_document(documents)).encode())
         _options.say(args, f"wrote {args.coco}")
     return 0
 
@@ -128,7 +128,7 @@ def _lines(path: Path, segments: Sequence[FoundObject]) -> Iterator[str]:
             "crop_box": list(segment.crop_box),
             "segmentation": segment.to_rle(),
         }
-        yield json.dumps(record) + "\n"
+        yield strict_json.dumps(record) + "\n"
 
 
 def _target(given: Path, image: Path, images: Sequence[Path]) -> Path:

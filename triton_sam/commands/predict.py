@@ -10,13 +10,13 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .._common import strict_json
 from .._common.files import atomic_path
 from .._common.signals import ends_by_interrupt
 from ..client.sync import SAM2TritonClient
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         written += _draw_and_keep(args, source, segments, prompt, len(sources) > 1)
     if args.json:
         for answer in answers:
-            print(json.dumps(_document(answer, len(sources) > 1)))
+            print(strict_json.dumps(_document(answer, len(sources) > 1)))
     elif args.out != STREAM:
         _print_table(args, chosen)
     for path in written:

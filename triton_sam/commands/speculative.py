@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Sequence
 
+from .._common import strict_json
 from .._common.bundle import bundled
 from ..benchmark.mouse import Row, stress
 from ..errors import ConfigurationError
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             _options.say(args, f"{url or 'the default server'} ...")
             rows += asyncio.run(stress(url, args.name, picture, access=_options.access(args), **amount))
     if args.json:
-        print(json.dumps([row.as_dict() for row in rows]))
+        print(strict_json.dumps([row.as_dict() for row in rows]))
     else:
         _print(rows)
     return 1 if any(row.missed for row in rows) else 0

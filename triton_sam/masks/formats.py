@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from .._common import strict_json
 from ..errors import InputError
 from .compare import best_of
 from .polygons import trace_polygons
@@ -144,7 +145,7 @@ def label_image(segments: Iterable[Segment], _: float) -> bytes:
 
 
 def _content(encoded: Any) -> bytes:
-    return encoded if isinstance(encoded, bytes) else json.dumps(encoded, separators=(",", ":")).encode()
+    return encoded if isinstance(encoded, bytes) else strict_json.dumps(encoded, separators=(",", ":")).encode()
 
 
 def multi_polygon(mask: npt.ArrayLike, tolerance: float = TOLERANCE) -> dict[str, Any]:

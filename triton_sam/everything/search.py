@@ -66,7 +66,7 @@ class Found:
     @property
     def objects(self) -> list[FoundObject]:
         """The objects with their full-size masks."""
-        return [each.segment() for each in self.masks]
+        return [each.segment(number) for number, each in enumerate(self.masks)]
 
     @property
     def reason(self) -> str:

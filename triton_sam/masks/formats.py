@@ -20,6 +20,7 @@ from PIL import Image
 from .._common import strict_json
 from ..errors import InputError
 from .compare import best_of
+from .label_map import MAX_OBJECTS, label_map_of
 from .polygons import trace_polygons
 from .rings import EXACT, FloatPoints
 from .rle import BoolArray, Rle, rle_to_mask
@@ -132,15 +133,25 @@ def feature_collection(segments: Iterable[Segment], tolerance: float) -> dict[st
 
 
 def label_image(segments: Iterable[Segment], _: float) -> bytes:
-    """Return the best mask of each object as one PNG. Pixels are 255 for one object, else its number, from 1."""
+    """Return the best mask of each object as one PNG.
+
+    Pixels are 255 for one object, else the object's number, from 1, where small objects win. The file has 8 bits for
+    numbers up to 255, and 16 bits for higher ones.
+
+    Raises:
+        InputError: there is no mask, so the size of the file is unknown; or a number exceeds 65535.
+    """
     best = best_of(segments)
+    if not best:
+        raise InputError("there is no object, so there is no label image of them: request another format")
     if len(best) == 1:
         return best[0].to_png()
-    labels = np.zeros(best[0].mask.shape, np.uint8)
-    for segment in best:
-        labels[segment.mask] = segment.object_index + 1
+    numbers = np.array([0, *(segment.object_index + 1 for segment in best)])
+    if numbers.max() > MAX_OBJECTS:
+        raise InputError(f"a label image holds {MAX_OBJECTS} objects, not {numbers.max()}: filter the masks first")
+    numbers = numbers.astype(np.uint8 if numbers.max() <= 255 else np.uint16)
     buffer = io.BytesIO()
-    Image.fromarray(labels).save(buffer, "PNG", compress_level=3)
+    Image.fromarray(numbers[label_map_of([segment.mask for segment in best])]).save(buffer, "PNG", compress_level=3)
     return buffer.getvalue()
 
 

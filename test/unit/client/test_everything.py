@@ -14,6 +14,7 @@ from triton_sam.everything import filters, parts
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
+from triton_sam.masks import best_of
 from triton_sam.masks.cleanup import Cleanup
 
 amg = pytest.importorskip("sam2.utils.amg")
@@ -148,6 +149,7 @@ def test_every_object_is_found_once():
     assert found.dropped["pred_iou_thresh"] + found.dropped["box_nms_thresh"] == 764
     assert told[-1] == (256, 256, [each.box for each in found.masks])
     assert all(each.stability_score >= 0.95 and each.crop_box == (0, 0, 100, 100) for each in found.objects)
+    assert [each.object_index for each in best_of(found.objects)] == [0, 1, 2, 3]
 
 
 def middle(each):

@@ -9,10 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..families.base import Size
+from .detections import UNNAMED
 from .segment import Segment
-
-_UNNAMED = "object"
-"""The category of objects without a label."""
 
 
 def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict[str, Any]:
@@ -30,7 +28,7 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
                 {
                     "id": len(document["annotations"]) + 1,
                     "image_id": image_id,
-                    "category_id": categories.setdefault(segment.label or _UNNAMED, len(categories) + 1),
+                    "category_id": categories.setdefault(segment.label or UNNAMED, len(categories) + 1),
                     "iscrowd": 0,
                     "area": segment.area,
                     "bbox": corner_and_size(segment.box),
@@ -38,7 +36,7 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
                     "segmentation": segment.to_rle(),
                 }
             )
-    named = categories or {_UNNAMED: 1}
+    named = categories or {UNNAMED: 1}
     document["categories"] = [{"id": number, "name": name} for name, number in named.items()]
     return document
 

@@ -31,7 +31,10 @@ def prompts_to_masks(prompts: Prompts) -> Callable[[SamTritonClient, ImageItem],
         objects: list[dict[str, Any]] = []
         for part in parts(kept):
             segments = client.segment(**together(part, client.family), image=image, logits=False)
-            objects.extend(ImageRecord.of(item, size, segments, [prompt.category for prompt in part]).objects)
+            categories, origins = [prompt.category for prompt in part], [prompt.what for prompt in part]
+            found = ImageRecord.of(item, size, segments, categories, origins=origins)
+            objects += found.objects
+            skipped = [*skipped, *found.skipped]
         return ImageRecord(item.id, item.name, size, tuple(objects), tuple(skipped))
 
     return work

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
+from ..masks.polygons import Trace, main_polygons, trace_polygons
 from ..repository.folder import default_repository
 from ..repository.names import DECODER_IN_SESSION_VARIABLE
 
@@ -210,6 +211,20 @@ def check_writable(paths: Sequence[Path]) -> None:
         if path.is_dir() or not path.parent.is_dir():
             why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
             raise ConfigurationError(f"cannot write {path}: {why}")
+
+
+def add_all_parts(parser: argparse.ArgumentParser) -> None:
+    """Add --all-parts."""
+    parser.add_argument(
+        "--all-parts",
+        action="store_true",
+        help="polygons keep parts and holes below 10 pixels and below 1 %% of the object's largest part",
+    )
+
+
+def trace_of(args: argparse.Namespace) -> Trace:
+    """Return the function that turns masks into polygons."""
+    return trace_polygons if args.all_parts else main_polygons
 
 
 def say(args: argparse.Namespace, text: str) -> None:

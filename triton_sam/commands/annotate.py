@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tqdm import tqdm
 
 from .._common import strict_json
 from .._common.signals import ends_by_interrupt
-from ..annotate.folder import Part, RunFolder, Shard
+from ..annotate.folder import ERRORS, SKIPPED, Part, RunFolder, Shard
 from ..annotate.job import WORDS, Inputs, Job, Task
 from ..annotate.large_results import joined
 from ..annotate.large_sources import Tiling, close_files
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORMAT",
         help=f"{_meanings(WRITERS)} (default: coco). With --large: {_meanings(LARGE_WRITERS)} (default: geojson)",
     )
+    _options.add_all_parts(parser)
     parser.add_argument(
         "--limit", type=int, metavar="N", help="only the first N images, or tiles; a later run may go on"
     )
@@ -133,9 +135,7 @@ def _run(args: argparse.Namespace, job: Job) -> int:
             shards = list(folder.shards(items, args.part))
             with tqdm(total=sum(len(each) for _, each in shards), unit=_unit(args), disable=args.quiet) as shown:
                 _annotate(args, folder, shards, served, inputs, clients, _progress(shown))
-            if args.part is None:
-                _finish(args, folder, inputs, job)
-    return 0
+            return 0 if args.part is not None else _finish(args, folder, inputs, job)
 
 
 def _unit(args: argparse.Namespace) -> str:
@@ -242,10 +242,8 @@ def _served(args: argparse.Namespace, job: Job) -> Iterator[Job]:
         yield replace(job, urls=(server.grpc_url,))
 
 
-def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Job) -> None:
-    """Write the reports and the files of each format, and print a summary."""
-    folder.write_reports(inputs.skipped)
-
+def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Job) -> int:
+    """Write the files of each format and the reports, print a summary, and return the exit code."""
     counts: dict[int, int] = {}  # objects of each image
 
     def results() -> Iterator[Any]:
@@ -254,14 +252,27 @@ def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Jo
             counts[each.id] = len(each.objects)
             yield each
 
+    folder.write_reports(inputs.skipped)
+    left = list(inputs.skipped)
     for writer in _formats(args):
-        writer.write(args.out, results, inputs.categories)
+        found = writer.write(args.out, results, inputs.categories, _options.trace_of(args))
+        left += (replace(each, what=f"{each.what} in {writer.name}") for each in found)
+    if len(left) > len(inputs.skipped):
+        folder.write_reports(left)
     errors = sum(bool(each.error) for each in folder.records())
-    skipped = len(inputs.skipped) + sum(len(each.skipped) for each in folder.records())
-    images = len(counts) if args.large else len(counts) + errors
-    _options.say(
-        args, f"{args.out}: {images} images, {sum(counts.values())} objects, {errors} errors, {skipped} skipped"
-    )
+    skipped = len(left) + sum(len(each.skipped) for each in folder.records())
+    images, objects = len(counts) if args.large else len(counts) + errors, sum(counts.values())
+    _options.say(args, f"{args.out}: {images} images, {objects} objects, {errors} errors, {skipped} skipped")
+    return _code(args, len(counts) if job.is_search else objects, errors, skipped)
+
+
+def _code(args: argparse.Namespace, done: int, errors: int, skipped: int) -> int:
+    """Return the exit code: a run that could do nothing of what it was asked for is no success."""
+    if done or not errors + skipped:
+        return 0
+    where = "" if args.dry_run else f": {args.out / ERRORS} and {args.out / SKIPPED} have the reasons"
+    print(f"triton-sam: error: nothing could be annotated{where}", file=sys.stderr)
+    return 1
 
 
 def _progress(shown: Any) -> Callable[[ImageRecord], None]:
@@ -294,4 +305,4 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
         print(strict_json.dumps({"image": each.image, "what": each.what, "why": each.why}))
     count = f"{objects} prompts, " if inputs.prompts is not None else ""
     _options.say(args, f"{len(items)} {_unit(args)}s, {count}{errors} errors, {len(found)} skipped")
-    return 0
+    return _code(args, len(items) - errors if inputs.prompts is None else objects, errors, len(found))

@@ -79,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="GEOJSON", help="write the outlines (default: standard output)")
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
+    _options.add_all_parts(parser)
     _everything_options.add_parameters(parser)
     _options.add_client(parser)
     _options.add_quiet(parser)
@@ -95,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
         with ends_by_interrupt(), _connected(args) as client:
             large = LargeImageClient(client, image, embeddings=_embeddings(args))
             found = _search(args, large) if args.everything else large.segment(**prompts)
-        document = strict_json.dumps(to_geojson(found, image.georeference), separators=(",", ":"))
+        outlines = to_geojson(found, image.georeference, trace=_options.trace_of(args))
+        document = strict_json.dumps(outlines, separators=(",", ":"))
         if args.overlay:
             _draw(args.overlay, image, found)
     if args.out is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +21,7 @@ from .._common import strict_json
 from ..errors import InputError
 from .compare import best_of
 from .label_map import MAX_OBJECTS, label_map_of
-from .polygons import trace_polygons
+from .polygons import Polygon, trace_polygons
 from .rings import EXACT, FloatPoints
 from .rle import BoolArray, Rle, rle_to_mask
 
@@ -128,8 +128,9 @@ def formats_of(interface: Interface) -> dict[str, Format]:
 
 
 def feature_collection(segments: Iterable[Segment], tolerance: float) -> dict[str, Any]:
-    """Return GeoJSON with one feature for each segment: x, y in pixels, y downwards, holes as inner rings."""
-    return {"type": "FeatureCollection", "features": [_feature(segment, tolerance) for segment in segments]}
+    """Return GeoJSON with one feature for each segment but empty ones: x, y in pixels, y downwards, with holes."""
+    features = [_feature(segment, tolerance) for segment in segments if segment.box is not None]
+    return {"type": "FeatureCollection", "features": features}
 
 
 def label_image(segments: Iterable[Segment], _: float) -> bytes:
@@ -165,22 +166,37 @@ def multi_polygon(mask: npt.ArrayLike, tolerance: float = TOLERANCE) -> dict[str
     Raises:
         MissingDependencyError: contourpy is not installed.
     """
-    polygons = trace_polygons(mask, tolerance)
+    return to_geometry(trace_polygons(mask, tolerance))
+
+
+def to_geometry(polygons: Iterable[Polygon]) -> dict[str, Any]:
+    """Return polygons as a MultiPolygon of GeoJSON."""
     rings = [[_ring(ring) for ring in (polygon.exterior, *polygon.holes)] for polygon in polygons]
     return {"type": "MultiPolygon", "coordinates": rings}
 
 
+def to_feature(geometry: dict[str, Any], label: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Feature of GeoJSON, which QuPath imports as an annotation with a class.
+
+    Reference: QuPath's QuPathTypeAdapters.java.
+
+    Args:
+        geometry: see to_geometry().
+        label: name of the class; "" for none.
+        properties: further properties.
+    """
+    known: dict[str, Any] = {"objectType": "annotation", **({"classification": {"name": label}} if label else {})}
+    return {"type": "Feature", "geometry": geometry, "properties": {**known, **properties}}
+
+
 def _feature(segment: Segment, tolerance: float) -> dict[str, Any]:
-    return {
-        "type": "Feature",
-        "geometry": multi_polygon(segment.mask, tolerance),
-        "properties": {
-            "object": segment.object_index,
-            "candidate": segment.candidate,
-            "score": segment.score,
-            "area": segment.area,
-        },
+    properties = {
+        "object": segment.object_index,
+        "candidate": segment.candidate,
+        "score": segment.score,
+        "area": segment.area,
     }
+    return to_feature(multi_polygon(segment.mask, tolerance), segment.label, properties)
 
 
 def _ring(points: FloatPoints) -> list[list[float]]:

@@ -9,7 +9,7 @@ degrees. A polygon holds the pixels whose centres lie inside it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,10 @@ import numpy.typing as npt
 from .._common.extras import missing
 from ..errors import InputError
 from ..families.base import Size
-from .rings import EXACT, FloatPoints, area_of, form_a_polygon, simplified
+from .rings import EXACT, FloatPoints, area_of, bridged, form_a_polygon, simplified
 from .rle import BoolArray, IntArray, foreground
 
-SMALLEST_SHARE, SMALLEST_AREA = 0.05, 10.0
+SMALLEST_SHARE, SMALLEST_AREA = 0.01, 10.0
 """Defaults of main_polygons(): the share of the largest part, and pixels."""
 _CROSSINGS_AT_ONCE = 1 << 20
 """Outlines are filled in bands of rows, so that polygons with many corners need little memory."""
@@ -43,6 +43,10 @@ class Polygon:
     def area(self) -> float:
         """Area in pixels, without the holes."""
         return area_of(self.exterior) - sum(map(area_of, self.holes))
+
+
+Trace = Callable[[BoolArray, float], list[Polygon]]
+"""Turns a mask into polygons within a tolerance: trace_polygons(), or main_polygons() without the smallest parts."""
 
 
 def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = EXACT) -> list[list[float]]:
@@ -81,27 +85,7 @@ def trace_polygons(mask: npt.ArrayLike, tolerance: float = EXACT) -> list[Polygo
         InputError: the mask does not have two dimensions, or the tolerance is negative.
         MissingDependencyError: contourpy is not installed.
     """
-    pixels = foreground(mask)
-    if not tolerance >= 0:
-        raise InputError(f"the tolerance must be at least 0 pixels, not {tolerance}")
-    try:
-        import contourpy
-    except ImportError as error:
-        raise missing("polygons need", "polygons", error) from error
-    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
-    if rows.size == 0:
-        return []
-    top, left = rows[0], columns[0]
-    # Padding closes the rings of masks that touch the border. Padded pixel i has its centre at i - 0.5 of the crop.
-    padded = np.pad(pixels[top : rows[-1] + 1, left : columns[-1] + 1], 1).astype(np.float64)
-    generator = contourpy.contour_generator(z=padded, fill_type=contourpy.FillType.OuterOffset)
-    origin = np.array([left - 0.5, top - 0.5])
-    polygons = []
-    for points, offsets in zip(*generator.filled(0.5, np.inf), strict=True):
-        exact = [points[start : end - 1] for start, end in itertools.pairwise(offsets)]
-        rings = [ring + origin for ring in _simplified_together(exact, tolerance)]
-        polygons.append(Polygon(rings[0], tuple(rings[1:])))
-    return sorted(polygons, key=lambda polygon: -area_of(polygon.exterior))
+    return [_polygon(rings, tolerance) for rings in _exact_outlines(mask, tolerance)]
 
 
 def main_polygons(
@@ -126,14 +110,34 @@ def main_polygons(
         InputError: see trace_polygons().
         MissingDependencyError: contourpy is not installed.
     """
-    polygons = trace_polygons(mask, tolerance)
-    if not polygons:
-        return []
-    least = max(smallest_area, smallest_share * max(polygon.area for polygon in polygons))
-    kept = [polygon for place, polygon in enumerate(polygons) if place == 0 or polygon.area >= least]
-    return [
-        Polygon(polygon.exterior, tuple(hole for hole in polygon.holes if area_of(hole) >= least)) for polygon in kept
-    ]
+    outlines = _exact_outlines(mask, tolerance)
+    # An exact outline cuts off an eighth of a pixel at each corner, and cuts off four more corners than it fills.
+    areas = [[area_of(ring) + (-0.5 if number else 0.5) for number, ring in enumerate(rings)] for rings in outlines]
+    least = max(smallest_area, smallest_share * max((first - sum(holes) for first, *holes in areas), default=0))
+    kept = []
+    for place, (rings, (first, *holes)) in enumerate(zip(outlines, areas, strict=True)):
+        if place == 0 or first - sum(holes) >= least:
+            large = [hole for hole, area in zip(rings[1:], holes, strict=True) if area >= least]
+            kept.append(_polygon([rings[0], *large], tolerance))
+    return kept
+
+
+def joined_ring(polygons: Sequence[Polygon]) -> FloatPoints:
+    """Return polygons as one ring, for formats whose objects are one ring each, such as YOLO's.
+
+    Holes and further polygons are joined to the first one by bridges without a width: the ring goes there and comes
+    back the same way. So fill_polygons() makes the same mask of the ring as of the polygons.
+
+    Args:
+        polygons: at least one.
+
+    Returns:
+        (N,2) x, y in pixels.
+    """
+    first, *others = [ring for polygon in polygons for ring in (polygon.exterior, *polygon.holes)]
+    for ring in others:
+        first = bridged(first, ring)
+    return first
 
 
 def fill_polygons(polygons: Iterable[Polygon | npt.ArrayLike], size: Size) -> BoolArray:
@@ -202,10 +206,40 @@ def _first_centre(coordinates: npt.ArrayLike, end: int) -> IntArray:
     return np.asarray(np.clip(np.ceil(np.asarray(coordinates) - 0.5), 0, end), np.int64)
 
 
-def _simplified_together(rings: list[FloatPoints], tolerance: float) -> list[FloatPoints]:
-    """Simplify the rings of a polygon, less than asked if they would cross otherwise."""
-    while True:
-        simple = [simplified(ring, tolerance) for ring in rings]
-        if tolerance <= EXACT or form_a_polygon(simple):
-            return simple
+def _exact_outlines(mask: npt.ArrayLike, tolerance: float) -> list[list[FloatPoints]]:
+    """Return the exact rings of each piece, the outer one first; the piece with the largest outer ring first.
+
+    Raises:
+        InputError: see trace_polygons().
+        MissingDependencyError: contourpy is not installed.
+    """
+    pixels = foreground(mask)
+    if not tolerance >= 0:
+        raise InputError(f"the tolerance must be at least 0 pixels, not {tolerance}")
+    try:
+        import contourpy
+    except ImportError as error:
+        raise missing("polygons need", "polygons", error) from error
+    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
+    if rows.size == 0:
+        return []
+    top, left = rows[0], columns[0]
+    # Padding closes the rings of masks that touch the border. Padded pixel i has its centre at i - 0.5 of the crop.
+    padded = np.pad(pixels[top : rows[-1] + 1, left : columns[-1] + 1], 1).astype(np.float64)
+    generator = contourpy.contour_generator(z=padded, fill_type=contourpy.FillType.OuterOffset)
+    corner = np.array([left - 1, top - 1])
+    outlines = [
+        [points[start : end - 1] + corner for start, end in itertools.pairwise(offsets)]
+        for points, offsets in zip(*generator.filled(0.5, np.inf), strict=True)
+    ]
+    return sorted(outlines, key=lambda rings: -area_of(rings[0]))
+
+
+def _polygon(rings: list[FloatPoints], tolerance: float) -> Polygon:
+    """Simplify exact rings, less than asked if they would cross otherwise; move the origin to the outer corner."""
+    simple = [simplified(ring, tolerance) for ring in rings]
+    while tolerance > EXACT and not form_a_polygon(simple):
         tolerance = max(tolerance / 4, EXACT)
+        simple = [simplified(ring, tolerance) for ring in rings]
+    exterior, *holes = (ring + 0.5 for ring in simple)
+    return Polygon(exterior, tuple(holes))

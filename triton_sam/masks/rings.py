@@ -92,6 +92,18 @@ def _across(x: float, y: float, length: float) -> tuple[float, float]:
     return -y * scale, x * scale
 
 
+def bridged(ring: FloatPoints, other: FloatPoints) -> FloatPoints:
+    """Return a ring that goes to another one where they are nearest, around it, and back."""
+    step = max(1, _PAIRS_AT_ONCE // len(ring))
+    least, place, start = np.inf, 0, 0
+    for begin in range(0, len(other), step):
+        distances = ((ring[:, None] - other[None, begin : begin + step]) ** 2).sum(axis=2)
+        one, some = np.unravel_index(int(np.argmin(distances)), distances.shape)
+        if distances[one, some] < least:
+            least, place, start = distances[one, some], int(one), begin + int(some)
+    return np.concatenate((ring[: place + 1], other[start:], other[: start + 1], ring[place:]))
+
+
 def form_a_polygon(rings: Sequence[FloatPoints]) -> bool:
     """Whether the first ring holds all others, which lie beside each other, and no edges cross or touch."""
     starts, ends = np.concatenate(rings), np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])

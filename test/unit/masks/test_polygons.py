@@ -22,6 +22,7 @@ from triton_sam.masks import Segment, intersection_over_union, polygons, rings  
 from triton_sam.masks.polygons import (  # noqa: E402
     Polygon,
     fill_polygons,
+    joined_ring,
     main_polygons,
     mask_to_polygons,
     trace_polygons,
@@ -99,6 +100,17 @@ def test_a_polygon_holds_the_centres_inside_it(size):
     np.testing.assert_array_equal(fill_polygons([holed], size), mask & ~fill_polygons(holed.holes, size))
 
 
+@given(any_mask, st.sampled_from([1 << 20, 30]))
+def test_one_ring_holds_all_parts_without_the_holes(mask, pairs):
+    found = trace_polygons(mask)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rings, "_PAIRS_AT_ONCE", pairs)
+        joined = [joined_ring(found)] if found else []
+    np.testing.assert_array_equal(fill_polygons(joined, mask.shape[::-1]), mask)
+    by_hand = filled(joined, mask.shape)
+    np.testing.assert_array_equal(by_hand, mask)
+
+
 def test_polygons_may_be_anywhere_or_of_any_length(monkeypatch):
     far = [[-1e9, -1e9], [1e9, -1e9], [1e9, 1e9], [-1e9, 1e9]]
     assert fill_polygons([far], (4, 3)).all()
@@ -126,13 +138,17 @@ def test_a_person_gets_no_specks_and_no_pinholes():
     mask[30:60, 30:60] = False  # a hole that counts
     mask[100, 100] = mask[70:72, 70:72] = False
     mask[150:180, 150:180] = True  # a part that counts
-    mask[5, 5] = mask[190:193, 3:6] = mask[130:150, 10:20] = True
+    mask[5, 5] = mask[190:193, 3:6] = mask[130:138, 10:20] = True
     assert len(trace_polygons(mask)) == 5
     kept = main_polygons(mask)
     assert [len(each.holes) for each in kept] == [1, 0]
     assert [round(each.area, -2) for each in kept] == [9000, 900]
     assert len(main_polygons(mask, smallest_share=0.0)) == 3
     assert len(main_polygons(mask, smallest_share=0.0, smallest_area=0.0)) == 5
+    stairs = np.tri(4, dtype=bool)  # ten pixels, as many as count
+    assert len(main_polygons(np.pad(np.pad(stairs, 9), ((0, 30), (0, 0)), constant_values=True))) == 2
+    stairs[0, 0] = False
+    assert len(main_polygons(np.pad(np.pad(stairs, 9), ((0, 30), (0, 0)), constant_values=True))) == 1
     speck = np.zeros((9, 9), np.bool_)
     assert main_polygons(speck) == []
     speck[4, 4] = True

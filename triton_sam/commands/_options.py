@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
 from ..masks.polygons import Trace, main_polygons, trace_polygons
+from ..masks.segment import Segment
 from ..repository.folder import default_repository
 from ..repository.names import DECODER_IN_SESSION_VARIABLE
 
@@ -231,6 +232,13 @@ def say(args: argparse.Namespace, text: str) -> None:
     """Print a progress message on stderr, unless --quiet is given."""
     if not args.quiet:
         print(text, file=sys.stderr, flush=True)
+
+
+def say_left_out(args: argparse.Namespace, path: Path | str, segments: Iterable[Segment]) -> None:
+    """Say how many masks a file does not hold because they are empty."""
+    count = sum(segment.box is None for segment in segments)
+    if count:
+        say(args, f"{path}: {count} empty mask{'s are' if count > 1 else ' is'} left out")
 
 
 def run_script(run: Callable[[], int]) -> int:

@@ -66,12 +66,14 @@ class FileFormat:
         each: returns the file of one mask of an image; None if one file holds all masks.
         whole: returns the file of all masks of one image.
         several: whether one file holds the masks of all images.
+        leaves_out_empty: whether the file holds no empty masks, because its readers reject them.
     """
 
     suffixes: frozenset[str]
     each: Callable[[Source, Segment], bytes] | None = None
     whole: Callable[[Source, Sequence[Segment]], bytes] | None = None
     several: bool = False
+    leaves_out_empty: bool = False
 
 
 def _png_of(_: Source, segment: Segment) -> bytes:
@@ -101,8 +103,8 @@ FILE_FORMATS = {
     "cutout": FileFormat(IMAGES, each=_cutout_of),
     "rle": FileFormat(JSON, whole=_list_of("rle")),
     "polygons": FileFormat(JSON, whole=_list_of("polygons")),
-    "coco": FileFormat(JSON, several=True),
-    "geojson": FileFormat(frozenset({".geojson", ".json"}), whole=_geojson_of),
+    "coco": FileFormat(JSON, several=True, leaves_out_empty=True),
+    "geojson": FileFormat(frozenset({".geojson", ".json"}), whole=_geojson_of, leaves_out_empty=True),
 }
 """What --format knows."""
 BY_SUFFIX = {".png": "png", ".json": "coco", ".geojson": "geojson"}

@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         documents = [(path.name, open_image(path).size, segments) for path, segments in found]
         atomic_write(args.coco, strict_json.dumps(coco_document(documents)).encode())
         _options.say(args, f"wrote {args.coco}")
+        _options.say_left_out(args, args.coco, (each for _, segments in found for each in segments))
     return 0
 
 

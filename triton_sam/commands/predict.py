@@ -20,7 +20,7 @@ from .._common import strict_json
 from .._common.files import atomic_path
 from .._common.signals import ends_by_interrupt
 from ..client.sync import SAM2TritonClient
-from ..errors import ConfigurationError, PromptError
+from ..errors import ConfigurationError, InputError, PromptError
 from ..families import get_family
 from ..families.sam2 import Sam2
 from ..inputs.images import open_image
@@ -120,19 +120,29 @@ def run(args: argparse.Namespace) -> int:
             _server.say_if_demo_model(args, client)
     whole = words or args.all_candidates
     chosen = [(each.source, each.segments if whole else best_of(each.segments)) for each in answers]
+    if words:  # only now, the number of files is known
+        _check_files(args, sources, [len(segments) for _, segments in chosen], form)
     written = [] if form is None else _predict_files.write(args.out, form, chosen)
     for source, segments in chosen:
         written += _draw_and_keep(args, source, segments, prompt, len(sources) > 1)
-    if args.json:
-        for answer in answers:
-            print(strict_json.dumps(_document(answer, len(sources) > 1)))
-    elif args.out != STREAM:
-        _print_table(args, chosen)
+    _print(args, answers, chosen)
     for path in written:
         _options.say(args, f"wrote {path}")
+    if form is not None and form.leaves_out_empty:
+        _options.say_left_out(args, args.out, (each for _, segments in chosen for each in segments))
     if not (args.out or args.overlay or args.logits or args.json):
         _options.say(args, "write the masks with --out mask.png, --overlay overlay.png, or print them with --json")
     return 0
+
+
+def _print(
+    args: argparse.Namespace, answers: Sequence[_Answer], chosen: Sequence[tuple[Source, Sequence[Segment]]]
+) -> None:
+    if args.json:
+        for answer in answers:
+            print(strict_json.dumps(_document(answer, len(answers) > 1)))
+    elif args.out != STREAM:
+        _print_table(args, chosen)
 
 
 def _check_options(args: argparse.Namespace, words: bool) -> None:
@@ -187,9 +197,11 @@ def _check_files(
     several, candidates = len(sources) > 1, get_family(args.model).candidates if args.all_candidates else 1
     masks: list[Path] = []
     if form is not None and args.out == STREAM:
-        count = len(sources) * (objects[0] * candidates if form.each else 1)
+        count = sum(objects) * candidates if form.each else len(sources)
         if count > 1 and not form.several:
             raise ConfigurationError(f"--out - takes one file, not {count}: name a file, or use --format coco")
+        if not count:
+            raise InputError("there is no mask to write to standard output: nothing was found")
     elif form is not None and form.several:
         masks.append(Path(args.out))
     elif form is not None:

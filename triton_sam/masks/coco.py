@@ -14,7 +14,7 @@ from .segment import Segment
 
 
 def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict[str, Any]:
-    """Return the objects of images as plain Python types, ready for JSON.
+    """Return the objects of images as plain Python types, ready for JSON. Empty masks are no objects, and left out.
 
     Args:
         images: for each image its file name, its width and height in pixels, and its objects.
@@ -23,7 +23,7 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
     categories: dict[str, int] = {}
     for image_id, (name, (width, height), segments) in enumerate(images, 1):
         document["images"].append({"id": image_id, "file_name": name, "width": width, "height": height})
-        for segment in segments:
+        for segment in (each for each in segments if each.box is not None):
             document["annotations"].append(
                 {
                     "id": len(document["annotations"]) + 1,

@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ SHARD_SIZE = 16
 """Images in one shard, which is also the most that a killed run loses for each open shard."""
 
 _LOCK = ".annotate.lock"
+_SECONDS_FOR_PARTS = 5.0
+"""For so long, a part waits for the lock of the whole folder, which other parts hold for a moment when they begin."""
 
 Shard = tuple[int, Sequence[ImageItem]]
 """The number of a shard and its images."""
@@ -72,21 +75,38 @@ class RunFolder:
             part: hold this part only, while other processes hold theirs. None: hold the whole folder.
 
         Raises:
-            ConfigurationError: the folder holds a run with other parameters, other files, or is in use.
+            ConfigurationError: the folder holds a run with other parameters, other files, or is in use. Parts and the
+                whole exclude each other.
             OSError: the folder cannot be written.
         """
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir()
         if not self.folder.is_dir():
             raise ConfigurationError(f"{self.folder} is a file: give a folder as --out")
-        lock = _LOCK if part is None else f"{_LOCK}.{part.index}-{part.count}"
-        with locked(self.folder / lock, self._refuse_second):
+        with self._held(part) as is_ours_alone:
             self._check_manifest()
             (self.folder / SHARDS).mkdir(exist_ok=True)
-            if part is None:  # otherwise, a temporary file may belong to a process that fills another part
+            if is_ours_alone:  # otherwise, a temporary file may belong to a process that fills another part
                 for leftover in self.folder.rglob(".*.tmp.*"):
                     leftover.unlink()  # a killed run left it
             yield
+
+    @contextlib.contextmanager
+    def _held(self, part: Part | None) -> Iterator[bool]:
+        """Hold the lock of the whole folder, or that of a part; yield whether no other process can be in the folder."""
+        whole = self.folder / _LOCK
+        with contextlib.ExitStack() as locks:
+            if part is None:
+                is_held = locks.enter_context(locked(whole, self._refuse_second))
+                for each in sorted(self.folder.glob(f"{_LOCK}.*")):
+                    with locked(each, partial(self._refuse_joining, each.name[len(_LOCK) + 1 :].replace("-", "/"))):
+                        pass  # a killed process left it
+            else:
+                is_held = False
+                with locked(whole, self._refuse_second, _SECONDS_FOR_PARTS):  # other parts begin in this moment, too
+                    own = self.folder / f"{_LOCK}.{part.index}-{part.count}"
+                    locks.enter_context(locked(own, self._refuse_second))
+            yield is_held
 
     def shards(self, items: Sequence[ImageItem], part: Part | None = None) -> Iterator[Shard]:
         """Yield the shards of the first images of the run, or those of a part."""
@@ -169,6 +189,9 @@ class RunFolder:
             raise ConfigurationError(
                 f"{self.folder} holds a run with other {', '.join(names)}: results do not mix, give another --out"
             )
+
+    def _refuse_joining(self, part: str) -> None:
+        raise ConfigurationError(f"the process with --part {part} still writes to {self.folder}: wait until it ends")
 
     def _refuse_second(self) -> None:
         raise ConfigurationError(f"another process writes to {self.folder}: wait for it, or give another --out")

@@ -138,6 +138,10 @@ class RunFolder:
         except (ValueError, TypeError) as error:
             raise InputError(f"{path} is damaged: remove it, and the same command makes it again") from error
 
+    def has(self, number: int) -> bool:
+        """Return whether a shard was written; a run with a limit may have left some of its images out."""
+        return self._path(number).exists()
+
     def write(self, number: int, records: Sequence[ImageRecord]) -> None:
         """Write the records of a shard, completely or not at all.
 

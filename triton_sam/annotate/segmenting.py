@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,17 @@ from .prompts import Prompt, Prompts
 from .records import ImageRecord
 from .sources import ImageItem
 
+Progress = Callable[[ImageItem, float], None]
+"""Is told how much of an image is done, 0..1. Several threads call it."""
+QUICK = 3.0
+"""Seconds of a search that needs no progress."""
 AT_ONCE = 16
 """Objects in one request, so that the full-size masks of an image with many objects fit into memory."""
 
 
-def prompts_to_masks(prompts: Prompts) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
+def prompts_to_masks(
+    prompts: Prompts, progress: Progress = lambda *_: None
+) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
     """Return the function that turns the prompts of an image into masks. The masks are those of client.segment()."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
@@ -35,6 +42,7 @@ def prompts_to_masks(prompts: Prompts) -> Callable[[SamTritonClient, ImageItem],
             found = ImageRecord.of(item, size, segments, categories, origins=origins)
             objects += found.objects
             skipped = [*skipped, *found.skipped]
+            progress(item, len(objects) / len(kept))
         return ImageRecord(item.id, item.name, size, tuple(objects), tuple(skipped))
 
     return work
@@ -55,12 +63,23 @@ def together(prompts: Sequence[Prompt], family: Family) -> dict[str, Any]:
     return arguments
 
 
-def all_objects(parameters: Mapping[str, Any], category: int) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that finds all objects of an image by client.everything(); all get one category."""
+def all_objects(
+    parameters: Mapping[str, Any], category: int, progress: Progress = lambda *_: None
+) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
+    """Return the function that finds all objects of an image by client.everything(); all get one category.
+
+    The objects are the same with and without progress. But the answer to one request for a whole image comes sooner
+    from a fast server, and too late for the timeout from a slow one: so the last image decides how to search the next.
+    """
+    is_slow = True
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
+        nonlocal is_slow
         content, size = opened(item)
-        objects = client.everything(content, **parameters)
+        began = time.monotonic()
+        told = (lambda step: progress(item, step.done / step.total)) if is_slow else None
+        objects = client.everything(content, progress=told, **parameters)
+        is_slow = time.monotonic() - began > QUICK
         return ImageRecord.of(item, size, objects, [category] * len(objects))
 
     return work

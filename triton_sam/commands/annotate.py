@@ -16,31 +16,29 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from tqdm import tqdm
-
 from .._common import strict_json
 from .._common.signals import ends_by_interrupt
 from ..annotate.folder import ERRORS, SKIPPED, Part, RunFolder, Shard
-from ..annotate.job import WORDS, Inputs, Job, Task
+from ..annotate.job import EVERYTHING, WORDS, Inputs, Job, Task
 from ..annotate.large_results import joined
 from ..annotate.large_sources import Tiling, close_files
 from ..annotate.large_writers import LARGE_WRITERS
 from ..annotate.ray_engine import annotate_with_ray, check_ray
-from ..annotate.records import ImageRecord
 from ..annotate.run import annotate
 from ..annotate.segmenting import opened
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
+from ..everything.parameters import parameters_of
 from ..families.sam2 import Sam2
 from ..inputs.remote import place_of
-from . import _everything_options, _options, _server, _tile_options, _words_options
+from . import _everything_options, _options, _progress, _server, _tile_options, _words_options
 
 THREADS, RAY = "threads", "ray"
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -133,8 +131,10 @@ def _run(args: argparse.Namespace, job: Job) -> int:
         folder = RunFolder(args.out, served.manifest(inputs, clients), inputs.items)
         with folder.opened(args.part):
             shards = list(folder.shards(items, args.part))
-            with tqdm(total=sum(len(each) for _, each in shards), unit=_unit(args), disable=args.quiet) as shown:
-                _annotate(args, folder, shards, served, inputs, clients, _progress(shown))
+            _say_estimate(args, served, clients, sum(len(each) for number, each in shards if not folder.has(number)))
+            total, unit = sum(len(each) for _, each in shards), _unit(args)
+            with _progress.bar(args, total=total, unit=unit, bar_format=_progress.FRACTIONS) as shown:
+                _annotate(args, folder, shards, served, inputs, clients, _progress.RunProgress(shown))
             return 0 if args.part is not None else _finish(args, folder, inputs, job)
 
 
@@ -149,13 +149,23 @@ def _annotate(
     job: Job,
     inputs: Inputs,
     clients: Sequence[SamTritonClient],
-    done: Callable[[ImageRecord], None],
+    progress: _progress.RunProgress,
 ) -> None:
     if args.engine == RAY:
         options = {"actors": args.actors, "threads": args.threads, "address": args.address}
-        annotate_with_ray(folder, shards, job.absolute(), **options, done=done)
+        annotate_with_ray(folder, shards, job.absolute(), **options, done=progress.done)
     else:
-        annotate(folder, shards, job.work(inputs), [*clients] * args.threads, done)
+        work, workers = job.work(inputs, progress.tell), [*clients] * args.threads
+        annotate(folder, shards, work, workers, progress.done, progress.tell)
+
+
+def _say_estimate(args: argparse.Namespace, job: Job, clients: Sequence[SamTritonClient], images: int) -> None:
+    """Say how long a search of many images takes at least."""
+    if job.task == EVERYTHING and images and not args.quiet:
+        parameters = parameters_of(job.family, dict(job.parameters))
+        text = _progress.estimate(clients[0], parameters, images, len(clients))
+        if text is not None:
+            _options.say(args, text)
 
 
 def _part(text: str) -> Part:
@@ -273,18 +283,6 @@ def _code(args: argparse.Namespace, done: int, errors: int, skipped: int) -> int
     where = "" if args.dry_run else f": {args.out / ERRORS} and {args.out / SKIPPED} have the reasons"
     print(f"triton-sam: error: nothing could be annotated{where}", file=sys.stderr)
     return 1
-
-
-def _progress(shown: Any) -> Callable[[ImageRecord], None]:
-    errors = 0
-
-    def show(record: ImageRecord) -> None:
-        nonlocal errors
-        errors += bool(record.error)
-        shown.set_postfix(errors=errors, refresh=False)
-        shown.update()
-
-    return show
 
 
 def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Inputs) -> int:

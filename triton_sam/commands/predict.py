@@ -29,7 +29,7 @@ from ..masks.cleanup import Cleanup
 from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
-from . import _cleanup, _options, _predict_files, _predict_words, _server, _words_options
+from . import _cleanup, _options, _predict_files, _predict_words, _progress, _server, _words_options
 from ._coordinates import box, point
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
 
@@ -113,9 +113,11 @@ def run(args: argparse.Namespace) -> int:
             urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
         ) as client,
     ):
-        answers = [
-            _find(args, client, each, asked) if words else _ask(args, client, each, prompt, cleanup) for each in sources
-        ]
+        with _progress.bar(args, total=len(sources), unit="image", leave=False, in_logs=False) as shown:
+            answers = []
+            for each in sources:
+                answers.append(_find(args, client, each, asked) if words else _ask(args, client, each, prompt, cleanup))
+                shown.update()
         if not args.json:
             _server.say_if_demo_model(args, client)
     whole = words or args.all_candidates

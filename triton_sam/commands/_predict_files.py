@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import numpy.typing as npt
 
 from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 from ..download.images import fetch_image
 from ..errors import ConfigurationError, ImageError, PromptError
-from ..families.base import FloatArray
 from ..inputs.images import open_image, plain_source
 from ..masks.coco import coco_document
 from ..masks.drawing import cutout
@@ -257,8 +257,8 @@ def write_logits(path: Path, segments: Sequence[Segment]) -> None:
         np.save(temporary, np.stack(arrays)[:, None].astype(np.float32))
 
 
-def read_logits(path: Path) -> FloatArray:
-    """Return the logits of an earlier call.
+def read_logits(path: Path) -> npt.NDArray[Any]:
+    """Return the logits of an earlier call, or a mask of their size, see check_prompts().
 
     Raises:
         PromptError: the file is missing or no .npy file with numbers.
@@ -270,7 +270,6 @@ def read_logits(path: Path) -> FloatArray:
     except Exception as error:  # for damaged files, zipfile and NumPy raise almost any type
         reason = getattr(error, "strerror", None) or "it is no .npy file of numbers"
         raise PromptError(f"cannot read the logits in {path}: {reason}") from error
-    if not isinstance(logits, np.ndarray) or logits.dtype.kind != "f":
-        raise PromptError(f"{path} holds no logits: they are floating-point numbers, as --logits writes them")
-    read: FloatArray = logits.astype(np.float32)
-    return read
+    if not isinstance(logits, np.ndarray) or logits.dtype.kind not in "biuf":
+        raise PromptError(f"{path} holds no logits: they are numbers, as --logits writes them")
+    return logits.astype(np.float32) if logits.dtype.kind == "f" else logits

@@ -43,7 +43,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
         return
     final = Path(os.path.realpath(wanted))
-    temporary = final.with_name(f".{final.stem[:64]}.{secrets.token_hex(4)}.tmp{final.suffix}")
+    temporary = final.with_name(f".{final.stem[:32]}.{secrets.token_hex(4)}.tmp{final.suffix}")
     try:
         # Not tempfile.mkstemp, whose files only the user can read: these get the same permissions as with open().
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

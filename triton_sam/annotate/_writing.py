@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,8 @@ Records = Callable[[], Iterable[ImageRecord]]
 
 Named = TypeVar("Named", ImageRecord, LargeResult)
 
+_NAME_BYTES, _SUFFIX_BYTES = 255, 8
+"""The longest name of a file on most systems, and the longest suffix of a result, `.geojson`."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -36,7 +39,7 @@ def write_file(folder: Path, name: str, content: bytes | str) -> None:
 def with_stems(records: Callable[[], Iterable[Named]], left: list[Skipped]) -> Iterator[tuple[str, Named]]:
     """Yield each record, or result of a large image, and its image's name without the suffix.
 
-    An image whose file another image has already is left out, and listed in ``left``.
+    An image whose file another image has already, or whose file cannot have a name, is left out and listed in ``left``.
     """
     taken: dict[str, str] = {}
     for record in records():
@@ -44,8 +47,17 @@ def with_stems(records: Callable[[], Iterable[Named]], left: list[Skipped]) -> I
         if taken.setdefault(stem, record.name) != record.name:
             why = f"{taken[stem]} has the same file {stem}: rename one of them, or use another --format"
             left.append(Skipped(record.name, "image", why))
-        else:
+        elif not is_too_long(stem, record, left):
             yield stem, record
+
+
+def is_too_long(stem: str, record: Named, left: list[Skipped]) -> bool:
+    """Whether the name of a file with the longest suffix is too long for file systems; if so, list it in ``left``."""
+    if len(os.fsencode(PurePosixPath(stem).name)) <= _NAME_BYTES - _SUFFIX_BYTES:
+        return False
+    why = f"its name has more than {_NAME_BYTES - _SUFFIX_BYTES} bytes, so no file of results can have it: shorten it"
+    left.append(Skipped(record.name, "image", why))
+    return True
 
 
 def class_numbers(categories: Categories, first: int) -> dict[int, int]:

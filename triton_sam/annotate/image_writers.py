@@ -16,7 +16,7 @@ from ..masks.formats import TOLERANCE, to_feature, to_geometry
 from ..masks.label_map import LabelMap, label_map_by_area, label_map_png
 from ..masks.polygons import Trace, joined_ring
 from ..masks.rle import BoolArray
-from ._writing import Categories, Records, class_numbers, one_line, plain, with_stems, write_file
+from ._writing import Categories, Records, class_numbers, is_too_long, one_line, plain, with_stems, write_file
 from .records import ImageRecord
 from .sources import Skipped
 
@@ -117,9 +117,11 @@ def write_geojson(folder: Path, records: Records, categories: Categories, trace:
 
 def write_labels(folder: Path, records: Records, _: Categories, __: Trace) -> list[Skipped]:
     """Write a PNG for each image below `labels`: pixels hold the number of their object, from 1; small objects win."""
+    left: list[Skipped] = []
     for record in records():
-        write_file(folder, f"labels/{record.name}.png", label_map_png(_label_map(record)))
-    return []
+        if not is_too_long(record.name, record, left):
+            write_file(folder, f"labels/{record.name}.png", label_map_png(_label_map(record)))
+    return left
 
 
 def write_davis(folder: Path, records: Records, _: Categories, __: Trace) -> list[Skipped]:
@@ -147,7 +149,7 @@ def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, in
             reasons[index] = f"the format holds {BYTE_OBJECTS} classes: use another --format"
         else:
             numbered.append(index)
-    numbered.sort(key=lambda index: -(record.objects[index]["score"] or 0))
+    numbered.sort(key=lambda index: -record.objects[index]["score"])
     for index in numbered[BYTE_OBJECTS:]:
         reasons[index] = f"the format holds {BYTE_OBJECTS} objects of an image, here the best: use --format labels"
     left += [Skipped(record.name, f"object {index + 1}", reasons[index]) for index in sorted(reasons)]

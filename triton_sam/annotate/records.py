@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -102,7 +103,7 @@ class ImageRecord:
 def _object(segment: Segment, category: int) -> dict[str, Any]:
     return {
         "category_id": category,
-        "score": round(float(segment.score), 5),
+        "score": round(float(segment.score), 5) if math.isfinite(segment.score) else 0.0,
         "area": segment.area,
         "bbox": corner_and_size(segment.box),
         "segmentation": segment.to_rle(),

@@ -313,6 +313,21 @@ def test_of_two_images_with_one_file_the_second_is_left_out_and_listed(name: str
     np.testing.assert_array_equal(IMAGES[name][0](tmp_path)[0], PARTS)
 
 
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_whose_name_is_too_long_costs_itself_alone(name: str, tmp_path: Path) -> None:
+    records = [record_of([PIXEL], f"in/{'é' * 124}.png"), record_of([PARTS])]
+    left = WRITERS[name].write(tmp_path, lambda: records, CATEGORIES, trace_polygons)
+    has_files = name not in ("coco", "coco-polygons", "parquet")
+    assert [each.what for each in left] == ["image"] * has_files
+    assert IMAGES[name][0](tmp_path)
+
+
+def test_a_score_is_a_number() -> None:
+    segment = Segment(PIXEL, float("nan"), None)
+    record = ImageRecord.of(ImageItem(1, "a.png", Path("a.png")), SIZE, [segment], [3])
+    assert record.objects[0]["score"] == 0.0
+
+
 @pytest.mark.parametrize("name", ["coco-polygons", "yolo", "labelme", "geojson"])
 def test_polygons_leave_specks_out_by_default(name: str, tmp_path: Path) -> None:
     from triton_sam.masks import main_polygons

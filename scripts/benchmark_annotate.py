@@ -10,7 +10,6 @@ model. Example:
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from triton_sam._common import strict_json
 from triton_sam._common.bundle import bundled
 from triton_sam.annotate.folder import RunFolder
 from triton_sam.annotate.job import Inputs, Job
@@ -111,7 +111,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if args.json:
-        print(json.dumps(figures))
+        print(strict_json.dumps(figures))
     else:
         print("\n".join(f"{name:32} {value:8.2f}" for name, value in figures.items()))
     return 0

@@ -10,11 +10,11 @@ turns. Example:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from triton_sam._common import strict_json
 from triton_sam._common.bundle import bundled
 from triton_sam.benchmark.everything import format_clicks, format_searches, measure_clicks, measure_searches
 from triton_sam.errors import SamError
@@ -52,7 +52,7 @@ def main() -> int:
         return 1
     if args.json:
         figures = {"searches": [asdict(one) for one in searches], "clicks": [asdict(one) for one in clicks]}
-        print(json.dumps(figures, indent=1))
+        print(strict_json.dumps(figures, indent=1))
     else:
         print(format_clicks(clicks))
         if searches:

@@ -9,11 +9,11 @@ Without --checkpoint, the weights are random: they take as long as trained ones.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from triton_sam._common import strict_json
 from triton_sam.benchmark.video import FIRST_COUNTED, VideoBenchmark, format_speeds, measure_video
 from triton_sam.errors import SamError
 from triton_sam.families import get_family, tracking_families
@@ -49,7 +49,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     listed = [{**asdict(speed), "frames_per_second": speed.frames_per_second} for speed in speeds]
-    print(json.dumps(listed, indent=1) if args.json else format_speeds(speeds))
+    print(strict_json.dumps(listed, indent=1) if args.json else format_speeds(speeds))
     return 0
 
 

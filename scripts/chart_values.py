@@ -6,11 +6,12 @@ A comment that starts with `# --` describes the value below it. `--check` writes
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from triton_sam._common import strict_json
 
 CHART = Path(__file__).resolve().parent.parent / "deploy" / "helm" / "triton-sam"
 START, END = "<!-- values: written by scripts/chart_values.py -->", "<!-- end of the values -->"
@@ -65,7 +66,7 @@ def table(chart: Path = CHART) -> str:
     for path, value in leaves(yaml.safe_load(text), set(known)):
         if path not in known:
             raise ValueError(f"values.yaml: {path} has no description: write a comment `# -- ...` above it")
-        rows.append(f"| `{path}` | `{json.dumps(value)}` | {known[path]} |")
+        rows.append(f"| `{path}` | `{strict_json.dumps(value)}` | {known[path]} |")
     return "\n".join(rows)
 
 

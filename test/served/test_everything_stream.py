@@ -60,9 +60,8 @@ def is_accepted(triton, image_id: str) -> bool:
     [
         ({}, 1),
         pytest.param({"crop_n_layers": 1, "points_per_side": 3}, 5, marks=pytest.mark.nightly),
-        pytest.param({"adaptive": True, "points_per_side": 7}, 2, marks=pytest.mark.slow),
     ],
-    ids=["grid", "crops", "adaptive"],
+    ids=["grid", "crops"],
 )
 def test_a_stream_finds_the_same_as_single_requests(session_server, triton, content, more, streams):
     steps: list = []

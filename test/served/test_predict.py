@@ -183,7 +183,7 @@ def test_mistakes_are_one_line_and_write_nothing(predict, pictures, monkeypatch)
         ((shapes, pictures / "coffee.jpg", "--point", "700,500"), "coffee.jpg: point (700, 500) lies outside"),
         ((shapes, "--mask-input", pictures / "text.npy"), "no .npy file"),
         ((shapes, "--mask-input", pictures / "absent.npy"), "No such file"),
-        ((shapes, "--mask-input", pictures / "integers.npy"), "holds no logits"),
+        ((shapes, "--mask-input", pictures / "integers.npy"), "mask_input is an empty mask"),
         ((shapes, *POINT, "--out", out, "--overlay", out), "both write"),
     ):
         code, printed, error = predict(*arguments, url="127.0.0.1:9")

@@ -72,7 +72,7 @@ def test_all_objects_in_one_document(http, path, finder):
 
 
 def test_parameters_reach_the_search(http, path, finder):
-    options = {"points_per_side": 8, "crop_n_layers": 1, "pred_iou_thresh": 0.5, "adaptive": True}
+    options = {"points_per_side": 8, "crop_n_layers": 1, "pred_iou_thresh": 0.5}
     cleanup = {"max_hole_area": 8, "keep_clicked": True}
     assert http.post(path, json={**options, "cleanup": cleanup, "model": "sam2"}).status_code == 200
     assert finder.asked[-1] == (options, Cleanup(**cleanup))

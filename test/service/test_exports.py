@@ -74,7 +74,9 @@ def test_the_other_formats(export):
     }
     labels = np.asarray(Image.open(io.BytesIO(unpacked(export("labels", one))["labels/one.jpg.png"])))
     np.testing.assert_array_equal(labels, np.where(SMALL, 2, LARGE))  # the smaller object lies on the larger one
-    assert unpacked(export("yolo", one))["yolo/data.yaml"] == b'names:\n  0: "ant"\n  1: "cat"\n'
+    assert unpacked(export("yolo", one))["yolo/data.yaml"] == (
+        b'train: images\nval: images\nnames:\n  0: "ant"\n  1: "cat"\n'
+    )
 
 
 def test_an_image_without_objects_has_its_file(export):
@@ -93,7 +95,7 @@ def test_an_image_without_objects_has_its_file(export):
         ((line(width=41),), 422, "a mask of 40 x 30 pixels in an image of 41 x 30"),
         ((line(objects=(), width=100_000, height=100_000),), 413, "million pixels"),
         ((line(objects=(), name="x" * (3 << 20)),), 413, "line 1: a line"),
-        ((line(), line(name="one.png")), 422, "two images would have the same file"),
+        ((line(), line(name="one.png")), 422, "one.jpg has the same file one"),
     ],
 )
 def test_bad_lines_are_named(export, lines, status, words):

@@ -10,8 +10,7 @@ import numpy as np
 
 from triton_sam.annotate.prompts import mask_logits
 from triton_sam.masks import mask_to_box
-from triton_sam.masks.drawing import fill_polygons
-from triton_sam.masks.polygons import mask_to_polygons
+from triton_sam.masks.polygons import fill_polygons, mask_to_polygons
 from triton_sam.masks.rle import BoolArray
 
 CLICK, AWAY = [200, 180], [400, 300]

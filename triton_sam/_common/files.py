@@ -43,7 +43,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
         return
     final = Path(os.path.realpath(wanted))
-    temporary = final.with_name(f".{final.stem[:64]}.{secrets.token_hex(4)}.tmp{final.suffix}")
+    temporary = final.with_name(f".{final.stem[:32]}.{secrets.token_hex(4)}.tmp{final.suffix}")
     try:
         # Not tempfile.mkstemp, whose files only the user can read: these get the same permissions as with open().
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
@@ -96,10 +96,18 @@ def _replace(temporary: Path, final: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+def locked(lock: Path, waits: Callable[[], None] = lambda: None, patience: float = 0.0) -> Iterator[bool]:
     """Hold a lock while the block runs. If another process holds it, call ``waits`` and wait for the lock.
 
     The file ``lock`` exists only while the lock is held. A file that a killed process left behind does not block.
+
+    Args:
+        lock: the file.
+        waits: is called when another process holds the lock; it may raise.
+        patience: seconds to wait before that.
+
+    Yields:
+        Whether the lock is held. Some network file systems have no locks; the block runs without one there.
 
     Raises:
         OSError: the file cannot be written.
@@ -112,7 +120,7 @@ def locked(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[Non
     held = FileLock(lock, fallback_to_soft=False)
     try:
         try:
-            held.acquire(blocking=False)
+            held.acquire(timeout=patience)
         except Timeout:
             waits()
             held.acquire()
@@ -120,7 +128,7 @@ def locked(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[Non
         if error.errno not in _NO_LOCKS:  # some network file systems have no locks: go on without
             raise
     try:
-        yield
+        yield held.is_locked
     finally:
         if os.name != "nt":  # on Windows, release() removes the file, and nobody else can
             with contextlib.suppress(OSError):

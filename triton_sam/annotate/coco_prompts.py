@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InputError
 from ..families.base import Size
 from ..masks import mask_to_rle
-from ..masks.drawing import fill_polygons
+from ..masks.polygons import fill_polygons
 from .prompts import Prompt, Prompts
 from .sources import ImageItem, Skipped, Source, categories_of
 

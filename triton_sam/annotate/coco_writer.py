@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
+from .._common import strict_json
 from .._common.files import atomic_path
 from ..masks.formats import TOLERANCE
-from ..masks.polygons import mask_to_polygons
+from ..masks.polygons import Trace
 from ..masks.rle import BoolArray
 from ._writing import Categories, Records
 from .records import ImageRecord
+from .sources import Skipped
 
 
-def write_coco(folder: Path, records: Records, categories: Categories) -> None:
+def write_coco(folder: Path, records: Records, categories: Categories, _: Trace) -> list[Skipped]:
     """Write `coco.json`, with masks as compressed RLE."""
     _write(folder / "coco.json", records, categories, None)
+    return []
 
 
-def write_coco_polygons(folder: Path, records: Records, categories: Categories) -> None:
+def write_coco_polygons(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:
     """Write `coco_polygons.json`, with masks as polygons, whose holes are filled."""
-    _write(folder / "coco_polygons.json", records, categories, lambda mask: mask_to_polygons(mask, TOLERANCE))
+
+    def rings(mask: BoolArray) -> list[list[float]]:
+        return [polygon.exterior.ravel().tolist() for polygon in trace(mask, TOLERANCE)]
+
+    _write(folder / "coco_polygons.json", records, categories, rings)
+    return []
 
 
 def _write(path: Path, records: Records, categories: Categories, encode: Callable[[BoolArray], Any] | None) -> None:
@@ -54,5 +61,5 @@ def _annotations(records: Iterable[ImageRecord], encode: Callable[[BoolArray], A
 
 def _join(file: TextIO, values: Iterable[dict[str, Any]]) -> None:
     file.writelines(
-        ("," if number else "") + json.dumps(value, separators=(",", ":")) for number, value in enumerate(values)
+        ("," if number else "") + strict_json.dumps(value, separators=(",", ":")) for number, value in enumerate(values)
     )

@@ -11,9 +11,11 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write, locked
 from ..errors import ConfigurationError, InputError
 from .records import ImageRecord
@@ -27,6 +29,8 @@ SHARD_SIZE = 16
 """Images in one shard, which is also the most that a killed run loses for each open shard."""
 
 _LOCK = ".annotate.lock"
+_SECONDS_FOR_PARTS = 5.0
+"""For so long, a part waits for the lock of the whole folder, which other parts hold for a moment when they begin."""
 
 Shard = tuple[int, Sequence[ImageItem]]
 """The number of a shard and its images."""
@@ -59,7 +63,7 @@ class RunFolder:
         self, folder: Path, parameters: Mapping[str, Any], items: Sequence[ImageItem], shard_size: int = SHARD_SIZE
     ) -> None:
         self.folder = folder
-        self.parameters = json.loads(json.dumps({**parameters, "shard_size": shard_size}))
+        self.parameters = json.loads(strict_json.dumps({**parameters, "shard_size": shard_size}))
         self._items = items
         self._size = shard_size
 
@@ -71,21 +75,38 @@ class RunFolder:
             part: hold this part only, while other processes hold theirs. None: hold the whole folder.
 
         Raises:
-            ConfigurationError: the folder holds a run with other parameters, other files, or is in use.
+            ConfigurationError: the folder holds a run with other parameters, other files, or is in use. Parts and the
+                whole exclude each other.
             OSError: the folder cannot be written.
         """
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir()
         if not self.folder.is_dir():
             raise ConfigurationError(f"{self.folder} is a file: give a folder as --out")
-        lock = _LOCK if part is None else f"{_LOCK}.{part.index}-{part.count}"
-        with locked(self.folder / lock, self._refuse_second):
+        with self._held(part) as is_ours_alone:
             self._check_manifest()
             (self.folder / SHARDS).mkdir(exist_ok=True)
-            if part is None:  # otherwise, a temporary file may belong to a process that fills another part
+            if is_ours_alone:  # otherwise, a temporary file may belong to a process that fills another part
                 for leftover in self.folder.rglob(".*.tmp.*"):
                     leftover.unlink()  # a killed run left it
             yield
+
+    @contextlib.contextmanager
+    def _held(self, part: Part | None) -> Iterator[bool]:
+        """Hold the lock of the whole folder, or that of a part; yield whether no other process can be in the folder."""
+        whole = self.folder / _LOCK
+        with contextlib.ExitStack() as locks:
+            if part is None:
+                is_held = locks.enter_context(locked(whole, self._refuse_second))
+                for each in sorted(self.folder.glob(f"{_LOCK}.*")):
+                    with locked(each, partial(self._refuse_joining, each.name[len(_LOCK) + 1 :].replace("-", "/"))):
+                        pass  # a killed process left it
+            else:
+                is_held = False
+                with locked(whole, self._refuse_second, _SECONDS_FOR_PARTS):  # other parts begin in this moment, too
+                    own = self.folder / f"{_LOCK}.{part.index}-{part.count}"
+                    locks.enter_context(locked(own, self._refuse_second))
+            yield is_held
 
     def shards(self, items: Sequence[ImageItem], part: Part | None = None) -> Iterator[Shard]:
         """Yield the shards of the first images of the run, or those of a part."""
@@ -117,6 +138,10 @@ class RunFolder:
         except (ValueError, TypeError) as error:
             raise InputError(f"{path} is damaged: remove it, and the same command makes it again") from error
 
+    def has(self, number: int) -> bool:
+        """Return whether a shard was written; a run with a limit may have left some of its images out."""
+        return self._path(number).exists()
+
     def write(self, number: int, records: Sequence[ImageRecord]) -> None:
         """Write the records of a shard, completely or not at all.
 
@@ -142,11 +167,11 @@ class RunFolder:
             errors.open("w", encoding="utf-8") as failed,
             others.open("w", encoding="utf-8") as left,
         ):
-            left.writelines(json.dumps(asdict(each)) + "\n" for each in skipped)
+            left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in skipped)
             for record in self.records():
-                left.writelines(json.dumps(asdict(each)) + "\n" for each in record.skipped)
+                left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in record.skipped)
                 if record.error:
-                    failed.write(json.dumps({"image": record.name, "error": record.error}) + "\n")
+                    failed.write(strict_json.dumps({"image": record.name, "error": record.error}) + "\n")
 
     def _path(self, number: int) -> Path:
         return self.folder / SHARDS / f"{number:08d}.jsonl"
@@ -157,7 +182,7 @@ class RunFolder:
             foreign = any(not each.name.startswith(".") for each in self.folder.iterdir())
             if foreign and not path.exists():  # another part may have begun the run by now
                 raise ConfigurationError(f"{self.folder} holds other files: give another --out")
-            atomic_write(path, (json.dumps(self.parameters, indent=2) + "\n").encode())
+            atomic_write(path, (strict_json.dumps(self.parameters, indent=2) + "\n").encode())
             return
         try:
             before = dict(json.loads(path.read_text(encoding="utf-8")))
@@ -168,6 +193,9 @@ class RunFolder:
             raise ConfigurationError(
                 f"{self.folder} holds a run with other {', '.join(names)}: results do not mix, give another --out"
             )
+
+    def _refuse_joining(self, part: str) -> None:
+        raise ConfigurationError(f"the process with --part {part} still writes to {self.folder}: wait until it ends")
 
     def _refuse_second(self) -> None:
         raise ConfigurationError(f"another process writes to {self.folder}: wait for it, or give another --out")

@@ -2,67 +2,81 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import InputError
-from ..masks.formats import TOLERANCE, multi_polygon
+from .._common import strict_json
+from ..masks.formats import TOLERANCE, to_feature, to_geometry
 from ..masks.label_map import LabelMap, label_map_by_area, label_map_png
-from ..masks.polygons import mask_to_polygons
+from ..masks.polygons import Trace, joined_ring
 from ..masks.rle import BoolArray
-from ._writing import Categories, Records, class_numbers, with_stems, write_file
+from ._writing import Categories, Records, class_numbers, is_too_long, one_line, plain, with_stems, write_file
 from .records import ImageRecord
+from .sources import Skipped
 
-DAVIS_OBJECTS = 254
-"""The most objects of an image of DAVIS, whose pixels have 8 bits: 0 is the background, and 255 means unknown."""
+BYTE_OBJECTS = 254
+"""The most objects of an image of DAVIS and VOC, whose pixels have 8 bits: 0 is the background, 255 means unknown."""
+
+_NONE: Mapping[int, int] = MappingProxyType({})
+_PROPERTIES = frozenset(("category_id", "score", "area", "name"))
+"""What GeoJSON has of an object, besides its outline."""
 
 
-def write_yolo(folder: Path, records: Records, categories: Categories) -> None:
-    """Write YOLO's text file for each image below `yolo/labels`, and `yolo/data.yaml` with the names of the classes.
+def write_yolo(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:
+    """Write YOLO's text file for each image below `yolo/labels`, and `yolo/data.yaml` for the images in `yolo/images`.
 
-    A line is the class, from 0, and the largest polygon of the object as x, y in fractions of the image. Reference:
-    https://docs.ultralytics.com/datasets/segment/. An object with several parts keeps its largest one, because a line
-    holds one polygon.
+    A line is the class, from 0, and one polygon as x, y in fractions of the image. The parts of an object are joined by
+    bridges without a width, and holes are cut in the same way, as Ultralytics' own converter joins parts. Reference:
+    https://docs.ultralytics.com/datasets/segment/.
     """
+    left: list[Skipped] = []
     classes = class_numbers(categories, first=0)
-    for stem, record in with_stems(records):
-        lines = [_yolo_line(classes[each["category_id"]], mask, record) for each, mask in _with_masks(record)]
+    for stem, record in with_stems(records, left):
+        lines = [_yolo_line(classes[each["category_id"]], mask, record, trace) for each, mask in _with_masks(record)]
         write_file(folder, f"yolo/labels/{stem}.txt", "".join(lines))
-    names = "".join(f"  {number}: {json.dumps(categories[category])}\n" for category, number in classes.items())
-    write_file(folder, "yolo/data.yaml", f"names:\n{names}")
+    names = [f"  {number}: {strict_json.dumps(one_line(categories[each]))}" for each, number in classes.items()]
+    lines = ["train: images", "val: images", *(["names:", *names] if names else ["names: {}"])]
+    write_file(folder, "yolo/data.yaml", "".join(f"{line}\n" for line in lines))
+    return left
 
 
-def write_voc(folder: Path, records: Records, categories: Categories) -> None:
+def write_voc(folder: Path, records: Records, categories: Categories, _: Trace) -> list[Skipped]:
     """Write `voc/Annotations`, `voc/SegmentationClass`, `voc/SegmentationObject` and `voc/classes.txt`.
 
     Reference: the development kit of PASCAL VOC 2012. The first pixel has the coordinates 1,1, and a box names its last
     pixel. Class numbers start at 1, in the order of `classes.txt`; where objects overlap, the smaller one wins.
     """
+    left: list[Skipped] = []
     classes = class_numbers(categories, first=1)
-    for stem, record in with_stems(records):
-        objects = _label_map(record)
-        numbers = np.array([0, *(classes[each["category_id"]] for each in record.objects)], np.uint16)
-        write_file(folder, f"voc/Annotations/{stem}.xml", _voc_xml(record, categories))
+    for stem, record in with_stems(records, left):
+        kept = _in_bytes(record, left, classes)
+        objects = _label_map(kept)
+        numbers = np.array([0, *(classes[each["category_id"]] for each in kept.objects)], np.uint16)
+        write_file(folder, f"voc/Annotations/{stem}.xml", _voc_xml(kept, categories))
         write_file(folder, f"voc/SegmentationObject/{stem}.png", label_map_png(objects))
         write_file(folder, f"voc/SegmentationClass/{stem}.png", label_map_png(numbers[objects]))
-    write_file(folder, "voc/classes.txt", "".join(f"{name}\n" for name in categories.values()))
+    write_file(folder, "voc/classes.txt", "".join(f"{one_line(name)}\n" for name in categories.values()))
+    return left
 
 
-def write_labelme(folder: Path, records: Records, categories: Categories) -> None:
+def write_labelme(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:
     """Write LabelMe's JSON file for each image below `labelme`: copy it beside the image, and LabelMe opens both.
 
-    The parts of an object are polygons with the same ``group_id``. Reference: labelme/_label_file.py.
+    The parts of an object are polygons with the same ``group_id``, whose holes are filled. Reference:
+    labelme/_label_file.py.
     """
-    for stem, record in with_stems(records):
+    left: list[Skipped] = []
+    for stem, record in with_stems(records, left):
         shapes = [
             {
                 "label": categories[each["category_id"]],
-                "points": np.asarray(ring).reshape(-1, 2).tolist(),
+                "points": polygon.exterior.tolist(),
                 "group_id": number,
                 "description": "",
                 "shape_type": "polygon",
@@ -70,7 +84,7 @@ def write_labelme(folder: Path, records: Records, categories: Categories) -> Non
                 "mask": None,
             }
             for number, (each, mask) in enumerate(_with_masks(record), 1)
-            for ring in mask_to_polygons(mask, TOLERANCE)
+            for polygon in trace(mask, TOLERANCE)
         ]
         document: dict[str, Any] = {
             "version": "5.5.0",
@@ -81,47 +95,69 @@ def write_labelme(folder: Path, records: Records, categories: Categories) -> Non
             "imageHeight": record.size[1],
             "imageWidth": record.size[0],
         }
-        write_file(folder, f"labelme/{stem}.json", json.dumps(document) + "\n")
+        write_file(folder, f"labelme/{stem}.json", strict_json.dumps(document) + "\n")
+    return left
 
 
-def write_geojson(folder: Path, records: Records, categories: Categories) -> None:
-    """Write a FeatureCollection for each image below `geojson`: x, y in pixels, y downwards, holes as inner rings."""
-    for stem, record in with_stems(records):
-        features = [
-            {
-                "type": "Feature",
-                "geometry": multi_polygon(mask),
-                "properties": {
-                    "category": categories[each["category_id"]],
-                    "category_id": each["category_id"],
-                    "score": each["score"],
-                    "area": each["area"],
-                    **({"name": each["name"]} if "name" in each else {}),
-                },
-            }
-            for each, mask in _with_masks(record)
-        ]
+def write_geojson(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:
+    """Write a FeatureCollection for each image below `geojson`: x, y in pixels, y downwards, holes as inner rings.
+
+    QuPath imports the objects as annotations with their categories as classes.
+    """
+    left: list[Skipped] = []
+    for stem, record in with_stems(records, left):
+        features = []
+        for each, mask in _with_masks(record):
+            geometry, label = to_geometry(trace(mask, TOLERANCE)), categories[each["category_id"]]
+            features.append(to_feature(geometry, label, _properties(each, label)))
         document = {"type": "FeatureCollection", "features": features}
-        write_file(folder, f"geojson/{stem}.geojson", json.dumps(document) + "\n")
+        write_file(folder, f"geojson/{stem}.geojson", strict_json.dumps(document) + "\n")
+    return left
 
 
-def write_labels(folder: Path, records: Records, _: Categories) -> None:
+def write_labels(folder: Path, records: Records, _: Categories, __: Trace) -> list[Skipped]:
     """Write a PNG for each image below `labels`: pixels hold the number of their object, from 1; small objects win."""
+    left: list[Skipped] = []
     for record in records():
-        write_file(folder, f"labels/{record.name}.png", label_map_png(_label_map(record)))
+        if not is_too_long(record.name, record, left):
+            write_file(folder, f"labels/{record.name}.png", label_map_png(_label_map(record)))
+    return left
 
 
-def write_davis(folder: Path, records: Records, _: Categories) -> None:
+def write_davis(folder: Path, records: Records, _: Categories, __: Trace) -> list[Skipped]:
     """Write a PNG with the palette of DAVIS for each image below `davis/Annotations`; small objects win.
 
     The frames of a video have the names VIDEO/00000 and so on, which is the layout of DAVIS.
     """
-    for stem, record in with_stems(records):
-        if len(record.objects) > DAVIS_OBJECTS:
-            raise InputError(
-                f"{record.name} has {len(record.objects)} objects, and DAVIS holds {DAVIS_OBJECTS}: use --format labels"
-            )
-        write_file(folder, f"davis/Annotations/{stem}.png", label_map_png(_label_map(record)))
+    left: list[Skipped] = []
+    for stem, record in with_stems(records, left):
+        write_file(folder, f"davis/Annotations/{stem}.png", label_map_png(_label_map(_in_bytes(record, left))))
+    return left
+
+
+def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, int] = _NONE) -> ImageRecord:
+    """Return a record without the objects that pixels of 8 bits cannot number, which are listed in ``left``.
+
+    Args:
+        record: the record.
+        left: gets what the format cannot hold: classes above 254, and of too many objects those with the lowest scores.
+        classes: the number of the class of each category, if pixels hold it too.
+    """
+    numbered, reasons = [], {}
+    for index, each in enumerate(record.objects):
+        if classes.get(each["category_id"], 0) > BYTE_OBJECTS:
+            reasons[index] = f"the format holds {BYTE_OBJECTS} classes: use another --format"
+        else:
+            numbered.append(index)
+    numbered.sort(key=lambda index: -record.objects[index]["score"])
+    for index in numbered[BYTE_OBJECTS:]:
+        reasons[index] = f"the format holds {BYTE_OBJECTS} objects of an image, here the best: use --format labels"
+    left += [Skipped(record.name, f"object {index + 1}", reasons[index]) for index in sorted(reasons)]
+    return replace(record, objects=tuple(record.objects[index] for index in sorted(numbered[:BYTE_OBJECTS])))
+
+
+def _properties(each: dict[str, Any], label: str) -> dict[str, Any]:
+    return {"category": label, **{name: value for name, value in each.items() if name in _PROPERTIES}}
 
 
 def _with_masks(record: ImageRecord) -> Iterator[tuple[dict[str, Any], BoolArray]]:
@@ -132,11 +168,8 @@ def _label_map(record: ImageRecord) -> LabelMap:
     return label_map_by_area(record.size, [each["area"] for each in record.objects], record.mask)
 
 
-def _yolo_line(number: int, mask: BoolArray, record: ImageRecord) -> str:
-    polygons = mask_to_polygons(mask, TOLERANCE)
-    if not polygons:
-        return ""
-    fractions = np.asarray(polygons[0]).reshape(-1, 2) / record.size
+def _yolo_line(number: int, mask: BoolArray, record: ImageRecord, trace: Trace) -> str:
+    fractions = joined_ring(trace(mask, TOLERANCE)) / record.size
     return f"{number} {' '.join(f'{value:.6f}' for value in fractions.ravel())}\n"
 
 
@@ -145,8 +178,6 @@ def _voc_xml(record: ImageRecord, categories: Categories) -> bytes:
     _texts(root, {"filename": record.name, "segmented": 1})
     _texts(ElementTree.SubElement(root, "size"), {"width": record.size[0], "height": record.size[1], "depth": 3})
     for each in record.objects:
-        if each["area"] == 0:
-            continue  # an empty mask has no box
         x, y, width, height = each["bbox"]
         entry = ElementTree.SubElement(root, "object")
         _texts(entry, {"name": categories[each["category_id"]], "difficult": 0})
@@ -159,4 +190,4 @@ def _voc_xml(record: ImageRecord, categories: Categories) -> bytes:
 
 def _texts(parent: ElementTree.Element, values: dict[str, Any]) -> None:
     for name, value in values.items():
-        ElementTree.SubElement(parent, name).text = str(value)
+        ElementTree.SubElement(parent, name).text = plain(str(value))

@@ -25,7 +25,7 @@ from .places import remote_bytes
 from .prompts import Prompts
 from .reading import read_boxes, read_clicks, read_masks
 from .records import ImageRecord
-from .segmenting import all_objects, instances_of, prompts_to_masks
+from .segmenting import Progress, all_objects, instances_of, prompts_to_masks
 from .sources import OBJECT, ImageItem, Skipped, Source, read_source
 
 Task = Literal["boxes", "points", "masks", "everything", "words"]
@@ -163,13 +163,13 @@ class Job:
             return read_source(self.source, self.images, self.every)
         return read_large_source(self.source, self.images, self.every, self.tiling)
 
-    def work(self, inputs: Inputs) -> Work:
-        """Return the function that annotates one image with a client."""
+    def work(self, inputs: Inputs, progress: Progress = lambda *_: None) -> Work:
+        """Return the function that annotates one image with a client, and tells how much of it is done."""
         if inputs.prompts is not None:
-            return prompts_to_masks(inputs.prompts)
+            return prompts_to_masks(inputs.prompts, progress)
         if inputs.texts:
             return instances_of(inputs.texts, self.parameters)
-        return all_objects(self.parameters, next(iter(OBJECT)))
+        return all_objects(self.parameters, next(iter(OBJECT)), progress)
 
     @contextlib.contextmanager
     def clients(self) -> Iterator[list[SamTritonClient]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from .._common import strict_json
 from .._common.extras import missing
 from .._common.files import atomic_path
-from ..masks.polygons import FloatPoints, trace_polygons
+from ..masks.polygons import Trace, trace_polygons
+from ..masks.rings import FloatPoints
 from ..tiles.objects import to_feature
-from ._writing import Categories, with_stems
+from ._writing import Categories, plain, with_stems
 from .large_results import LargeResult, Results
+from .sources import Skipped
 
 _FIXED_DATE = "2000-01-01T00:00:00.000Z"
 """The date in a GeoPackage, so that equal results are equal files."""
@@ -31,40 +33,43 @@ class LargeWriter:
     Args:
         name: the name by which callers request it.
         meaning: one line for --help.
-        write: writes the files into a folder.
+        write: writes the files into a folder, and returns what the format cannot hold.
         check: raises MissingDependencyError if a package is missing.
     """
 
     name: str
     meaning: str
-    write: Callable[[Path, Results, Categories], None]
+    write: Callable[[Path, Results, Categories, Trace], list[Skipped]]
     check: Callable[[], object]
 
 
-def write_geojson(folder: Path, results: Results, categories: Categories) -> None:
+def write_geojson(folder: Path, results: Results, categories: Categories, trace: Trace) -> list[Skipped]:
     """Write a FeatureCollection for each image below `geojson`, on the map if the file says where it lies.
 
     The coordinates are those of the map's reference system, which the member ``crs`` names; without one they are pixels
     of the largest level, y downwards.
     """
-    for stem, result in with_stems(results):
+    left: list[Skipped] = []
+    for stem, result in with_stems(results, left):
         with _created(folder, f"geojson/{stem}.geojson") as temporary, temporary.open("w", encoding="utf-8") as file:
             crs = result.georeference.crs if result.georeference else None
             file.write('{"type":"FeatureCollection",' + (f'"crs":{_json(crs)},' if crs else "") + '"features":[')
-            for number, feature in enumerate(_features(result, categories)):
+            for number, feature in enumerate(_features(result, categories, trace)):
                 file.write(("," if number else "") + _json(feature))
             file.write("]}\n")
+    return left
 
 
-def write_gpkg(folder: Path, results: Results, categories: Categories) -> None:
+def write_gpkg(folder: Path, results: Results, categories: Categories, trace: Trace) -> list[Skipped]:
     """Write a GeoPackage for each image below `gpkg`, with the layer `objects`. See write_geojson().
 
     Reference: OGC GeoPackage 1.3; pyogrio, which is GDAL, makes the file.
     """
     pyogrio, raw = _pyogrio()
     pyogrio.set_gdal_config_options({"OGR_CURRENT_DATE": _FIXED_DATE})
-    for stem, result in with_stems(results):
-        features = list(_features(result, categories))
+    left: list[Skipped] = []
+    for stem, result in with_stems(results, left):
+        features = list(_features(result, categories, trace))
         epsg = result.georeference.epsg if result.georeference else None
         with _created(folder, f"gpkg/{stem}.gpkg") as temporary, warnings.catch_warnings():
             temporary.unlink()  # GDAL would take the empty file for a damaged GeoPackage
@@ -79,9 +84,10 @@ def write_gpkg(folder: Path, results: Results, categories: Categories) -> None:
                 geometry_type="MultiPolygon",
                 crs=None if epsg is None else f"EPSG:{epsg}",
             )
+    return left
 
 
-def write_coco_polygons(folder: Path, results: Results, categories: Categories) -> None:
+def write_coco_polygons(folder: Path, results: Results, categories: Categories, trace: Trace) -> list[Skipped]:
     """Write `coco_polygons.json`: outlines in pixels of the largest level; holes are filled."""
     with atomic_path(folder / "coco_polygons.json") as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write('{"images":[')
@@ -90,13 +96,14 @@ def write_coco_polygons(folder: Path, results: Results, categories: Categories) 
             image = {"id": result.id, "file_name": result.name, "width": width, "height": height}
             file.write(("," if number else "") + _json(image))
         file.write('],"annotations":[')
-        for number, annotation in enumerate(_annotations(results)):
+        for number, annotation in enumerate(_annotations(results, trace)):
             file.write(("," if number else "") + _json({"id": number + 1, **annotation}))
         names = [{"id": category, "name": name} for category, name in categories.items()]
         file.write(f'],"categories":{_json(names)}}}\n')
+    return []
 
 
-def _annotations(results: Results) -> Iterator[dict[str, Any]]:
+def _annotations(results: Results, trace: Trace) -> Iterator[dict[str, Any]]:
     for result in results():
         for each, category in zip(result.objects, result.categories, strict=True):
             x1, y1, x2, y2 = each.box or (0, 0, 0, 0)
@@ -107,20 +114,21 @@ def _annotations(results: Results) -> Iterator[dict[str, Any]]:
                 "score": round(each.score, 5),
                 "area": round(each.area, 2),
                 "bbox": [round(value, 2) for value in (x1, y1, x2 - x1, y2 - y1)],
-                "segmentation": [polygon.exterior.ravel().tolist() for polygon in each.polygons()],
+                "segmentation": [polygon.exterior.ravel().tolist() for polygon in each.polygons(trace=trace)],
             }
 
 
-def _features(result: LargeResult, categories: Categories) -> Iterator[dict[str, Any]]:
+def _features(result: LargeResult, categories: Categories, trace: Trace) -> Iterator[dict[str, Any]]:
     for each, category in zip(result.objects, result.categories, strict=True):
-        yield to_feature(each, result.georeference, category=categories[category], category_id=category)
+        name = categories[category]
+        yield to_feature(each, result.georeference, trace=trace, label=name, category=name, category_id=category)
 
 
 def _columns(features: list[dict[str, Any]]) -> list[Any]:
     """Return the fields of a layer, in the order that write_gpkg() names."""
     properties = [each["properties"] for each in features]
     return [
-        np.array([each["category"] for each in properties], object),
+        np.array([plain(each["category"]) for each in properties], object),
         np.array([each["category_id"] for each in properties], np.int64),
         np.array([each["score"] for each in properties], np.float64),
         np.array([each["area"] for each in properties], np.float64),
@@ -145,7 +153,7 @@ def _created(folder: Path, name: str) -> Any:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return strict_json.dumps(value, separators=(",", ":"))
 
 
 def _polygons() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 from .._common.extras import missing
 from .._common.files import atomic_path
-from ._writing import Categories, Records
+from ..masks.polygons import Trace
+from ._writing import Categories, Records, plain
+from .sources import Skipped
 
 ROWS_AT_ONCE = 10_000
 """Rows in one row group, which is also the number of rows in memory."""
@@ -23,7 +25,7 @@ def check_pyarrow() -> None:
     _pyarrow()
 
 
-def write_parquet(folder: Path, records: Records, categories: Categories) -> None:
+def write_parquet(folder: Path, records: Records, categories: Categories, _: Trace) -> list[Skipped]:
     """Write `objects.parquet`.
 
     Its columns are image_id, file_name, width, height, category_id, category, score (predicted IoU), area (pixels),
@@ -42,6 +44,7 @@ def write_parquet(folder: Path, records: Records, categories: Categories) -> Non
                 writer.write_table(arrow.Table.from_pylist(rows, schema))
                 rows = []
         writer.write_table(arrow.Table.from_pylist(rows, schema))
+    return []
 
 
 def _rows(records: Records, categories: Categories) -> Iterator[dict[str, Any]]:
@@ -50,11 +53,11 @@ def _rows(records: Records, categories: Categories) -> Iterator[dict[str, Any]]:
             x, y, width, height = each["bbox"]
             yield {
                 "image_id": record.id,
-                "file_name": record.name,
+                "file_name": plain(record.name),
                 "width": record.size[0],
                 "height": record.size[1],
                 "category_id": each["category_id"],
-                "category": categories[each["category_id"]],
+                "category": plain(categories[each["category_id"]]),
                 "score": each["score"],
                 "area": each["area"],
                 "x": x,

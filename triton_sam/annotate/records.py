@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._common import strict_json
 from ..families.base import Size
 from ..masks.coco import corner_and_size
 from ..masks.rle import BoolArray, rle_to_mask
@@ -43,10 +45,31 @@ class ImageRecord:
         segments: Iterable[Segment],
         categories: Sequence[int],
         skipped: Sequence[Skipped] = (),
+        *,
+        origins: Sequence[str] = (),
+        names: Sequence[str] = (),
     ) -> ImageRecord:
-        """Make the record of an image from its segments and the category of each."""
-        objects = tuple(_object(each, category) for each, category in zip(segments, categories, strict=True))
-        return cls(item.id, item.name, size, objects, tuple(skipped))
+        """Make the record of an image from its segments.
+
+        An empty mask is not an object: readers of most formats reject it, so it is listed as skipped.
+
+        Args:
+            item: the image.
+            size: its width and height in pixels.
+            segments: the masks.
+            categories: the id of the category of each mask.
+            skipped: prompts that were not used.
+            origins: what each mask was made from, for the report; without them, masks are numbered from 1.
+            names: the name of each object, if they have names.
+        """
+        objects, left = [], list(skipped)
+        for number, (segment, category) in enumerate(zip(segments, categories, strict=True)):
+            if segment.box is None:
+                origin = origins[number] if origins else f"object {number + 1}"
+                left.append(Skipped(item.name, origin, "its mask is empty"))
+                continue
+            objects.append({**_object(segment, category), **({"name": names[number]} if names else {})})
+        return cls(item.id, item.name, size, tuple(objects), tuple(left))
 
     def mask(self, index: int) -> BoolArray:
         """Return the bool mask (H,W) of an object."""
@@ -58,7 +81,7 @@ class ImageRecord:
 
     def to_line(self) -> str:
         """Return the record as one line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+        return strict_json.dumps(asdict(self), separators=(",", ":")) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> ImageRecord:
@@ -80,7 +103,7 @@ class ImageRecord:
 def _object(segment: Segment, category: int) -> dict[str, Any]:
     return {
         "category_id": category,
-        "score": round(float(segment.score), 5),
+        "score": round(float(segment.score), 5) if math.isfinite(segment.score) else 0.0,
         "area": segment.area,
         "bbox": corner_and_size(segment.box),
         "segmentation": segment.to_rle(),

@@ -12,6 +12,7 @@ from .._common.backoff import spread
 from ..errors import InferenceError, InputError, SamError, ServerBusyError, ServerUnreachableError
 from .folder import RunFolder, Shard
 from .records import ImageRecord
+from .segmenting import Progress
 from .sources import ImageItem
 
 Worker = TypeVar("Worker")
@@ -26,6 +27,7 @@ def annotate(
     work: Callable[[Worker, ImageItem], ImageRecord],
     workers: Sequence[Worker],
     done: Callable[[ImageRecord], None] = lambda _: None,
+    progress: Progress = lambda *_: None,
 ) -> None:
     """Annotate the images of shards that the folder lacks.
 
@@ -39,12 +41,13 @@ def annotate(
         workers: the first arguments of ``work``, for example clients of several servers. Each is used by one thread at
             a time.
         done: is called in this thread for each image whose shard is written, also for those of earlier runs.
+        progress: is called in a thread of the pool with each image that is done, and 1.0.
 
     Raises:
         ServerError: all servers are gone, or one is not ready. The shards that were written stay.
         OSError: a shard cannot be written.
     """
-    crew = _Crew(work, workers)
+    crew = _Crew(work, workers, progress)
     pool = ThreadPoolExecutor(len(workers))
     try:
         _fill(folder, shards, lambda item: pool.submit(crew.annotate, item), 2 * len(workers), done)
@@ -56,8 +59,11 @@ def annotate(
 class _Crew(Generic[Worker]):
     """Lends a worker to each image."""
 
-    def __init__(self, work: Callable[[Worker, ImageItem], ImageRecord], workers: Sequence[Worker]) -> None:
+    def __init__(
+        self, work: Callable[[Worker, ImageItem], ImageRecord], workers: Sequence[Worker], progress: Progress
+    ) -> None:
         self._work = work
+        self._progress = progress
         self._free: SimpleQueue[Worker | None] = SimpleQueue()
         self._left = len(workers)
         self._failure: ServerUnreachableError | None = None
@@ -92,6 +98,7 @@ class _Crew(Generic[Worker]):
                 raise
             else:
                 self._free.put(worker)
+                self._progress(item, 1.0)
                 return record
 
     def _dismiss(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,17 @@ from .prompts import Prompt, Prompts
 from .records import ImageRecord
 from .sources import ImageItem, Skipped
 
+Progress = Callable[[ImageItem, float], None]
+"""Is told how much of an image is done, 0..1. Several threads call it."""
+QUICK = 3.0
+"""Seconds of a search that needs no progress."""
 AT_ONCE = 16
 """Objects in one request, so that the full-size masks of an image with many objects fit into memory."""
 
 
-def prompts_to_masks(prompts: Prompts) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
+def prompts_to_masks(
+    prompts: Prompts, progress: Progress = lambda *_: None
+) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
     """Return the function that turns the prompts of an image into masks. The masks are those of client.segment()."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
@@ -35,7 +42,11 @@ def prompts_to_masks(prompts: Prompts) -> Callable[[SamTritonClient, ImageItem],
         objects: list[dict[str, Any]] = []
         for part in parts(kept):
             segments = client.segment(**together(part, client.family), image=encoded, logits=False)
-            objects.extend(ImageRecord.of(item, image.size, segments, [prompt.category for prompt in part]).objects)
+            categories, origins = [prompt.category for prompt in part], [prompt.what for prompt in part]
+            found = ImageRecord.of(item, image.size, segments, categories, origins=origins)
+            objects += found.objects
+            skipped += found.skipped
+            progress(item, len(objects) / len(kept))
         return ImageRecord(item.id, item.name, image.size, tuple(objects), tuple(skipped))
 
     return work
@@ -56,12 +67,23 @@ def together(prompts: Sequence[Prompt], family: Family) -> dict[str, Any]:
     return arguments
 
 
-def all_objects(parameters: Mapping[str, Any], category: int) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that finds all objects of an image by client.everything(); all get one category."""
+def all_objects(
+    parameters: Mapping[str, Any], category: int, progress: Progress = lambda *_: None
+) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
+    """Return the function that finds all objects of an image by client.everything(); all get one category.
+
+    The objects are the same with and without progress. But the answer to one request for a whole image comes sooner
+    from a fast server, and too late for the timeout from a slow one: so the last image decides how to search the next.
+    """
+    is_slow = True
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
+        nonlocal is_slow
         image = opened(item)
-        objects = client.everything(image.content, **parameters)
+        began = time.monotonic()
+        told = (lambda step: progress(item, step.done / step.total)) if is_slow else None
+        objects = client.everything(image.content, progress=told, **parameters)
+        is_slow = time.monotonic() - began > QUICK
         return ImageRecord.of(item, image.size, objects, [category] * len(objects), image.skipped)
 
     return work

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..masks.polygons import Trace
 from ._writing import Categories, Records
 from .coco_writer import write_coco, write_coco_polygons
 from .image_writers import write_davis, write_geojson, write_labelme, write_labels, write_voc, write_yolo
 from .parquet_writer import check_pyarrow, write_parquet
+from .sources import Skipped
 
 _POLYGONS = "polygons"
 _PYARROW = "pyarrow"
@@ -25,13 +27,13 @@ class Writer:
     Args:
         name: the name by which callers request it.
         meaning: one line for --help.
-        write: writes the files into a folder.
+        write: writes the files into a folder, and returns what the format cannot hold.
         needs: the optional part that it needs; "" if none.
     """
 
     name: str
     meaning: str
-    write: Callable[[Path, Records, Categories], None]
+    write: Callable[[Path, Records, Categories, Trace], list[Skipped]]
     needs: str = ""
 
     def check(self) -> None:

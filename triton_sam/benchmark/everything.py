@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._common import strict_json
 from .._common.bundle import bundled
 from ..client.everything import find_everything
 from ..client.sync import SAM2TritonClient
@@ -108,7 +109,7 @@ class SessionJob:
         content = image_bytes(image)
         inputs = {
             contract.IMAGE: np.array([content], np.object_),
-            contract.EVERYTHING: np.array([json.dumps(parameters).encode()], np.object_),
+            contract.EVERYTHING: np.array([strict_json.dumps(parameters).encode()], np.object_),
         }
         answer = self._transport.infer(FAMILY, inputs, [contract.RESULT_JSON])[contract.RESULT_JSON][0]
         objects: list[dict[str, Any]] = json.loads(answer)["objects"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from .._common import strict_json
 from .._common.columns import aligned
 from .._common.files import atomic_write
 from .document import Block, Document, Heading, Illustration, Table
@@ -40,7 +40,7 @@ def write_report(results: Results, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {
-        folder / "result.json": json.dumps(to_json(results), indent=1) + "\n",
+        folder / "result.json": strict_json.dumps(to_json(results), indent=1) + "\n",
         folder / "result.csv": to_csv(results),
     }
     for path, text in files.items():

@@ -6,7 +6,6 @@ names an image that the server keeps.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._common import strict_json
 from ..errors import InferenceError, UnknownImageError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
@@ -198,7 +198,7 @@ class SessionClick(Click):
             masks = contract.ENCODED_MASKS
             inputs[contract.OUTPUT_FORMAT] = text(FULL_SIZE.name.encode())
             if self.cleanup is not None and not self.cleanup.changes_nothing:
-                inputs[contract.CLEANUP] = text(json.dumps(self.cleanup.to_json()).encode())
+                inputs[contract.CLEANUP] = text(strict_json.dumps(self.cleanup.to_json()).encode())
         return Request(self.pair.session_model, inputs, (masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID))
 
     def _read(self, outputs: Tensors) -> Prediction:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._common import strict_json
 from ..errors import InferenceError, ModelNotReadyError, ServerError, ServerTimeoutError
 from ..everything.parameters import Parameters
 from ..everything.parts import FoundMask, Part, Seen
@@ -146,14 +147,14 @@ def _can_be_sent(parameters: Parameters) -> bool:
 
 
 def _to_json(parameters: Parameters) -> bytes:
-    return json.dumps(_members(parameters), default=np.generic.item).encode()
+    return strict_json.dumps(_members(parameters), default=np.generic.item).encode()
 
 
 def _part_to_json(part: Part, more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
     request: dict[str, Any] = {"points": part.points.tolist(), "parameters": _members(part.parameters), **more}
     if part.crop != (0, 0, *part.whole):
         request |= {"crop": list(part.crop), "image_size": list(part.whole)}
-    return json.dumps(request, default=np.generic.item).encode()
+    return strict_json.dumps(request, default=np.generic.item).encode()
 
 
 def _members(parameters: Parameters) -> dict[str, Any]:

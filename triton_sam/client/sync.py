@@ -143,8 +143,8 @@ class SamTritonClient(ClientCore):
                 pixels of the original image.
             point_labels: (N,) or (P,N): 1 foreground, 0 background, -2 no point. None: all foreground.
             box: (4,) or (P,4) as x1,y1,x2,y2 in pixels of the original image.
-            mask_input: logits of an earlier prediction that this one refines, for example ``masks[0, 0]``. SAM3 does
-                not accept it.
+            mask_input: logits of an earlier prediction that this one refines, for example ``masks[0, 0]``; or a mask
+                of their size, 256 x 256 over the whole image, bool or of 0 and 1. SAM3 does not accept it.
             multimask_output: whether to return three candidate masks for each object instead of one. Use it for a
                 single click, which is often ambiguous.
             image: embeddings from encode(); None for the current image.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from .._common import strict_json
 from ..errors import ModelNotReadyError, SamError
 from ..families import get_family
 from ..families.tracking import MEMORY_ATTENTION
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, out: Path) -> int:
     report = VideoReport(VideoDataset("drawn clip, one click", "", ()), tuple(results))
     if args.json:
         objects = [{"object_id": each.object_id, "j": each.j, "f": each.f} for each in results]
-        print(json.dumps({"objects": objects, "overlay": str(path), "seconds": round(seconds, 2)}))
+        print(strict_json.dumps({"objects": objects, "overlay": str(path), "seconds": round(seconds, 2)}))
         return 0
     print(video_table([report]))
     print(f"{len(records)} frames with {len(results)} objects in {seconds:.1f} s\nwrote {path}")

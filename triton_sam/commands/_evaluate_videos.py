@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from .._common import strict_json
 from .._common.files import atomic_write
 from ..errors import ConfigurationError, SamError
 from . import _options, _server, _video
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, names: Sequence[str]) -> int:
     if reports:
         about = {"url": urls[0], "model": args.model, "name": args.name}
         result = {"server": about, **videos_to_json(reports, settings)}
-        print(json.dumps(result) if args.json else video_table(reports))
+        print(strict_json.dumps(result) if args.json else video_table(reports))
         _write(args, result)
     if stop is not None:
         raise stop
@@ -85,5 +85,5 @@ def _write(args: argparse.Namespace, result: dict[str, Any]) -> None:
     if args.out is None:
         return
     path: Path = args.out / FILE
-    atomic_write(path, json.dumps(result, indent=1).encode())
+    atomic_write(path, strict_json.dumps(result, indent=1).encode())
     _options.say(args, f"wrote {path}")

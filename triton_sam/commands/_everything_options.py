@@ -31,12 +31,6 @@ _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
 _SWITCHES = (
     ("use_m2m", True, "--use-m2m", "refine each mask once, with its logits as a prompt"),
     ("multimask_output", False, "--single-mask", "one candidate for each point instead of three"),
-    (
-        "adaptive",
-        True,
-        "--adaptive",
-        "a coarse grid, then points whose neighbours disagree: fewer decodes, fewer masks (docs/how-to/everything.md)",
-    ),
 )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
+from ..masks.polygons import Trace, main_polygons, trace_polygons
+from ..masks.segment import Segment
 from ..repository.folder import default_repository
 from ..repository.names import DECODER_IN_SESSION_VARIABLE
 
@@ -212,10 +214,31 @@ def check_writable(paths: Sequence[Path]) -> None:
             raise ConfigurationError(f"cannot write {path}: {why}")
 
 
+def add_all_parts(parser: argparse.ArgumentParser) -> None:
+    """Add --all-parts."""
+    parser.add_argument(
+        "--all-parts",
+        action="store_true",
+        help="polygons keep parts and holes below 10 pixels and below 1 %% of the object's largest part",
+    )
+
+
+def trace_of(args: argparse.Namespace) -> Trace:
+    """Return the function that turns masks into polygons."""
+    return trace_polygons if args.all_parts else main_polygons
+
+
 def say(args: argparse.Namespace, text: str) -> None:
     """Print a progress message on stderr, unless --quiet is given."""
     if not args.quiet:
         print(text, file=sys.stderr, flush=True)
+
+
+def say_left_out(args: argparse.Namespace, path: Path | str, segments: Iterable[Segment]) -> None:
+    """Say how many masks a file does not hold because they are empty."""
+    count = sum(segment.box is None for segment in segments)
+    if count:
+        say(args, f"{path}: {count} empty mask{'s are' if count > 1 else ' is'} left out")
 
 
 def run_script(run: Callable[[], int]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import io
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import numpy.typing as npt
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 from ..download.images import fetch_image
 from ..errors import ConfigurationError, ImageError, PromptError
-from ..families.base import FloatArray
 from ..inputs.images import open_image, plain_source
 from ..inputs.names import BRACKETS, files_matching
 from ..masks.coco import coco_document
@@ -67,12 +67,14 @@ class FileFormat:
         each: returns the file of one mask of an image; None if one file holds all masks.
         whole: returns the file of all masks of one image.
         several: whether one file holds the masks of all images.
+        leaves_out_empty: whether the file holds no empty masks, because its readers reject them.
     """
 
     suffixes: frozenset[str]
     each: Callable[[Source, Segment], bytes] | None = None
     whole: Callable[[Source, Sequence[Segment]], bytes] | None = None
     several: bool = False
+    leaves_out_empty: bool = False
 
 
 def _png_of(_: Source, segment: Segment) -> bytes:
@@ -88,7 +90,7 @@ def _cutout_of(source: Source, segment: Segment) -> bytes:
 def _list_of(name: str) -> Callable[[Source, Sequence[Segment]], bytes]:
     def write(_: Source, segments: Sequence[Segment]) -> bytes:
         listed = [{**facts(segment), name: FORMATS[name].to_json(segment)} for segment in segments]
-        return json.dumps(listed).encode()
+        return strict_json.dumps(listed).encode()
 
     return write
 
@@ -102,8 +104,8 @@ FILE_FORMATS = {
     "cutout": FileFormat(IMAGES, each=_cutout_of),
     "rle": FileFormat(JSON, whole=_list_of("rle")),
     "polygons": FileFormat(JSON, whole=_list_of("polygons")),
-    "coco": FileFormat(JSON, several=True),
-    "geojson": FileFormat(frozenset({".geojson", ".json"}), whole=_geojson_of),
+    "coco": FileFormat(JSON, several=True, leaves_out_empty=True),
+    "geojson": FileFormat(frozenset({".geojson", ".json"}), whole=_geojson_of, leaves_out_empty=True),
 }
 """What --format knows."""
 BY_SUFFIX = {".png": "png", ".json": "coco", ".geojson": "geojson"}
@@ -232,7 +234,7 @@ def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Seg
     files: list[tuple[Path, bytes]] = []
     if form.several:
         documents = [(source.file_name, open_image(source.content).size, masks) for source, masks in found]
-        files.append((Path(out), json.dumps(coco_document(documents)).encode()))
+        files.append((Path(out), strict_json.dumps(coco_document(documents)).encode()))
     else:
         for source, masks in found:
             path = target(out, source, len(found) > 1)
@@ -256,8 +258,8 @@ def write_logits(path: Path, segments: Sequence[Segment]) -> None:
         np.save(temporary, np.stack(arrays)[:, None].astype(np.float32))
 
 
-def read_logits(path: Path) -> FloatArray:
-    """Return the logits of an earlier call.
+def read_logits(path: Path) -> npt.NDArray[Any]:
+    """Return the logits of an earlier call, or a mask of their size, see check_prompts().
 
     Raises:
         PromptError: the file is missing or no .npy file with numbers.
@@ -269,7 +271,6 @@ def read_logits(path: Path) -> FloatArray:
     except Exception as error:  # for damaged files, zipfile and NumPy raise almost any type
         reason = getattr(error, "strerror", None) or "it is no .npy file of numbers"
         raise PromptError(f"cannot read the logits in {path}: {reason}") from error
-    if not isinstance(logits, np.ndarray) or logits.dtype.kind != "f":
-        raise PromptError(f"{path} holds no logits: they are floating-point numbers, as --logits writes them")
-    read: FloatArray = logits.astype(np.float32)
-    return read
+    if not isinstance(logits, np.ndarray) or logits.dtype.kind not in "biuf":
+        raise PromptError(f"{path} holds no logits: they are numbers, as --logits writes them")
+    return logits.astype(np.float32) if logits.dtype.kind == "f" else logits

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 from ..concepts.association import NEW_THRESHOLD, THRESHOLD
 from ..concepts.query import check_parameters
@@ -161,14 +162,14 @@ def _keep(args: argparse.Namespace, source: VideoInput, objects: Sequence[Any]) 
         rows.append({**facts, "box": list(each.box), "mask": path.name})
         prompts.append(ObjectPrompt(each.object_id, each.frame, mask=path))
     document = {"parameters": _parameters(args, source), "objects": rows}
-    atomic_write(folder / _FILE, json.dumps(document, indent=1).encode())
+    atomic_write(folder / _FILE, strict_json.dumps(document, indent=1).encode())
     return prompts
 
 
 def _parameters(args: argparse.Namespace, source: VideoInput) -> dict[str, Any]:
     names = ("text", "text_every", "threshold", "new_threshold", "limit", "range", "every", "quality", "variant")
-    given: dict[str, Any] = json.loads(json.dumps({name: getattr(args, name) for name in names}))
-    return {"video": json.loads(json.dumps(source.identity)), **given}
+    given: dict[str, Any] = json.loads(strict_json.dumps({name: getattr(args, name) for name in names}))
+    return {"video": json.loads(strict_json.dumps(source.identity)), **given}
 
 
 def _details(args: argparse.Namespace) -> dict[str, Any]:

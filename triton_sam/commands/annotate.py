@@ -15,31 +15,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from tqdm import tqdm
-
+from .._common import strict_json
 from .._common.signals import ends_by_interrupt
-from ..annotate.folder import Part, RunFolder, Shard
-from ..annotate.job import WORDS, Inputs, Job, Task
+from ..annotate.folder import ERRORS, SKIPPED, Part, RunFolder, Shard
+from ..annotate.job import EVERYTHING, WORDS, Inputs, Job, Task
 from ..annotate.large_results import joined
 from ..annotate.large_sources import Tiling, close_files
 from ..annotate.large_writers import LARGE_WRITERS
 from ..annotate.ray_engine import annotate_with_ray, check_ray
-from ..annotate.records import ImageRecord
 from ..annotate.run import annotate
 from ..annotate.segmenting import opened
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
+from ..everything.parameters import parameters_of
 from ..families.sam2 import Sam2
 from ..inputs.remote import place_of
-from . import _everything_options, _options, _server, _tile_options, _words_options
+from . import _everything_options, _options, _progress, _server, _tile_options, _words_options
 
 THREADS, RAY = "threads", "ray"
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -73,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORMAT",
         help=f"{_meanings(WRITERS)} (default: coco). With --large: {_meanings(LARGE_WRITERS)} (default: geojson)",
     )
+    _options.add_all_parts(parser)
     parser.add_argument(
         "--limit", type=int, metavar="N", help="only the first N images, or tiles; a later run may go on"
     )
@@ -131,11 +131,11 @@ def _run(args: argparse.Namespace, job: Job) -> int:
         folder = RunFolder(args.out, served.manifest(inputs, clients), inputs.items)
         with folder.opened(args.part):
             shards = list(folder.shards(items, args.part))
-            with tqdm(total=sum(len(each) for _, each in shards), unit=_unit(args), disable=args.quiet) as shown:
-                _annotate(args, folder, shards, served, inputs, clients, _progress(shown))
-            if args.part is None:
-                _finish(args, folder, inputs, job)
-    return 0
+            _say_estimate(args, served, clients, sum(len(each) for number, each in shards if not folder.has(number)))
+            total, unit = sum(len(each) for _, each in shards), _unit(args)
+            with _progress.bar(args, total=total, unit=unit, bar_format=_progress.FRACTIONS) as shown:
+                _annotate(args, folder, shards, served, inputs, clients, _progress.RunProgress(shown))
+            return 0 if args.part is not None else _finish(args, folder, inputs, job)
 
 
 def _unit(args: argparse.Namespace) -> str:
@@ -149,13 +149,23 @@ def _annotate(
     job: Job,
     inputs: Inputs,
     clients: Sequence[SamTritonClient],
-    done: Callable[[ImageRecord], None],
+    progress: _progress.RunProgress,
 ) -> None:
     if args.engine == RAY:
         options = {"actors": args.actors, "threads": args.threads, "address": args.address}
-        annotate_with_ray(folder, shards, job.absolute(), **options, done=done)
+        annotate_with_ray(folder, shards, job.absolute(), **options, done=progress.done)
     else:
-        annotate(folder, shards, job.work(inputs), [*clients] * args.threads, done)
+        work, workers = job.work(inputs, progress.tell), [*clients] * args.threads
+        annotate(folder, shards, work, workers, progress.done, progress.tell)
+
+
+def _say_estimate(args: argparse.Namespace, job: Job, clients: Sequence[SamTritonClient], images: int) -> None:
+    """Say how long a search of many images takes at least."""
+    if job.task == EVERYTHING and images and not args.quiet:
+        parameters = parameters_of(job.family, dict(job.parameters))
+        text = _progress.estimate(clients[0], parameters, images, len(clients))
+        if text is not None:
+            _options.say(args, text)
 
 
 def _part(text: str) -> Part:
@@ -242,10 +252,8 @@ def _served(args: argparse.Namespace, job: Job) -> Iterator[Job]:
         yield replace(job, urls=(server.grpc_url,))
 
 
-def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Job) -> None:
-    """Write the reports and the files of each format, and print a summary."""
-    folder.write_reports((*inputs.skipped, *inputs.left_out))
-
+def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Job) -> int:
+    """Write the files of each format and the reports, print a summary, and return the exit code."""
     counts: dict[int, int] = {}  # objects of each image
 
     def results() -> Iterator[Any]:
@@ -254,16 +262,21 @@ def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Jo
             counts[each.id] = len(each.objects)
             yield each
 
+    folder.write_reports((*inputs.skipped, *inputs.left_out))
+    left = list(inputs.skipped)
     for writer in _formats(args):
-        writer.write(args.out, results, inputs.categories)
+        found = writer.write(args.out, results, inputs.categories, _options.trace_of(args))
+        left += (replace(each, what=f"{each.what} in {writer.name}") for each in found)
+    if len(left) > len(inputs.skipped):
+        folder.write_reports((*left, *inputs.left_out))
     errors = sum(bool(each.error) for each in folder.records())
-    skipped = len(inputs.skipped) + sum(len(each.skipped) for each in folder.records())
-    images = len(counts) if args.large else len(counts) + errors
+    skipped = len(left) + sum(len(each.skipped) for each in folder.records())
+    images, objects = len(counts) if args.large else len(counts) + errors, sum(counts.values())
     _options.say(
         args,
-        f"{args.out}: {images} images, {sum(counts.values())} objects, {errors} errors, {skipped} skipped"
-        f"{_left_out(inputs)}",
+        f"{args.out}: {images} images, {objects} objects, {errors} errors, {skipped} skipped{_left_out(inputs)}",
     )
+    return _code(args, len(counts) if job.is_search else objects, errors, skipped)
 
 
 def _left_out(inputs: Inputs) -> str:
@@ -271,16 +284,13 @@ def _left_out(inputs: Inputs) -> str:
     return f"; left out: {', '.join(f'{each.what} {each.image}' for each in inputs.left_out)}" * bool(inputs.left_out)
 
 
-def _progress(shown: Any) -> Callable[[ImageRecord], None]:
-    errors = 0
-
-    def show(record: ImageRecord) -> None:
-        nonlocal errors
-        errors += bool(record.error)
-        shown.set_postfix(errors=errors, refresh=False)
-        shown.update()
-
-    return show
+def _code(args: argparse.Namespace, done: int, errors: int, skipped: int) -> int:
+    """Return the exit code: a run that could do nothing of what it was asked for is no success."""
+    if done or not errors + skipped:
+        return 0
+    where = "" if args.dry_run else f": {args.out / ERRORS} and {args.out / SKIPPED} have the reasons"
+    print(f"triton-sam: error: nothing could be annotated{where}", file=sys.stderr)
+    return 1
 
 
 def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Inputs) -> int:
@@ -291,7 +301,7 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
             image = opened(item)
         except InputError as error:
             errors += 1
-            print(json.dumps({"image": item.name, "error": str(error)}))
+            print(strict_json.dumps({"image": item.name, "error": str(error)}))
             continue
         found += image.skipped
         if inputs.prompts is not None:
@@ -299,7 +309,7 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
             objects += len(kept)
             found += left
     for each in (*found, *inputs.left_out):
-        print(json.dumps({"image": each.image, "what": each.what, "why": each.why}))
+        print(strict_json.dumps({"image": each.image, "what": each.what, "why": each.why}))
     count = f"{objects} prompts, " if inputs.prompts is not None else ""
     _options.say(args, f"{len(items)} {_unit(args)}s, {count}{errors} errors, {len(found)} skipped{_left_out(inputs)}")
-    return 0
+    return _code(args, len(items) - errors if inputs.prompts is None else objects, errors, len(found))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import json
 import shlex
 import signal
 import sys
@@ -26,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._common import strict_json
 from .._common.bundle import bundled
 from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, Settings
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
             stop = error
         with _undisturbed():
             if results.rows:
-                print(json.dumps(to_json(results)) if args.json else summary(results))
+                print(strict_json.dumps(to_json(results)) if args.json else summary(results))
                 for path in write_report(results, args.out) if args.out is not None else []:
                     _options.say(args, f"wrote {path}")
     if stop is not None:
@@ -160,7 +160,7 @@ def _diff(args: argparse.Namespace) -> int:
     from ..benchmark.result_file import load
 
     before, after = (load(path) for path in args.diff)
-    print(json.dumps(diff.to_json(before, after)) if args.json else diff.table(before, after))
+    print(strict_json.dumps(diff.to_json(before, after)) if args.json else diff.table(before, after))
     return 0
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
+from .._common import strict_json
 from .._common.bundle import bundled, checkout
 from .._common.extras import install
 from .._common.files import atomic_path
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             _segment_image(client, folder, entry, out, report)
     if args.json:
         medians = {stage: round(statistics.median(times), 1) for stage, times in report.times.items()}
-        print(json.dumps({"objects": report.rows, "overlays": report.overlays, "median_ms": medians}))
+        print(strict_json.dumps({"objects": report.rows, "overlays": report.overlays, "median_ms": medians}))
         return 0
     _print_report(report)
     if not args.quiet:

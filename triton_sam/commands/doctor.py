@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import platform
 import shutil
 import socket
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from .._common import strict_json
 from .._common.extras import find_package, install
 from ..download.catalogue import catalogue
 from ..errors import MissingDependencyError, SamError
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     check_metrics_url(args.metrics_url)
     findings = [*_machine(), *_repository(args), *_server(args)]
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings]))
+        print(strict_json.dumps([asdict(finding) for finding in findings]))
     else:
         for finding in findings:
             mark = {"ok": "ok     ", "missing": "MISSING", "note": "note   "}[finding.status]

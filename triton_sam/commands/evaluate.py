@@ -14,13 +14,13 @@ the data set DAVIS; their metrics are J, F and J&F. Ctrl-C stops the command and
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from .._common import strict_json
 from .._common.files import atomic_write
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
@@ -110,7 +110,7 @@ def _measure_images(args: argparse.Namespace) -> int:
                 break
     if reports:
         result = to_json(reports, settings, about)
-        print(json.dumps(result) if args.json else table(reports))
+        print(strict_json.dumps(result) if args.json else table(reports))
         if gallery is not None:
             for path in gallery.write(reports, result):
                 _options.say(args, f"wrote {path}")
@@ -177,7 +177,7 @@ class _Gallery:
     def write(self, reports: Sequence[Report], result: dict[str, Any]) -> list[Path]:
         """Write all files and return their paths."""
         numbers, curve = self._folder / "evaluation.json", self._folder / "iou.png"
-        atomic_write(numbers, json.dumps(result, indent=1).encode())
+        atomic_write(numbers, strict_json.dumps(result, indent=1).encode())
         self._pictures.plot(reports, curve)
         sheets = []
         for name, examples in self._examples.items():

@@ -2,7 +2,7 @@
 
 Examples:
   triton-sam everything photo.jpg --local --overlay objects.png
-  triton-sam everything photos/*.jpg --coco objects.json --points-per-side 16 --adaptive
+  triton-sam everything photos/*.jpg --coco objects.json --points-per-side 16
   triton-sam everything photo.jpg --label-image labels.png > objects.jsonl
 
 docs/how-to/everything.md describes the files and the parameters.
@@ -11,15 +11,15 @@ docs/how-to/everything.md describes the files and the parameters.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 from .._common.signals import ends_by_interrupt
 from ..client.everything import Progress, find_everything
@@ -32,7 +32,7 @@ from ..inputs.images import open_image
 from ..masks.coco import coco_document, corner_and_size
 from ..masks.drawing import overlay_objects
 from ..masks.label_map import label_map_of, label_map_png
-from . import _cleanup, _everything_options, _options, _server
+from . import _cleanup, _everything_options, _options, _progress, _server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +78,9 @@ def run(args: argparse.Namespace) -> int:
         _options.say(args, f"wrote {args.out}")
     if args.coco:
         documents = [(path.name, open_image(path).size, segments) for path, segments in found]
-        atomic_write(args.coco, json.dumps(coco_document(documents)).encode())
+        atomic_write(args.coco, strict_json.dumps(coco_document(documents)).encode())
         _options.say(args, f"wrote {args.coco}")
+        _options.say_left_out(args, args.coco, (each for _, segments in found for each in segments))
     return 0
 
 
@@ -87,8 +88,8 @@ def _segment(
     args: argparse.Namespace, client: SAM2TritonClient, path: Path, parameters: Parameters
 ) -> Sequence[FoundObject]:
     """Segment one image, and write the files that belong to it."""
-    with tqdm(desc=path.name, unit="point", disable=args.quiet) as shown:
-        found = find_everything(client, path, parameters, _progress(shown))
+    with _progress.bar(args, desc=path.name, unit="point") as shown:
+        found = find_everything(client, path, parameters, _shown_by(shown, parameters))
     segments = found.objects
     if not segments:
         _options.say(args, f"{path}: no mask is left. {found.reason}")
@@ -106,10 +107,20 @@ def _segment(
     return segments
 
 
-def _progress(shown: Any) -> Progress:
+def _shown_by(shown: Any, parameters: Parameters) -> Progress:
+    """Return the function that moves a bar, and says after the second step how to shorten a long search."""
+    times: list[tuple[float, int]] = []
+
     def show(step: Step) -> None:
         shown.total = step.total
         shown.update(step.done - shown.n)
+        times.append((time.monotonic(), step.done))
+        if len(times) == 2:  # the first step includes the encoder
+            (began, before), (now, done) = times
+            seconds = (now - began) / (done - before) * (step.total - done)
+            if seconds > _progress.LONG and not shown.disable:
+                text = f"about {_progress.duration(seconds)} are left.{_progress.hint(parameters)}"
+                shown.write(text, file=sys.stderr)
 
     return show
 
@@ -128,7 +139,7 @@ def _lines(path: Path, segments: Sequence[FoundObject]) -> Iterator[str]:
             "crop_box": list(segment.crop_box),
             "segmentation": segment.to_rle(),
         }
-        yield json.dumps(record) + "\n"
+        yield strict_json.dumps(record) + "\n"
 
 
 def _target(given: Path, image: Path, images: Sequence[Path]) -> Path:

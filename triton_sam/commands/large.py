@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 from .._common.signals import ends_by_interrupt
 from ..client.sync import SamTritonClient
@@ -79,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="GEOJSON", help="write the outlines (default: standard output)")
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
+    _options.add_all_parts(parser)
     _everything_options.add_parameters(parser)
     _options.add_client(parser)
     _options.add_quiet(parser)
@@ -96,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
         with ends_by_interrupt(), _connected(args) as client:
             large = LargeImageClient(client, image, embeddings=_embeddings(args))
             found = _search(args, large) if args.everything else large.segment(**prompts)
-        document = json.dumps(to_geojson(found, image.georeference), separators=(",", ":"))
+        outlines = to_geojson(found, image.georeference, trace=_options.trace_of(args))
+        document = strict_json.dumps(outlines, separators=(",", ":"))
         if args.overlay:
             _draw(args.overlay, image, found)
     if args.out is None:

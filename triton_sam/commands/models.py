@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from dataclasses import asdict
 
+from .._common import strict_json
 from ..errors import ConfigurationError, ServerError
 from ..everything.thresholds import thresholds_of
 from ..families.tables import DECODER
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             }
             for model in models
         ]
-        print(json.dumps({"repository": str(folder), "models": listed, "ready": ready}, default=str))
+        print(strict_json.dumps({"repository": str(folder), "models": listed, "ready": ready}, default=str))
         return 0
     print(f"repository {folder}")
     for model in models:

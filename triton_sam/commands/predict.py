@@ -10,17 +10,17 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .._common import strict_json
 from .._common.files import atomic_path
 from .._common.signals import ends_by_interrupt
 from ..client.sync import SAM2TritonClient
-from ..errors import ConfigurationError, PromptError
+from ..errors import ConfigurationError, InputError, PromptError
 from ..families import get_family
 from ..families.sam2 import Sam2
 from ..inputs.images import open_image
@@ -29,7 +29,7 @@ from ..masks.cleanup import Cleanup
 from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
-from . import _cleanup, _options, _predict_files, _predict_words, _server, _words_options
+from . import _cleanup, _options, _predict_files, _predict_words, _progress, _server, _words_options
 from ._coordinates import box, point
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
 
@@ -113,26 +113,38 @@ def run(args: argparse.Namespace) -> int:
             urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
         ) as client,
     ):
-        answers = [
-            _find(args, client, each, asked) if words else _ask(args, client, each, prompt, cleanup) for each in sources
-        ]
+        with _progress.bar(args, total=len(sources), unit="image", leave=False, in_logs=False) as shown:
+            answers = []
+            for each in sources:
+                answers.append(_find(args, client, each, asked) if words else _ask(args, client, each, prompt, cleanup))
+                shown.update()
         if not args.json:
             _server.say_if_demo_model(args, client)
     whole = words or args.all_candidates
     chosen = [(each.source, each.segments if whole else best_of(each.segments)) for each in answers]
+    if words:  # only now, the number of files is known
+        _check_files(args, sources, [len(segments) for _, segments in chosen], form)
     written = [] if form is None else _predict_files.write(args.out, form, chosen)
     for source, segments in chosen:
         written += _draw_and_keep(args, source, segments, prompt, len(sources) > 1)
-    if args.json:
-        for answer in answers:
-            print(json.dumps(_document(answer, len(sources) > 1)))
-    elif args.out != STREAM:
-        _print_table(args, chosen)
+    _print(args, answers, chosen)
     for path in written:
         _options.say(args, f"wrote {path}")
+    if form is not None and form.leaves_out_empty:
+        _options.say_left_out(args, args.out, (each for _, segments in chosen for each in segments))
     if not (args.out or args.overlay or args.logits or args.json):
         _options.say(args, "write the masks with --out mask.png, --overlay overlay.png, or print them with --json")
     return 0
+
+
+def _print(
+    args: argparse.Namespace, answers: Sequence[_Answer], chosen: Sequence[tuple[Source, Sequence[Segment]]]
+) -> None:
+    if args.json:
+        for answer in answers:
+            print(strict_json.dumps(_document(answer, len(answers) > 1)))
+    elif args.out != STREAM:
+        _print_table(args, chosen)
 
 
 def _check_options(args: argparse.Namespace, words: bool) -> None:
@@ -187,9 +199,11 @@ def _check_files(
     several, candidates = len(sources) > 1, get_family(args.model).candidates if args.all_candidates else 1
     masks: list[Path] = []
     if form is not None and args.out == STREAM:
-        count = len(sources) * (objects[0] * candidates if form.each else 1)
+        count = sum(objects) * candidates if form.each else len(sources)
         if count > 1 and not form.several:
             raise ConfigurationError(f"--out - takes one file, not {count}: name a file, or use --format coco")
+        if not count:
+            raise InputError("there is no mask to write to standard output: nothing was found")
     elif form is not None and form.several:
         masks.append(Path(args.out))
     elif form is not None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Sequence
 
+from .._common import strict_json
 from .._common.bundle import bundled
 from ..benchmark.mouse import Row, stress
 from ..errors import ConfigurationError
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             access = _options.access(args)
             rows += asyncio.run(stress(url, args.name, picture, access=access, metrics_url=metrics_url, **amount))
     if args.json:
-        print(json.dumps([row.as_dict() for row in rows]))
+        print(strict_json.dumps([row.as_dict() for row in rows]))
     else:
         _print(rows)
     return 1 if any(row.missed for row in rows) else 0

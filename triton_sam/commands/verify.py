@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._common import strict_json
 from .._common.bundle import bundled
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, ModelNotReadyError
@@ -179,4 +179,4 @@ def _report(rows: list[Row], thresholds: Thresholds) -> str:
 def _json(rows: list[Row], thresholds: Thresholds) -> str:
     listed = [{**asdict(row), "ok": row.passes(thresholds)} for row in rows]
     passed = all(row.passes(thresholds) for row in rows)
-    return json.dumps({"bars": asdict(thresholds), "ok": passed, "rows": listed}, indent=1)
+    return strict_json.dumps({"bars": asdict(thresholds), "ok": passed, "rows": listed}, indent=1)

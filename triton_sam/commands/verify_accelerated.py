@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from .._common import strict_json
 from ..errors import ConfigurationError, ModelNotReadyError
 from ..export import registry
 from ..export.settings import Settings
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         found = compare_precision(files, args.family, precision, crops(photos))
     limit = LIMITS[precision]
     if args.json:
-        print(json.dumps({"ok": found.passed, "limit": limit, **asdict(found)}, indent=1))
+        print(strict_json.dumps({"ok": found.passed, "limit": limit, **asdict(found)}, indent=1))
     else:
         print(found.describe())
     return 0 if found.passed else 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._common import strict_json
 from .._common.bundle import bundled
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, ModelNotReadyError
@@ -168,4 +168,4 @@ def _report(rows: list[ConceptRow], limits: Limits) -> str:
 def _json(rows: list[ConceptRow], limits: Limits) -> str:
     listed = [{**asdict(row), "ok": row.passes(limits)} for row in rows]
     passed = all(row.passes(limits) for row in rows)
-    return json.dumps({"threshold": asdict(limits), "ok": passed, "rows": listed}, indent=1)
+    return strict_json.dumps({"threshold": asdict(limits), "ok": passed, "rows": listed}, indent=1)

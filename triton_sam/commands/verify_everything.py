@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._common import strict_json
 from .._common.bundle import bundled
 from ..client.mask_generator import families_with_generators
 from ..client.sync import SamTritonClient
@@ -128,4 +128,4 @@ def _json(rows: list[EverythingRow]) -> str:
 
     listed = [{**asdict(row), "ok": row.passes()} for row in rows]
     passed = all(row.passes() for row in rows)
-    return json.dumps({"threshold": {"iou": IOU, "share": SHARE}, "ok": passed, "rows": listed}, indent=1)
+    return strict_json.dumps({"threshold": {"iou": IOU, "share": SHARE}, "ok": passed, "rows": listed}, indent=1)

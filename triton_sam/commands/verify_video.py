@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .._common import strict_json
 from ..client.video.sync import SAM2VideoClient
 from ..errors import ConfigurationError
 from ..export import registry
@@ -151,4 +151,4 @@ def _report(rows: list[VideoRow], least: float) -> str:
 def _json(rows: list[VideoRow], least: float) -> str:
     listed = [{**asdict(row), "ok": row.passes(least)} for row in rows]
     passed = all(row.passes(least) for row in rows)
-    return json.dumps({"threshold": least, "ok": passed, "rows": listed}, indent=1)
+    return strict_json.dumps({"threshold": least, "ok": passed, "rows": listed}, indent=1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._common import strict_json
 from ..errors import PromptError
 from ..families.base import FloatArray, Size
 from .example_masks import boxes_of_masks
@@ -67,7 +68,7 @@ class Query:
 
     def to_json(self) -> bytes:
         """Return the request as JSON for the wire. Read it with read_query()."""
-        return json.dumps(
+        return strict_json.dumps(
             {
                 "text": list(self.texts),
                 "boxes": self.boxes.tolist(),

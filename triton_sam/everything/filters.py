@@ -33,12 +33,12 @@ def crop_boxes(size: Size, layers: int, overlap_ratio: float) -> Iterator[tuple[
 
 
 def stability_of(logits: FloatArray, threshold: float, offset: float) -> float:
-    """Return the IoU of the masks at two thresholds, 0..1; NaN if both are empty.
+    """Return the IoU of the masks at two thresholds, 0..1; 0.0 if both are empty, where the official code has NaN.
 
     Reference: calculate_stability_score.
     """
     inner, outer = (np.count_nonzero(logits > threshold + sign * offset) for sign in (1, -1))
-    return float(np.float32(inner) / np.float32(outer)) if outer else math.nan
+    return float(np.float32(inner) / np.float32(outer)) if outer else 0.0
 
 
 def last_pixels(mask: BoolArray) -> Box:

@@ -49,7 +49,6 @@ class Parameters:
             segment_anything does it; 0 turns this off.
         cleanup: how each mask is cleaned before the filters. The min_mask_region_area of sam2's generator is
             ``Cleanup(max_hole_area=area, max_sprinkle_area=area)`` here.
-        adaptive: whether to try a coarse grid first, and then only points whose neighbours disagree, see lattice.py.
         left_open: names of thresholds that the caller has not given. A session model replaces them by those that fit
             the model, see thresholds.py.
 
@@ -73,7 +72,6 @@ class Parameters:
     multimask_output: bool = True
     min_mask_region_area: int = 0
     cleanup: Cleanup = _NO_CLEANUP
-    adaptive: bool = False
     left_open: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self) -> None:

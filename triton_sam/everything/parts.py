@@ -46,7 +46,7 @@ class Decode:
 
 @dataclass(frozen=True, eq=False, repr=False)  # Segment's repr shows no arrays
 class FoundObject(Segment):
-    """One object that was found without a prompt. ``score`` is the predicted IoU.
+    """One object that was found without a prompt. ``score`` is the predicted IoU, ``object_index`` its place, from 0.
 
     Args:
         stability_score: 0..1, see Parameters.
@@ -87,14 +87,14 @@ class FoundMask:
         left, top = self.crop[:2]
         return self.box[0] + left, self.box[1] + top, self.box[2] + left, self.box[3] + top
 
-    def segment(self) -> FoundObject:
-        """Return the object with its mask bool (H,W) in the size of the image."""
+    def segment(self, number: int = 0) -> FoundObject:
+        """Return the object with its mask bool (H,W) in the size of the image; ``number`` is its place, from 0."""
         left, top, right, bottom = self.crop
         shape = bottom - top, right - left
         mask = np.zeros(self.size[::-1], np.bool_)
         mask[top:bottom, left:right] = np.unpackbits(self.bits, count=math.prod(shape)).reshape(shape)
         point = (self.point[0] + left, self.point[1] + top)
-        return FoundObject(mask, self.score, None, 0, 0, self.stability, point, self.crop)
+        return FoundObject(mask, self.score, None, number, 0, self.stability, point, self.crop)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ server.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ from ..families.base import Family, FloatArray, Size
 from ..masks.cleanup import remove_small_regions
 from ..masks.rle import BoolArray
 from .filters import Box, crop_boxes, last_pixels, suppressed
-from .lattice import Lattice
 from .parameters import Parameters
 from .parts import Decode, FoundMask, FoundObject, Part, Seen, see
 
@@ -68,7 +66,7 @@ class Found:
     @property
     def objects(self) -> list[FoundObject]:
         """The objects with their full-size masks."""
-        return [each.segment() for each in self.masks]
+        return [each.segment(number) for number, each in enumerate(self.masks)]
 
     @property
     def reason(self) -> str:
@@ -165,17 +163,13 @@ def search_in_parts(
         part = image if len(crops) == 1 else image.crop(crop)
         encoded = yield Encode(part)
         clicks = Clicks(encoded, crop, image.size, parameters, found)
-        for points, left_out in clicks.passes(parameters.grid(layer) * np.array(part.size)):
-            if len(points):
-                yield Coming(clicks.part(points), points_per_request)
-            for start in range(0, len(points), points_per_request):
-                few = points[start : start + points_per_request]
-                yield from clicks.click(few)
-                done += len(few)
-                yield Step(done, total, clicks, found)
-            if left_out:
-                done += left_out
-                yield Step(done, total, clicks, found)
+        points = parameters.grid(layer) * np.array(part.size)
+        yield Coming(clicks.part(points), points_per_request)
+        for start in range(0, len(points), points_per_request):
+            few = points[start : start + points_per_request]
+            yield from clicks.click(few)
+            done += len(few)
+            yield Step(done, total, clicks, found)
         kept = clicks.kept()
         found.dropped["box_nms_thresh"] += len(clicks.masks) - len(kept)
         found.masks += kept
@@ -200,28 +194,11 @@ class Clicks:
         self.masks: list[FoundMask] = []
         self._image, self._crop, self._whole = image, crop, whole
         self._parameters, self._found = parameters, found
-        self._size = (crop[2] - crop[0], crop[3] - crop[1])
-        self._lattice: Lattice | None = None
-        self._indices: dict[tuple[float, float], int] = {}
 
     def kept(self) -> list[FoundMask]:
         """Return the masks that remain of those whose boxes overlap."""
         boxes, scores = [each.box for each in self.masks], [each.score for each in self.masks]
         return [self.masks[index] for index in suppressed(boxes, scores, self._parameters.box_nms_thresh)]
-
-    def passes(self, points: FloatArray) -> Iterator[tuple[FloatArray, int]]:
-        """Yield the points (N,2) in pixels of the crop to try at a time, and how many others are left out."""
-        is_square = math.isqrt(len(points)) ** 2 == len(points)
-        if not (self._parameters.adaptive and is_square):
-            yield points, 0
-            return
-        self._lattice = Lattice(points, self._size)
-        self._indices = {(float(x), float(y)): index for index, (x, y) in enumerate(points)}
-        left_out = len(points)
-        for chosen in self._lattice.passes():
-            left_out -= len(chosen)
-            yield points[chosen], 0
-        yield points[:0], left_out
 
     def part(self, points: FloatArray) -> Part:
         """Return the request for the masks under some points (N,2)."""
@@ -234,10 +211,6 @@ class Clicks:
         self._found.candidates += seen.candidates
         self._found.dropped += seen.dropped
         self.masks += seen.masks
-        if self._lattice is not None:
-            for x, y in points:
-                place = float(x), float(y)
-                self._lattice.put(self._indices[place], [each for each in seen.masks if each.point == place])
 
 
 def _suppress_crops(found: Found, threshold: float) -> None:

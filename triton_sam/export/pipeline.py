@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import __version__
+from .._common import strict_json
 from .._common.extras import missing
 from .._common.progress import Progress
 from ..errors import ConfigurationError, ExportError
@@ -82,7 +82,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
         model = _build(exporter, settings)
     metadata.update(_checkpoint_metadata(settings))
     if thresholds := settings.thresholds or thresholds_of(metadata):
-        metadata[METADATA_KEY] = json.dumps(dict(thresholds))
+        metadata[METADATA_KEY] = strict_json.dumps(dict(thresholds))
     version = settings.version if settings.version is not None else _choose_version(family, settings, metadata)
     folders = {role: repository / family.model_name(role, settings.variant) for role in specs}
     try:

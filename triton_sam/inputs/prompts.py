@@ -15,6 +15,11 @@ from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT, 
 LABELS = (LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT)
 """The labels that a caller may give to a point."""
 
+MASK_LOGIT = 10.0
+"""What a mask becomes as logits: this inside, its negative outside, as in SAM2's video predictor (sam2_base.py)."""
+_LARGEST_LOGIT = 100.0
+"""Decoders return logits of about -60 to 60. Larger numbers are grey values or something else."""
+
 PromptArray: TypeAlias = "npt.ArrayLike | None"
 """Points, labels, boxes or a mask of a caller: an array, a tensor, nested sequences of any lengths, or None."""
 
@@ -100,7 +105,8 @@ def check_prompts(
         point_labels: one label for each point, (N,) or (P,N) or P lists: 1 foreground, 0 background, -2 no point; a
             single number for a single point. None if every point is foreground.
         box: (4,) or (P,4) as x1,y1,x2,y2 with x1 < x2 and y1 < y2, or None.
-        mask_input: logits of an earlier prediction: (S,S), (1,S,S) or (P,1,S,S), or None.
+        mask_input: logits of an earlier prediction: (S,S), (1,S,S) or (P,1,S,S), or None. A mask of this size, which is
+            bool or holds 0 and 1 (or 0 and 255) alone, becomes logits of -10 and 10.
         image_size: width and height of the image in pixels.
         mask_size: S, the side of the family's low-resolution logits.
 
@@ -221,7 +227,28 @@ def _mask(mask: Any, side: int) -> FloatArray | None:
             f"mask_input must be ({side},{side}), (1,{side},{side}) or (P,1,{side},{side}) logits, not {shape}: "
             "take one mask of an earlier predict(), for example masks[0, 0]"
         )
-    return logits.reshape(-1, 1, side, side)
+    return _as_logits(logits, np.asarray(mask).dtype).reshape(-1, 1, side, side)
+
+
+def _as_logits(values: FloatArray, given: np.dtype[Any]) -> FloatArray:
+    """Return logits as they are, and a mask as logits.
+
+    Raises:
+        PromptError: the values are neither logits nor a mask.
+    """
+    low, high = float(values.min()), float(values.max())
+    if low == high == 0:
+        if given.kind in "bui":
+            raise PromptError("mask_input is an empty mask: give logits, or a mask with foreground")
+        return values  # logits that say nothing
+    if low >= 0 and high in (1, 255) and bool(((values == 0) | (values == high)).all()):
+        return np.where(values > 0, np.float32(MASK_LOGIT), np.float32(-MASK_LOGIT))
+    if given.kind in "bu" or 0 <= low <= high <= 1 or max(-low, high) > _LARGEST_LOGIT:
+        raise PromptError(
+            f"mask_input holds {low:g} to {high:g}, which are not logits: give logits of an earlier prediction, or a "
+            "mask of 0 and 1"
+        )
+    return values
 
 
 def _common_count(coords: FloatArray | None, boxes: FloatArray | None, mask: FloatArray | None) -> int:

@@ -20,7 +20,7 @@ from ..families.base import Size
 from ..inputs.video.base import encode
 from ..inputs.video.growing import GrowingFrames
 from ..inputs.video.path import SharedPath
-from ..masks.polygons import fill_polygon, mask_to_polygons
+from ..masks.polygons import fill_polygons, mask_to_polygons
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
 from ..masks.segment import mask_to_box
 
@@ -181,7 +181,7 @@ def _prompt(shape: Any, size: Size) -> dict[str, Any]:
     if kind == "mask":
         mask: Any = decode_mask(shape.points, image_width=width, image_height=height)
     else:
-        mask = fill_polygon(shape.points, size)
+        mask = fill_polygons([shape.points], size)
     if not np.any(mask):
         raise PromptError(f"the {kind} covers no pixel of the image")
     return {"mask": np.asarray(mask, bool)}

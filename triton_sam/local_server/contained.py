@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from triton_sam._common import strict_json
 from triton_sam.local_server import supervisor
 from triton_sam.local_server.closed import LINKS, closed_options, link_models, shared_memory_options, shm_prefix
 from triton_sam.local_server.defaults import server_options, values_of
@@ -76,7 +76,7 @@ def become_supervisor(
     sys.stderr.write(" ".join(job.command) + "\n")
     sys.stderr.flush()
     # A fresh interpreter without site-packages, so that little memory is used beside Triton.
-    os.execv(sys.executable, [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(vars(job))])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-I", "-S", supervisor.__file__, strict_json.dumps(vars(job))])  # noqa: S606
 
 
 def option(options: Sequence[str], name: str) -> str | None:

@@ -34,7 +34,8 @@ def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
-                os.write(descriptor, json.dumps({"run_directory": run_directory, "began": began}).encode())
+                content = {"run_directory": run_directory, "began": began}
+                os.write(descriptor, json.dumps(content, allow_nan=False).encode())  # noqa: TID251 - the parent of Triton
                 return descriptor
             os.close(descriptor)  # another start removed the file before it was locked, so create it again
     except OSError:

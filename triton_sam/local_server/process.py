@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from triton_sam._common import strict_json
 from triton_sam.errors import ConfigurationError, LocalServerError
 from triton_sam.local_server import supervisor
 from triton_sam.local_server.probe import last_errors
@@ -78,7 +79,7 @@ class SupervisedTriton:
         """The descriptor, until one thread takes it out to close it."""
         with os.fdopen(reader, "rb") as lifeline, self._open_log() as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(vars(job))],
+                [sys.executable, "-I", "-S", supervisor.__file__, strict_json.dumps(vars(job))],
                 stdin=lifeline,
                 stdout=subprocess.PIPE,
                 stderr=log,

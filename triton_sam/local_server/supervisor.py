@@ -240,7 +240,7 @@ def write_state(job: Job, pid: int, restarts: int) -> None:
     state = {**job.facts, "address": job.address, "supervisor": os.getpid(), "pid": pid, "restarts": restarts}
     with contextlib.suppress(OSError):  # nobody but `triton-sam reload` and LocalServer.pid needs it
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state), encoding="utf-8")
+        temporary.write_text(json.dumps(state, allow_nan=False), encoding="utf-8")  # noqa: TID251 - no package here
         temporary.replace(path)
 
 
@@ -251,7 +251,7 @@ def say(job: Job, message: dict[str, object]) -> None:
             log(str(message["error"]))
         return
     try:
-        print(json.dumps(message), flush=True)
+        print(json.dumps(message, allow_nan=False), flush=True)  # noqa: TID251
     except OSError:
         # The interpreter flushes standard output again at exit, which must not fail on the broken pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

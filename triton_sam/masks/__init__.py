@@ -4,7 +4,7 @@ from .cleanup import Cleanup
 from .compare import best_of, intersection_over_union
 from .detections import to_supervision
 from .drawing import crop, cutout, overlay
-from .polygons import Polygon, mask_to_polygons, trace_polygons
+from .polygons import Polygon, fill_polygons, joined_ring, main_polygons, mask_to_polygons, trace_polygons
 from .resize import full_size_logits, resize_logits
 from .rle import mask_to_rle, rle_to_mask
 from .segment import Segment, mask_to_box, mask_to_png
@@ -18,8 +18,11 @@ __all__ = [
     "best_of",
     "crop",
     "cutout",
+    "fill_polygons",
     "full_size_logits",
     "intersection_over_union",
+    "joined_ring",
+    "main_polygons",
     "mask_to_box",
     "mask_to_png",
     "mask_to_polygons",

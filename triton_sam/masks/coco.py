@@ -9,14 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..families.base import Size
+from .detections import UNNAMED
 from .segment import Segment
-
-_UNNAMED = "object"
-"""The category of objects without a label."""
 
 
 def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict[str, Any]:
-    """Return the objects of images as plain Python types, ready for JSON.
+    """Return the objects of images as plain Python types, ready for JSON. Empty masks are no objects, and left out.
 
     Args:
         images: for each image its file name, its width and height in pixels, and its objects.
@@ -25,12 +23,12 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
     categories: dict[str, int] = {}
     for image_id, (name, (width, height), segments) in enumerate(images, 1):
         document["images"].append({"id": image_id, "file_name": name, "width": width, "height": height})
-        for segment in segments:
+        for segment in (each for each in segments if each.box is not None):
             document["annotations"].append(
                 {
                     "id": len(document["annotations"]) + 1,
                     "image_id": image_id,
-                    "category_id": categories.setdefault(segment.label or _UNNAMED, len(categories) + 1),
+                    "category_id": categories.setdefault(segment.label or UNNAMED, len(categories) + 1),
                     "iscrowd": 0,
                     "area": segment.area,
                     "bbox": corner_and_size(segment.box),
@@ -38,7 +36,7 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
                     "segmentation": segment.to_rle(),
                 }
             )
-    named = categories or {_UNNAMED: 1}
+    named = categories or {UNNAMED: 1}
     document["categories"] = [{"id": number, "name": name} for name, number in named.items()]
     return document
 

@@ -12,6 +12,9 @@ from .._common.extras import missing
 if TYPE_CHECKING:
     from .segment import Segment
 
+UNNAMED = "object"
+"""The class of objects without a label."""
+
 
 def to_supervision(segments: Sequence[Segment]) -> Any:
     """Return segments as supervision.Detections. Empty masks are left out, because a detection has a box.
@@ -21,7 +24,8 @@ def to_supervision(segments: Sequence[Segment]) -> Any:
 
     Returns:
         Detections with ``xyxy`` float32 (N,4), ``mask`` bool (N,H,W), ``confidence`` float32 (N,), which is the
-        predicted IoU, ``class_id`` int64 (N,), all 0, and ``data["object_index"]`` and ``data["candidate"]``.
+        predicted IoU, ``class_id`` int64 (N,), which numbers the labels in their order from 0, and the names
+        ``data["class_name"]`` (the labels, "object" without one), ``data["object_index"]`` and ``data["candidate"]``.
 
     Raises:
         MissingDependencyError: supervision is not installed.
@@ -34,12 +38,15 @@ def to_supervision(segments: Sequence[Segment]) -> Any:
     kept = [(segment, box) for segment, box in zip(segments, boxes, strict=True) if box is not None]
     if not kept:
         return supervision.Detections.empty()
+    names = [segment.label or UNNAMED for segment, _ in kept]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return supervision.Detections(
         xyxy=np.array([box for _, box in kept], np.float32),
         mask=np.stack([segment.mask for segment, _ in kept]),
         confidence=np.array([segment.score for segment, _ in kept], np.float32),
-        class_id=np.zeros(len(kept), np.int64),
+        class_id=np.array([numbers[name] for name in names], np.int64),
         data={
+            "class_name": np.array(names),
             "object_index": np.array([segment.object_index for segment, _ in kept]),
             "candidate": np.array([segment.candidate for segment, _ in kept]),
         },

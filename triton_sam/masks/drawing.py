@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter
 
 from ..errors import InputError
-from ..families.base import Size
 from ..inputs.images import ImageSource, open_image
 from .label_map import LabelMap, label_map_of
 from .rle import BoolArray
@@ -36,21 +35,6 @@ BACKGROUND: Color = (225, 50, 55)
 _WHITE: Color = (255, 255, 255)
 _BLACK: Color = (0, 0, 0)
 _SUPERSAMPLING = 4
-
-
-def fill_polygons(rings: Iterable[npt.ArrayLike], size: Size) -> BoolArray:
-    """Return the pixels inside any of the polygons, and those on their outlines, as a mask, bool (H,W).
-
-    Args:
-        rings: (N,2) each, the corners x, y in pixels.
-        size: width and height of the mask.
-    """
-    image = Image.new("1", size)
-    draw = ImageDraw.Draw(image)
-    for ring in rings:
-        corners = np.asarray(ring, np.float64).tolist()
-        draw.polygon([(x, y) for x, y in corners], fill=1)
-    return np.asarray(image)
 
 
 def overlay(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,15 +17,18 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from .._common import strict_json
 from ..errors import InputError
 from .compare import best_of
-from .polygons import FloatPoints, trace_polygons
+from .label_map import MAX_OBJECTS, label_map_of
+from .polygons import Polygon, trace_polygons
+from .rings import EXACT, FloatPoints
 from .rle import BoolArray, Rle, rle_to_mask
 
 if TYPE_CHECKING:
     from .segment import Segment
 
-TOLERANCE = 0.5
+TOLERANCE = EXACT
 """Default for the maximum distance, in pixels, between a polygon and the exact outline."""
 
 Interface = Literal["session model", "service", "client"]
@@ -125,25 +128,36 @@ def formats_of(interface: Interface) -> dict[str, Format]:
 
 
 def feature_collection(segments: Iterable[Segment], tolerance: float) -> dict[str, Any]:
-    """Return GeoJSON with one feature for each segment: x, y in pixels, y downwards, holes as inner rings."""
-    return {"type": "FeatureCollection", "features": [_feature(segment, tolerance) for segment in segments]}
+    """Return GeoJSON with one feature for each segment but empty ones: x, y in pixels, y downwards, with holes."""
+    features = [_feature(segment, tolerance) for segment in segments if segment.box is not None]
+    return {"type": "FeatureCollection", "features": features}
 
 
 def label_image(segments: Iterable[Segment], _: float) -> bytes:
-    """Return the best mask of each object as one PNG. Pixels are 255 for one object, else its number, from 1."""
+    """Return the best mask of each object as one PNG.
+
+    Pixels are 255 for one object, else the object's number, from 1, where small objects win. The file has 8 bits for
+    numbers up to 255, and 16 bits for higher ones.
+
+    Raises:
+        InputError: there is no mask, so the size of the file is unknown; or a number exceeds 65535.
+    """
     best = best_of(segments)
+    if not best:
+        raise InputError("there is no object, so there is no label image of them: request another format")
     if len(best) == 1:
         return best[0].to_png()
-    labels = np.zeros(best[0].mask.shape, np.uint8)
-    for segment in best:
-        labels[segment.mask] = segment.object_index + 1
+    numbers = np.array([0, *(segment.object_index + 1 for segment in best)])
+    if numbers.max() > MAX_OBJECTS:
+        raise InputError(f"a label image holds {MAX_OBJECTS} objects, not {numbers.max()}: filter the masks first")
+    numbers = numbers.astype(np.uint8 if numbers.max() <= 255 else np.uint16)
     buffer = io.BytesIO()
-    Image.fromarray(labels).save(buffer, "PNG", compress_level=3)
+    Image.fromarray(numbers[label_map_of([segment.mask for segment in best])]).save(buffer, "PNG", compress_level=3)
     return buffer.getvalue()
 
 
 def _content(encoded: Any) -> bytes:
-    return encoded if isinstance(encoded, bytes) else json.dumps(encoded, separators=(",", ":")).encode()
+    return encoded if isinstance(encoded, bytes) else strict_json.dumps(encoded, separators=(",", ":")).encode()
 
 
 def multi_polygon(mask: npt.ArrayLike, tolerance: float = TOLERANCE) -> dict[str, Any]:
@@ -152,22 +166,37 @@ def multi_polygon(mask: npt.ArrayLike, tolerance: float = TOLERANCE) -> dict[str
     Raises:
         MissingDependencyError: contourpy is not installed.
     """
-    polygons = trace_polygons(mask, tolerance)
+    return to_geometry(trace_polygons(mask, tolerance))
+
+
+def to_geometry(polygons: Iterable[Polygon]) -> dict[str, Any]:
+    """Return polygons as a MultiPolygon of GeoJSON."""
     rings = [[_ring(ring) for ring in (polygon.exterior, *polygon.holes)] for polygon in polygons]
     return {"type": "MultiPolygon", "coordinates": rings}
 
 
+def to_feature(geometry: dict[str, Any], label: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Feature of GeoJSON, which QuPath imports as an annotation with a class.
+
+    Reference: QuPath's QuPathTypeAdapters.java.
+
+    Args:
+        geometry: see to_geometry().
+        label: name of the class; "" for none.
+        properties: further properties.
+    """
+    known: dict[str, Any] = {"objectType": "annotation", **({"classification": {"name": label}} if label else {})}
+    return {"type": "Feature", "geometry": geometry, "properties": {**known, **properties}}
+
+
 def _feature(segment: Segment, tolerance: float) -> dict[str, Any]:
-    return {
-        "type": "Feature",
-        "geometry": multi_polygon(segment.mask, tolerance),
-        "properties": {
-            "object": segment.object_index,
-            "candidate": segment.candidate,
-            "score": segment.score,
-            "area": segment.area,
-        },
+    properties = {
+        "object": segment.object_index,
+        "candidate": segment.candidate,
+        "score": segment.score,
+        "area": segment.area,
     }
+    return to_feature(multi_polygon(segment.mask, tolerance), segment.label, properties)
 
 
 def _ring(points: FloatPoints) -> list[list[float]]:

@@ -1,24 +1,30 @@
-"""Masks as polygons.
+"""Masks as polygons, and polygons as masks.
 
 Coordinates are x, y in pixels, with the pixel in column c and row r covering c..c+1 and r..r+1, as in COCO annotations
-and in SVG: (0, 0) is the outer corner of the first pixel, its centre lies at (0.5, 0.5). The outline runs half-way
-between the centres of foreground and background pixels (marching squares), so corners of pixels are cut at 45 degrees.
+and in SVG: (0, 0) is the outer corner of the first pixel, its centre lies at (0.5, 0.5). The exact outline runs
+half-way between the centres of foreground and background pixels (marching squares), so corners of pixels are cut at 45
+degrees. A polygon holds the pixels whose centres lie inside it.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw
 
 from .._common.extras import missing
 from ..errors import InputError
-from .rle import BoolArray, foreground
+from ..families.base import Size
+from .rings import EXACT, FloatPoints, area_of, bridged, form_a_polygon, simplified
+from .rle import BoolArray, IntArray, foreground
 
-FloatPoints = npt.NDArray[np.float64]
+SMALLEST_SHARE, SMALLEST_AREA = 0.01, 10.0
+"""Defaults of main_polygons(): the share of the largest part, and pixels."""
+_CROSSINGS_AT_ONCE = 1 << 20
+"""Outlines are filled in bands of rows, so that polygons with many corners need little memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,15 +39,24 @@ class Polygon:
     exterior: FloatPoints
     holes: tuple[FloatPoints, ...] = ()
 
+    @property
+    def area(self) -> float:
+        """Area in pixels, without the holes."""
+        return area_of(self.exterior) - sum(map(area_of, self.holes))
 
-def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[list[float]]:
+
+Trace = Callable[[BoolArray, float], list[Polygon]]
+"""Turns a mask into polygons within a tolerance: trace_polygons(), or main_polygons() without the smallest parts."""
+
+
+def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = EXACT) -> list[list[float]]:
     """Turn a mask into COCO's ``segmentation``: one flat ring [x1, y1, x2, y2, ...] for each connected piece.
 
     COCO's polygons cannot have holes, so holes are filled. To keep them, use trace_polygons() or mask_to_rle().
 
     Args:
         mask: (H,W), foreground where not 0.
-        tolerance: maximum distance, in pixels, between ring and exact outline. Larger values give fewer points.
+        tolerance: see trace_polygons().
 
     Returns:
         Rings of at least three points, largest area first; empty for an empty mask.
@@ -53,8 +68,151 @@ def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[list[f
     return [polygon.exterior.ravel().tolist() for polygon in trace_polygons(mask, tolerance)]
 
 
-def trace_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[Polygon]:
-    """Turn a mask into polygons with holes. Arguments, order and errors are those of mask_to_polygons()."""
+def trace_polygons(mask: npt.ArrayLike, tolerance: float = EXACT) -> list[Polygon]:
+    """Turn a mask into polygons with holes.
+
+    With a tolerance of up to 0.5, which is the default, fill_polygons() turns the polygons into the mask again, pixel
+    for pixel. The rings of a polygon never cross themselves or each other.
+
+    Args:
+        mask: (H,W), foreground where not 0. Pieces that only meet at a corner are polygons of their own.
+        tolerance: maximum distance, in pixels, between rings and exact outline. Larger values give fewer points.
+
+    Returns:
+        Polygons whose rings have at least three points, largest exterior first; empty for an empty mask.
+
+    Raises:
+        InputError: the mask does not have two dimensions, or the tolerance is negative.
+        MissingDependencyError: contourpy is not installed.
+    """
+    return [_polygon(rings, tolerance) for rings in _exact_outlines(mask, tolerance)]
+
+
+def main_polygons(
+    mask: npt.ArrayLike,
+    tolerance: float = EXACT,
+    *,
+    smallest_share: float = SMALLEST_SHARE,
+    smallest_area: float = SMALLEST_AREA,
+) -> list[Polygon]:
+    """Turn a mask into polygons for a person who edits them: without specks and pinholes.
+
+    Args:
+        mask: see trace_polygons().
+        tolerance: see trace_polygons().
+        smallest_share: parts and holes that are smaller than this share of the largest part are left out, 0..1.
+        smallest_area: parts and holes that are smaller than this are left out, pixels.
+
+    Returns:
+        Polygons, largest exterior first. The first one is always there, however small it is; an empty mask has none.
+
+    Raises:
+        InputError: see trace_polygons().
+        MissingDependencyError: contourpy is not installed.
+    """
+    outlines = _exact_outlines(mask, tolerance)
+    # An exact outline cuts off an eighth of a pixel at each corner, and cuts off four more corners than it fills.
+    areas = [[area_of(ring) + (-0.5 if number else 0.5) for number, ring in enumerate(rings)] for rings in outlines]
+    least = max(smallest_area, smallest_share * max((first - sum(holes) for first, *holes in areas), default=0))
+    kept = []
+    for place, (rings, (first, *holes)) in enumerate(zip(outlines, areas, strict=True)):
+        if place == 0 or first - sum(holes) >= least:
+            large = [hole for hole, area in zip(rings[1:], holes, strict=True) if area >= least]
+            kept.append(_polygon([rings[0], *large], tolerance))
+    return kept
+
+
+def joined_ring(polygons: Sequence[Polygon]) -> FloatPoints:
+    """Return polygons as one ring, for formats whose objects are one ring each, such as YOLO's.
+
+    Holes and further polygons are joined to the first one by bridges without a width: the ring goes there and comes
+    back the same way. So fill_polygons() makes the same mask of the ring as of the polygons.
+
+    Args:
+        polygons: at least one.
+
+    Returns:
+        (N,2) x, y in pixels.
+    """
+    first, *others = [ring for polygon in polygons for ring in (polygon.exterior, *polygon.holes)]
+    for ring in others:
+        first = bridged(first, ring)
+    return first
+
+
+def fill_polygons(polygons: Iterable[Polygon | npt.ArrayLike], size: Size) -> BoolArray:
+    """Return the pixels whose centres lie inside any of the polygons, as a mask, bool (H,W).
+
+    The inverse of trace_polygons() and, for masks without holes, of mask_to_polygons(). A centre that lies exactly on a
+    left or upper edge is inside, one on a right or lower edge is not, so polygons that share an edge share no pixel.
+    Where a ring crosses itself, the even-odd rule holds.
+
+    Args:
+        polygons: polygons with holes, or rings without: (N,2) x, y in pixels, or flat [x1, y1, x2, y2, ...].
+        size: width and height of the mask.
+
+    Raises:
+        InputError: a ring does not consist of pairs of finite numbers.
+    """
+    mask = np.zeros(size[::-1], np.bool_)
+    for polygon in polygons:
+        rings = (polygon.exterior, *polygon.holes) if isinstance(polygon, Polygon) else (_ring(polygon),)
+        for rows, columns, filled in _filled(rings, size):
+            mask[rows, columns] |= filled
+    return mask
+
+
+def _ring(points: npt.ArrayLike) -> FloatPoints:
+    try:
+        ring = np.asarray(points, np.float64).reshape(-1, 2)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError("a polygon must be pairs of numbers x, y") from error
+    if not np.isfinite(ring).all():
+        raise InputError("a polygon holds NaN or infinity")
+    return ring
+
+
+def _filled(rings: Sequence[FloatPoints], size: Size) -> Iterator[tuple[slice, slice, BoolArray]]:
+    """Yield the pixels inside rings by the even-odd rule, in bands of rows: the rows, the columns and the pixels."""
+    starts, ends = np.concatenate(rings), np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
+    if not len(starts):
+        return
+    upwards = starts[:, 1] > ends[:, 1]  # edges run down, so that an edge of two polygons is the same for both
+    starts[upwards], ends[upwards] = ends[upwards], starts[upwards]
+    sides = np.concatenate((starts[:, 0], ends[:, 0]))
+    left, right = (int(_first_centre(each, size[0])) for each in (sides.min(), sides.max()))
+    first, last = (_first_centre(each[:, 1], size[1]) for each in (starts, ends))
+    width, top, bottom = right - left, int(first.min()), int(last.max())
+    if not width:
+        return
+    step = max(1, _CROSSINGS_AT_ONCE // len(starts))
+    for begin in range(top, bottom, step):
+        end = min(begin + step, bottom)
+        upper, lower = np.clip(first, begin, end), np.clip(last, begin, end)
+        edges = np.repeat(np.arange(len(starts)), lower - upper)
+        rows = upper[edges] + np.arange(len(edges)) - np.searchsorted(edges, edges)
+        (x1, y1), (x2, y2) = starts[edges].T, ends[edges].T
+        x = x1 + (x2 - x1) * ((rows + 0.5 - y1) / (y2 - y1))
+        columns = np.clip(_first_centre(x, right) - left, 0, width)
+        # Pixels change sides at each crossing. Each row has an even number of them, so the next row begins outside.
+        changes = np.sort((rows - begin) * width + columns)
+        runs = np.diff(np.concatenate(([0], changes, [(end - begin) * width])))
+        filled = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(end - begin, width)
+        yield slice(begin, end), slice(left, right), filled
+
+
+def _first_centre(coordinates: npt.ArrayLike, end: int) -> IntArray:
+    """Return the first pixels whose centres lie at coordinates or beyond, 0..end."""
+    return np.asarray(np.clip(np.ceil(np.asarray(coordinates) - 0.5), 0, end), np.int64)
+
+
+def _exact_outlines(mask: npt.ArrayLike, tolerance: float) -> list[list[FloatPoints]]:
+    """Return the exact rings of each piece, the outer one first; the piece with the largest outer ring first.
+
+    Raises:
+        InputError: see trace_polygons().
+        MissingDependencyError: contourpy is not installed.
+    """
     pixels = foreground(mask)
     if not tolerance >= 0:
         raise InputError(f"the tolerance must be at least 0 pixels, not {tolerance}")
@@ -69,59 +227,19 @@ def trace_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[Polygon]
     # Padding closes the rings of masks that touch the border. Padded pixel i has its centre at i - 0.5 of the crop.
     padded = np.pad(pixels[top : rows[-1] + 1, left : columns[-1] + 1], 1).astype(np.float64)
     generator = contourpy.contour_generator(z=padded, fill_type=contourpy.FillType.OuterOffset)
-    origin = np.array([left - 0.5, top - 0.5])
-    polygons = []
-    for points, offsets in zip(*generator.filled(0.5, np.inf), strict=True):
-        rings = [_simplify(points[start : end - 1] + origin, tolerance) for start, end in itertools.pairwise(offsets)]
-        polygons.append(Polygon(rings[0], tuple(rings[1:])))
-    return sorted(polygons, key=lambda polygon: -_area(polygon.exterior))
+    corner = np.array([left - 1, top - 1])
+    outlines = [
+        [points[start : end - 1] + corner for start, end in itertools.pairwise(offsets)]
+        for points, offsets in zip(*generator.filled(0.5, np.inf), strict=True)
+    ]
+    return sorted(outlines, key=lambda rings: -area_of(rings[0]))
 
 
-def fill_polygon(ring: npt.ArrayLike, size: tuple[int, int]) -> BoolArray:
-    """Return the mask (H,W) of the pixels whose centres lie within a polygon, or on its outline.
-
-    Args:
-        ring: (N,2) x, y in pixels, see the top of this file.
-        size: width and height of the image.
-    """
-    canvas = Image.new("1", size)
-    corners = np.asarray(ring, np.float64).reshape(-1, 2) - 0.5  # Pillow counts from the centre of the first pixel
-    ImageDraw.Draw(canvas).polygon([(x, y) for x, y in corners.tolist()], fill=1)
-    return np.asarray(canvas, bool)
-
-
-def _area(ring: FloatPoints) -> float:
-    x, y = ring.T
-    return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
-
-
-def _simplify(ring: FloatPoints, tolerance: float) -> FloatPoints:
-    """Drop points of a ring that lie within the tolerance of the rest (Ramer-Douglas-Peucker algorithm)."""
-    far = int(np.argmax(((ring - ring[0]) ** 2).sum(axis=1)))
-    closed = np.concatenate((ring, ring[:1]))
-    keep = np.zeros(len(closed), np.bool_)
-    keep[[0, far]] = True
-    pending = [(0, far), (far, len(ring))]
-    while pending:
-        start, end = pending.pop()
-        if end - start < 2:
-            continue
-        distances = _distances(closed[start + 1 : end], closed[start], closed[end])
-        farthest = int(np.argmax(distances))
-        if distances[farthest] > max(tolerance, 1e-9):
-            middle = start + 1 + farthest
-            keep[middle] = True
-            pending += [(start, middle), (middle, end)]
-    simple: FloatPoints = ring[keep[:-1]]
-    if len(simple) >= 3:
-        return simple
-    return _simplify(ring, 0) if tolerance > 0 else ring  # a piece thinner than the tolerance keeps its exact ring
-
-
-def _distances(points: FloatPoints, start: FloatPoints, end: FloatPoints) -> FloatPoints:
-    """Return the distances of points (N,2) from the segment between start and end."""
-    along = end - start
-    length = max(float(along @ along), 1e-12)
-    position = np.clip((points - start) @ along / length, 0, 1)
-    offset = points - start - position[:, None] * along
-    return np.asarray(np.hypot(offset[:, 0], offset[:, 1]))
+def _polygon(rings: list[FloatPoints], tolerance: float) -> Polygon:
+    """Simplify exact rings, less than asked if they would cross otherwise; move the origin to the outer corner."""
+    simple = [simplified(ring, tolerance) for ring in rings]
+    while tolerance > EXACT and not form_a_polygon(simple):
+        tolerance = max(tolerance / 4, EXACT)
+        simple = [simplified(ring, tolerance) for ring in rings]
+    exterior, *holes = (ring + 0.5 for ring in simple)
+    return Polygon(exterior, tuple(holes))

@@ -7,9 +7,12 @@ local backend reads it, too (`openvino_session.py`), and cannot import this pack
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from .._common import strict_json
 from .._common.files import atomic_write
 from ..errors import RepositoryError
 from .hashes import sha256_of
@@ -64,7 +67,7 @@ def store_comparison(folder: Path, found: Comparison) -> None:
     kept = [one for one in _read(folder) if one.precision != found.precision and one.weights == found.weights]
     rows = [{**asdict(one), "passed": one.passed} for one in (*kept, found)]
     try:
-        atomic_write(folder / RECORD_NAME, (json.dumps(rows, indent=1) + "\n").encode())
+        atomic_write(folder / RECORD_NAME, (strict_json.dumps(rows, indent=1) + "\n").encode())
     except OSError as error:
         raise RepositoryError(f"{folder / RECORD_NAME} cannot be written: {error.strerror or error}") from error
 
@@ -87,7 +90,9 @@ def _read(folder: Path) -> list[Comparison]:
     """Return all results; none if the file is missing or damaged, because a comparison can be repeated."""
     try:
         rows = json.loads((folder / RECORD_NAME).read_text("utf-8"))
-        found = [Comparison(**{key: value for key, value in row.items() if key != "passed"}) for row in rows]
+        not_a_number: Any = math.nan  # JSON has null for it
+        plain = [{key: not_a_number if value is None else value for key, value in row.items()} for row in rows]
+        found = [Comparison(**{key: value for key, value in row.items() if key != "passed"}) for row in plain]
     except (OSError, ValueError, TypeError, AttributeError):
         return []
     return [one for one in found if one.precision in LIMITS]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from .._common import strict_json
 from ..masks import mask_to_box
 from ..masks.coco import corner_and_size
 from .scenes import generate_scene
@@ -34,5 +34,5 @@ def write_data_set(folder: Path, count: int, side: int, objects: int | None = No
             annotations.append({**entry, "bbox": corner_and_size(mask_to_box(mask))})
     categories = [{"id": 1, "name": "odd"}, {"id": 2, "name": "even"}]
     path = folder / "boxes.json"
-    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    path.write_text(strict_json.dumps({"images": images, "annotations": annotations, "categories": categories}))
     return path

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from .._common import strict_json
 from .._common.files import atomic_write
 from ..errors import ConfigurationError
 
@@ -64,7 +65,7 @@ def write_manifest(folder: Path, materials: list[Material]) -> None:
         OSError: the file cannot be written.
     """
     content = {"version": _VERSION, "materials": [asdict(material) for material in materials]}
-    atomic_write(folder / MANIFEST, json.dumps(content, indent=0).encode())
+    atomic_write(folder / MANIFEST, strict_json.dumps(content, indent=0).encode())
 
 
 def read_manifest(folder: Path) -> list[Material]:

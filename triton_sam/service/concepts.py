@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from .._common import strict_json
 from ..client.concepts import FoundInstances
 from ..concepts.instances import Instance
 from ..concepts.query import MASK_THRESHOLD, MAX_EXAMPLES, MAX_TEXTS, THRESHOLD, Query, check_query
@@ -231,7 +231,7 @@ def to_document(answer: FindAnswer, objects: list[dict[str, Any]], form: str) ->
     """Return the whole answer. ``objects`` are those of encode_instances()."""
     head = {"type": "FeatureCollection", "features": objects}
     document = head if form == GEOJSON else {**answer.model_dump(), "objects": objects}
-    return json.dumps(document, separators=(",", ":")).encode()
+    return strict_json.dumps(document, separators=(",", ":")).encode()
 
 
 def _bare(instance: Instance) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import io
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Literal
 
@@ -16,6 +16,7 @@ from ..annotate.records import ImageRecord
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS
 from ..errors import InputError
+from ..masks.polygons import main_polygons
 from ..masks.rle import rle_to_mask
 from ..masks.segment import Segment
 from .answers import MAX_MASK_PIXELS
@@ -125,7 +126,9 @@ class Export:
                 yield record
 
         with tempfile.TemporaryDirectory(prefix="triton-sam-export-") as folder:
-            writer.write(Path(folder), records, {number: name for name, number in numbers.items()})
+            categories = {number: name for name, number in numbers.items()}
+            for left in writer.write(Path(folder), records, categories, main_polygons):
+                raise InputError(f"{left.image}, {left.what}: {left.why}")
             return _zip(Path(folder))
 
 
@@ -148,9 +151,8 @@ def _record(number: int, image: ExportedImage, numbers: dict[str, int], check: C
     size = (image.width, image.height)
     item = ImageItem(number, image.name, Path(image.name))
     categories = [numbers[each.label] for each in image.objects]
-    record = ImageRecord.of(item, size, map(_segment, image.objects, [image] * len(image.objects)), categories)
-    named = zip(record.objects, image.objects, strict=True)
-    return replace(record, objects=tuple({**made, "name": given.name or given.label} for made, given in named))
+    segments = map(_segment, image.objects, [image] * len(image.objects))
+    return ImageRecord.of(item, size, segments, categories, names=[each.name or each.label for each in image.objects])
 
 
 def _segment(given: ExportedObject, image: ExportedImage) -> Segment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -10,6 +9,8 @@ import time
 import uuid
 from contextvars import ContextVar
 from typing import Any
+
+from .._common import strict_json
 
 LOGGER = logging.getLogger("triton_sam.service")
 
@@ -48,7 +49,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        return strict_json.dumps(entry, default=str)
 
 
 class TextFormatter(logging.Formatter):
@@ -83,4 +84,4 @@ def set_up(form: str = "json", level: int = logging.INFO) -> None:
 
 def _quoted(value: object) -> str:
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+    return text if _PLAIN.fullmatch(text) else strict_json.dumps(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -11,6 +10,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from .._common import strict_json
 from .._common.text import one_line
 from ..errors import (
     ImageError,
@@ -131,7 +131,7 @@ def response(problem: Problem, **extra: Any) -> Response:
     headers = {**(problem.headers or {}), "Cache-Control": "no-store"}
     form = error_form.get()
     if form is None:
-        return Response(json.dumps(body(problem, **extra)), problem.status, headers, MEDIA_TYPE)
+        return Response(strict_json.dumps(body(problem, **extra)), problem.status, headers, MEDIA_TYPE)
     content = form(problem)
     kind = PlainTextResponse if isinstance(content, str) else JSONResponse
     return kind(content, problem.status, headers)

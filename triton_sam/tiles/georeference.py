@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..masks.polygons import FloatPoints
+from ..masks.rings import FloatPoints
 
 
 @dataclass(frozen=True)

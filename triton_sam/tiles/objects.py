@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..masks import mask_to_box
-from ..masks.polygons import Polygon, trace_polygons
+from ..masks import formats, mask_to_box
+from ..masks.polygons import Polygon, Trace, main_polygons, trace_polygons
 from ..masks.rle import BoolArray
 from .georeference import Georeference
 from .pyramid import Region, Window
@@ -75,11 +75,12 @@ class LargeObject:
         result[np.ix_(in_rows, in_columns)] = self.mask[np.ix_(rows[in_rows], columns[in_columns])]
         return result
 
-    def polygons(self, tolerance: float = TOLERANCE) -> list[Polygon]:
+    def polygons(self, tolerance: float = TOLERANCE, *, trace: Trace = trace_polygons) -> list[Polygon]:
         """Return the outline in pixels of the whole image, with holes.
 
         Args:
             tolerance: maximum distance to the outline of the mask, in pixels of the mask.
+            trace: main_polygons() leaves out specks and pinholes.
 
         Raises:
             MissingDependencyError: contourpy is not installed.
@@ -87,20 +88,25 @@ class LargeObject:
         origin = np.array(self.region[:2], np.float64)
         return [
             Polygon(each.exterior * self.scale + origin, tuple(hole * self.scale + origin for hole in each.holes))
-            for each in trace_polygons(self.mask, tolerance)
+            for each in trace(self.mask, tolerance)
         ]
 
 
 def to_geojson(
-    objects: Iterable[LargeObject], georeference: Georeference | None = None, tolerance: float = TOLERANCE
+    objects: Iterable[LargeObject],
+    georeference: Georeference | None = None,
+    tolerance: float = TOLERANCE,
+    *,
+    trace: Trace = main_polygons,
 ) -> dict[str, Any]:
-    """Return objects as a FeatureCollection.
+    """Return objects as a FeatureCollection, which QuPath imports as annotations, and GIS programs as a layer.
 
     Args:
-        objects: the objects.
+        objects: the objects. Those with empty masks are left out.
         georeference: the place of the map. The coordinates are then those of its reference system, which the member
             ``crs`` names; without it, they are pixels of the whole image, y downwards.
         tolerance: see LargeObject.polygons().
+        trace: the same. By default, specks and pinholes are left out; trace_polygons() keeps them.
 
     Raises:
         MissingDependencyError: contourpy is not installed.
@@ -108,12 +114,19 @@ def to_geojson(
     document: dict[str, Any] = {"type": "FeatureCollection"}
     if georeference is not None and georeference.crs is not None:
         document["crs"] = georeference.crs
-    document["features"] = [to_feature(each, georeference, tolerance) for each in objects]
+    found = (each for each in objects if each.box is not None)
+    document["features"] = [to_feature(each, georeference, tolerance, trace=trace) for each in found]
     return document
 
 
 def to_feature(
-    each: LargeObject, georeference: Georeference | None = None, tolerance: float = TOLERANCE, **properties: Any
+    each: LargeObject,
+    georeference: Georeference | None = None,
+    tolerance: float = TOLERANCE,
+    *,
+    trace: Trace = main_polygons,
+    label: str = "",
+    **properties: Any,
 ) -> dict[str, Any]:
     """Return an object as a Feature of GeoJSON. See to_geojson().
 
@@ -121,6 +134,8 @@ def to_feature(
         each: the object.
         georeference: the place of the map.
         tolerance: see LargeObject.polygons().
+        trace: the same.
+        label: name of its class; "" for none.
         properties: further properties.
     """
 
@@ -128,12 +143,7 @@ def to_feature(
         placed: list[list[float]] = (points if georeference is None else georeference.to_map(points)).tolist()
         return [*placed, placed[0]]
 
-    polygons = each.polygons(tolerance)
-    return {
-        "type": "Feature",
-        "geometry": {
-            "type": "MultiPolygon",
-            "coordinates": [[ring(one) for one in (polygon.exterior, *polygon.holes)] for polygon in polygons],
-        },
-        "properties": {**properties, "score": round(each.score, 5), "area": round(each.area, 2)},
-    }
+    polygons = each.polygons(tolerance, trace=trace)
+    coordinates = [[ring(one) for one in (polygon.exterior, *polygon.holes)] for polygon in polygons]
+    known = {**properties, "score": round(each.score, 5), "area": round(each.area, 2)}
+    return formats.to_feature({"type": "MultiPolygon", "coordinates": coordinates}, label, known)

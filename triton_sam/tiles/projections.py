@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from ..errors import InputError
-from ..masks.polygons import FloatPoints
+from ..masks.rings import FloatPoints
 
 WGS84, WEB_MERCATOR = 4326, 3857
 _AXIS, _FLATTENING = 6378137.0, 1 / 298.257223563

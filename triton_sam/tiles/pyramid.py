@@ -12,7 +12,7 @@ from PIL import Image
 
 from ..errors import ConfigurationError, InputError
 from ..families.base import Size
-from ..masks.polygons import FloatPoints
+from ..masks.rings import FloatPoints
 from .georeference import Georeference
 
 Bytes = npt.NDArray[np.uint8]

@@ -16,6 +16,7 @@ from typing import Any
 
 from PIL import Image
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write, locked
 from ..errors import ConfigurationError, InferenceError
 from ..masks.compare import intersection_over_union
@@ -54,7 +55,7 @@ class TrackFolder:
         self.folder = folder
         self.formats = [_known(name) for name in dict.fromkeys(formats)]
         self._ids = sorted(object_ids)
-        self._parameters = json.loads(json.dumps(parameters))  # tuples become lists, as in a manifest that was read
+        self._parameters = json.loads(strict_json.dumps(parameters))  # tuples become lists, as in a manifest
         self._file = RecordFile(folder / RECORDS, len(self._ids))
         self._records: dict[int, tuple[MaskRecord, ...]] = {}
         for form in self.formats:
@@ -209,7 +210,7 @@ class TrackFolder:
 
     def _write_manifest(self, complete: bool) -> None:
         manifest = {"version": _VERSION, "complete": complete, "parameters": self._parameters}
-        atomic_write(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        atomic_write(self.folder / MANIFEST, strict_json.dumps(manifest, indent=1).encode())
 
     def _check_empty(self) -> None:
         """Check that no file of somebody else is in the way."""

@@ -6,7 +6,6 @@ written, because all formats of a whole video are made from them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from .._common import strict_json
 from .._common.files import atomic_write
 from ..families.base import Size
 from .coco_video import coco_video
@@ -79,7 +79,7 @@ def _png(masks: Mapping[int, ObjectMask]) -> bytes:
 def _coco(path: Path, video: TrackedVideo) -> None:
     records = (record for group in video.records.values() for record in group)
     document = coco_video(video.name, video.size, list(video.records), records)
-    atomic_write(path, json.dumps(document).encode())
+    atomic_write(path, strict_json.dumps(document).encode())
 
 
 def _overlay(path: Path, video: TrackedVideo) -> None:

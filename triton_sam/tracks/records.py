@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._common import strict_json
 from ..errors import InputError
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
 from ..masks.segment import mask_to_box
@@ -65,7 +66,7 @@ class MaskRecord:
             "box": self.box,
             "area": self.area,
         }
-        return json.dumps(row, separators=(",", ":")) + "\n"
+        return strict_json.dumps(row, separators=(",", ":")) + "\n"
 
     @classmethod
     def from_line(cls, line: str | bytes) -> MaskRecord:

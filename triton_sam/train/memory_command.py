@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._common import strict_json
 from .._common.extras import missing
 
 try:
@@ -160,5 +160,5 @@ def _say(line: str) -> None:
 
 def _save(trainer: MemoryTrainer, out: Path) -> None:
     trainer.save(out / "state.pt")
-    atomic_write(out / "curves.json", json.dumps(trainer.progress.history).encode())
+    atomic_write(out / "curves.json", strict_json.dumps(trainer.progress.history).encode())
     trainer.export(out / "sam2.1_hiera_micro.pt")

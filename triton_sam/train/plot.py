@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 
 _CURVES = (("click", "1 click"), ("click_best", "1 click, best of three"), ("click3", "3 clicks"), ("box", "box"))
@@ -25,7 +25,7 @@ def plot_history(history: Sequence[dict[str, float]], path: Path) -> None:
         OSError: a file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path.with_suffix(".json"), json.dumps(list(history)).encode())
+    atomic_write(path.with_suffix(".json"), strict_json.dumps(list(history)).encode())
     if len(history) < 2:
         return
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._common import strict_json
 from .._common.files import atomic_path
 from ..errors import CheckpointError, ConfigurationError
 
@@ -131,7 +132,7 @@ class Progress:
 
     def to_json(self) -> str:
         """Return the progress as text, for a saved state."""
-        return json.dumps(asdict(self))
+        return strict_json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Progress:

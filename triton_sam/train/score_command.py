@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .._common import strict_json
 from .._common.extras import missing
 
 try:
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shown = join([_first(part, share) for part in learned.values()])
         train_head(head, shown, options.epochs, options.rate, options.seed)
         results.append(_result(f"{share:.3g} of the answers", len(shown.tokens), head, measured))
-    atomic_write(options.out / "scores.json", json.dumps(results, indent=1).encode())
+    atomic_write(options.out / "scores.json", strict_json.dumps(results, indent=1).encode())
     export(options.init, head, options.out / "sam2.1_hiera_micro.pt")
     return 0
 

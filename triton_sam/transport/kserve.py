@@ -14,6 +14,7 @@ import numpy.typing as npt
 import urllib3
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
+from .._common import strict_json
 from ..errors import InputError
 from .failures import NO_TRITON
 from .protocols import Inputs, SharedTensor
@@ -93,7 +94,7 @@ class KServeClient:
         """Tell the server to load a model. ``config`` (JSON) replaces the config.pbtxt; None keeps it."""
         parameters = {} if config is None else {"parameters": {"config": config}}
         path = f"v2/repository/models/{quote(model, safe='')}/load"
-        with self._request("POST", path, [json.dumps(parameters).encode()], call) as answer:
+        with self._request("POST", path, [strict_json.dumps(parameters).encode()], call) as answer:
             answer.read()
 
     def model_config(self, model: str, call: Call) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class KServeClient:
 
     def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
         """Register a region of system shared memory with the server, which must be on this machine."""
-        content = json.dumps({"key": key, "offset": 0, "byte_size": size}).encode()
+        content = strict_json.dumps({"key": key, "offset": 0, "byte_size": size}).encode()
         path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/register"
         with self._request("POST", path, [content], call) as answer:
             answer.read()
@@ -168,7 +169,7 @@ def _request(inputs: Inputs, outputs: Sequence[str]) -> tuple[bytes, list[bytes 
             body += parts
         described.append({"name": name, "shape": array.shape, "datatype": kind, "parameters": parameters})
     wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
-    return json.dumps({"inputs": described, "outputs": wanted}).encode(), body
+    return strict_json.dumps({"inputs": described, "outputs": wanted}).encode(), body
 
 
 def _memory(array: npt.NDArray[Any]) -> memoryview:

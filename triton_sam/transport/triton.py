@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
+from .._common import strict_json
 from .._common.tracing import span
 from ..errors import ConfigurationError, ServerError
 from .base import Tensors
@@ -139,7 +139,7 @@ class Transport:
             ServerError: the model does not load (an earlier version stays loaded), or the server does not accept
                 requests to load models.
         """
-        text = None if config is None else json.dumps(config)
+        text = None if config is None else strict_json.dumps(config)
         self._call(lambda call: self._client.load_model(model, text, call), None, retries=0)
 
     def server_version(self) -> str:

@@ -177,3 +177,10 @@ def test_windows_waits_for_readers_of_the_old_file(tmp_path: Path, monkeypatch: 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_long_names_of_any_letters_are_written(tmp_path: Path) -> None:
+    """File systems take 255 bytes; the name of the temporary file beside it must not be longer."""
+    path = tmp_path / f"{'🐈' * 60}.geojson"
+    atomic_write(path, b"content")
+    assert path.read_bytes() == b"content"

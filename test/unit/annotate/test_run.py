@@ -1,14 +1,16 @@
 """Many images at once: shards, several servers, busy and lost servers, interruptions."""
 
+import errno
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.annotated import files_of
 
-from triton_sam.annotate import run
-from triton_sam.annotate.folder import RunFolder
+from triton_sam.annotate import folder, run
+from triton_sam.annotate.folder import Part, RunFolder
 from triton_sam.annotate.records import ImageRecord
 from triton_sam.annotate.sources import ImageItem
 from triton_sam.errors import (
@@ -190,6 +192,53 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     first = RunFolder(tmp_path / "out", {}, ITEMS)
     with first.opened(), pytest.raises(ConfigurationError, match="another process"):
         annotate(tmp_path / "out")
+
+
+def test_parts_and_the_run_that_joins_them_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The joining run removes temporary files, which a part that still writes would miss."""
+    monkeypatch.setattr(folder, "_SECONDS_FOR_PARTS", 0.01)
+    first, second, whole = (RunFolder(tmp_path / "out", {}, ITEMS) for _ in range(3))
+    with first.opened(Part(0, 2)), second.opened(Part(1, 2)):
+        temporary = tmp_path / "out/shards/.00000001.0123abcd.tmp.jsonl"
+        temporary.write_text("half a line")
+        with pytest.raises(ConfigurationError, match="the process with --part 0/2 still writes to"), whole.opened():
+            pass
+        with pytest.raises(ConfigurationError, match="another process"), whole.opened(Part(1, 2)):
+            pass
+        assert temporary.exists()
+    (tmp_path / "out/.annotate.lock.1-2").touch()  # a killed part left it
+    with whole.opened():
+        assert not temporary.exists()
+        with pytest.raises(ConfigurationError, match="another process"), first.opened(Part(0, 2)):
+            pass
+    with first.opened(Part(0, 2)):
+        pass
+    assert not list((tmp_path / "out").glob(".annotate.lock*"))
+
+
+def test_parts_that_begin_together_wait_for_each_other(tmp_path: Path) -> None:
+    def hold(index: int) -> None:
+        with RunFolder(tmp_path / "out", {}, ITEMS).opened(Part(index, 8)):
+            together.wait(30)
+
+    together = threading.Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(hold, range(8))) == [None] * 8
+
+
+def test_without_locks_temporary_files_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some network file systems have no locks, so nobody knows whose files they are."""
+    filelock = pytest.importorskip("filelock")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    annotate(tmp_path / "out", items=ITEMS[:4])
+    temporary = tmp_path / "out/shards/.00000001.0123abcd.tmp.jsonl"
+    temporary.write_text("half a line")
+    assert len(annotate(tmp_path / "out")) == 10
+    assert temporary.exists()
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

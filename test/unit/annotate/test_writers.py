@@ -1,4 +1,4 @@
-"""The files of each output format, read back by the libraries that people use."""
+"""The contents of the files of each output format. test_read_back.py reads hard masks back."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,7 @@ from support.rectangles import mask
 from triton_sam.annotate.records import ImageRecord
 from triton_sam.annotate.sources import ImageItem, Skipped
 from triton_sam.annotate.writers import WRITERS
-from triton_sam.errors import InputError
-from triton_sam.masks.segment import Segment
+from triton_sam.masks import Segment, fill_polygons, main_polygons
 
 SIZE = (40, 30)
 CATEGORIES = {3: "cat", 7: "dog: big"}
@@ -32,7 +31,7 @@ RECORDS = [record(5, "a/one.jpg", LARGE, SMALL, EMPTY), record(2, "two.png")]
 
 
 def write(name: str, folder: Path, records=RECORDS) -> Path:
-    WRITERS[name].write(folder, lambda: records, CATEGORIES)
+    WRITERS[name].write(folder, lambda: records, CATEGORIES, main_polygons)
     return folder
 
 
@@ -55,29 +54,30 @@ def test_coco_is_read_by_pycocotools(tmp_path: Path, capsys: pytest.CaptureFixtu
     data = coco.COCO(str(write("coco", tmp_path) / "coco.json"))
     assert [(each["id"], each["file_name"]) for each in data.dataset["images"]] == [(5, "a/one.jpg"), (2, "two.png")]
     assert [each["name"] for each in data.dataset["categories"]] == ["cat", "dog: big"]
-    large, small, empty = (data.annToMask(each).astype(bool) for each in data.dataset["annotations"])
-    for found, expected in ((large, LARGE), (small, SMALL), (empty, EMPTY)):
+    large, small = (data.annToMask(each).astype(bool) for each in data.dataset["annotations"])
+    for found, expected in ((large, LARGE), (small, SMALL)):
         np.testing.assert_array_equal(found, expected)
-    assert [each["area"] for each in data.dataset["annotations"]] == [400, 24, 0]
-    assert [each["bbox"] for each in data.dataset["annotations"]] == [[2, 3, 20, 20], [10, 10, 23, 14], [0, 0, 0, 0]]
+    assert [each["area"] for each in data.dataset["annotations"]] == [400, 24]
+    assert [each["bbox"] for each in data.dataset["annotations"]] == [[2, 3, 20, 20], [10, 10, 23, 14]]
 
 
 def test_coco_polygons_cover_the_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     coco = pytest.importorskip("pycocotools.coco")
     data = coco.COCO(str(write("coco-polygons", tmp_path) / "coco_polygons.json"))
-    large, small, empty = data.dataset["annotations"]
+    large, small = data.dataset["annotations"]
     for entry, expected in ((large, LARGE), (small, SMALL)):  # the outline may lie half a pixel beside the mask's
         assert (data.annToMask(entry).astype(bool) ^ expected).sum() <= 8
-    assert empty["segmentation"] == []
 
 
-def test_yolo_has_the_largest_polygon_in_fractions(tmp_path: Path) -> None:
+def test_yolo_has_one_ring_of_all_parts_in_fractions(tmp_path: Path) -> None:
     folder = write("yolo", tmp_path) / "yolo"
     lines = (folder / "labels/a/one.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["0", "1"]
     corners = np.array(lines[0].split()[1:], float).reshape(-1, 2) * SIZE
     assert corners.min(axis=0) == pytest.approx([2, 3], abs=0.6)
     assert corners.max(axis=0) == pytest.approx([22, 23], abs=0.6)
+    joined = np.array(lines[1].split()[1:], float).reshape(-1, 2) * SIZE
+    np.testing.assert_array_equal(fill_polygons([joined], SIZE), SMALL)
     assert (folder / "labels/two.txt").read_text() == ""
     yaml = pytest.importorskip("yaml")
     assert yaml.safe_load((folder / "data.yaml").read_text())["names"] == {0: "cat", 1: "dog: big"}
@@ -113,7 +113,9 @@ def test_geojson_has_a_feature_for_each_object(tmp_path: Path) -> None:
     ring = LARGE & ~mask((5, 6, 12, 15), size=SIZE[::-1])
     path = write("geojson", tmp_path, [record(1, "one.jpg", ring)]) / "geojson/one.geojson"
     (feature,) = json.loads(path.read_text())["features"]
-    assert feature["properties"] == {"category": "cat", "category_id": 3, "score": 0.75, "area": int(ring.sum())}
+    qupath = {"objectType": "annotation", "classification": {"name": "cat"}}
+    known = {"category": "cat", "category_id": 3, "score": 0.75, "area": int(ring.sum())}
+    assert feature["properties"] == {**qupath, **known}
     ((outer, inner),) = feature["geometry"]["coordinates"]
     assert feature["geometry"]["type"] == "MultiPolygon"
     assert outer[0] == outer[-1]
@@ -133,9 +135,11 @@ def test_davis_has_its_palette_and_no_more_objects_than_it_holds(tmp_path: Path)
         assert image.mode == "P"
         assert image.getpalette()[:9] == [0, 0, 0, 128, 0, 0, 0, 128, 0]
         np.testing.assert_array_equal(np.asarray(image), np.where(SMALL, 2, np.where(LARGE, 1, 0)))
-    many = ImageRecord.of(ImageItem(1, "x.png", Path("x.png")), SIZE, [Segment(SMALL, 0.5, None)] * 255, [3] * 255)
-    with pytest.raises(InputError, match="255 objects, and DAVIS holds 254"):
-        write("davis", tmp_path, [many])
+    scores = [0.5, 0.1, *[0.7] * 253]
+    segments = [Segment(SMALL if number else LARGE, score, None) for number, score in enumerate(scores)]
+    many = ImageRecord.of(ImageItem(1, "x.png", Path("x.png")), SIZE, segments, [3] * 255)
+    (left,) = WRITERS["davis"].write(tmp_path, lambda: [many], CATEGORIES, main_polygons)
+    assert (left.image, left.what) == ("x.png", "object 2")  # the one with the lowest score
 
 
 def test_parquet_has_a_row_for_each_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +149,6 @@ def test_parquet_has_a_row_for_each_object(tmp_path: Path, monkeypatch: pytest.M
     assert [(each["image_id"], each["file_name"], each["category"]) for each in rows] == [
         (5, "a/one.jpg", "cat"),
         (5, "a/one.jpg", "dog: big"),
-        (5, "a/one.jpg", "cat"),
     ]
     assert [rows[1][name] for name in ("x", "y", "box_width", "box_height", "area")] == [10, 10, 23, 14, 24]
     rle = {"size": [rows[1]["height"], rows[1]["width"]], "counts": rows[1]["counts"]}
@@ -158,12 +161,6 @@ def test_parquet_has_a_row_for_each_object(tmp_path: Path, monkeypatch: pytest.M
 def test_every_format_writes_a_run_without_objects(name: str, tmp_path: Path) -> None:
     write(name, tmp_path, [])
     write(name, tmp_path, [record(1, "one.jpg")])
-
-
-@pytest.mark.parametrize("name", ["yolo", "voc", "labelme", "geojson", "davis"])
-def test_two_images_never_share_a_file(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="same file one"):
-        write(name, tmp_path, [record(1, "one.jpg"), record(2, "one.png")])
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,6 @@ def summary(objects) -> list[tuple]:
         {},
         {"crop_n_layers": 1},
         {"use_m2m": True},
-        {"adaptive": True, "points_per_side": 8},
         {"min_mask_region_area": 5},
         {"multimask_output": False},
     ],

@@ -139,14 +139,65 @@ def test_a_dry_run_reports_and_writes_nothing(
         str(tmp_path / "out"),
         "--dry-run",
     ]
-    assert main(command) == 0
+    assert main(command) == 1  # nothing could be annotated
     printed = capsys.readouterr()
     lines = [json.loads(line) for line in printed.out.splitlines()]
     assert [each["image"] for each in lines] == ["000.png", "001.png", "gone.png", "gone.png"]
     assert lines[0]["error"] == "the file has 40 x 30 pixels, and the source says 99 x 30"
-    assert printed.err.strip() == "2 images, 0 prompts, 2 errors, 2 skipped"
+    said = printed.err.splitlines()
+    assert said == ["2 images, 0 prompts, 2 errors, 2 skipped", "triton-sam: error: nothing could be annotated"]
     assert not (tmp_path / "out").exists()
     assert not servers.requests
+
+
+def test_a_run_that_could_do_nothing_is_no_success(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong names, wrong prompts and damaged images, each alone; an image without prompts is a success."""
+    write_images(tmp_path / "in", 2)
+    (tmp_path / "in/bad.png").write_bytes(b"damaged")
+    nothing = {
+        "names": (["000.png", "gone.png"], [(2, BOX)]),
+        "prompts": (["000.png"], [(1, [500, 500, 3, 3])]),
+        "damaged": (["bad.png"], [(1, BOX)]),
+    }
+    for name, (images, boxes) in nothing.items():
+        (tmp_path / f"in/{name}.json").write_text(json.dumps(coco(images, boxes)))
+        assert annotate(tmp_path / f"in/{name}.json", tmp_path / name) == 1
+        said = capsys.readouterr().err
+        assert f"error: nothing could be annotated: {tmp_path / name / 'errors.jsonl'} and" in said
+        assert (tmp_path / name / "skipped.jsonl").read_text() + (tmp_path / name / "errors.jsonl").read_text()
+        assert documents(tmp_path / name)["annotations"] == []
+    for number, boxes in enumerate(([], [(1, BOX), (1, [500, 500, 3, 3])])):
+        (tmp_path / "in/some.json").write_text(json.dumps(coco(["000.png"], boxes)))
+        assert annotate(tmp_path / "in/some.json", tmp_path / f"some{number}") == 0
+    assert "error" not in capsys.readouterr().err
+
+
+def test_empty_masks_are_left_out_and_counted(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The masks of this client are the boxes without their fractions, so one below a pixel is empty."""
+    write_images(tmp_path, 1)
+    (tmp_path / "set.json").write_text(json.dumps(coco(["000.png"], [(1, BOX), (1, [7.2, 7.2, 0.5, 0.5])])))
+    command = ["annotate", str(tmp_path / "set.json"), "--with", "boxes", "--out", str(tmp_path / "out")]
+    assert main([*command, "--format", "coco", "coco-polygons", "geojson"]) == 0
+    assert "1 images, 1 objects, 0 errors, 1 skipped" in capsys.readouterr().err
+    (line,) = (tmp_path / "out/skipped.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"image": "000.png", "what": "annotation 2", "why": "its mask is empty"}
+    for name in ("coco", "coco_polygons"):
+        assert len(json.loads((tmp_path / f"out/{name}.json").read_text())["annotations"]) == 1
+
+
+def test_what_a_format_cannot_hold_is_listed(servers: FakeServers, tmp_path: Path) -> None:
+    write_images(tmp_path / "in", 1)
+    (tmp_path / "in/000.jpg").write_bytes((tmp_path / "in/000.png").read_bytes())
+    (tmp_path / "in/set.json").write_text(json.dumps(coco(["000.png", "000.jpg"])))
+    assert annotate(tmp_path / "in/set.json", tmp_path / "out", "--format", "coco", "yolo") == 0
+    (line,) = (tmp_path / "out/skipped.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert (found["image"], found["what"]) == ("000.jpg", "image in yolo")
+    assert len(documents(tmp_path / "out")["annotations"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,18 @@ def test_coco_files_are_readable(client, image, tmp_path, capsys):
     assert np.array_equal(read.annToMask(read.anns[2]), client.answer.objects[1].mask)
 
 
+def test_an_empty_mask_is_left_out_of_coco_and_counted(client, image, tmp_path, capsys):
+    client.answer = Found([rectangle(5, 5, 50, 40), rectangle(0, 0, 0, 0)])
+    target = tmp_path / "coco.json"
+    assert main(["everything", str(image), "--coco", str(target)]) == 0
+    assert f"{target}: 1 empty mask is left out" in capsys.readouterr().err
+    assert len(json.loads(target.read_text())["annotations"]) == 1
+
+
 def test_only_given_parameters_are_sent(client, image, capsys):
-    options = ["--points-per-side", "16", "--pred-iou-thresh", "0.5", "--adaptive", "--single-mask"]
+    options = ["--points-per-side", "16", "--pred-iou-thresh", "0.5", "--single-mask"]
     assert main(["everything", str(image), *options, "-q"]) == 0
-    assert client.asked[0][1] == Parameters(16, 0.5, adaptive=True, multimask_output=False)
+    assert client.asked[0][1] == Parameters(16, 0.5, multimask_output=False)
     assert client.asked[0][1].left_open == {"stability_score_thresh"}
 
 

@@ -76,6 +76,35 @@ def test_instances_become_files_with_labels(client, image: Path, tmp_path: Path,
     assert capsys.readouterr().out.splitlines()[1] == "bus 1: score 0.900, 90 pixels, box (5, 3, 20, 9)"
 
 
+@pytest.mark.parametrize("form", ["png", "cutout"])
+def test_standard_output_takes_exactly_one_file(client, image: Path, form: str, capfdbinary) -> None:
+    command = ["predict", str(image), "--text", "bus", "--out", "-", "--format", form]
+    assert main(command) == 1
+    assert b"--out - takes one file, not 3: name a file, or use --format coco" in capfdbinary.readouterr().err
+    client.finds = False
+    assert main(command) == 1
+    printed = capfdbinary.readouterr()
+    assert b"there is no mask to write to standard output: nothing was found" in printed.err
+    assert printed.out == b""
+
+
+@pytest.mark.parametrize(("form", "empty"), [("rle", []), ("coco", {"annotations": []}), ("geojson", {"features": []})])
+def test_nothing_is_a_document_too(client, image: Path, form: str, empty, capfdbinary) -> None:
+    client.finds = False
+    assert main(["predict", str(image), "--text", "bus", "--out", "-", "--format", form]) == 0
+    document = json.loads(capfdbinary.readouterr().out)
+    assert document == empty if form == "rle" else empty.items() <= document.items()
+
+
+def test_numbered_files_never_overwrite_an_image(client, tmp_path: Path, capsys) -> None:
+    image, out = tmp_path / "street_1.png", tmp_path / "street.png"
+    Image.new("RGB", (64, 48)).save(image)
+    before = image.read_bytes()
+    assert main(["predict", str(image), "--text", "bus", "--out", str(out)]) == 1
+    assert f"{image} is an image of this command" in capsys.readouterr().err
+    assert (image.read_bytes(), out.exists()) == (before, False)
+
+
 def test_examples_and_what_is_not_meant(client, image: Path, capsys) -> None:
     boxes = ["--example", "1,2,9,9", "--not-example", "20,20,30,30", "--threshold", "0.1"]
     assert main(["predict", str(image), *boxes, "--json"]) == 0

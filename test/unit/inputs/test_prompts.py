@@ -1,5 +1,7 @@
 """Prompts: the accepted forms, the tensors that they become, and the errors for all others."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from triton_sam.inputs.prompts import check_prompts
 
 SIZE = (640, 480)
 MASK = np.zeros((256, 256), np.float32)
+LOGITS = np.random.default_rng(0).normal(-2, 6, (256, 256)).astype(np.float32)
 
 
 def check(point_coords=None, point_labels=None, box=None, mask_input=None):
@@ -99,6 +102,51 @@ def test_a_mask_may_come_alone_or_with_points(shape):
     assert alone["point_coords"].shape == (1, 0, 2)
     np.testing.assert_array_equal(alone["has_mask_input"], [1])
     assert tensors([[1, 1]], [1], mask_input=np.zeros(shape))["point_coords"].shape == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        LOGITS > 0,
+        (LOGITS > 0).astype(np.uint8),
+        (LOGITS > 0).astype(np.uint8) * np.uint8(255),
+        (LOGITS > 0).astype(np.int64),
+        (LOGITS > 0).astype(np.float32),
+        (LOGITS > 0).tolist(),
+        np.ones((256, 256), bool),
+    ],
+    ids=["bool", "uint8", "255", "int64", "float32", "list", "everything"],
+)
+def test_a_mask_becomes_logits(drawn):
+    """As numbers near zero, a mask of 0 and 1 would say almost nothing."""
+    expected = np.where(np.array(drawn) > 0, 10, -10)
+    np.testing.assert_array_equal(tensors(mask_input=drawn)["mask_input"][0, 0], expected)
+    several = tensors(box=[[0, 0, 9, 9]] * 2, mask_input=np.stack([drawn, drawn])[:, None])
+    np.testing.assert_array_equal(several["mask_input"][1, 0], expected)
+
+
+def test_logits_stay_as_they_are():
+    weak = np.full((256, 256), 0.25)
+    weak[0, 0] = -0.25
+    for logits in (LOGITS, np.zeros((256, 256)), np.rint(LOGITS).astype(np.int64), weak, np.full((256, 256), 7.5)):
+        np.testing.assert_array_equal(tensors(mask_input=logits)["mask_input"][0, 0], np.float32(logits))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.zeros((256, 256), bool), "an empty mask"),
+        (np.zeros((256, 256), np.uint8), "an empty mask"),
+        (np.arange(65_536).reshape(256, 256).astype(np.uint8), "holds 0 to 255, which are not logits"),
+        (np.linspace(0, 1, 65_536).reshape(256, 256), "holds 0 to 1, which are not logits"),  # probabilities
+        (np.full((256, 256), 200.0), "holds 200 to 200"),
+        (-np.full((256, 256), 1e6), "holds -1e+06 to -1e+06"),
+    ],
+    ids=["nothing", "nothing in bytes", "grey", "probabilities", "a number", "far away"],
+)
+def test_what_cannot_be_logits_is_refused(values, words):
+    with pytest.raises(PromptError, match=re.escape(words)):
+        check(mask_input=values)
 
 
 def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number():

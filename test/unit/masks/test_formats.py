@@ -99,10 +99,18 @@ def test_a_file_of_one_mask_and_of_all() -> None:
         if not form.is_binary:
             json.loads(content)
     image = np.asarray(Image.open(io.BytesIO(FORMATS["png"].to_document(both))))
-    np.testing.assert_array_equal(np.unique(image), [0, 2])  # the second object lies over the first
+    np.testing.assert_array_equal(image, np.where(both[0].mask, 1, np.where(both[1].mask, 2, 0)))  # small ones win
     features = json.loads(FORMATS["geojson"].to_document(both))["features"]
     assert [feature["properties"]["candidate"] for feature in features] == [0, 0, 1]
     assert [len(feature["geometry"]["coordinates"]) for feature in features] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("count", "highest"), [(255, 255), (300, 300)])
+def test_a_label_image_of_many_objects(count, highest) -> None:
+    masks = np.eye(count, dtype=bool).reshape(count, 1, count)
+    content = FORMATS["png"].to_document([Segment(mask, 0.5, None, index) for index, mask in enumerate(masks)])
+    labels = np.asarray(Image.open(io.BytesIO(content)))
+    np.testing.assert_array_equal(labels, [np.arange(1, highest + 1)])
 
 
 def test_what_a_format_cannot_do_is_said() -> None:
@@ -110,5 +118,9 @@ def test_what_a_format_cannot_do_is_said() -> None:
         FORMATS["rle"].to_document([segment()])
     with pytest.raises(InputError, match="geojson cannot represent a single mask"):
         FORMATS["geojson"].to_json(segment())
+    with pytest.raises(InputError, match="there is no object"):
+        FORMATS["png"].to_document([])
+    with pytest.raises(InputError, match="65535 objects, not 70001"):
+        FORMATS["png"].to_document([segment(0), Segment(segment().mask, 0.5, None, 70_000)])
     with pytest.raises(InputError, match="no format 'svg' here: give one of rle, polygons, geojson, png"):
         segment().encode("svg")

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from triton_sam.errors import InputError, MissingDependencyError
+from triton_sam.errors import InputError
 from triton_sam.families import get_family
-from triton_sam.masks import Segment, best_of, intersection_over_union
+from triton_sam.masks import Segment, best_of
 from triton_sam.masks.drawing import PALETTE
-from triton_sam.masks.polygons import mask_to_polygons, trace_polygons
+from triton_sam.masks.polygons import mask_to_polygons
 from triton_sam.masks.resize import full_size_logits, resize_logits
 from triton_sam.masks.rle import mask_to_rle, rle_to_box, rle_to_mask
 from triton_sam.masks.segment import mask_to_box, mask_to_png
@@ -215,86 +215,6 @@ def test_png() -> None:
     pixels = np.asarray(image)
     assert set(np.unique(pixels)) == {0, 255}
     assert ((pixels == 255) == square()).all()
-
-
-def fill(polygons: list[list[float]], shape: tuple[int, int]) -> Mask:
-    """Rasterise by asking each pixel's centre (even-odd rule)."""
-    y, x = np.mgrid[: shape[0], : shape[1]] + 0.5
-    inside = np.zeros(shape, np.bool_)
-    for flat in polygons:
-        points = np.reshape(flat, (-1, 2))
-        for (x1, y1), (x2, y2) in zip(points, np.roll(points, -1, axis=0), strict=True):
-            if y1 != y2:
-                inside ^= ((y1 <= y) != (y2 <= y)) & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
-    return inside
-
-
-def test_polygons_cover_the_mask() -> None:
-    pytest.importorskip("contourpy")
-    y, x = np.mgrid[:60, :80]
-    disc = (x - 40) ** 2 + (y - 30) ** 2 < 500
-    for mask in (square(), disc, np.ones((3, 5), np.bool_), np.eye(1, dtype=np.bool_)):
-        (flat,) = mask_to_polygons(mask, tolerance=0)
-        assert (fill([flat], mask.shape) == mask).all()
-    (flat,) = mask_to_polygons(square(), tolerance=0)
-    points = np.reshape(flat, (-1, 2))
-    assert points.min(axis=0).tolist() == [20, 10]
-    assert points.max(axis=0).tolist() == [60, 30]
-    assert all(type(value) is float for value in flat)
-
-
-def test_polygon_tolerance_saves_points() -> None:
-    pytest.importorskip("contourpy")
-    y, x = np.mgrid[:400, :400]
-    disc = (x - 200) ** 2 + (y - 200) ** 2 < 150**2
-    (fine,), (coarse,) = mask_to_polygons(disc, 0), mask_to_polygons(disc, 1)
-    assert len(coarse) < len(fine) / 5
-    covered = fill([coarse], disc.shape)
-    assert intersection_over_union(covered, disc) > 0.98
-    segment = Segment(disc, 0.5, None)
-    assert segment.to_polygons(0) == [fine]
-    assert segment.to_polygons() == mask_to_polygons(disc) == mask_to_polygons(disc, 0.5) != [coarse]
-
-
-@pytest.mark.parametrize("tolerance", [0.5, 1, 100])
-def test_a_thin_mask_does_not_need_more_points_for_a_tolerance(tolerance: float) -> None:
-    pytest.importorskip("contourpy")
-    for strip in (np.ones((1, 1000), np.bool_), np.ones((1000, 1), np.bool_)):
-        (simple,), (exact,) = mask_to_polygons(strip, tolerance), mask_to_polygons(strip, 0)
-        assert 6 <= len(simple) <= len(exact) == 12
-
-
-def test_polygon_pieces_and_holes() -> None:
-    pytest.importorskip("contourpy")
-    mask = ring()
-    mask[19:21, 38:42] = True  # an island in the hole
-    mask[50, 70] = True
-    polygons = trace_polygons(mask)
-    assert [len(polygon.holes) for polygon in polygons] == [1, 0, 0]
-    exact = trace_polygons(mask, 0)
-    rings = [ring for polygon in exact for ring in (polygon.exterior, *polygon.holes)]
-    assert (fill([points.ravel().tolist() for points in rings], mask.shape) == mask).all()
-    assert len(mask_to_polygons(mask)) == 3
-    assert all(len(flat) >= 6 for flat in mask_to_polygons(mask, tolerance=100))
-    assert mask_to_polygons(np.zeros((4, 4))) == []
-
-
-def test_polygons_are_valid_for_coco() -> None:
-    pytest.importorskip("contourpy")
-    coco = pytest.importorskip("pycocotools.mask")
-    mask = square()
-    rle = coco.merge(coco.frPyObjects(mask_to_polygons(mask), *mask.shape))
-    decoded = coco.decode(rle).astype(np.bool_)
-    assert intersection_over_union(decoded, mask) > 0.97
-
-
-def test_polygons_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    for mask, tolerance in ((np.zeros(3), 1.0), (square(), -1.0), (square(), float("nan"))):
-        with pytest.raises(InputError):
-            mask_to_polygons(mask, tolerance)
-    monkeypatch.setitem(sys.modules, "contourpy", None)
-    with pytest.raises(MissingDependencyError, match="pip install"):
-        mask_to_polygons(square())
 
 
 def test_segment(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,7 +68,12 @@ def test_detections_of_supervision(segment):
     assert found.xyxy.tolist() == [[30, 10, 50, 20]]
     assert (found.confidence.tolist(), found.class_id.tolist()) == ([0.75], [0])
     assert (found.data["object_index"].tolist(), found.data["candidate"].tolist()) == ([2], [1])
+    assert found["class_name"].tolist() == ["object"]
     np.testing.assert_array_equal(found.mask[0], segment.mask)
+    named = [replace(segment, label=label) for label in ("bus", "cat", "bus", "")]
+    several = to_supervision(named)
+    assert several["class_name"].tolist() == ["bus", "cat", "bus", "object"]
+    assert several.class_id.tolist() == [0, 1, 0, 2]
     assert len(to_supervision([empty])) == 0
     assert len(segment.to_supervision()) == 1
 

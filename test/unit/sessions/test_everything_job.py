@@ -107,18 +107,27 @@ def test_images_of_odd_sizes_have_an_answer(session, size, more) -> None:
     assert all(each["segmentation"]["size"] == [*size[::-1]] for each in objects)
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_an_image_without_objects_has_an_empty_answer(session, models, adaptive) -> None:
-    """The decoder finds nothing under any point."""
+@pytest.mark.parametrize("more", [{}, {"adaptive": False}, {"adaptive": True}], ids=["", "earlier", "adaptive"])
+def test_an_image_without_objects_has_an_empty_answer(session, models, more) -> None:
+    """The decoder finds nothing under any point. Earlier clients send `adaptive`, which makes no difference."""
     decode = models.decode
     models.decode = lambda *arguments: {name: 0 * array - 9 for name, array in decode(*arguments).items()}
-    reply = session.find_everything(request(points_per_side=4, adaptive=adaptive), lambda: False)
+    reply = session.find_everything(request(points_per_side=4, **more), lambda: False)
     answer = json.loads(reply.tensors["result_json"][0])
     assert answer["objects"] == []
-    tried = answer["decodes"]
-    assert 4 <= tried < 16 if adaptive else tried == 16
-    assert answer["candidates"] == 3 * tried
-    assert answer["reason"] == f"Of {3 * tried} masks, pred_iou_thresh dropped {3 * tried}: try lower thresholds."
+    assert (answer["decodes"], answer["candidates"]) == (16, 48)
+    assert answer["reason"] == "Of 48 masks, pred_iou_thresh dropped 48: try lower thresholds."
+
+
+def test_empty_masks_are_stable_to_no_degree(session, models) -> None:
+    """Nothing of nothing is 0.0, and not NaN, which is not JSON."""
+    decode = models.decode
+    models.decode = lambda *arguments: {
+        name: np.full_like(array, 0.9 if array.ndim == 2 else -9) for name, array in decode(*arguments).items()
+    }
+    reply = session.find_everything(request(points_per_side=1, **ALL), lambda: False)
+    objects = json.loads(reply.tensors["result_json"][0], parse_constant=pytest.fail)["objects"]
+    assert {(each["area"], each["stability_score"]) for each in objects} == {(0, 0.0)}
 
 
 def test_layers_without_points_are_skipped(session, models) -> None:

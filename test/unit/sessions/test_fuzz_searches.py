@@ -26,7 +26,7 @@ PARAMETERS = [each.name for each in fields(Parameters)]
 def parameters(rng):
     """Return parameters of a small search, of which some may be wrong."""
     right = {"points_per_side": rng.randrange(1, 4), "pred_iou_thresh": 0, "stability_score_thresh": 0}
-    right |= rng.choice([{}, {}, {"crop_n_layers": 1}, {"use_m2m": True}, {"adaptive": True}])
+    right |= rng.choice([{}, {}, {"crop_n_layers": 1}, {"use_m2m": True}])
     if rng.random() < 0.3:
         cleanup = {name: rng.choice([0, 1, True, 5]) for name in rng.sample([*Cleanup.__dataclass_fields__], 2)}
         right["cleanup"] = spoil(rng, cleanup, [*Cleanup.__dataclass_fields__])

@@ -170,7 +170,7 @@ def test_geojson_in_pixels_and_on_a_map() -> None:
     xs, ys = np.array(ring).T
     assert (xs.min(), xs.max(), ys.min(), ys.max()) == (1020, 1040, 2010, 2030)
     assert ring[0] == ring[-1]
-    assert plain["features"][0]["properties"] == {"score": 0.75, "area": 400.0}
+    assert plain["features"][0]["properties"] == {"objectType": "annotation", "score": 0.75, "area": 400.0}
     placed = to_geojson([large], Georeference((0.5, 0, 100, 0, -0.5, 200), 32633))
     assert json.dumps(placed)
     assert placed["crs"]["properties"]["name"].endswith("32633")

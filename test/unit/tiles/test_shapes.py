@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.masks import trace_polygons
 from triton_sam.tiles.blocks import Blocks
 from triton_sam.tiles.georeference import Georeference
 from triton_sam.tiles.joining import Joiner, Placed
@@ -95,7 +96,8 @@ def test_outlines_have_holes_in_pixels_of_the_image(ring: LargeObject) -> None:
 
 def test_geojson_has_the_members_of_the_standard(ring: LargeObject) -> None:
     """RFC 7946, sections 3.1.7, 3.2 and 3.3."""
-    document = to_geojson([ring])
+    document = to_geojson([ring], trace=trace_polygons)
+    assert [len(each) for each in to_geojson([ring])["features"][0]["geometry"]["coordinates"]] == [1]  # no pinhole
     assert set(document) == {"type", "features"}
     assert document["type"] == "FeatureCollection"
     (feature,) = document["features"]
@@ -104,7 +106,9 @@ def test_geojson_has_the_members_of_the_standard(ring: LargeObject) -> None:
     ((exterior, hole),) = feature["geometry"]["coordinates"]
     assert exterior[0] == exterior[-1]
     assert hole[0] == hole[-1]
-    assert feature["properties"] == {"score": 0.12346, "area": 192.0}
+    assert feature["properties"] == {"objectType": "annotation", "score": 0.12346, "area": 192.0}  # for QuPath
+    empty = LargeObject(np.zeros_like(ring.mask), (0, 0, 10, 10), 0.5)
+    assert to_geojson([empty])["features"] == []
     third = LargeObject(ring.mask, (0, 0, 10, 10), 0.5)
     assert to_geojson([third])["features"][0]["properties"]["area"] == 50.0
     odd = LargeObject(ring.mask[:7, :7], (0, 0, 10, 10), 0.5)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._common import strict_json
 from ...errors import InferenceError
 from ...families.base import Family, FloatArray, Size
 from ...masks.formats import FORMATS
@@ -181,7 +182,7 @@ class VideoModel:
 def _inputs(operation: str, session: str | None, arguments: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
     inputs: dict[str, npt.NDArray[Any]] = {
         wire.OPERATION: _texts(operation.encode()),
-        wire.ARGUMENTS: _texts(json.dumps(arguments).encode()),
+        wire.ARGUMENTS: _texts(strict_json.dumps(arguments).encode()),
     }
     if session is not None:
         inputs[wire.SESSION_ID] = _texts(session.encode())

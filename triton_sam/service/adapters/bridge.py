@@ -17,6 +17,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.responses import Response
 
+from ..._common import strict_json
 from ...concepts.instances import Instance
 from ...families.base import FloatArray, Size
 from ...masks.rle import rle_to_mask
@@ -326,7 +327,7 @@ class Bridge:
 
 def json_answer(content: Any, status: int = 200) -> Response:
     """Return an answer of JSON, from objects that are JSON already."""
-    return Response(json.dumps(content, separators=(",", ":")), status, media_type=JSON)
+    return Response(strict_json.dumps(content, separators=(",", ":")), status, media_type=JSON)
 
 
 def _segment(number: int, found: Mapping[str, Any]) -> Segment:

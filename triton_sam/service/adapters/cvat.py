@@ -5,7 +5,6 @@ CVAT needs no change but the host and port of nuclio, and the way "dashboard" to
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import Field
 
+from ..._common import strict_json
 from ...masks.polygons import mask_to_polygons
 from ...masks.segment import Segment
 from ..adapter import Adapter, basic_password
@@ -126,7 +126,7 @@ def functions_of(pair: Pair, words: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 def _spec(labels: Sequence[str]) -> dict[str, str]:
     known = [{"id": number, "name": name, "type": "mask", "attributes": []} for number, name in enumerate(labels, 1)]
-    return {"spec": json.dumps(known)}
+    return {"spec": strict_json.dumps(known)}
 
 
 def detection(segment: Segment, label: str = LABEL) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from ...families.base import Size
-from ...masks.polygons import fill_polygon, mask_to_polygons
+from ...masks.polygons import fill_polygons, mask_to_polygons
 from ...masks.rle import BoolArray
 from ...tracks.records import MaskRecord
 from ..engine import Pair
@@ -157,7 +157,7 @@ def drawn_of(shape: Typed, size: Size) -> Drawn:
         return Drawn(points=Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"])
     if shape.type == "polygon" and len(pairs) >= 3:
         inside = Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"]
-        return Drawn(mask=_filled(fill_polygon(inside, size), shape.type))
+        return Drawn(mask=_filled(fill_polygons([inside], size), shape.type))
     raise Problem(422, f"{len(points)} numbers do not make a {shape.type}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from fastapi import Response
 from PIL import Image
 
+from ..._common import strict_json
 from ...families.base import Size
 from ...masks.formats import multi_polygon
 from ...masks.segment import Segment
@@ -122,7 +122,7 @@ def _detections(found: Found) -> Response:
 
 
 def _json(document: Any) -> Response:
-    return Response(json.dumps(document, separators=(",", ":")), media_type=JSON)
+    return Response(strict_json.dumps(document, separators=(",", ":")), media_type=JSON)
 
 
 def _file(content: bytes, media_type: str, name: str) -> Response:

@@ -17,8 +17,8 @@ from ..._common.values import is_finite_number
 from ...annotate.prompts import mask_logits
 from ...concepts.query import MAX_TEXTS
 from ...families.base import Family, Size
-from ...masks.drawing import fill_polygons
 from ...masks.parts import find_parts, innermost_points
+from ...masks.polygons import fill_polygons
 from ...masks.rle import BoolArray
 from ...masks.segment import mask_to_box
 from ..problems import Problem

@@ -6,7 +6,6 @@ Reference: app/api/video.py of X-AnyLabeling-Server, read as a contract.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from starlette.responses import StreamingResponse
 
+from ..._common import strict_json
 from ...errors import SamError
 from ..logs import LOGGER
 from ..problems import Problem
@@ -106,7 +106,7 @@ async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) ->
 
 
 def _event(members: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(members, separators=(',', ':'))}\n\n".encode()
+    return f"data: {strict_json.dumps(members, separators=(',', ':'))}\n\n".encode()
 
 
 def _success(data: dict[str, Any]) -> Response:

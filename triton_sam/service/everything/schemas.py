@@ -65,11 +65,6 @@ class EverythingRequest(Strict):
     multimask_output: bool | None = Field(
         default=None, description="Whether each point gives all candidates (three, or one with SAM-HQ)."
     )
-    adaptive: bool | None = Field(
-        default=None,
-        description="Whether to search a coarse grid first, and then only where neighbours disagree. Faster, but not "
-        "equal to Meta's generators.",
-    )
     cleanup: CleanupRequest | None = Field(default=None, description="How to clean the masks. Default: not at all.")
     model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
     session_id: str | None = Field(

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+from ..._common import strict_json
 from ...errors import SamError
 from ...masks.formats import TOLERANCE
 from ...masks.rle import rle_to_mask
@@ -82,7 +83,7 @@ class Search:
             each = await self.events.get()
             data = json.loads(each.data)
             if each.name == "objects":
-                found |= {one["id"]: json.dumps(one, separators=(",", ":")).encode() for one in data["objects"]}
+                found |= {one["id"]: strict_json.dumps(one, separators=(",", ":")).encode() for one in data["objects"]}
                 for gone in data["removed"]:
                     found.pop(gone, None)
             elif each.name == "done":

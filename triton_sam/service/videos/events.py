@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
+
+from ..._common import strict_json
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -40,7 +41,7 @@ class Event:
 
 def event(name: str, **members: Any) -> Event:
     """Return an event whose data is a JSON object."""
-    return Event(name, json.dumps(members, separators=(",", ":")))
+    return Event(name, strict_json.dumps(members, separators=(",", ":")))
 
 
 async def stream(events: asyncio.Queue[Event]) -> AsyncIterator[bytes]:

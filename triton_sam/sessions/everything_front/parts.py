@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
 
+from ..._common import strict_json
 from ...errors import InputError
 from ...wire import contract
 from ..image.everything import read_object
@@ -38,4 +38,4 @@ def cut(tensors: Mapping[str, npt.NDArray[Any]]) -> tuple[bytes, list[bytes]]:
     if type(step) is not int or not 1 <= step <= contract.MAX_OBJECTS:
         raise InputError(f"{contract.POINTS_PER_ANSWER} must be a whole number within 1..{contract.MAX_OBJECTS}")
     starts = range(0, len(points), step)
-    return image_id, [json.dumps({**given, "points": points[start : start + step]}).encode() for start in starts]
+    return image_id, [strict_json.dumps({**given, "points": points[start : start + step]}).encode() for start in starts]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ..._common import strict_json
 from ..._common.text import one_line
 from ...masks.formats import find_format
 from ...masks.segment import Segment
@@ -84,4 +84,4 @@ def _mask(segment: Segment, request: SessionRequest) -> dict[str, Any]:
 
 
 def _result(result: Mapping[str, Any]) -> Tensors:
-    return {contract.RESULT_JSON: np.array([json.dumps(result).encode()], np.object_)}
+    return {contract.RESULT_JSON: np.array([strict_json.dumps(result).encode()], np.object_)}

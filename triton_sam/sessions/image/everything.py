@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from ..._common import strict_json
 from ...errors import ConfigurationError, InputError
 from ...everything.filters import crop_boxes
 from ...everything.parameters import Parameters, parameters_of
@@ -128,6 +129,7 @@ def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) 
         if not isinstance(given["cleanup"], dict):
             raise InputError('cleanup must be an object such as {"max_hole_area": 10}')
         given["cleanup"] = Cleanup.from_json(given["cleanup"])
+    given.pop("adaptive", None)  # earlier clients send it with every search; all points are tried now
     try:
         return parameters_of(family, {**thresholds, **given})
     except ConfigurationError as error:
@@ -197,7 +199,7 @@ def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:
         "dropped": found.dropped,
         "reason": None if found.masks else found.reason,
     }
-    return {contract.RESULT_JSON: np.array([json.dumps(result).encode()], np.object_)}
+    return {contract.RESULT_JSON: np.array([strict_json.dumps(result).encode()], np.object_)}
 
 
 def _record(found: FoundMask) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..._common import strict_json
 from ...families.base import Family, Size
 from ...masks.formats import find_format
 from ...masks.resize import full_size_logits
@@ -22,7 +22,7 @@ NO_OBJECT = -1024.0
 
 def write_result(result: Mapping[str, Any]) -> Tensors:
     """Return the output ``result``, one JSON object."""
-    return {video.RESULT: np.array([json.dumps(result).encode()], np.object_)}
+    return {video.RESULT: np.array([strict_json.dumps(result).encode()], np.object_)}
 
 
 def write_rows(rows: Sequence[Row], output_format: str, family: Family, size: Size) -> Tensors:

@@ -1,0 +1,340 @@
+"""What every writer writes, other programs read: each file is read back by the reader of its format, for hard masks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from support.rectangles import mask
+
+pytest.importorskip("contourpy")
+shapely = pytest.importorskip("shapely")
+
+from triton_sam.annotate.large_results import LargeResult  # noqa: E402
+from triton_sam.annotate.large_writers import LARGE_WRITERS  # noqa: E402
+from triton_sam.annotate.records import ImageRecord  # noqa: E402
+from triton_sam.annotate.sources import ImageItem, Skipped  # noqa: E402
+from triton_sam.annotate.writers import WRITERS  # noqa: E402
+from triton_sam.masks import Segment, fill_polygons, rle_to_mask, trace_polygons  # noqa: E402
+from triton_sam.tiles import LargeObject  # noqa: E402
+
+Mask = npt.NDArray[np.bool_]
+
+SIZE = WIDTH, HEIGHT = 64, 48
+CATEGORIES = {3: "cat", 7: 'dog: "big"\x01\nline', 9: "é"}
+WHOLE = np.ones((HEIGHT, WIDTH), bool)
+HOLES = mask((4, 4, 40, 40), size=SIZE[::-1]) & ~mask((8, 8, 20, 20), (24, 24, 36, 36), size=SIZE[::-1])
+ISLAND = HOLES | mask((12, 12, 16, 16), size=SIZE[::-1])
+PARTS = mask((1, 1, 9, 9), (20, 5, 31, 12), (50, 40, 64, 48), size=SIZE[::-1])
+DIAGONAL = np.eye(HEIGHT, WIDTH, dtype=bool)
+PIXEL, CORNER = mask((30, 20, 31, 21), size=SIZE[::-1]), mask((63, 47, 64, 48), size=SIZE[::-1])
+EMPTY = ~WHOLE
+SQUARES = [mask((x, y, x + 2, y + 2), size=SIZE[::-1]) for y in range(0, 45, 3) for x in range(0, 60, 3)]
+"""300 objects."""
+CASES: dict[str, list[Mask]] = {
+    "no object": [],
+    "an empty mask": [PIXEL, EMPTY, PARTS],
+    "one pixel": [PIXEL, CORNER],
+    "holes": [HOLES, ISLAND],
+    "parts": [PARTS, DIAGONAL],
+    "the whole image": [WHOLE, WHOLE],
+    "300 objects": SQUARES,
+}
+assert len(SQUARES) == 300
+
+
+def record_of(masks: list[Mask], name: str = "in/a b.png") -> ImageRecord:
+    segments = [Segment(each, 0.9 - number / 1000, None) for number, each in enumerate(masks)]
+    return ImageRecord.of(ImageItem(5, name, Path(name)), SIZE, segments, [(3, 7, 9)[n % 3] for n in range(len(masks))])
+
+
+def strict(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+
+
+def filled(shape) -> Mask:
+    assert shape.is_valid
+    assert not shape.is_empty
+    parts = shape.geoms if shape.geom_type == "MultiPolygon" else [shape]
+    area = EMPTY.copy()
+    for part in parts:
+        inside = fill_polygons([part.exterior.coords[:-1]], SIZE)
+        area |= inside & ~fill_polygons([hole.coords[:-1] for hole in part.interiors], SIZE)
+    return area
+
+
+# Readers: each returns the masks of the objects, in their order, and checks what its program checks.
+
+
+def read_coco(folder: Path, name: str = "coco.json") -> list[Mask]:
+    coco = pytest.importorskip("pycocotools.coco")
+    strict(folder / name)
+    data = coco.COCO(str(folder / name))
+    found = data.loadRes([each for each in data.dataset["annotations"] if "score" in each]) if data.anns else data
+    for each in found.dataset.get("annotations", []):
+        assert each["area"] > 0
+        assert min(each["bbox"][2:]) > 0  # torchvision refuses other boxes
+    return [data.annToMask(each).astype(bool) for each in data.dataset["annotations"]]
+
+
+def read_coco_polygons(folder: Path) -> list[Mask]:
+    found = read_coco(folder, "coco_polygons.json")
+    for each, painted in zip(strict(folder / "coco_polygons.json")["annotations"], found, strict=True):
+        assert all(len(ring) >= 6 for ring in each["segmentation"])
+        assert painted.any()  # pycocotools paints in its own way; below, we read the same rings by their centres
+    annotations = strict(folder / "coco_polygons.json")["annotations"]
+    return [fill_polygons(each["segmentation"], SIZE) for each in annotations]
+
+
+def read_yolo(folder: Path) -> list[Mask]:
+    """The rules of https://docs.ultralytics.com/datasets/segment/, and those of its loader for one label file."""
+    yaml = pytest.importorskip("yaml")
+    described = yaml.safe_load((folder / "yolo/data.yaml").read_text())
+    assert {"train", "val"} <= described.keys()
+    assert list(described["names"]) == list(range(len(CATEGORIES)))
+    found = []
+    for line in (folder / "yolo/labels/in/a b.txt").read_text().splitlines():
+        number, *values = map(float, line.split())
+        assert number in described["names"]
+        assert len(values) >= 6  # with fewer in all lines of a file, they would be boxes
+        assert len(values) % 2 == 0
+        assert 0 <= min(values) <= max(values) <= 1
+        found.append(fill_polygons([np.reshape(values, (-1, 2)) * SIZE], SIZE))
+    return found
+
+
+def read_voc(folder: Path) -> list[Mask]:
+    root = ElementTree.fromstring((folder / "voc/Annotations/in/a b.xml").read_bytes())
+    listed = root.findall("object")
+    assert len((folder / "voc/classes.txt").read_text().splitlines()) == len(CATEGORIES)
+    with Image.open(folder / "voc/SegmentationObject/in/a b.png") as objects:
+        assert (objects.mode, objects.size) == ("P", SIZE)
+        numbers = np.asarray(objects)
+    with Image.open(folder / "voc/SegmentationClass/in/a b.png") as classes:
+        assert classes.mode == "P"
+        assert np.asarray(classes).max(initial=0) <= len(CATEGORIES)
+    assert numbers.max() <= 254  # 255 means "unknown"
+    for each in listed:
+        x1, y1, x2, y2 = (int(each.find("bndbox").findtext(side)) for side in ("xmin", "ymin", "xmax", "ymax"))
+        assert 1 <= x1 <= x2 <= WIDTH
+        assert 1 <= y1 <= y2 <= HEIGHT
+    return [numbers == number for number in range(1, len(listed) + 1)]
+
+
+def read_labelme(folder: Path) -> list[Mask]:
+    """The checks of labelme/_label_file.py, 6.3."""
+    document = strict(folder / "labelme/in/a b.json")
+    assert (document["imagePath"], document["imageData"]) == ("a b.png", None)
+    assert (document["imageWidth"], document["imageHeight"], document["flags"]) == (*SIZE, {})
+    masks: dict[int, Mask] = {}
+    for shape in document["shapes"]:
+        assert isinstance(shape["label"], str)
+        assert (shape["shape_type"], shape["flags"], shape["description"], shape["mask"]) == ("polygon", {}, "", None)
+        assert len(shape["points"]) >= 3
+        assert all(type(value) is float for point in shape["points"] for value in point)
+        before = masks.get(shape["group_id"], EMPTY)
+        masks[shape["group_id"]] = before | fill_polygons([shape["points"]], SIZE)
+    assert list(masks) == list(range(1, len(masks) + 1))
+    return list(masks.values())
+
+
+def read_geojson(folder: Path) -> list[Mask]:
+    path = folder / "geojson/in/a b.geojson"
+    features = strict(path)["features"]
+    for each in features:  # QuPath: without these, objects have no class
+        assert each["properties"]["objectType"] == "annotation"
+        assert each["properties"]["classification"] == {"name": each["properties"]["category"]}
+        assert each["properties"]["classification"]["name"] in CATEGORIES.values()
+    if features:
+        raw = pytest.importorskip("pyogrio.raw")
+        assert len(raw.read(path)[2]) == len(features)
+    return [filled(shapely.from_geojson(json.dumps(each["geometry"]))) for each in features]
+
+
+def read_gpkg(folder: Path) -> list[Mask]:
+    raw = pytest.importorskip("pyogrio.raw")
+    meta, _, geometries, values = raw.read(folder / "gpkg/in/a b.gpkg", layer="objects")
+    assert list(meta["fields"]) == ["category", "category_id", "score", "area"]
+    assert set(values[1]) <= set(CATEGORIES)
+    return [filled(shapely.from_wkb(each)) for each in geometries]
+
+
+def read_labels(folder: Path, name: str = "labels/in/a b.png.png") -> list[Mask]:
+    with Image.open(folder / name) as image:
+        numbers = np.asarray(image)
+    return [numbers == number for number in range(1, numbers.max(initial=0) + 1)]
+
+
+def read_davis(folder: Path) -> list[Mask]:
+    with Image.open(folder / "davis/Annotations/in/a b.png") as image:
+        assert image.mode == "P"
+    return read_labels(folder, "davis/Annotations/in/a b.png")
+
+
+def read_parquet(folder: Path) -> list[Mask]:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = parquet.read_table(folder / "objects.parquet").to_pylist()
+    return [rle_to_mask({"size": [row["height"], row["width"]], "counts": row["counts"]}) for row in rows]
+
+
+def exact(masks: list[Mask]) -> list[Mask]:
+    return masks
+
+
+def without_holes(masks: list[Mask]) -> list[Mask]:
+    ndimage = pytest.importorskip("scipy.ndimage")
+    return [ndimage.binary_fill_holes(each, np.ones((3, 3))) for each in masks]
+
+
+def without_overlaps(masks: list[Mask]) -> list[Mask]:
+    """Each pixel belongs to the smallest object; the first one wins where they are equal."""
+    order = sorted(range(len(masks)), key=lambda index: (masks[index].sum(), index))
+    left, shown = WHOLE.copy(), [EMPTY] * len(masks)
+    for index in order:
+        shown[index], left = masks[index] & left, left & ~masks[index]
+    return shown
+
+
+def in_bytes(masks: list[Mask]) -> list[Mask]:
+    return without_overlaps(masks[:254])
+
+
+Reader = Callable[[Path], list[Mask]]
+IMAGES: dict[str, tuple[Reader, Callable[[list[Mask]], list[Mask]]]] = {
+    "coco": (read_coco, exact),
+    "coco-polygons": (read_coco_polygons, without_holes),
+    "yolo": (read_yolo, exact),
+    "voc": (read_voc, in_bytes),
+    "labelme": (read_labelme, without_holes),
+    "geojson": (read_geojson, exact),
+    "labels": (read_labels, without_overlaps),
+    "davis": (read_davis, in_bytes),
+    "parquet": (read_parquet, exact),
+}
+LARGE: dict[str, tuple[Reader, Callable[[list[Mask]], list[Mask]]]] = {
+    "geojson": (read_geojson, exact),
+    "gpkg": (read_gpkg, exact),
+    "coco-polygons": (read_coco_polygons, without_holes),
+}
+
+
+def test_every_format_has_a_reader() -> None:
+    assert IMAGES.keys() == WRITERS.keys()
+    assert LARGE.keys() == LARGE_WRITERS.keys()
+
+
+def same(found: list[Mask], expected: list[Mask]) -> None:
+    while expected and not expected[-1].any() and len(found) < len(expected):  # hidden behind smaller objects
+        expected = expected[:-1]
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str, case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    read, expected = IMAGES[name]
+    record = record_of(CASES[case])
+    left = WRITERS[name].write(tmp_path, lambda: [record], CATEGORIES, trace_polygons)
+    usable = [each for each in CASES[case] if each.any()]
+    same(read(tmp_path), expected(usable))
+    numbers = [each.what for each in left]
+    over = name in ("voc", "davis") and case == "300 objects"
+    assert numbers == ([f"object {number}" for number in range(255, 301)] if over else [])
+    assert all("254 objects" in each.why for each in left)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", LARGE)
+def test_large_images(name: str, case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    read, expected = LARGE[name]
+    usable = [each for each in CASES[case] if each.any()]
+    objects = [LargeObject(each, (0, 0, *SIZE), 0.75) for each in usable]
+    categories = [(3, 7, 9)[number % 3] for number in range(len(usable))]
+    result = LargeResult(5, "in/a b.tif", SIZE, None, objects, categories)
+    assert LARGE_WRITERS[name].write(tmp_path, lambda: [result], CATEGORIES, trace_polygons) == []
+    same(read(tmp_path), expected(usable))
+
+
+def test_classes_that_a_byte_cannot_number_are_left_out(tmp_path: Path) -> None:
+    categories = {3: "cat", **{number: str(number) for number in range(100, 353)}, 7: "dog"}  # dog is the 255th
+    (left,) = WRITERS["voc"].write(tmp_path, lambda: [record_of([PARTS, PIXEL])], categories, trace_polygons)
+    assert (left.what, left.why[:27]) == ("object 2", "the format holds 254 classe")
+    root = ElementTree.fromstring((tmp_path / "voc/Annotations/in/a b.xml").read_bytes())
+    assert [each.findtext("name") for each in root.findall("object")] == ["cat"]
+
+
+@pytest.mark.filterwarnings("ignore:OpenCV:UserWarning")
+@pytest.mark.parametrize("case", [case for case in CASES if case != "no object"])
+def test_supervision_reads_the_data_sets(case: str, tmp_path: Path) -> None:
+    """OpenCV paints its masks of polygons, from whole numbers: so they are compared roughly."""
+    supervision = pytest.importorskip("supervision")
+    usable = [each for each in CASES[case] if each.any()]
+    for name in ("coco", "yolo", "voc"):
+        WRITERS[name].write(tmp_path, lambda: [record_of(CASES[case], "a.png")], CATEGORIES, trace_polygons)
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", SIZE).save(tmp_path / "images/a.png")
+    images, labels = str(tmp_path / "images"), str(tmp_path / "yolo/labels")
+    read = supervision.DetectionDataset
+    coco = read.from_coco(images, str(tmp_path / "coco.json"), force_masks=True)
+    ((_, _, found),) = list(coco)
+    np.testing.assert_array_equal(found.mask, usable)
+    yolo = read.from_yolo(images, labels, str(tmp_path / "yolo/data.yaml"), force_masks=True)
+    ((_, _, found),) = list(yolo)
+    assert len(found) == len(usable)
+    for one, other in zip(found.mask, usable, strict=True):
+        assert (one & other).sum() >= 0.4 * other.sum()
+    voc = read.from_pascal_voc(images, str(tmp_path / "voc/Annotations"))
+    ((_, _, found),) = list(voc)
+    assert len(found) == min(len(usable), 254)
+
+
+def test_an_empty_mask_is_listed_and_counted() -> None:
+    record = record_of(CASES["an empty mask"])
+    assert [each["area"] for each in record.objects] == [1, PARTS.sum()]
+    assert record.skipped == (Skipped("in/a b.png", "object 2", "its mask is empty"),)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in IMAGES if name not in ("coco", "coco-polygons", "labels", "parquet")]
+)
+def test_of_two_images_with_one_file_the_second_is_left_out_and_listed(name: str, tmp_path: Path) -> None:
+    records = [record_of([PARTS]), record_of([PIXEL], "in/a b.jpg")]
+    (left,) = WRITERS[name].write(tmp_path, lambda: records, CATEGORIES, trace_polygons)
+    assert (left.image, left.what) == ("in/a b.jpg", "image")
+    assert "in/a b.png has the same file in/a b" in left.why
+    np.testing.assert_array_equal(IMAGES[name][0](tmp_path)[0], PARTS)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_whose_name_is_too_long_costs_itself_alone(name: str, tmp_path: Path) -> None:
+    records = [record_of([PIXEL], f"in/{'é' * 124}.png"), record_of([PARTS])]
+    left = WRITERS[name].write(tmp_path, lambda: records, CATEGORIES, trace_polygons)
+    has_files = name not in ("coco", "coco-polygons", "parquet")
+    assert [each.what for each in left] == ["image"] * has_files
+    assert IMAGES[name][0](tmp_path)
+
+
+def test_a_score_is_a_number() -> None:
+    segment = Segment(PIXEL, float("nan"), None)
+    record = ImageRecord.of(ImageItem(1, "a.png", Path("a.png")), SIZE, [segment], [3])
+    assert record.objects[0]["score"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["coco-polygons", "yolo", "labelme", "geojson"])
+def test_polygons_leave_specks_out_by_default(name: str, tmp_path: Path) -> None:
+    from triton_sam.masks import main_polygons
+
+    dusty = mask((1, 1, 41, 41), (50, 2, 52, 4), (60, 40, 61, 41), size=SIZE[::-1]) & ~mask(
+        (20, 20, 22, 22), size=SIZE[::-1]
+    )
+    WRITERS[name].write(tmp_path, lambda: [record_of([dusty])], CATEGORIES, main_polygons)
+    (found,) = IMAGES[name][0](tmp_path)
+    np.testing.assert_array_equal(found, mask((1, 1, 41, 41), size=SIZE[::-1]))

@@ -1,0 +1,33 @@
+"""JSON that every parser reads: the standard has no NaN and no Infinity, which Python's encoder writes nevertheless."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+
+def dumps(value: Any, **options: Any) -> str:
+    """Return a value as JSON; numbers that are not finite become null.
+
+    Args:
+        value: plain Python types, or what ``default`` turns into them.
+        options: those of json.dumps().
+
+    Raises:
+        TypeError: a value has no form in JSON.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **options)  # noqa: TID251 - here, for all others
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **options)  # noqa: TID251
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return value

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any
 
@@ -58,18 +57,6 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, ValueError):  # the body is not JSON, or not JSON of this protocol
         return InferenceError(f"{url} does not answer like a Triton server: {ADVICE}")
     return None
-
-
-@contextlib.contextmanager
-def mapped_errors(url: ServerUrl, model: str) -> Iterator[None]:
-    """Raise the errors of the block as map_error() converts them; others pass as they are."""
-    try:
-        yield
-    except Exception as error:
-        meant = map_error(error, url, model)
-        if meant is None:
-            raise
-        raise meant from (None if meant is error else error)
 
 
 def _is_no_http(error: BaseException) -> bool:

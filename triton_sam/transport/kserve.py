@@ -15,8 +15,8 @@ import urllib3
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
 from ..errors import InputError
+from .base import Tensors
 from .failures import NO_TRITON
-from .protocols import Inputs, SharedTensor
 from .timed_pool import Body, TimedPool
 from .timed_sockets import Call
 from .url import ServerUrl
@@ -46,7 +46,7 @@ class KServeClient:
         self._pool = TimedPool(url, ca_certs)
         self._headers = dict(headers or {})
 
-    def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
+    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """Run one inference with the newest version of a model.
 
         Args:
@@ -104,19 +104,6 @@ class KServeClient:
         """Return Triton's statistics of a model: counts, and times in nanoseconds."""
         return dict(self._ask("GET", f"{_model(model)}/stats", call)["model_stats"][0])
 
-    def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
-        """Register a region of system shared memory with the server, which must be on this machine."""
-        content = json.dumps({"key": key, "offset": 0, "byte_size": size}).encode()
-        path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/register"
-        with self._request("POST", path, [content], call) as answer:
-            answer.read()
-
-    def forget_memory(self, region: str, call: Call) -> None:
-        """Unregister a region of system shared memory from the server."""
-        path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/unregister"
-        with self._request("POST", path, (), call) as answer:
-            answer.read()
-
     def close(self) -> None:
         """Close idle connections now, and connections in use as soon as their calls end."""
         self._pool.close()
@@ -150,22 +137,17 @@ def _error(status: int, content: bytes) -> InferenceServerException:
     return InferenceServerException(message, status=str(status))
 
 
-def _request(inputs: Inputs, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:
+def _request(inputs: Tensors, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:
     """Return the JSON of a request and the bytes behind it. Large arrays are not copied."""
     described: list[dict[str, Any]] = []
     body: list[bytes | memoryview] = []
-    for name, tensor in inputs.items():
-        array = tensor.array if isinstance(tensor, SharedTensor) else tensor
+    for name, array in inputs.items():
         kind = np_to_triton_dtype(array.dtype)
         if kind is None:
             raise InputError(f"{name} is an array of {array.dtype}, a type that the server does not support")
-        if isinstance(tensor, SharedTensor):
-            place = {"shared_memory_region": tensor.region, "shared_memory_byte_size": array.nbytes}
-            parameters = {**place, "shared_memory_offset": tensor.offset}
-        else:
-            parts = _bytes_elements(array) if kind == "BYTES" else [_memory(array)]
-            parameters = {"binary_data_size": sum(map(len, parts))}
-            body += parts
+        parts = _bytes_elements(array) if kind == "BYTES" else [_memory(array)]
+        parameters = {"binary_data_size": sum(map(len, parts))}
+        body += parts
         described.append({"name": name, "shape": array.shape, "datatype": kind, "parameters": parameters})
     wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
     return json.dumps({"inputs": described, "outputs": wanted}).encode(), body

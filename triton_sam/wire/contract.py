@@ -56,8 +56,6 @@ MAX_POINTS = 1024
 """Maximum number of points in one request, over all objects and with padding. A box counts as two points."""
 MAX_JOB_POINTS = 16384
 """Maximum number of points of one search for all objects, over all crops."""
-POINTS_PER_ANSWER = "points_per_answer"
-"""A member of ``everything_part`` in the request of a stream: the number of points that each answer is about."""
 MAX_OBJECTS = 64
 """Maximum number of objects in one request. The decoder needs about 10 MB of memory for each of them."""
 

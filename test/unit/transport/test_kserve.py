@@ -34,7 +34,6 @@ from tritonclient.utils import InferenceServerException
 from triton_sam.errors import InputError
 from triton_sam.transport.failures import NO_TRITON
 from triton_sam.transport.kserve import JSON_LENGTH, KServeClient
-from triton_sam.transport.protocols import SharedTensor
 from triton_sam.transport.url import parse_url
 
 TIMEOUT, LATE = 0.4, 0.3
@@ -74,8 +73,7 @@ def test_arrays_of_every_type_arrive_and_come_back():
 def test_the_request_is_the_one_that_triton_knows():
     with Server(always(DONE)) as server:
         client = KServeClient(parse_url(f"{server.url}/base/"), headers={"Authorization": "Bearer x"})
-        place = SharedTensor("region", 8, np.zeros((1, 2), np.float32))
-        outputs = client.infer("a model/1", {"x": np.array([1, 2], np.uint8), "e": place}, ["y"], call())
+        outputs = client.infer("a model/1", {"x": np.array([1, 2], np.uint8)}, ["y"], call())
         head, fields, body = server.requests[0]
         assert outputs["y"].tolist() == [97, 98]
         assert head.startswith("POST /base/v2/models/a%20model%2F1/infer HTTP/1.1\r\n")
@@ -83,11 +81,9 @@ def test_the_request_is_the_one_that_triton_knows():
         assert fields["accept-encoding"] == "identity"
         end = int(fields[JSON_LENGTH.lower()])
         assert body[end:] == b"\x01\x02"
-        shared = {"shared_memory_region": "region", "shared_memory_byte_size": 8, "shared_memory_offset": 8}
         assert json.loads(body[:end]) == {
             "inputs": [
                 {"name": "x", "shape": [2], "datatype": "UINT8", "parameters": {"binary_data_size": 2}},
-                {"name": "e", "shape": [1, 2], "datatype": "FP32", "parameters": shared},
             ],
             "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
         }

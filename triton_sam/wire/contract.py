@@ -6,6 +6,7 @@ The clients, the session models and the writer of their config.pbtxt (triton_sam
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 
 from ..errors import (
@@ -73,8 +74,11 @@ CODES: dict[str, type[SamError]] = {
     "BUSY": ServerBusyError,
     "MODEL_NOT_READY": ModelNotReadyError,
 }
-"""Error code -> exception class of the client. The code is the first word of an error message on the wire."""
-
+"""Error code -> exception class of the client. An error message on the wire begins with the code and a colon."""
+UNKNOWN_FRAME = "UNKNOWN_FRAME"
+"""Stands with the index of the frame before the code UNKNOWN_IMAGE_ID, if a frame of a video is missing."""
+_ANY_CODE = "|".join((*CODES, BAD_REQUEST, INTERNAL))
+_CODE = re.compile(rf"(?:{UNKNOWN_FRAME} (?P<frame>\d+) )?(?<![A-Z_])(?P<code>{_ANY_CODE}): (?P<text>.*)", re.DOTALL)
 
 DEFAULT_CACHE_BYTES = 512 << 20
 DEFAULT_THREADS = 8
@@ -244,6 +248,8 @@ def output_formats() -> tuple[OutputFormat, ...]:
 def code_of(error: Exception) -> str:
     """Return the code of an error, which is its first word on the wire and ``error.code`` in JSON."""
     known = next((code for code, kind in CODES.items() if isinstance(error, kind)), None)
+    if isinstance(error, UnknownImageError) and error.frame is not None:
+        return f"{UNKNOWN_FRAME} {error.frame} {known}"
     return known or (BAD_REQUEST if isinstance(error, ValueError) else INTERNAL)
 
 
@@ -255,9 +261,11 @@ def unknown_form(model: str) -> InferenceError:
 
 
 def read_error(error: InferenceError) -> SamError:
-    """Convert the error of a refused request by the code in its message; without a known code, return it unchanged."""
-    for code, kind in CODES.items():
-        _, found, text = str(error).partition(f"{code}: ")
-        if found:
-            return kind(text)
-    return error
+    """Convert the error of a refused request by the first code in its message; without one, return it unchanged."""
+    found = _CODE.search(str(error))
+    kind = None if found is None else CODES.get(found["code"])
+    if found is None or kind is None:
+        return error
+    if kind is UnknownImageError and found["frame"] is not None:
+        return UnknownImageError(found["text"], frame=int(found["frame"]))
+    return kind(found["text"])

@@ -79,7 +79,7 @@ class VideoFrames(FrameSource):
         self.num_frames = len(self._timetable.times) if self._timetable else self._count_by_decoding()
         try:
             self._open_first()
-        except VideoError:
+        except BaseException:
             self.close()
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -44,11 +45,11 @@ def live_frames(
         MissingDependencyError: PyAV is not installed.
     """
     container = open_container(source, name, **options)
-    try:
-        return StreamFrames(_images(container, name), quality, window, name, container.close)
-    except VideoError:
-        container.close()
-        raise
+    with contextlib.ExitStack() as opened:
+        opened.callback(container.close)
+        frames = StreamFrames(_images(container, name), quality, window, name, container.close)
+        opened.pop_all()
+    return frames
 
 
 def _images(container: InputContainer, name: str) -> Iterator[Image.Image]:

@@ -80,7 +80,12 @@ class TritonPythonModel:
                 bls.send(Reply(error=error.with_traceback(None)), sender, wanted)
                 continue
             self._encoder_is_free.acquire()
-            served = self._threads.submit(self._encode, job)
+            try:
+                served = self._threads.submit(self._encode, job)
+            except Exception as error:  # noqa: BLE001 - no thread can be started, or the server stops
+                self._encoder_is_free.release()
+                bls.send(Reply(error=error.with_traceback(None)), sender, wanted)
+                continue
             if job.trace is not None:  # Triton frees the trace when this method returns
                 served.result()
 
@@ -114,7 +119,7 @@ class TritonPythonModel:
         """Encode and answer one request, unless it was cancelled while it waited for the encoder."""
         try:
             if job.sender.is_cancelled():
-                job.sender.send(bls.cancelled(), flags=bls.FINAL)
+                bls.send_cancelled(job.sender)
                 return
             answer = self._call(job)
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests

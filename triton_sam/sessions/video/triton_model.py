@@ -1,9 +1,9 @@
 """The entry of the video model in Triton. It calls the models of the tracker by BLS (Business Logic Scripting).
 
-``execute`` answers what takes no time at once: new sessions, their end, and the end of a pass. It passes all else to
-threads: operations of one session run one after the other, those of other sessions at the same time, and frames are
-opened and encoded in threads of their own, so that frame t + 1 is encoded while t is tracked. A request that belongs to
-a trace of OpenTelemetry is waited for, because Triton frees its trace when ``execute`` returns.
+``execute`` answers what takes no time at once: new sessions and their end. It passes all other requests to threads:
+operations of one session run one after the other, those of other sessions at the same time, and frames are opened and
+encoded in threads of their own, so that frame t + 1 is encoded while t is tracked. It waits for requests that belong to
+a trace of OpenTelemetry, because Triton frees the trace when ``execute`` returns.
 
 Parameters in config.pbtxt: see wire.video.parameters.
 """
@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ from ..metrics import RESTARTS_VARIABLE, VIDEO_COUNTERS, VIDEO_GAUGES, TritonMet
 from ..reply import Reply
 from .calls import attention_inputs, decoder_inputs, memory_inputs, read_decoded
 from .limits import Limits
-from .model import Arrival, Settings, VideoModel
+from .model import Settings, VideoModel
 from .models import Decoded, DecoderPrompt, Embeddings, Memories
+from .sessions import VideoSession
 
 AT_ONCE = (video.CLOSE_SESSION, video.CANCEL_PROPAGATION)
 """Operations that wait for no other, besides a new session without a snapshot."""
@@ -73,7 +75,6 @@ class TritonPythonModel:
         self._networks = BlsTrackingModels(family, parameters, device or bls.cpu(), objects)
         self._work = bls.Pool("video", threads, pending)
         self._frames = bls.Pool("frame", threads, pending)
-        self._ahead = ThreadPoolExecutor(2, "ahead")
         self._model = VideoModel(
             family,
             self._networks,
@@ -88,7 +89,6 @@ class TritonPythonModel:
             bls.weights_identity(Path(args["model_repository"]).parent / parameters[ENCODER]),
             settings,
             self._work.threads,
-            self._ahead,
         )
         # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
         self._reports = ThreadPoolExecutor(1, "report")
@@ -99,70 +99,61 @@ class TritonPythonModel:
         """Answer every request or pass it to a thread. Wait for those that are traced."""
         traced: list[Future[None]] = []
         for request in requests:
-            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
-            trace = bls.trace_of(request)
-            served = self._admit(tensors, sender, wanted, trace)
-            if served is not None and trace is not None:
+            try:
+                served = self._admit(request, sender, wanted)
+            except Exception as error:  # noqa: BLE001 - every refusal is an answer
+                is_busy = isinstance(error, ServerBusyError)
+                self._send(_refusal(error, "refusals" if is_busy else "failures"), sender, wanted)
+                continue
+            if served is not None:
                 traced.append(served)
         wait(traced)
 
     def finalize(self) -> None:
         """Wait for the running requests."""
         self._ends.set()
-        for threads in (self._work.threads, self._frames.threads, self._ahead, self._reports):
+        for threads in (self._work.threads, self._frames.threads, self._reports):
             threads.shutdown(cancel_futures=True)
 
-    def _admit(
-        self, tensors: Mapping[str, npt.NDArray[Any]], sender: Any, wanted: Container[str], trace: Any
-    ) -> Future[None] | None:
-        """Answer a request, or pass it to the threads for its operation. Return its future, if it has one."""
-        try:
-            arrival = self._model.arrive(tensors, sender.is_cancelled)
-        except Exception as error:  # noqa: BLE001 - every refusal is an answer
-            self._send(_refusal(error, "failures"), sender, wanted)
-            return None
+    def _admit(self, request: Any, sender: Any, wanted: Container[str]) -> Future[None] | None:
+        """Answer a request, or pass it to the threads for its operation. Return its future if it is traced.
+
+        Raises:
+            SamError: the request is refused.
+        """
+        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        session = self._model.find_session(tensors)
         operation = bytes(tensors[video.OPERATION].ravel()[0]).decode()
-        is_start = arrival.session is None and video.SNAPSHOT not in tensors
+        is_start = session is None and video.SNAPSHOT not in tensors
         if is_start or operation in AT_ONCE:
-            self._send(self._model.answer(tensors, arrival), sender, wanted)
+            self._send(self._model.answer(tensors, session), sender, wanted)
             return None
         pool = self._frames if operation == video.ADD_FRAMES else self._work
-        if not pool.places.acquire(blocking=False):
-            self._send(
-                _refusal(ServerBusyError("too many requests wait here already: try again in a moment")), sender, wanted
-            )
-            return None
-
-        def serve() -> None:
-            self._serve(pool, tensors, arrival, sender, wanted, trace)
-
-        try:
-            if arrival.session is None or pool is self._frames:
-                return pool.threads.submit(serve)
-            return arrival.session.strand.submit(serve)
-        except ServerBusyError as error:
-            pool.places.release()
-            self._send(_refusal(error), sender, wanted)
-            return None
+        place = pool.take()
+        if place is None:
+            raise ServerBusyError("too many requests wait here already: try again in a moment")
+        with place:
+            trace = bls.trace_of(request)
+            submit = None if session is None or pool is self._frames else session.strand.submit
+            served = place.submit(partial(self._serve, place, tensors, session, sender, wanted, trace), sender, submit)
+            return None if trace is None else served
 
     def _serve(
         self,
-        pool: bls.Pool,
+        place: bls.Place,
         tensors: Mapping[str, npt.NDArray[Any]],
-        arrival: Arrival,
+        session: VideoSession | None,
         sender: Any,
         wanted: Container[str],
         trace: Any,
     ) -> None:
-        try:
-            if sender.is_cancelled():
-                sender.send(bls.cancelled(), flags=bls.FINAL)
-                return
-            with self._networks.traced(trace):
-                reply = self._model.answer(tensors, arrival, wants_snapshot=video.SNAPSHOT in wanted)
-        finally:
-            pool.places.release()
+        if sender.is_cancelled():
+            bls.send_cancelled(sender)
+            return
+        with self._networks.traced(trace):
+            reply = self._model.answer(tensors, session, wants_snapshot=video.SNAPSHOT in wanted)
+        place.release()
         self._send(reply, sender, wanted)
 
     def _send(self, reply: Reply, sender: Any, wanted: Container[str]) -> None:
@@ -239,7 +230,7 @@ class BlsTrackingModels(bls.Caller):
         return self.call(self._names[role], tensors, self._outputs[role], memory)
 
 
-def _refusal(error: Exception, count: str = "refusals") -> Reply:
-    reply = Reply(error=error)
+def _refusal(error: Exception, count: str) -> Reply:
+    reply = Reply(error=error.with_traceback(None))
     reply.counts[count] += 1
     return reply

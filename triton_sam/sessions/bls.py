@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import shutil
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -30,14 +29,13 @@ from ..errors import (
     UnknownImageError,
     UnknownSessionError,
 )
-from ..wire import contract
+from ..wire import contract, triton_texts
 from .images import NoRoomError
 from .reply import Reply
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
 """Bytes of shared memory that running requests use besides the cache, in the processes of the models."""
-NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -167,9 +165,9 @@ class Caller:
 
 def read_failure(text: str) -> ServerError:
     """Return the error for the message of a failed model: out of memory, queue full, or another error."""
-    if NO_ROOM.search(text):
+    if triton_texts.NO_ROOM.search(text):
         return NoRoomError(text)
-    return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
+    return ServerBusyError(text) if triton_texts.QUEUE_IS_FULL.search(text) else InferenceError(text)
 
 
 def weights_identity(folder: Path) -> str:

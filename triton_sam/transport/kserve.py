@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype, tri
 
 from ..errors import InputError
 from .base import Tensors
-from .failures import NO_TRITON
+from .failures import ForeignAnswerError
 from .timed_pool import Body, TimedPool
 from .timed_sockets import Call
 from .url import ServerUrl
@@ -128,13 +128,14 @@ def _model(name: str) -> str:
     return f"v2/models/{quote(name, safe='')}"
 
 
-def _error(status: int, content: bytes) -> InferenceServerException:
+def _error(status: int, content: bytes) -> Exception:
     """Return the error of an answer without success, with Triton's message."""
     try:
         message = str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):
-        message = NO_TRITON
-    return InferenceServerException(message, status=str(status))
+        return ForeignAnswerError(status)
+    answer: Exception = InferenceServerException(message, status=str(status))
+    return answer
 
 
 def _request(inputs: Tensors, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:

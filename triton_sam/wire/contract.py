@@ -60,9 +60,6 @@ MAX_JOB_POINTS = 16384
 MAX_OBJECTS = 64
 """Maximum number of objects in one request. The decoder needs about 10 MB of memory for each of them."""
 
-QUEUE_IS_FULL = "maximum queue size"
-"""Part of Triton's own error message for a model that has reached its ``max_queue_size``."""
-
 BAD_REQUEST = "BAD_REQUEST"
 INTERNAL = "INTERNAL"
 CODES: dict[str, type[SamError]] = {
@@ -258,6 +255,11 @@ def unknown_form(model: str) -> InferenceError:
     return InferenceError(
         f"{model} answered in an unknown form: the server has another version of triton_sam; update it or this client"
     )
+
+
+def has_code(message: str) -> bool:
+    """Whether an error message comes from one of our models, which begin theirs with a code."""
+    return _CODE.search(message) is not None
 
 
 def read_error(error: InferenceError) -> SamError:

@@ -87,7 +87,15 @@ class InferenceError(ServerError):
 
 
 class UnknownImageError(InferenceError):
-    """The server does not hold the image of an id, or not any more. Clients send the image again automatically."""
+    """The server does not hold the image of an id, or not any more. Clients send the image again automatically.
+
+    Attributes:
+        frame: index of the frame, if the image is a frame of a video and the server names it; else None.
+    """
+
+    def __init__(self, *args: object, frame: int | None = None) -> None:
+        super().__init__(*args)
+        self.frame = frame
 
 
 class UnknownSessionError(InferenceError):

@@ -9,25 +9,19 @@ from support.session_server import IMAGES_IN_CACHE, serve
 from support.shared_servers import shared
 
 from triton_sam import SAM2TritonClient
-from triton_sam.repository.aliases import streams
-from triton_sam.sessions.everything_front.install import write_stream
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 
 @pytest.fixture(scope="session")
 def session_server(request, tmp_path_factory):
-    """A server whose session model keeps three images, and has a model that streams its searches.
-
-    Its encoder is quick: see support.light_encoder.
-    """
+    """A server whose session model keeps three images. Its encoder is quick: see support.light_encoder."""
     pytest.importorskip("onnx")
     from support.light_encoder import light_repository
 
     repository = light_repository(tmp_path_factory.mktemp("session") / "models")
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES + 1)))
-    write_stream(repository, streams()["sam2"])
     yield from shared(request, serve(repository))
 
 

@@ -16,7 +16,6 @@ import time
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -30,7 +29,6 @@ from triton_sam.benchmark.result_file import from_json, load, to_csv, to_json
 from triton_sam.benchmark.run import begin, measure
 from triton_sam.benchmark.schema import problem
 from triton_sam.benchmark.settings import SECTIONS, Settings
-from triton_sam.benchmark.shared_memory import SharedMemoryClicks
 from triton_sam.benchmark.target import Target
 from triton_sam.benchmark.thresholds import judge
 from triton_sam.benchmark.weights import find_weights, make_weights
@@ -94,7 +92,7 @@ def test_everything_is_measured(results):
     stages = {(row.what, row.who) for row in results.of("latency")}
     assert stages >= {("read", "client"), ("resize", "client"), ("upload", "session"), ("encode", "session")}
     assert stages >= {("first click", "session"), ("click", "session"), ("click, full-size mask", "session")}
-    assert stages >= {("click", "request"), ("click", "shared_memory"), ("encode", "request")}
+    assert stages >= {("click", "request"), ("encode", "request")}
     assert {row.who for row in results.of("comparison", "click over a link")} == {"naive", "session"}
     for operation in ("encode", "click", "click, full-size mask"):
         assert {row.who for row in results.of("comparison", operation)} == {"inprocess", "naive", "session"}
@@ -109,19 +107,6 @@ def test_every_encode_computes_and_an_upload_does_not(results):
     upload = results.find("latency", "upload", "session", "http")
     encode = results.find("latency", "encode", "session", "http")
     assert upload.ms.min < encode.ms.min / 2  # an upload of a known image is looked up by its hash
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_clicks_through_shared_memory_have_the_same_masks(running, protocol):
-    urls = {protocol: running.http_url if protocol == "http" else running.grpc_url}
-    target = Target("sam2", None, urls, bundled("test/images") / "coffee.jpg")
-    with target.client(protocol, "client") as client:
-        client.set_image(target.content)
-        with SharedMemoryClicks(target, protocol, client.image_embeddings) as shared:
-            answers = [target.pair.low_res(shared.click(point))[0] for point in ((100, 100), (300, 200))]
-        for answer, point in zip(answers, ((100, 100), (300, 200)), strict=True):
-            np.testing.assert_array_equal(answer, client.predict([point])[0])
-    target.close()
 
 
 @pytest.mark.slow
@@ -263,7 +248,6 @@ def test_a_server_without_the_session_model_is_measured_without_it(server):
     target.close()
     assert {row.who for row in found.rows} == {"client", "request"}
     assert any("no session model" in note for note in found.notes)
-    assert any("shared memory was left out" in note for note in found.notes)  # a server takes it with admin=True
     assert problem(json.loads(json.dumps(to_json(found)))) == ""
 
 

@@ -12,7 +12,8 @@ from support.conditions import settled, wait_until
 from support.session_requests import point_inputs, text
 
 from triton_sam import InferenceError, SAM2TritonClient, ServerBusyError, SpeculativeSAM2Client
-from triton_sam.client.everything_job import UNKNOWN_INPUT
+from triton_sam.errors import ModelNotReadyError
+from triton_sam.families import get_family
 from triton_sam.transport.aio import AsyncTransport
 from triton_sam.transport.triton import Transport
 from triton_sam.transport.url import parse_url
@@ -66,9 +67,9 @@ def record(each) -> tuple:
 def test_a_job_finds_the_same_as_parts_and_clicks(service_triton, triton, photo, more):
     answer = find(triton, photo, **{**LOW, **more})["objects"]
     with SAM2TritonClient(service_triton.grpc_url) as client:
-        found = client.everything(photo, progress=lambda step: None, **{**LOW, **more})
+        found = client.everything(photo, **{**LOW, **more})
         client.see_part = lambda part: None  # as with an older server
-        clicked = client.everything(photo, progress=lambda step: None, **{**LOW, **more})
+        clicked = client.everything(photo, **{**LOW, **more})
     assert found
     assert [record(each) for each in clicked] == [record(each) for each in found]
     assert [
@@ -84,10 +85,7 @@ def test_a_job_finds_the_same_as_parts_and_clicks(service_triton, triton, photo,
 
 
 @pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.slow)])
-def test_both_clients_send_one_request_that_finds_the_same_as_parts(service_triton, triton, photo, protocol):
-    def requests() -> int:
-        return int(triton.statistics("sam2")["inference_count"])
-
+def test_both_clients_find_the_same_in_parts(service_triton, photo, protocol):
     url = service_triton.http_url if protocol == "http" else service_triton.grpc_url
 
     async def search():
@@ -96,36 +94,41 @@ def test_both_clients_send_one_request_that_finds_the_same_as_parts(service_trit
 
     steps: list = []
     with SAM2TritonClient(url) as client:
-        in_parts = client.everything(photo, progress=steps.append, **LOW)
-        before = settled(requests)
-        found = client.everything(photo, **LOW)
-        others = asyncio.run(search())
-    assert settled(requests) - before == 2
+        found = client.everything(photo, progress=steps.append, **LOW)
+    others = asyncio.run(search())
     assert found
-    assert steps
-    for answers in (found, others):
-        assert [record(each) for each in answers] == [record(each) for each in in_parts]
-        assert [(each.box, each.crop_box) for each in answers] == [(each.box, each.crop_box) for each in in_parts]
+    assert [step.done for step in steps] == [8, 16, 24, 32, 36]
+    assert [record(each) for each in others] == [record(each) for each in found]
+    assert [(each.box, each.crop_box) for each in others] == [(each.box, each.crop_box) for each in found]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_an_older_session_model_is_recognized(service_triton, photo, protocol):
-    """It refuses the input that it does not know, as this one refuses that of a later version."""
-    transport = Transport(parse_url(service_triton.http_url if protocol == "http" else service_triton.grpc_url))
-    with pytest.raises(InferenceError) as caught:
-        transport.infer("sam2", {"image": text(photo), "later": text(b"{}")}, ["result_json"])
+def test_a_session_model_says_by_its_configuration_which_inputs_it_has(service_triton, protocol):
+    """So a client recognises one of an earlier version."""
+    url = parse_url(service_triton.http_url if protocol == "http" else service_triton.grpc_url)
+
+    async def ask() -> dict:
+        transport = AsyncTransport(url, timeout=60, retries=0, headers=None, ca_certs=None, connections=2)
+        config = await transport.model_config("sam2")
+        with pytest.raises(ModelNotReadyError):
+            await transport.model_config("sam9")
+        await transport.close()
+        return config
+
+    transport = Transport(url)
+    configs = [transport.model_config("sam2"), asyncio.run(ask())]
     transport.close()
-    assert UNKNOWN_INPUT.replace("everything", "later") in str(caught.value)
+    expected = {tensor.name for tensor in contract.inputs(get_family("sam2"))}
+    assert [{tensor["name"] for tensor in config["input"]} for config in configs] == [expected] * 2
 
 
-@pytest.mark.parametrize("progress", [None, lambda step: None], ids=["one request", "parts"])
-def test_a_cancelled_task_ends_the_job(service_triton, triton, photo, progress):
+def test_a_cancelled_task_ends_the_search(service_triton, triton, photo):
     def decodes() -> int:
         return int(triton.statistics("sam2_decoder")["inference_count"])
 
     async def search():
         async with SpeculativeSAM2Client(service_triton.grpc_url) as client:
-            task = asyncio.create_task(client.everything_async(photo, progress=progress, **LONG))
+            task = asyncio.create_task(client.everything_async(photo, **LONG))
             await asyncio.to_thread(wait_until, lambda: decodes() >= before + 3)
             seen = await asyncio.to_thread(decodes)
             task.cancel()
@@ -198,10 +201,8 @@ def test_too_many_jobs_are_refused_at_once_and_clicks_are_right_beside_them(serv
 def test_without_thresholds_those_hold_that_fit_the_demo_model(service_triton, photo):
     with SAM2TritonClient(service_triton.grpc_url) as client:
         found = client.everything(photo, points_per_side=4)
-        parts = client.everything(photo, points_per_side=4, progress=lambda step: None)
         official = client.everything(photo, points_per_side=4, pred_iou_thresh=0.8, stability_score_thresh=0.95)
     assert found
-    assert [record(each) for each in parts] == [record(each) for each in found]
     assert len(official) < len(found)
 
 

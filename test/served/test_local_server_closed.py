@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.tiny_models import SCALE_CONFIG, add_graph, config_of, scale_graph, write_model
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
 from triton_sam.cli import main
-from triton_sam.errors import InferenceError
 from triton_sam.local_server import LocalServer
-from triton_sam.transport.shared_memory import SharedMemoryTransport
-from triton_sam.transport.url import parse_url
 
 psutil = pytest.importorskip("psutil")
 pytest.importorskip("onnxruntime")
@@ -104,17 +99,6 @@ def test_reload_from_another_machine_says_what_to_do(
     error = capsys.readouterr().err
     assert "triton-sam serve --admin" in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_benchmark_that_shares_memory_says_how_to_start_the_server(closed: LocalServer, protocol: str) -> None:
-    """`triton-sam benchmark --url` notes this text, and goes on with the other measurements."""
-    pytest.importorskip("tritonclient.utils.shared_memory")
-    url = parse_url(closed.http_url if protocol == "http" else closed.grpc_url)
-    with pytest.raises(InferenceError) as caught:
-        SharedMemoryTransport(url, {"x": np.zeros((1, 2), np.float32)}, region=f"triton_sam_test_{os.getpid()}")
-    assert "start it with `triton-sam serve --admin`" in str(caught.value)
-    assert "is restricted" in str(caught.value)
 
 
 def test_requests_that_clients_need_are_answered(closed: LocalServer) -> None:

@@ -59,22 +59,30 @@ def test_masks_are_those_of_encoder_and_decoder(session_server, content, protoco
                     assert (got.logits is None) is not logits
 
 
-@pytest.mark.slow
-def test_more_than_one_request_may_carry_goes_through_the_decoder(client, content):
-    client.set_image(content)
-    masks, _ = client.predict(box=[[1, 1, 50, 50]] * (MAX_OBJECTS + 1))
-    assert len(masks) == MAX_OBJECTS + 1
+@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.slow)])
+def test_more_objects_than_a_request_may_have_go_in_parts(session_server, content, protocol):
+    """Of the boxes, two have points besides, in lists of different lengths."""
+    boxes = [[index, 1, 50 + index, 50] for index in range(MAX_OBJECTS + 6)]
+    address = session_server.http_url if protocol == "http" else session_server.grpc_url
+    with SAM2TritonClient(address) as client:
+        client.set_image(content)
+        masks, scores = client.predict(box=boxes)
+        assert len(masks) == len(scores) == len(boxes)
+        for index in (0, MAX_OBJECTS - 1, MAX_OBJECTS, MAX_OBJECTS + 5):
+            np.testing.assert_array_equal(masks[index], client.predict(box=boxes[index])[0][0])
+        segments = client.segment(box=boxes, logits=False)
+        assert [segment.object_index for segment in segments] == list(range(len(boxes)))
 
 
-def test_embeddings_are_fetched_when_asked_for_and_can_be_saved(client, session_server, content, tmp_path):
+def test_encode_here_returns_embeddings_that_can_be_saved(client, session_server, content, tmp_path):
     client.set_image(content)
-    handle = client.encode(content)
-    handle.save(tmp_path / "image.npz")
+    here = client.encode_here(content)
+    here.save(tmp_path / "image.npz")
     with SAM2TritonClient(session_server.http_url) as other:
         other.image_embeddings = ImageEmbeddings.load(tmp_path / "image.npz")
         np.testing.assert_array_equal(other.predict(POINT)[0], client.predict(POINT)[0])
-    assert handle.nbytes == IMAGE_BYTES
-    assert set(handle) == {"image_embeddings", "high_res_feats_0", "high_res_feats_1"}
+    assert here.nbytes == IMAGE_BYTES
+    assert set(here) == {"image_embeddings", "high_res_feats_0", "high_res_feats_1"}
 
 
 def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, transport, content):

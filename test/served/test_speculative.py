@@ -8,7 +8,6 @@ import concurrent.futures
 import os
 import re
 import signal
-import threading
 import urllib.request
 
 import numpy as np
@@ -19,14 +18,11 @@ from support.speculation import LABELS, PATH, POINT, all_ended, assert_same, spe
 from triton_sam import (
     ConfigurationError,
     InputError,
-    ServerUnreachableError,
     SpeculativeSAM2Client,
     queue_multiple_requests,
     wait_for_latest_result,
 )
 from triton_sam.benchmark.mouse import mouse_path
-from triton_sam.client.session_image import LazyTensors, RemoteImage, SessionImage
-from triton_sam.families import get_family
 
 pytestmark = pytest.mark.usefixtures("no_loose_ends")
 
@@ -50,35 +46,6 @@ def test_documented_use(server, image_path, sync):
         return result
 
     assert_same(asyncio.run(main()), sync.predict(PATH[-1], [1]))
-
-
-@pytest.mark.parametrize("ask", ["predict_async", "segment_async", "queue_multiple_requests"])
-def test_the_loop_goes_on_while_the_embeddings_of_a_large_prompt_are_fetched(ask):
-    """A session model takes no prompt of more than 1024 points: it goes to the decoder, with the embeddings."""
-    goes_on = threading.Event()
-    tensors = {name: np.zeros(1, np.float32) for name in get_family("sam2").encoder.output_names}
-
-    def fetch():
-        assert goes_on.wait(5)
-        return tensors
-
-    image = SessionImage("sam2", "sam2_encoder", (8, 8), LazyTensors(tuple(tensors), fetch), RemoteImage(b"x", "id"))
-    points = np.ones((1025, 2))
-
-    async def main():
-        async with SpeculativeSAM2Client("127.0.0.1:9", retries=0) as client:
-            client.image_embeddings = image
-            asyncio.get_running_loop().call_later(0.05, goes_on.set)
-            if ask == "queue_multiple_requests":
-                ((_, task),) = await queue_multiple_requests(client, [points], [None], "s")
-            elif ask == "predict_async":
-                _, task = await client.predict_async(points)
-            else:
-                task = client.segment_async(points)
-            await task
-
-    with pytest.raises(ServerUnreachableError):
-        asyncio.run(main())
 
 
 def test_positions_queued_at_once_cost_one_decode(sync, computed):

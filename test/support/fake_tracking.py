@@ -127,9 +127,7 @@ class Server:
         self.threads = ThreadPoolExecutor(4)
         settings = Settings(**options)
         cache = ImageCache(frames * FRAME_BYTES)
-        self.model = VideoModel(
-            FAMILY, self.models, cache, self.metrics, "weights", settings, self.threads, self.threads
-        )
+        self.model = VideoModel(FAMILY, self.models, cache, self.metrics, "weights", settings, self.threads)
 
     def ask(self, operation, session=None, tensors=None, snapshot=False, output_format=None, **arguments):
         """Send one request; return the outputs, with the result read from JSON."""

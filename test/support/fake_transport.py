@@ -9,6 +9,7 @@ import numpy as np
 
 from triton_sam.errors import InferenceError
 from triton_sam.families import get_family
+from triton_sam.wire import contract
 from triton_sam.wire.pair import Request
 
 NEVER = object()
@@ -26,7 +27,25 @@ class _Script:
     def __init__(self, *answers):
         self._answers = answers[0] if answers and callable(answers[0]) else list(answers)
         self.requests = []
+        self.configs = []  # the models whose configuration was asked for
+        self.lacks = ()  # the inputs that the session model does not have, as one of an earlier version
+        self.config_error = None
         self.is_closed = False
+
+    def _config(self, model):
+        self.configs.append(model)
+        if self.config_error is not None:
+            raise self.config_error
+        family = get_family(model.partition("_")[0])
+        if model == family.name:
+            inputs, outputs = ([each.name for each in side(family)] for side in (contract.inputs, contract.outputs))
+        else:
+            spec = family.encoder if model.endswith("_encoder") else family.decoder
+            inputs, outputs = list(spec.input_names), list(spec.output_names)
+        return {
+            "input": [{"name": name} for name in inputs if name not in self.lacks],
+            "output": [{"name": name} for name in outputs],
+        }
 
     def _next(self, model, inputs, outputs):
         request = Request(model, dict(inputs), tuple(outputs))
@@ -72,12 +91,7 @@ class FakeTransport(_Script):
         return dict.fromkeys(self.ready, "1")
 
     def model_config(self, model):
-        family = get_family(model.partition("_")[0])
-        spec = family.encoder if model.endswith("_encoder") else family.decoder
-        return {
-            "input": [{"name": name} for name in spec.input_names],
-            "output": [{"name": name} for name in spec.output_names],
-        }
+        return self._config(model)
 
     def close(self):
         self.is_closed = True
@@ -105,6 +119,9 @@ class AsyncFakeTransport(_Script):
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+
+    async def model_config(self, model):
+        return self._config(model)
 
     async def is_ready(self, model):
         return model in self.ready

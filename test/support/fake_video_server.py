@@ -36,11 +36,14 @@ class Tracker:
 
     def __init__(self, num_frames):
         self.num_frames = num_frames
-        self.objects = {}  # id -> {"prompts": {frame: number}, "new": set of frames, "outputs": {frame: number}}
+        # id -> {"prompts": {frame: number}, "new": set of frames, "outputs": {frame: number}, "starts": set of frames}
+        self.objects = {}
         self.step = 0
 
     def add(self, frame, object_id, content, words):
-        entry = self.objects.setdefault(object_id, {"prompts": {}, "new": set(), "outputs": {}})
+        entry = self.objects.setdefault(object_id, {"prompts": {}, "new": set(), "outputs": {}, "starts": set()})
+        if frame not in entry["outputs"] or not entry["starts"]:
+            entry["starts"].add(frame)
         value = draw("prompt", content, words, entry["outputs"].get(frame))
         entry["prompts"][frame] = value
         entry["new"].add(frame)
@@ -75,6 +78,7 @@ class Tracker:
         elif operation == wire.CLEAR_PROMPTS:
             self.objects[object_id]["prompts"].pop(frame, None)
             self.objects[object_id]["new"].discard(frame)
+            self.objects[object_id]["starts"].discard(frame)
         else:
             assert operation == wire.RESET_SESSION
             self.objects.clear()
@@ -92,9 +96,11 @@ class FakeVideoServer:
     Args:
         max_sessions: number of sessions at a time.
         cache: number of frames whose content a session keeps.
+        is_older: whether it is of an earlier version: it names no frame that it lacks, nor where a pass starts.
     """
 
-    def __init__(self, max_sessions=32, cache=1000):
+    def __init__(self, max_sessions=32, cache=1000, is_older=False):
+        self.is_older = is_older
         self.sessions = {}
         self.requests = []  # (operation, arguments) of each request
         self.tracked = []  # each frame that was computed
@@ -190,13 +196,18 @@ class FakeVideoServer:
                 del session["frames"][next(iter(session["frames"]))]
         changed.step = step
         session["tracker"] = changed
-        session["last"] = {**result(), **rows_of(frame, rows), wire.SNAPSHOT: snapshot_of(session)}
+        values = {"object_ids": list(changed.objects), "step": step}
+        if not self.is_older:
+            starts = [start for entry in changed.objects.values() for start in entry["starts"]]
+            values[wire.FIRST_PROMPTED_FRAME] = min(starts, default=None)
+        session["last"] = {**result(**values), **rows_of(frame, rows), wire.SNAPSHOT: snapshot_of(session)}
         return session["last"]
 
     def _compute(self, tracker, operation, arguments, session, inputs):
         def content_of(frame):
             if frame not in session["frames"]:
-                raise RefusedError("UNKNOWN_IMAGE_ID", f"frame {frame} is not here")
+                code = "UNKNOWN_IMAGE_ID" if self.is_older else f"UNKNOWN_FRAME {frame} UNKNOWN_IMAGE_ID"
+                raise RefusedError(code, "a frame is not here")
             return session["frames"][frame]
 
         frame, rows = arguments.get("frame_index", 0), {}

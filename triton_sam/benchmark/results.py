@@ -50,7 +50,7 @@ class Row:
     Args:
         section: one of settings.SECTIONS.
         what: the stage, operation or scenario.
-        who: the contender: session, request, shared_memory, client, or one of settings.ALTERNATIVES.
+        who: the contender: session, request, client, or one of settings.ALTERNATIVES.
         protocol: http or grpc; None where nothing is sent.
         size: number of concurrent users, or of objects in one call; None where neither applies.
         ms: durations of single calls, in milliseconds.

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from ..client.sync import SAM2TritonClient
-from ..errors import SamError
-from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import encoder_input, open_image
 from .progress import Progress
 from .results import Results, times_row
 from .settings import Settings
-from .shared_memory import SharedMemoryClicks
 from .target import Target
 from .timing import Act, milliseconds, take_turns
 
@@ -38,9 +33,9 @@ def measure_stages(target: Target, settings: Settings, results: Results, session
     for protocol in target.protocols:
         with target.client(protocol, "client") as plain, target.client(protocol, "server") as served:
             progress.step(f"encode, {protocol}")
-            embeddings = _encodes(target, settings, results, protocol, plain, served if session else None)
+            _encodes(target, settings, results, protocol, plain, served if session else None)
             progress.step(f"clicks, {protocol}")
-            _clicks(target, settings, results, protocol, plain, embeddings, served if session else None)
+            _clicks(target, settings, results, protocol, plain, served if session else None)
 
 
 def steps(target: Target) -> int:
@@ -68,7 +63,7 @@ def _encodes(
     protocol: str,
     plain: SAM2TritonClient,
     served: SAM2TritonClient | None,
-) -> ImageEmbeddings:
+) -> None:
     """Measure encodes. With a session model, also measure the first click, and an upload that needs no encoding."""
     series: Series = {}
     points = target.points()
@@ -101,8 +96,6 @@ def _encodes(
     finally:
         series["encode", "request"] = times.get("request", [])
         _add_rows(results, series, protocol)
-    assert plain.image_embeddings is not None  # noqa: S101 - set above
-    return plain.image_embeddings
 
 
 def _clicks(
@@ -111,7 +104,6 @@ def _clicks(
     results: Results,
     protocol: str,
     plain: SAM2TritonClient,
-    embeddings: ImageEmbeddings,
     served: SAM2TritonClient | None,
 ) -> None:
     points = target.points()
@@ -123,20 +115,14 @@ def _clicks(
         acts["click, full-size mask/session"] = lambda: served.segment([next(points)])
     else:
         acts["click, full-size mask/request"] = lambda: plain.segment([next(points)])
-    with contextlib.ExitStack() as stack:
-        try:
-            shared = stack.enter_context(SharedMemoryClicks(target, protocol, embeddings))
-            acts["click/shared_memory"] = lambda: shared.click(next(points))
-        except (SamError, OSError) as error:
-            results.note(f"System shared memory was left out: {error}")
-        times: dict[str, list[float]] = {}
-        try:
-            take_turns(acts, times, settings.duration / 2, min_rounds=settings.least_rounds)
-        finally:
-            for name, values in times.items():
-                stage, _, contender = name.rpartition("/")
-                series[stage, contender] = values
-            _add_rows(results, series, protocol)
+    times: dict[str, list[float]] = {}
+    try:
+        take_turns(acts, times, settings.duration / 2, min_rounds=settings.least_rounds)
+    finally:
+        for name, values in times.items():
+            stage, _, contender = name.rpartition("/")
+            series[stage, contender] = values
+        _add_rows(results, series, protocol)
 
 
 def _add_rows(results: Results, series: Series, protocol: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..everything.parts import Part, Seen
-from ..everything.search import Coming, FoundObjects, Step
+from ..everything.search import FoundObjects, Step
 from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -25,7 +25,6 @@ from .concepts import FoundInstances
 from .dispatched import DispatchedCore
 from .drivers import at_once
 from .everything import Queued
-from .everything_stream import AsyncPartStream
 from .flows import ask, predict
 from .lanes import Lanes
 from .spellings import also_spelled
@@ -100,7 +99,11 @@ class AsyncSamTritonClient(DispatchedCore):
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
-        return await self._carry(self._flows.encode(image, self._encode_here))
+        return await self._carry(self._flows.encode(image))
+
+    async def encode_here(self, image: ImageSource) -> ImageEmbeddings:
+        """Encode an image and return its tensors. See SAM2TritonClient.encode_here()."""
+        return await self._carry(self._flows.encode_here(image))
 
     @also_spelled(image_path="image")
     async def set_image(self, image: ImageSource) -> ImageEmbeddings:
@@ -119,7 +122,7 @@ class AsyncSamTritonClient(DispatchedCore):
         image: ImageEmbeddings | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Predict low-resolution masks for P objects. Arguments, result and errors: see SAM2TritonClient.predict()."""
-        click = await self._click_async(image, point_coords, point_labels, box, mask_input, multimask_output)
+        click = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
         return await self._carry(predict(click), at_once)
 
     async def segment(
@@ -139,7 +142,7 @@ class AsyncSamTritonClient(DispatchedCore):
         The masks are resized in a thread, so that the event loop goes on meanwhile.
         """
         arguments = (point_coords, point_labels, box, mask_input, multimask_output)
-        click = await self._click_async(image, *arguments, logits, cleanup)
+        click = self._click(image, *arguments, logits, cleanup)
         outputs = await self._carry(ask(click), at_once)
         return await asyncio.to_thread(click.segments, outputs)
 
@@ -158,11 +161,7 @@ class AsyncSamTritonClient(DispatchedCore):
 
     async def see_part(self, part: Part) -> Seen | None:
         """Let the server find the objects under some points of a search for everything; None if it cannot."""
-        return await self._carry(self._jobs.see_part(part))
-
-    def stream_parts(self, coming: Coming) -> AsyncPartStream:
-        """Let the server find the objects of the next parts of a search, and send them as they come, if it can."""
-        return self._stream_parts(coming)
+        return await self._carry(self._parts.see_part(part))
 
     async def find(
         self,
@@ -206,9 +205,6 @@ class _SearchCalls:
 
     async def see_part_async(self, part: Part) -> Seen | None:
         return await self._client.see_part(part)
-
-    def stream_parts(self, coming: Coming) -> AsyncPartStream:
-        return self._client.stream_parts(coming)
 
     async def predict_async(
         self,

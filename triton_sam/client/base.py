@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ..errors import ConfigurationError, NoImageError
 from ..families import get_family
@@ -14,10 +14,10 @@ from ..transport.url import ServerUrl, parse_url
 from ..wire.pair import ModelPair
 from .clicks import Click, EmbeddingsClick, SessionClick
 from .concepts import ConceptFlows
-from .everything_job import JobFlows
+from .everything_parts import PartFlows
 from .flows import EncodeFlows
 from .session_image import SessionImage
-from .session_model import fits
+from .session_model import Capabilities
 
 EmbeddingsPlace = Literal["auto", "server", "client"]
 
@@ -44,8 +44,9 @@ class ClientCore:
         self._flows = EncodeFlows(
             self._pair, uses_session_model=embeddings != "client", may_fall_back=embeddings == "auto"
         )
-        self._jobs = JobFlows(self._pair, is_used=embeddings != "client")
-        self._concepts = ConceptFlows(self._pair, is_used=embeddings != "client")
+        capabilities = Capabilities(self._pair.session_model)
+        self._parts = PartFlows(self._pair, capabilities)
+        self._concepts = ConceptFlows(self._pair, capabilities, is_used=embeddings != "client")
         self._server: ServerUrl = parse_url(url)
         self._embeddings: ImageEmbeddings | None = None
 
@@ -64,11 +65,10 @@ class ClientCore:
 
     @property
     def image_embeddings(self) -> ImageEmbeddings | None:
-        """The encoder outputs of the current image; None before set_image().
+        """The embeddings of the current image; None before set_image().
 
-        Assign saved embeddings to continue with an image without encoding it again. If the server keeps the
-        embeddings, the client fetches them when you first read a tensor or save them: it prepares the image on this
-        machine and runs the encoder once more.
+        If the server keeps them, this is a handle without tensors: encode_here() returns the tensors of an image.
+        Assign saved embeddings to continue with an image without encoding it again.
 
         Raises:
             ConfigurationError: (on assignment) the embeddings come from another encoder than this client's.
@@ -79,7 +79,7 @@ class ClientCore:
     @image_embeddings.setter
     def image_embeddings(self, embeddings: ImageEmbeddings) -> None:
         self._pair.check_origin(embeddings)
-        if not isinstance(embeddings, SessionImage):  # its tensors are checked when they are fetched
+        if not isinstance(embeddings, SessionImage):  # which has no tensors
             embeddings.check()
         self._embeddings = embeddings
 
@@ -94,14 +94,14 @@ class ClientCore:
         logits: bool = True,
         cleanup: Cleanup | None = None,
     ) -> Click:
-        """Check the arguments of a prediction and return its click, which is not prepared yet.
+        """Check the arguments of a prediction and return its click.
 
         ``image`` None stands for the current image.
 
         Raises:
             NoImageError: no image has been set.
             PromptError: a prompt has a wrong shape, type or range.
-            InputError: ``cleanup`` is no Cleanup.
+            InputError: ``cleanup`` is not a Cleanup.
         """
         embeddings = image if image is not None else self._embeddings
         if embeddings is None:
@@ -109,12 +109,6 @@ class ClientCore:
         self._pair.check_origin(embeddings)
         check_cleanup(cleanup)
         prompts = self._pair.prompts(embeddings, point_coords, point_labels, box, mask_input)
-        if isinstance(embeddings, SessionImage) and fits(prompts):
+        if isinstance(embeddings, SessionImage):
             return SessionClick(self._pair, embeddings, prompts, multimask_output, logits, cleanup)
         return EmbeddingsClick(self._pair, embeddings, prompts, multimask_output, logits, cleanup)
-
-    def _prepared_click(self, *arguments: Any, **options: Any) -> Click:
-        """Return a click that is ready to be sent; see _click(). This may wait for the server."""
-        click = self._click(*arguments, **options)
-        click.prepare()
-        return click

@@ -7,7 +7,7 @@ names an image that the server keeps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,10 +25,15 @@ from ..masks.segment import Segment
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Prediction, Request
+from .lacks import Notice
 from .session_image import RemoteImage, SessionImage, text
+from .session_model import fitting_parts
 
 FULL_SIZE = FORMATS["rle"]
 """The clients ask a session model for full-size masks in this format because it takes the fewest bytes."""
+MANY_MISSES = 4
+"""Number of misses in a row from which on a server is said to lose images. Two servers that take turns cause two."""
+_LOSES_IMAGES = Notice()
 
 
 def with_image(request: Request, remote: RemoteImage, error: InferenceError) -> tuple[Request, ...]:
@@ -46,6 +51,12 @@ def with_image(request: Request, remote: RemoteImage, error: InferenceError) -> 
     if not isinstance(meant, UnknownImageError):
         raise meant from (None if meant is error else error)
     remote.misses += 1
+    if remote.misses == MANY_MISSES:
+        _LOSES_IMAGES.log(
+            f"{request.model} lost an image {MANY_MISSES} times in a row, so clicks on it carry the image file. Raise "
+            "cache_bytes in the config.pbtxt of the session model if many images are in use; if several servers share "
+            "the requests, let one server answer all requests of a client"
+        )
     inputs = {name: array for name, array in request.inputs.items() if name != contract.IMAGE_ID}
     again = replace(request, inputs={contract.IMAGE: text(remote.content), **inputs})
     takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # a power of two: 2, 4, 8, ...
@@ -71,31 +82,31 @@ class Click(ABC):
     multimask_output: bool = False
     logits: bool = True
     cleanup: Cleanup | None = None
-    request: Request = field(init=False, repr=False)
-    """The first request. prepare() sets it."""
+    parts: Sequence[Prompts] = field(init=False, repr=False)
+    """The prompts of each request: usually one with all objects."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether prepare() may wait for the server. If so, it must not run on an event loop."""
-        return False
-
-    def prepare(self) -> None:
-        """Build the request."""
-        self.request = self._build()
+    def __post_init__(self) -> None:
+        self.parts = (self.prompts,)
 
     @abstractmethod
-    def _build(self) -> Request: ...
+    def request(self, part: Prompts) -> Request:
+        """Build the request for some objects."""
 
-    def answered(self) -> None:  # noqa: B027 - a click on embeddings has nothing to record
-        """Record that the server answered the request."""
+    def answered(self, outputs: Tensors, *, at_once: bool) -> None:  # noqa: B027 - nothing to record for embeddings
+        """Record an answer. ``at_once`` is False if the image had to be sent again."""
 
-    def again(self, error: InferenceError) -> tuple[Request, ...]:
+    def again(self, request: Request, error: InferenceError) -> tuple[Request, ...]:  # noqa: ARG002 - for subclasses
         """Return the requests to send after a failure. Only the answer to the last one is used.
 
         Raises:
             SamError: no further request would help; ``error`` is converted to its specific type.
         """
         raise error
+
+    def joined(self, answers: Sequence[Tensors]) -> Tensors:
+        """Return the answers to all parts as one."""
+        (outputs,) = answers
+        return outputs
 
     def low_res(self, outputs: Tensors) -> tuple[FloatArray, FloatArray]:
         """Read the answer: float32 logits (P,M,h,w), clamped to the limit of the family, and float32 scores (P,M).
@@ -130,16 +141,9 @@ class Click(ABC):
 class EmbeddingsClick(Click):
     """A click whose request carries the embeddings to the decoder."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether the embeddings may have to be fetched first.
-
-        They must be if the server keeps them and the prompt is too large for the session model.
-        """
-        return isinstance(self.image, SessionImage)
-
-    def _build(self) -> Request:
-        return self.pair.decode(self.image, self.prompts, self.multimask_output)
+    def request(self, part: Prompts) -> Request:
+        """Build the request for some objects."""
+        return self.pair.decode(self.image, part, self.multimask_output)
 
     def _read(self, outputs: Tensors) -> Prediction:
         return self.pair.read_masks(outputs, self.prompts, self.multimask_output)
@@ -147,21 +151,45 @@ class EmbeddingsClick(Click):
 
 @dataclass(eq=False)
 class SessionClick(Click):
-    """A click whose request names an image that the session model keeps."""
+    """A click whose request names an image that the session model keeps.
+
+    Raises:
+        PromptError: an object has more points than a request may have.
+    """
 
     image: SessionImage
 
-    def answered(self) -> None:
-        """Record that the server still had the image."""
-        self.image.remote.misses = 0
+    def __post_init__(self) -> None:
+        self.parts = fitting_parts(self.prompts)
 
-    def again(self, error: InferenceError) -> tuple[Request, ...]:
+    def answered(self, outputs: Tensors, *, at_once: bool) -> None:
+        """Store the id of the image, which changes when the server restarts with other weights."""
+        self.image.keep_id(outputs)
+        if at_once:
+            self.image.remote.misses = 0
+
+    def again(self, request: Request, error: InferenceError) -> tuple[Request, ...]:
         """Return the requests to send when the server has lost the image: the same prompt with the image itself.
 
         Raises:
             SamError: the error has another cause than a lost image; it is converted to its specific type.
         """
-        return with_image(self.request, self.image.remote, error)
+        return with_image(request, self.image.remote, error)
+
+    def joined(self, answers: Sequence[Tensors]) -> Tensors:
+        """Return the answers to all parts as one.
+
+        Raises:
+            InferenceError: an answer has another number of objects or candidates than its part.
+        """
+        if len(answers) == 1:
+            return answers[0]
+        masks = contract.MASKS if self.logits else contract.ENCODED_MASKS
+        for part, outputs in zip(self.parts, answers, strict=True):
+            if len(outputs[masks]) != len(part) or outputs[masks].shape[1:] != answers[0][masks].shape[1:]:
+                raise self._broken_contract(outputs[masks])
+        names = (masks, contract.IOU_PREDICTIONS)
+        return {name: np.concatenate([outputs[name] for outputs in answers]) for name in names}
 
     def segments(self, outputs: Tensors) -> list[Segment]:
         """Read the answer. Without logits, it holds encoded full-size masks that the server has made."""
@@ -170,7 +198,6 @@ class SessionClick(Click):
         texts, scores = outputs[contract.ENCODED_MASKS], outputs[contract.IOU_PREDICTIONS]
         if texts.ndim != 2 or len(texts) != len(self.prompts) or texts.shape != scores.shape:
             raise self._broken_contract(texts)
-        self.image.keep_id(outputs)
         try:
             masks = [FULL_SIZE.to_mask(text) for text in texts.flat]
         except ValueError as error:
@@ -180,19 +207,19 @@ class SessionClick(Click):
         places = np.ndindex(texts.shape)
         return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
 
-    def _build(self) -> Request:
-        prompts = self.prompts
+    def request(self, part: Prompts) -> Request:
+        """Build the request for some objects."""
         inputs: dict[str, npt.NDArray[Any]] = {
             contract.IMAGE_ID: text(self.image.remote.image_id.encode()),
             contract.MULTIMASK_OUTPUT: np.array([self.multimask_output]),
         }
-        if prompts.coords.size:
-            inputs[contract.POINT_COORDS] = prompts.coords
-            inputs[contract.POINT_LABELS] = prompts.labels.astype(np.float32)
-        if prompts.boxes is not None:
-            inputs[contract.BOXES] = prompts.boxes
-        if prompts.mask is not None:
-            inputs[contract.MASK_INPUT] = prompts.mask
+        if part.coords.size:
+            inputs[contract.POINT_COORDS] = part.coords
+            inputs[contract.POINT_LABELS] = part.labels.astype(np.float32)
+        if part.boxes is not None:
+            inputs[contract.BOXES] = part.boxes
+        if part.mask is not None:
+            inputs[contract.MASK_INPUT] = part.mask
         masks = contract.MASKS
         if not self.logits:
             masks = contract.ENCODED_MASKS
@@ -205,7 +232,6 @@ class SessionClick(Click):
         logits, scores = outputs[contract.MASKS], outputs[contract.IOU_PREDICTIONS]
         if logits.ndim != 4 or len(logits) != len(self.prompts) or logits.shape[:2] != scores.shape:
             raise self._broken_contract(logits)
-        self.image.keep_id(outputs)
         return Prediction(logits, scores, self.prompts)
 
     def _broken_contract(self, masks: npt.NDArray[Any]) -> InferenceError:

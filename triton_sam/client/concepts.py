@@ -18,10 +18,7 @@ from ..wire import contract
 from ..wire.pair import ModelPair, Request
 from .flows import Flow
 from .session_image import SessionImage, text
-from .session_model import Fetch, read_upload, upload
-
-UNKNOWN_INPUT = f"unexpected inference input '{contract.FIND}'"
-"""Part of Triton's own error message for a session model from before this input existed."""
+from .session_model import Capabilities, read_upload, upload
 
 _NEEDS_SERVER = (
     "words are searched by the session model, which keeps the image: use a client with embeddings='server' or 'auto', "
@@ -50,11 +47,13 @@ class ConceptFlows:
 
     Args:
         pair: the models.
+        capabilities: of the session model.
         is_used: whether the client may leave images on the server at all.
     """
 
-    def __init__(self, pair: ModelPair, *, is_used: bool) -> None:
+    def __init__(self, pair: ModelPair, capabilities: Capabilities, *, is_used: bool) -> None:
         self._pair = pair
+        self._capabilities = capabilities
         self._is_used = is_used
 
     def find(
@@ -62,7 +61,6 @@ class ConceptFlows:
         query: Query,
         image: ImageEmbeddings | ImageSource,
         example: ImageEmbeddings | ImageSource | None,
-        fetch: Fetch,
     ) -> Flow[FoundInstances]:
         """Find all instances. An image that is new to the server is sent with the request, and encoded once for all.
 
@@ -70,7 +68,6 @@ class ConceptFlows:
             query: the concepts.
             image: the image to search, or an image that the server keeps.
             example: the image that the boxes of the query belong to; None for ``image``.
-            fetch: fetches embeddings, see EncodeFlows.encode().
 
         Raises:
             ConfigurationError: the family has no models for words, or the client keeps the embeddings itself.
@@ -78,10 +75,11 @@ class ConceptFlows:
             ServerError: a request failed.
         """
         self._check(image, example)
+        yield from self._check_server()
         inputs: dict[str, npt.NDArray[Any]] = {contract.FIND: text(query.to_json())}
         shown = None
         if example is not None:
-            shown = yield from self._held(example, fetch)
+            shown = yield from self._held(example)
             inputs[contract.EXAMPLE_IMAGE] = text(shown.remote.image_id.encode())
         held = image if isinstance(image, SessionImage) else None
         content = held.remote.content if held else image_bytes(image)  # type: ignore[arg-type] # _check() refuses others
@@ -94,7 +92,7 @@ class ConceptFlows:
             yield from self._heal(error, query, shown)
             outputs = yield self._request({**inputs, contract.IMAGE: text(content)})
         if held is None:
-            held = read_upload(self._pair, outputs, content, fetch)
+            held = read_upload(self._pair, outputs, content)
         else:
             held.keep_id(outputs)
         return FoundInstances(self._read(outputs), held)
@@ -111,19 +109,30 @@ class ConceptFlows:
             if isinstance(each, SessionImage):
                 self._pair.check_origin(each)
 
-    def _held(self, source: ImageEmbeddings | ImageSource, fetch: Fetch) -> Flow[SessionImage]:
+    def _check_server(self) -> Flow[None]:
+        """Check that the server searches for words.
+
+        Raises:
+            ModelNotReadyError: it has no session model, or one of an earlier version.
+        """
+        try:
+            is_known = yield from self._capabilities.has(contract.FIND)
+        except ModelNotReadyError as error:
+            raise ModelNotReadyError(f"{error} - {_NEEDS_MODELS}") from error
+        if not is_known:
+            raise ModelNotReadyError(
+                f"{self._pair.session_model} of this server is older than the search for words: {_NEEDS_MODELS}"
+            )
+
+    def _held(self, source: ImageEmbeddings | ImageSource) -> Flow[SessionImage]:
         """Return an image that the server keeps, after sending it there if it is a source."""
         if isinstance(source, SessionImage):
             return source
         request, content = upload(self._pair, source)  # type: ignore[arg-type] # _check() refuses other embeddings
-        return read_upload(self._pair, (yield request), content, fetch)
+        return read_upload(self._pair, (yield request), content)
 
     def _heal(self, error: InferenceError, query: Query, example: SessionImage | None) -> Flow[None]:
         """Send the image of the examples again, if the server lacks an image; else raise."""
-        if UNKNOWN_INPUT in str(error):
-            raise ModelNotReadyError(
-                f"{self._pair.session_model} of this server is older than the search for words: {_NEEDS_MODELS}"
-            ) from error
         meant = contract.read_error(error)
         if not isinstance(meant, UnknownImageError):
             raise meant from (None if meant is error else error)

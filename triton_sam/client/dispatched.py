@@ -6,25 +6,20 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..concepts.query import check_parameters
-from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource
 from ..transport.base import AsyncBaseTransport, Tensors
 from ..wire.pair import Request
 from .base import ClientCore
-from .clicks import Click
 from .concepts import FoundInstances, current
 from .dispatcher import Dispatcher, Work
-from .drivers import RunStep, carry, carry_async
-from .everything_stream import AsyncPartStream
+from .drivers import RunStep, carry_async
 from .flows import Flow
 from .lanes import Lanes
 
 if TYPE_CHECKING:
-    from ..everything.search import Coming, FoundObjects
+    from ..everything.search import FoundObjects
     from .everything import AsyncSearchClient, Progress
 
 Value = TypeVar("Value")
@@ -56,15 +51,6 @@ class DispatchedCore(ClientCore):
         """Cancel all requests and close the connections."""
         await asyncio.shield(asyncio.wrap_future(self._dispatcher.close()))
 
-    async def _click_async(self, image: ImageEmbeddings | None, *arguments: Any, **options: Any) -> Click:
-        """Return a click that is ready to be sent, see _click(). If preparing may wait for the server, use a thread."""
-        click = self._click(image, *arguments, **options)
-        if click.waits:
-            await asyncio.to_thread(click.prepare)
-        else:
-            click.prepare()
-        return click
-
     async def _carry(self, flow: Flow[Value], run_step: RunStep = asyncio.to_thread) -> Value:
         """Run a flow outside of all lanes. By default, its steps run in threads: preparing an image takes time."""
         end = time.monotonic() + self._timeout
@@ -79,7 +65,7 @@ class DispatchedCore(ClientCore):
     ) -> FoundInstances:
         """Find instances of a concept (text, boxes, labels of the boxes), see SAM2TritonClient.find()."""
         query, chosen = check_parameters(*concept, parameters), current(image, self._embeddings)
-        return await self._carry(self._concepts.find(query, chosen, example, self._encode_here))
+        return await self._carry(self._concepts.find(query, chosen, example))
 
     async def _search(
         self, calls: AsyncSearchClient, image: Any, progress: Progress | None, given: Mapping[str, Any]
@@ -87,28 +73,14 @@ class DispatchedCore(ClientCore):
         """Find all objects, see SAM2TritonClient.everything(); ``calls`` are those of this client."""
         from ..everything.parameters import parameters_of
         from ..everything.search import FoundObjects
-        from .everything import is_at_hand, to_search, told_everything_async
+        from .everything import to_search, told_everything_async
 
         chosen = parameters_of(self.family.name, given)
         source, embeddings = await asyncio.to_thread(to_search, image, self._embeddings, chosen)
         if embeddings is not None:
             self._pair.check_origin(embeddings)
-        found = None
-        if progress is None and is_at_hand(embeddings):
-            found = await self._carry(self._jobs.find_everything(source, chosen))
-        found = found or await told_everything_async(calls, source, chosen, progress, embeddings)
+        found = await told_everything_async(calls, source, chosen, progress, embeddings)
         return await asyncio.to_thread(FoundObjects, found)
-
-    def _stream_parts(self, coming: Coming) -> AsyncPartStream:
-        """Let the server stream the next parts of a search, if it can; see SAM2TritonClient.stream_parts()."""
-        request = self._jobs.stream(coming)
-        if request is None or not self._dispatcher.can_stream:
-            return AsyncPartStream(self._jobs)
-        return AsyncPartStream(self._jobs, partial(self._dispatcher.stream, request))
-
-    def _encode_here(self, image: ImageSource) -> ImageEmbeddings:
-        """Encode an image and wait for its embeddings, for an image that the server keeps."""
-        return carry(self._flows.encode_here(image), self._sender(None))
 
     def _sender(self, end: float | None) -> Callable[[Request], Tensors]:
         """Return a function that sends a request and waits for the answer until ``end``, see Dispatcher.infer()."""

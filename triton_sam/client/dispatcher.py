@@ -14,19 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ..errors import ConfigurationError, InputError, ServerError
-from ..transport.base import AsyncBaseTransport, Tensors, can_stream
-from ..wire.pair import Request
+from ..errors import ConfigurationError, InputError
+from ..transport.base import AsyncBaseTransport, Tensors
+from ..wire.pair import ConfigRequest, Request
 from .drivers import carry_async
 from .flows import Flow
 from .io_loop import IO_LOOP
 from .lanes import Job, Lanes, State, Step
 
 Outcome = TypeVar("Outcome")
-Item = Tensors | ServerError | None
-"""An answer of a stream, the error that ended it, or None for its end."""
-Put = Callable[[Item], None]
-"""Takes the items of a stream."""
 
 SECONDS_TO_CLOSE = 5.0
 
@@ -99,23 +95,6 @@ class Dispatcher:
             ConfigurationError: the client is closed, or it belongs to the parent of this process.
         """
         return self._submit(self._infer, request, end)
-
-    @property
-    def can_stream(self) -> bool:
-        """Whether stream() is possible."""
-        return can_stream(self._transport)
-
-    def stream(self, request: Request, put: Put) -> concurrent.futures.Future[None]:
-        """Run an inference that has many answers, outside of all lanes. Cancelling the future ends it on the wire.
-
-        Args:
-            request: the inference.
-            put: takes each answer, on the I/O loop.
-
-        Raises:
-            ConfigurationError: the client is closed, or it belongs to the parent of this process.
-        """
-        return self._submit(self._stream, request, put)
 
     def is_ready(self, model: str) -> concurrent.futures.Future[bool]:
         """Ask outside of all lanes whether the server has a model ready.
@@ -255,26 +234,12 @@ class Dispatcher:
         # which is what remains if a task is cancelled before it starts and had received the coroutine as an argument.
         return await self._transport.in_time(self._ask(request), end)
 
-    async def _stream(self, request: Request, put: Put) -> None:
-        await self._start(self._receive(request, put))
-
-    async def _receive(self, request: Request, put: Put) -> None:
-        last: ServerError | None = None
-        transport: Any = self._transport  # with streams, as can_stream says
-        try:
-            answers = transport.stream(request.model, request.inputs, request.outputs)
-            async with contextlib.aclosing(answers):
-                async for outputs in answers:
-                    put(outputs)
-        except ServerError as error:
-            last = error
-        finally:
-            put(last)
-
     async def _is_ready(self, model: str) -> bool:
         return await self._start(self._transport.is_ready(model))
 
     async def _ask(self, request: Request) -> Tensors:
+        if isinstance(request, ConfigRequest):
+            return await self._transport.model_config(request.model)
         return await self._transport.infer(request.model, request.inputs, request.outputs)
 
     async def _close(self) -> None:

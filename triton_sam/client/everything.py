@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol
+import contextvars
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from PIL import Image
 
@@ -18,15 +24,16 @@ from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
 from ..inputs.prompts import PromptArray
 from .concepts import current
-from .everything_stream import AsyncPartStream
 from .session_image import SessionImage
 
 if TYPE_CHECKING:
     from .sync import SamTritonClient
 
+Value = TypeVar("Value")
 Progress = Callable[[Step], None]
-"""Is told each step. An exception that it raises ends the search."""
-
+"""Is called with each step. An exception that it raises ends the search."""
+IN_FLIGHT = 2
+"""Parts that are requested at a time: the server works on one while the answer to the other is under way."""
 
 Queued = tuple[str, "asyncio.Task[tuple[FloatArray, FloatArray]]"]
 """(request id, task) of one prediction, whose result is (masks, iou)."""
@@ -55,9 +62,6 @@ class AsyncSearchClient(Protocol):
 
     async def see_part_async(self, part: Part) -> Seen | None:
         """Let the server find the objects under some points; None if it cannot."""
-
-    def stream_parts(self, coming: Coming) -> AsyncPartStream:
-        """Let the server find the objects of the next parts, and send them as they come, if it can."""
 
 
 def to_search(
@@ -102,7 +106,7 @@ def find_everything(
         client: a client of any family.
         image: the image in any form that the client accepts.
         parameters: the grid and the filters.
-        progress: is called after each request.
+        progress: is called after each part.
         embeddings: embeddings of the image, if the client has them already.
 
     Raises:
@@ -112,25 +116,48 @@ def find_everything(
     image = plain_source(image)  # an open file can be read only once
     opened = _opened(image, embeddings)
     running = search_in_parts(opened, parameters)
+    coming: Iterator[Part] = iter(())
+    ahead: deque[Future[Seen | None]] = deque()
     answer: Any = None
-    with contextlib.ExitStack() as streams:
-        while True:
-            try:
-                asked = running.send(answer)
-            except StopIteration as end:
-                found: Found = end.value
-                return found
-            answer = None
-            if isinstance(asked, Encode):
-                is_known = embeddings is not None and asked.image is opened
-                answer = embeddings if is_known else client.encode(_as_file(asked.image, opened, image))
-            elif isinstance(asked, Coming):
-                streams.close()
-                stream = streams.enter_context(contextlib.closing(client.stream_parts(asked)))
-            elif isinstance(asked, Part):
-                answer = stream.next() or client.see_part(asked) or _see(client, asked)
-            elif progress is not None:
-                progress(asked)
+    while True:
+        try:
+            asked = running.send(answer)
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+        answer = None
+        if isinstance(asked, Encode):
+            is_known = embeddings is not None and asked.image is opened
+            answer = embeddings if is_known else client.encode(_as_file(asked.image, opened, image))
+        elif isinstance(asked, Coming):
+            coming = _parts(asked)
+        elif isinstance(asked, Part):
+            while len(ahead) < IN_FLIGHT and (part := next(coming, None)) is not None:
+                ahead.append(_in_thread(partial(client.see_part, part)))
+            answer = ahead.popleft().result() or _see(client, asked)
+        elif progress is not None:
+            progress(asked)
+
+
+def _parts(coming: Coming) -> Iterator[Part]:
+    """Yield the parts that a search asks for next, in their order."""
+    for start in range(0, len(coming.part.points), coming.step):
+        yield replace(coming.part, points=coming.part.points[start : start + coming.step])
+
+
+def _in_thread(call: Callable[[], Value]) -> Future[Value]:
+    """Run a call in a thread of its own, which does not delay the end of the process."""
+    future: Future[Value] = Future()
+    context = contextvars.copy_context()  # OpenTelemetry keeps the current span there
+
+    def run() -> None:
+        try:
+            future.set_result(context.run(call))
+        except BaseException as error:  # noqa: BLE001 - the waiting thread receives every error
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="triton-sam-part", daemon=True).start()
+    return future
 
 
 def _see(client: SamTritonClient, part: Part) -> Seen:
@@ -169,23 +196,32 @@ async def find_everything_async(
     """
     image = await asyncio.to_thread(plain_source, image)
     opened = await asyncio.to_thread(_opened, image, embeddings)
-    with contextlib.closing(search_in_parts(opened, parameters)) as running, contextlib.ExitStack() as streams:
-        answer: Any = None
-        while True:
-            asked = await asyncio.to_thread(_advance, running, answer)
-            answer = None
-            if isinstance(asked, Encode):
-                is_known = embeddings is not None and asked.image is opened
-                answer = embeddings if is_known else await client.encode_async(_as_file(asked.image, opened, image))
-            elif isinstance(asked, Coming):
-                streams.close()
-                stream = streams.enter_context(contextlib.closing(client.stream_parts(asked)))
-            elif isinstance(asked, Part):
-                answer = await stream.next() or await client.see_part_async(asked) or await _see_async(client, asked)
-            else:
-                yield asked
-                if isinstance(asked, Found):
-                    return
+    coming: Iterator[Part] = iter(())
+    ahead: deque[asyncio.Task[Seen | None]] = deque()
+    answer: Any = None
+    with contextlib.closing(search_in_parts(opened, parameters)) as running:
+        try:
+            while True:
+                asked = await asyncio.to_thread(_advance, running, answer)
+                answer = None
+                if isinstance(asked, Encode):
+                    is_known = embeddings is not None and asked.image is opened
+                    answer = embeddings if is_known else await client.encode_async(_as_file(asked.image, opened, image))
+                elif isinstance(asked, Coming):
+                    coming = _parts(asked)
+                elif isinstance(asked, Part):
+                    while len(ahead) < IN_FLIGHT and (part := next(coming, None)) is not None:
+                        ahead.append(asyncio.create_task(client.see_part_async(part)))
+                    answer = await ahead[0] or await _see_async(client, asked)
+                    ahead.popleft()
+                else:
+                    yield asked
+                    if isinstance(asked, Found):
+                        return
+        finally:
+            for task in ahead:
+                task.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
 
 
 async def told_everything_async(

@@ -15,49 +15,47 @@ from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, plain_source
 from ..transport.base import Tensors
-from ..wire.contract import read_error
+from ..wire import contract
 from ..wire.pair import ModelPair, Request
 from .clicks import Click
-from .session_model import Fetch, read_upload, upload
+from .lacks import Lack
+from .session_model import read_upload, upload
 
 Result = TypeVar("Result")
 Flow = Generator[Request, Tensors, Result]
 
 
 class EncodeFlows:
-    """Flows that encode an image. They remember when the server turns out to have no session model.
+    """Flows that encode an image.
 
     Args:
         pair: the models.
         uses_session_model: whether to send images to the session model.
-        may_fall_back: whether to send images to the encoder instead if the server has no session model.
+        may_fall_back: whether to send images to the encoder instead while the server has no session model.
     """
 
     def __init__(self, pair: ModelPair, *, uses_session_model: bool, may_fall_back: bool) -> None:
         self._pair = pair
         self._uses_session_model = uses_session_model
         self._may_fall_back = may_fall_back
+        self._lack = Lack()
 
-    def encode(self, source: ImageSource, fetch: Fetch) -> Flow[ImageEmbeddings]:
+    def encode(self, source: ImageSource) -> Flow[ImageEmbeddings]:
         """Encode an image, on the server or for this side, depending on where the embeddings are kept.
-
-        Args:
-            source: the image.
-            fetch: fetches the embeddings of an image that the server keeps, once a caller reads them on this side.
 
         Raises:
             ImageError: the source is not a usable image.
             ServerError: the request failed.
         """
         source = plain_source(source)  # an open file can be read only once, and a fallback needs it again
-        if self._uses_session_model:
+        if self._uses_session_model and not self._lack.is_known:
             request, content = upload(self._pair, source)
             try:
                 outputs = yield request
             except (InferenceError, ModelNotReadyError) as error:
                 self._fall_back(error)
             else:
-                return read_upload(self._pair, outputs, content, fetch)
+                return read_upload(self._pair, outputs, content)
         return (yield from self.encode_here(source))
 
     def encode_here(self, source: ImageSource) -> Flow[ImageEmbeddings]:
@@ -72,32 +70,45 @@ class EncodeFlows:
         return self._pair.read_embeddings(outputs, size)
 
     def _fall_back(self, error: InferenceError | ModelNotReadyError) -> None:
-        """Switch to the encoder if the server has no session model and the client does not require one; else raise."""
+        """Switch to the encoder for a while, unless the client requires a session model, or the error is another one.
+
+        Raises:
+            ServerError: the image cannot be encoded otherwise.
+        """
         if isinstance(error, InferenceError):
-            meant = read_error(error)
+            meant = contract.read_error(error)
             raise meant from (None if meant is error else error)
         if not self._may_fall_back:
             raise error
-        self._uses_session_model = False
+        megabytes = contract.embedding_bytes(self._pair.family) / 1e6
+        self._lack.note(
+            f"the server has no session model {self._pair.session_model!r} ready: this client keeps the embeddings and "
+            f"sends them with each click ({megabytes:.1f} MB). Serve the session model, or give embeddings='client' "
+            f"if this is what you want ({error})"
+        )
 
 
 def ask(click: Click) -> Flow[Tensors]:
     """Send a click and return the answer. If the server has lost the image, send the click again with the image.
 
-    Args:
-        click: a click after prepare().
+    A click of more objects than a request may have is sent in parts.
 
     Raises:
         SamError: the request failed.
     """
-    try:
-        outputs = yield click.request
-    except InferenceError as error:
-        for request in click.again(error):
+    answers = []
+    for part in click.parts:
+        request = click.request(part)
+        try:
             outputs = yield request
-    else:
-        click.answered()
-    return outputs
+        except InferenceError as error:
+            for again in click.again(request, error):
+                outputs = yield again
+            click.answered(outputs, at_once=False)
+        else:
+            click.answered(outputs, at_once=True)
+        answers.append(outputs)
+    return click.joined(answers)
 
 
 def predict(click: Click) -> Flow[tuple[FloatArray, FloatArray]]:

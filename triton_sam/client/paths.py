@@ -36,7 +36,7 @@ async def queue_multiple_requests(
     if len(coords_list) != len(labels_list):
         raise PromptError(f"coords_list has {len(coords_list)} positions, but labels_list has {len(labels_list)}")
     clicks = [
-        await client._click_async(None, coords, labels, None, None, False)  # noqa: SLF001
+        client._click(None, coords, labels, None, None, False)  # noqa: SLF001
         for coords, labels in zip(coords_list, labels_list, strict=True)
     ]
     return client._queue([Work(predict(click)) for click in clicks], session_id)  # noqa: SLF001

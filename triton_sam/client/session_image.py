@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import InputError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..transport.base import Tensors
@@ -33,43 +35,41 @@ class RemoteImage:
         return f"RemoteImage({self.image_id}, {len(self.content)} bytes)"
 
 
-class LazyTensors(Mapping[str, FloatArray]):
-    """Embeddings that are fetched from the encoder when a caller first reads one of them."""
-
-    def __init__(self, names: tuple[str, ...], fetch: Callable[[], ImageEmbeddings]) -> None:
-        self._names = names
-        self._fetch = fetch
-        self._fetched: ImageEmbeddings | None = None
-        self._lock = threading.Lock()
-
-    def __getitem__(self, name: str) -> FloatArray:
-        if name not in self._names:
-            raise KeyError(name)
-        with self._lock:
-            if self._fetched is None:
-                self._fetched = self._fetch()
-        return self._fetched[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class SessionImage(ImageEmbeddings):
-    """An image whose embeddings stay on the server. Reading a tensor, or saving, fetches them from the encoder.
+    """The handle of an image whose embeddings stay on the server. It has no tensors; encode_here() returns them.
 
     Args:
         remote: the server's id of the image, and the image file to send it again.
+
+    Raises:
+        InputError: (when a tensor is read, or saved) the tensors are on the server.
     """
 
     remote: RemoteImage
 
+    def __bool__(self) -> bool:
+        return True  # a mapping without items would be false
+
+    def __getitem__(self, name: str) -> FloatArray:
+        self._refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        self._refuse()
+
+    def save(self, path: str | os.PathLike[str]) -> None:  # noqa: ARG002 - as in the base class
+        """Refuse, because the tensors are on the server."""
+        self._refuse()
+
     def keep_id(self, outputs: Tensors) -> None:
         """Store the id from an answer. It changes when the server restarts with other weights."""
         self.remote.image_id = read_id(outputs)
+
+    def _refuse(self) -> NoReturn:
+        raise InputError(
+            f"the embeddings of this image stay on the server, in the session model of {self.model}: "
+            "encode_here(image) of the client returns them"
+        )
 
 
 def read_id(outputs: Tensors) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..everything.parts import Part, Seen
-from ..everything.search import Coming, FoundObjects, Step
+from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -28,7 +28,6 @@ from .concepts import FoundInstances
 from .dispatched import DispatchedCore
 from .dispatcher import Work
 from .drivers import carry, settle
-from .everything_stream import AsyncPartStream
 from .flows import ask, predict
 from .lanes import Job, Lanes
 from .spellings import also_spelled, check_image_size, timeout_in_second_place
@@ -146,7 +145,7 @@ class SpeculativeSAM2Client(DispatchedCore):
         """
         check_image_size(image_size, self.family)
         send = self._sender(time.monotonic() + self._timeout)
-        self._embeddings = embeddings = carry(self._flows.encode(image, self._encode_here), send)
+        self._embeddings = embeddings = carry(self._flows.encode(image), send)
         return embeddings
 
     @also_spelled(image_path="image")
@@ -165,7 +164,11 @@ class SpeculativeSAM2Client(DispatchedCore):
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
-        return await self._carry(self._flows.encode(image, self._encode_here))
+        return await self._carry(self._flows.encode(image))
+
+    async def encode_here_async(self, image: ImageSource) -> ImageEmbeddings:
+        """Encode an image and return its tensors. See SAM2TritonClient.encode_here()."""
+        return await self._carry(self._flows.encode_here(image))
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def segment_async(
@@ -203,7 +206,7 @@ class SpeculativeSAM2Client(DispatchedCore):
         So only one of them has to be in memory. Each step is slow for a large image: take it in a thread.
         """
         arguments = (coords, labels, box, mask_input, multimask_output)
-        click = await self._click_async(image, *arguments, cleanup=cleanup)
+        click = self._click(image, *arguments, cleanup=cleanup)
         work = Work(ask(click))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
@@ -221,11 +224,7 @@ class SpeculativeSAM2Client(DispatchedCore):
 
     async def see_part_async(self, part: Part) -> Seen | None:
         """Let the server find the objects under some points of a search for everything; None if it cannot."""
-        return await self._carry(self._jobs.see_part(part))
-
-    def stream_parts(self, coming: Coming) -> AsyncPartStream:
-        """Let the server find the objects of the next parts of a search, and send them as they come, if it can."""
-        return self._stream_parts(coming)
+        return await self._carry(self._parts.see_part(part))
 
     async def find_async(
         self,
@@ -279,7 +278,7 @@ class SpeculativeSAM2Client(DispatchedCore):
             PromptError: a prompt has a wrong shape, type or range.
             InputError: an earlier request with this id has not ended yet.
         """
-        click = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
+        click = self._click(image, coords, labels, box, mask_input, multimask_output)
         (job,) = self._dispatcher.submit([Work(predict(click))], session_id, request_id)
         return self._queued(job)
 
@@ -301,7 +300,7 @@ class SpeculativeSAM2Client(DispatchedCore):
         Raises:
             concurrent.futures.CancelledError: another thread replaced or cancelled the request.
         """
-        work = Work(predict(self._prepared_click(image, coords, labels, box, mask_input, multimask_output)))
+        work = Work(predict(self._click(image, coords, labels, box, mask_input, multimask_output)))
         self._dispatcher.submit([work], session_id, request_id)
         self._dispatcher.start()
         try:

@@ -10,22 +10,21 @@ from typing import Any
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
 from ..everything.parts import Part, Seen
-from ..everything.search import Coming, FoundObjects, Step
+from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
-from ..transport.base import BaseTransport, Tensors, can_stream
+from ..transport.base import BaseTransport, Tensors
 from ..transport.options import Busy
 from ..transport.triton import Transport
-from ..wire.pair import Request
+from ..wire.pair import ConfigRequest, Request
 from .base import ClientCore, EmbeddingsPlace
 from .clicks import Click
 from .concepts import FoundInstances, current
 from .drivers import carry
-from .everything_stream import PartStream
 from .flows import ask
 from .server_models import ServerModels, sort_models
 from .spellings import also_spelled, check_image_size
@@ -59,7 +58,7 @@ class SamTritonClient(ClientCore):
         embeddings: where they are kept. "server": in the session model (``sam2``), so that a click sends only an id
             and a prompt, less than 1 KB; if the server loses an image, the client sends it again. "client": in this
             process, so that every click sends them, 16.8 MB for SAM2. "auto": on the server if it has the session model
-            ready when the first image is encoded, else in this process. The masks are the same in all cases.
+            ready when an image is encoded, else in this process, which is logged. The masks are the same in all cases.
         transport: sends the requests instead of a connection to ``url``, for example in tests or to run the models in
             this process. `triton_sam.transport.BaseTransport` lists the methods that it needs. The client then ignores
             ``timeout``, ``retries``, ``headers``, ``ca_certs`` and ``busy``.
@@ -101,12 +100,15 @@ class SamTritonClient(ClientCore):
             ServerError: see triton_sam.errors.
         """
         with self._transport.one_call():
-            return carry(self._flows.encode(image, self._encode_here), self._send)
+            return carry(self._flows.encode(image), self._send)
 
     def encode_here(self, image: ImageSource) -> ImageEmbeddings:
-        """Encode an image and return its tensors, also if the server could keep them. See encode()."""
+        """Encode an image and return its tensors, which predict() then sends with each click. See encode().
+
+        Use it to save the embeddings of an image, and for an object of more than 1,024 points.
+        """
         with self._transport.one_call():
-            return self._encode_here(image)
+            return carry(self._flows.encode_here(image), self._send)
 
     @also_spelled(image_path="image")
     def set_image(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
@@ -160,7 +162,7 @@ class SamTritonClient(ClientCore):
             PromptError: a prompt has a wrong shape, type or range.
             ServerError: see triton_sam.errors.
         """
-        click = self._prepared_click(image, point_coords, point_labels, box, mask_input, multimask_output)
+        click = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
         return click.low_res(self._ask(click))
 
     def segment(
@@ -194,7 +196,7 @@ class SamTritonClient(ClientCore):
             the official predictor: logits are resized bilinearly to the image, and are foreground where > 0.
         """
         arguments = (point_coords, point_labels, box, mask_input, multimask_output)
-        click = self._prepared_click(image, *arguments, logits, cleanup)
+        click = self._click(image, *arguments, logits, cleanup)
         return click.segments(self._ask(click))
 
     def everything(
@@ -206,17 +208,14 @@ class SamTritonClient(ClientCore):
     ) -> FoundObjects:
         """Segment all objects of an image by a grid of clicks.
 
-        Without ``progress``, the server searches and sends the objects in the answer to one request, if its session
-        model offers it, the client does not keep the embeddings, and the answer comes within the timeout. Otherwise,
-        and with ``progress``, the client asks for the objects under a few points at a time, or takes them as a stream
-        over gRPC where the server has the model for it; the server still decodes and filters. A client that keeps the
-        embeddings, or speaks to an older server, filters by itself. The objects are the same. An interrupted search
-        ends before its next decode over gRPC, and a stream after the part at hand; over HTTP, Triton does not notice
-        it.
+        The client requests the objects under eight points at a time, with two requests under way; the server decodes
+        and filters. A client that keeps the embeddings, or that calls a server of an earlier version, filters the masks
+        itself, and logs that once. The objects are the same. After an interruption, the server finishes the parts that
+        are under way.
 
         Args:
             image: see encode(); or an image that encode() returned. None for the current image.
-            progress: is called after each request; ``step.done`` of ``step.total`` points are done. An exception that
+            progress: is called after each part; ``step.done`` of ``step.total`` points are done. An exception that
                 it raises ends the search.
             parameters: fields of triton_sam.everything.parameters.Parameters, with the defaults of the family's
                 official mask generator.
@@ -229,21 +228,17 @@ class SamTritonClient(ClientCore):
             ConfigurationError: a parameter is out of range.
             NoImageError: there is no image.
             ImageError: the image cannot be used.
-            ServerBusyError: the server has as many searches as it allows.
+            ServerBusyError: too many requests wait at the server.
             ServerError: see triton_sam.errors.
         """
         from ..everything.parameters import parameters_of
-        from .everything import find_everything, is_at_hand, to_search
+        from .everything import find_everything, to_search
 
         chosen = parameters_of(self.family.name, parameters)
         source, embeddings = to_search(image, self._embeddings, chosen)
         if embeddings is not None:
             self._pair.check_origin(embeddings)
-        found = None
-        if progress is None and is_at_hand(embeddings):
-            with self._transport.one_call():
-                found = carry(self._jobs.find_everything(source, chosen), self._send)
-        return FoundObjects(found or find_everything(self, source, chosen, progress, embeddings))
+        return FoundObjects(find_everything(self, source, chosen, progress, embeddings))
 
     def see_part(self, part: Part) -> Seen | None:
         """Let the server find the objects under some points of a search for everything; None if it cannot.
@@ -252,14 +247,7 @@ class SamTritonClient(ClientCore):
             ServerError: see triton_sam.errors.
         """
         with self._transport.one_call():
-            return carry(self._jobs.see_part(part), self._send)
-
-    def stream_parts(self, coming: Coming) -> PartStream:
-        """Let the server find the objects of the next parts of a search, and send them as they come, if it can."""
-        request = self._jobs.stream(coming)
-        if request is None or not can_stream(self._transport):
-            return PartStream(self._jobs)
-        return PartStream(self._jobs, self._transport.stream(request.model, request.inputs, request.outputs))
+            return carry(self._parts.see_part(part), self._send)
 
     def find(
         self,
@@ -304,7 +292,7 @@ class SamTritonClient(ClientCore):
         """
         query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
         with self._transport.one_call():
-            return carry(self._concepts.find(query, chosen, example, self._encode_here), self._send)
+            return carry(self._concepts.find(query, chosen, example), self._send)
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""
@@ -338,10 +326,9 @@ class SamTritonClient(ClientCore):
         with self._transport.one_call():
             return carry(ask(click), self._send)
 
-    def _encode_here(self, image: ImageSource) -> ImageEmbeddings:
-        return carry(self._flows.encode_here(image), self._send)
-
     def _send(self, request: Request) -> Tensors:
+        if isinstance(request, ConfigRequest):
+            return self._transport.model_config(request.model)
         return self._transport.infer(request.model, request.inputs, request.outputs)
 
 

@@ -18,7 +18,7 @@ from ..families import tracking_families
 from ..inputs.images import open_image
 from ..inputs.video import FrameSource, open_frames
 from ..inputs.video.base import BEST_QUALITY
-from ..tracks.overlay_video import DEFAULT_RATE, frame_rate
+from ..tracks.overlay_video import DEFAULT_RATE
 from ..tracks.protocols import Video
 from . import _options
 
@@ -79,7 +79,7 @@ def open_input(text: str, quality: int | None = None) -> VideoInput:
     identity: dict[str, Any] = {"name": path.resolve().name, "frames": frames.num_frames, "size": list(frames.size)}
     if path.is_dir():
         return VideoInput(path.resolve().name, frames, DEFAULT_RATE, False, identity)
-    return VideoInput(path.stem, frames, frame_rate(path), False, identity | {"bytes": path.stat().st_size})
+    return VideoInput(path.stem, frames, frames.rate or DEFAULT_RATE, False, identity | {"bytes": path.stat().st_size})
 
 
 def _live(name: str, frames: FrameSource) -> VideoInput:

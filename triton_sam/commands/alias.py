@@ -1,10 +1,9 @@
 """Give models of the repository second names, so that clients with other names need no change.
 
 `triton-sam alias paintera` adds the encoders that the sam-link client of Paintera asks for, under its names and for its
-released and its newer versions; docs/how-to/paintera.md explains them. `triton-sam alias everything` adds
-sam2_everything, and those of the other families, which stream searches for all objects over gRPC;
-docs/how-to/everything.md explains them. `triton-sam alias NAME --of VARIANT` adds NAME_encoder and NAME_decoder as
-names of VARIANT_encoder and VARIANT_decoder. `triton-sam alias NAME --remove` removes them.
+released and its newer versions; docs/how-to/paintera.md explains them. `triton-sam alias NAME --of VARIANT` adds
+NAME_encoder and NAME_decoder as names of VARIANT_encoder and VARIANT_decoder. `triton-sam alias NAME --remove` removes
+them.
 """
 
 from __future__ import annotations
@@ -27,32 +26,30 @@ from ..repository.aliases import (
     pair,
     read_config,
     remove_alias,
-    streams,
     write_alias,
 )
 from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, is_demo_model, list_models, subfolders
-from ..repository.names import STREAM_SUFFIX, pair_names
+from ..repository.names import pair_names
 from ..sessions.encoder_front.install import front_config, write_front
-from ..sessions.everything_front.install import write_stream
 from ..wire.encoder_front import PIXEL_MODES
 from . import _options
 
 _OFFICIAL = re.compile("|".join({size.name for family in FAMILIES.values() for size in family.sizes if size.official}))
 """Matches names that contain the name of an official size, such as sam2.1_large_encoder."""
 _PAINTERA_OPTIONS = ("sam1", "sam2", "sam3", "pixels")
-_PAINTERA, _EVERYTHING = "paintera", "everything"
-"""Names that stand for several front ends, one for each family."""
+_PAINTERA = "paintera"
+"""The name that stands for several front ends, one for each family."""
 _SAM1 = model_name("sam1", ENCODER)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("name", help="the new name; paintera for the names that Paintera uses; everything for streams")
+    parser.add_argument("name", help="the new name; paintera for the names that Paintera uses")
     parser.add_argument(
         "--of", metavar="VARIANT", help="model pair that gets the new name, for example sam2 or sam2.1_large"
     )
     for family, name in (("sam1", "SAM1"), ("sam2", "SAM2"), ("sam3", "SAM3")):
-        text = f"with paintera and everything: the variant to use as {name} (default: {family})"
+        text = f"with paintera: the variant to use as {name} (default: {family})"
         parser.add_argument(f"--{family}", metavar="VARIANT", help=text)
     parser.add_argument(
         "--pixels",
@@ -75,9 +72,7 @@ def run(args: argparse.Namespace) -> int:
     served = _served(args, repository, aliases)
     models = {model.name: model for model in list_models(repository)}
     for alias, family in served:
-        if args.name == _EVERYTHING and family:
-            write_stream(repository, alias)
-        elif family:
+        if family:
             write_front(repository, alias, family, args.pixels or PIXEL_MODES[0])
         else:
             write_alias(repository, alias)
@@ -99,7 +94,7 @@ def _served(args: argparse.Namespace, repository: Path, aliases: list[tuple[Alia
         )
     for alias, family in served:
         check_place(repository, alias, takes_empty=bool(family))
-        if family and args.name == _PAINTERA:
+        if family:
             front_config(read_config(repository / alias.target), alias, family)
     return served
 
@@ -124,9 +119,7 @@ def _remove(args: argparse.Namespace, repository: Path) -> int:
     if given:
         raise ConfigurationError(f"--{given[0]} has no effect with --remove")
     known = {path.name for path in subfolders(repository)}
-    if args.name == _EVERYTHING:
-        named = {name for name in known if name.endswith(STREAM_SUFFIX) and is_alias(repository, name)}
-    elif args.name == _PAINTERA:
+    if args.name == _PAINTERA:
         named = {alias.name for alias in paintera().values()}
         if is_alias(repository, _SAM1):  # without --sam1, this is the encoder itself
             named.add(_SAM1)
@@ -149,10 +142,6 @@ def _aliases(args: argparse.Namespace) -> list[tuple[Alias, str]]:
         if chosen:
             raise ConfigurationError(f"--{min(chosen)} is for `triton-sam alias {_PAINTERA}`, not for --of")
         return [(alias, "") for alias in pair(args.name, args.of)]
-    if args.name == _EVERYTHING:
-        if chosen.pop("pixels", None):
-            raise ConfigurationError(f"--pixels is for `triton-sam alias {_PAINTERA}`")
-        return [(alias, family) for family, alias in streams(**chosen).items()]
     if args.name != _PAINTERA:
         raise ConfigurationError(f"{args.name!r} needs a model pair: triton-sam alias {args.name} --of VARIANT")
     chosen.pop("pixels", None)

@@ -107,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
                 source.rate / args.every,
                 folder.records,
                 folder.kept_images if source.is_live else source.images,
+                source.frames.pixel_ratio,
             )
             for path in folder.finish(finished):
                 _options.say(args, f"wrote {path}")

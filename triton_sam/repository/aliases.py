@@ -1,7 +1,7 @@
 """Aliases: further names of models, for clients that expect other names.
 
 An alias is a Triton ensemble whose only step calls the model. It can also rename outputs. An alias may also be a
-program: the front ends that triton_sam.sessions.encoder_front and everything_front write.
+program: the front ends that triton_sam.sessions.encoder_front writes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from .._common.files import atomic_write
 from ..errors import RepositoryError
-from ..families import FAMILIES, model_name
+from ..families import model_name
 from ..families.tables import ENCODER
 from .config import parse_config
-from .names import CONFIG_NAME, FAMILY_KEY, STREAM_SUFFIX, check_name, pair_names
+from .names import CONFIG_NAME, FAMILY_KEY, check_name, pair_names
 from .selection import ModelFolder, read_repository, select_models, unloadable
 
 PAINTERA_SAM1 = "sam1_paintera_encoder"
@@ -68,16 +68,6 @@ def paintera(sam1: str = "sam1", sam2: str = "sam2", sam3: str = "sam3") -> dict
         "sam3": Alias("sam3_tracker_encoder_fp16", model_name(sam3, ENCODER)),
         "sam1": Alias(PAINTERA_SAM1 if sam1 == "sam1" else own, model_name(sam1, ENCODER)),
     }
-
-
-def streams(**variants: str) -> dict[str, Alias]:
-    """Return the front ends that stream searches for all objects, by the name of their family.
-
-    Args:
-        variants: the session models, by family; other families have that of their own name.
-    """
-    names = {family: variants.get(family, family) for family in FAMILIES}
-    return {family: Alias(f"{name}{STREAM_SUFFIX}", name) for family, name in names.items()}
 
 
 def pair(name: str, variant: str) -> tuple[Alias, ...]:

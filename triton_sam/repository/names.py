@@ -17,9 +17,6 @@ FAMILY_KEY = "family"
 ALIAS_KEY = "alias_of"
 """The parameter of config.pbtxt by which an alias that is a program, and no ensemble, names the model it stands for."""
 
-STREAM_SUFFIX = "_everything"
-"""The name of a session model and this suffix name the model that streams its searches for all objects."""
-
 DECODER_IN_SESSION = "decoder_in_session"
 """The parameter of a session model's config.pbtxt that lets it run its decoder in its own process: true or false."""
 DECODER_IN_SESSION_VARIABLE = "TRITON_SAM_DECODER_IN_SESSION"

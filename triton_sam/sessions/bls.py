@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import shutil
 import threading
-from collections.abc import Container, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,14 @@ from ..errors import (
     UnknownImageError,
     UnknownSessionError,
 )
-from ..wire import contract
+from ..wire import contract, triton_texts
 from .images import NoRoomError
 from .reply import Reply
+from .times import Clock, RequestTimes
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
 """Bytes of shared memory that running requests use besides the cache, in the processes of the models."""
-NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -55,7 +54,70 @@ class Pool:
     def __init__(self, name: str, threads: int, pending: int) -> None:
         self.name = name
         self.threads = ThreadPoolExecutor(threads, name)
-        self.places = threading.BoundedSemaphore(pending)
+        self._places = threading.BoundedSemaphore(pending)
+
+    def take(self, times: RequestTimes) -> Place | None:
+        """Take a place for a request, whose clock begins now; return None if all are taken."""
+        if not self._places.acquire(blocking=False):
+            return None
+        return Place(self.threads, self._places.release, times.arrived(self.name))
+
+
+class Place:
+    """A place of a pool. It is given back once: after the work that submit() was given, else at the end of the block.
+
+    Args:
+        threads: the threads of the pool.
+        give_back: gives the place back.
+        clock: the clock of the request, which the work enters. A request without work is not measured.
+    """
+
+    def __init__(self, threads: ThreadPoolExecutor, give_back: Callable[[], None], clock: Clock) -> None:
+        self.clock = clock
+        self._submit = threads.submit
+        self._give_back: Callable[[], None] | None = give_back
+        self._is_submitted = False
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_submitted:
+            self.clock.refused()
+            self.release()
+
+    def submit(
+        self,
+        work: Callable[[], None],
+        sender: Any,
+        submit: Callable[[Callable[[], None]], Future[None]] | None = None,
+    ) -> Future[None]:
+        """Run work that answers a request. If the work fails, or its threads end before it runs, it is answered here.
+
+        Args:
+            work: calls release() before it sends the answer, so that the client can send its next request.
+            sender: the response sender of the request.
+            submit: runs the work later; None: a thread of the pool runs it.
+        """
+
+        def ended(future: Future[None]) -> None:
+            self.release()
+            if future.cancelled():
+                self.clock.refused()
+                send_error(sender, "the server stops", pb_utils.TritonError.UNAVAILABLE)
+            elif (error := future.exception()) is not None:
+                send_error(sender, f"{contract.INTERNAL}: {one_line(error)}", pb_utils.TritonError.INTERNAL)
+
+        future = (submit or self._submit)(work)
+        self._is_submitted = True
+        future.add_done_callback(ended)
+        return future
+
+    def release(self) -> None:
+        """Give the place back, unless that has been done."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
 
 
 class Caller:
@@ -111,9 +173,9 @@ class Caller:
 
 def read_failure(text: str) -> ServerError:
     """Return the error for the message of a failed model: out of memory, queue full, or another error."""
-    if NO_ROOM.search(text):
+    if triton_texts.NO_ROOM.search(text):
         return NoRoomError(text)
-    return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
+    return ServerBusyError(text) if triton_texts.QUEUE_IS_FULL.search(text) else InferenceError(text)
 
 
 def weights_identity(folder: Path) -> str:
@@ -224,21 +286,40 @@ def failure(message: str, code: Any) -> Any:
     return pb_utils.InferenceResponse([], error=pb_utils.TritonError(message, code))
 
 
-def cancelled() -> Any:
-    """Return the response to a request that was cancelled."""
-    return failure("the request was cancelled", pb_utils.TritonError.CANCELLED)
+def send_cancelled(sender: Any) -> None:
+    """Answer a request that was cancelled."""
+    send_error(sender, "the request was cancelled", pb_utils.TritonError.CANCELLED)
+
+
+def send_error(sender: Any, message: str, code: Any) -> None:
+    """Answer a request with an error of Triton. If that fails, nothing more can be done for it."""
+    try:
+        sender.send(failure(message, code), flags=FINAL)
+    except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
+        pb_utils.Logger.log_warn(f"a request was left without an answer: {one_line(error)}")
 
 
 def send(reply: Reply, sender: Any, wanted: Container[str]) -> None:
-    """Send an answer. If that fails, for example because shared memory is full, send an error instead."""
+    """Send an answer. If that fails, for example because shared memory is full, send an error instead.
+
+    If the answer does not reach its client, whatever the request has opened is closed.
+    """
     try:
-        sender.send(response(reply, wanted), flags=FINAL)
+        if reply.undo is not None and sender.is_cancelled():
+            reply.undo()
+            send_cancelled(sender)
+            return
+        answer = response(reply, wanted)
+        sender.send(answer, flags=FINAL)
         if reply.error is not None and contract.code_of(reply.error) == contract.INTERNAL:
             reply.counts["faults"] = 1
     except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
         reply.counts["failures"] = reply.counts["faults"] = 1
+        reply.error = error.with_traceback(None)
         text = f"{contract.INTERNAL}: the answer could not be sent: {one_line(error)}"
-        sender.send(failure(text, pb_utils.TritonError.INTERNAL), flags=FINAL)
+        send_error(sender, text, pb_utils.TritonError.INTERNAL)
+    if reply.undo is not None and reply.error is not None:
+        reply.undo()
 
 
 def _status(error: Exception) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +23,14 @@ class Reply:
         error: the error of the request, or None.
         counts: amounts to add to the counters, by the names in metrics.py.
         seconds: duration of each step in seconds.
+        undo: closes what the request has opened, if its client does not get the answer.
     """
 
     tensors: Tensors = field(default_factory=dict)
     error: Exception | None = None
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     seconds: dict[str, float] = field(default_factory=dict)
+    undo: Callable[[], None] | None = None
 
     @contextlib.contextmanager
     def timed(self, step: str) -> Iterator[None]:

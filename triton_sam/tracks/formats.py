@@ -36,6 +36,7 @@ class TrackedVideo:
         rate: images a second of the tracked images.
         records: the records of each tracked image.
         images: opens the images of these numbers, in ascending order, one after the other.
+        pixel_ratio: width of a pixel on a screen, divided by its height.
     """
 
     name: str
@@ -43,6 +44,7 @@ class TrackedVideo:
     rate: Fraction
     records: Mapping[int, Sequence[MaskRecord]]
     images: Callable[[Sequence[int]], Iterator[Image.Image]]
+    pixel_ratio: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def _overlay(path: Path, video: TrackedVideo) -> None:
         path,
         (draw_records(image, video.records[frame]) for frame, image in zip(frames, images, strict=True)),
         video.rate,
+        pixel_ratio=video.pixel_ratio,
     )
 
 

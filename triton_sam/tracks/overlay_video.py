@@ -49,7 +49,13 @@ def encoder_name() -> str:
     return _CODECS[-1]
 
 
-def write_mp4(path: Path, images: Iterable[Image.Image], rate: Fraction, encoder: str | None = None) -> int:
+def write_mp4(
+    path: Path,
+    images: Iterable[Image.Image],
+    rate: Fraction,
+    encoder: str | None = None,
+    pixel_ratio: Fraction = Fraction(1),
+) -> int:
     """Write images of one size as MP4, completely or not at all.
 
     Encoders need an even number of columns and rows. An image with an odd number gets its last column or row twice.
@@ -59,6 +65,7 @@ def write_mp4(path: Path, images: Iterable[Image.Image], rate: Fraction, encoder
         images: RGB images.
         rate: images a second.
         encoder: name of FFmpeg's encoder; None: libx264 if this machine has it, else mpeg4.
+        pixel_ratio: width of a pixel on a screen, divided by its height; players then stretch the images.
 
     Returns:
         The number of images.
@@ -73,6 +80,7 @@ def write_mp4(path: Path, images: Iterable[Image.Image], rate: Fraction, encoder
         for image in images:
             if stream is None:
                 stream, size = _video_stream(container, image.size, rate, encoder or encoder_name()), image.size
+                stream.codec_context.sample_aspect_ratio = pixel_ratio
             elif image.size != size:
                 has, first = (f"{width} x {height}" for width, height in (image.size, size))
                 raise InputError(f"frame {count} has {has} pixels, but the first has {first}: {path} needs one size")
@@ -100,20 +108,6 @@ def write_gif(path: Path, images: Sequence[Image.Image], rate: Fraction) -> int:
     with atomic_path(path) as temporary:
         first.save(temporary, format="GIF", save_all=True, append_images=others, duration=milliseconds, loop=0)
     return len(images)
-
-
-def frame_rate(path: Path) -> Fraction:
-    """Return the mean number of images a second of a video file; DEFAULT_RATE if the file does not say it.
-
-    Raises:
-        MissingDependencyError: PyAV is not installed.
-    """
-    try:
-        with _av().open(str(path)) as container:
-            rate = container.streams.video[0].average_rate
-    except (OSError, ValueError, IndexError):  # PyAV's errors are OSErrors or ValueErrors; the source reports them
-        return DEFAULT_RATE
-    return Fraction(rate) if rate else DEFAULT_RATE
 
 
 def has_av() -> bool:

@@ -7,20 +7,20 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from ..errors import ConfigurationError, ServerError, ServerTimeoutError
+from ..errors import ServerError, ServerTimeoutError
 from .base import Tensors
-from .failures import all_outputs, map_error, mapped_errors
+from .failures import all_outputs, map_error
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
-from .protocols import AsyncProtocolClient, AsyncStreamingClient
+from .protocols import AsyncProtocolClient
 from .retry import Attempts
 from .timed_sockets import Call
-from .triton import NO_STREAMS, inference_span
+from .triton import inference_span
 from .url import ServerUrl
 
 Result = TypeVar("Result")
@@ -95,42 +95,30 @@ class AsyncTransport:
             ServerError: see triton_sam.errors.
         """
         with inference_span(model) as headers:
-            return await self._infer(model, inputs, outputs, headers)
+            arrays = await self._call(lambda call: self._client.infer(model, inputs, outputs, call), model, headers)
+        return all_outputs(arrays, model, outputs)
 
-    async def _infer(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str]
-    ) -> dict[str, npt.NDArray[Any]]:
+    async def model_config(self, model: str) -> dict[str, Any]:
+        """Return the configuration with which the server runs a model, as the JSON of the HTTP protocol.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        return await self._call(lambda call: self._client.model_config(model, call), model)
+
+    async def _call(
+        self, ask: Callable[[Call], Awaitable[Result]], model: str, headers: Mapping[str, str] | None = None
+    ) -> Result:
         attempts = Attempts(self._retries, has_answered=model in self._answered, waits_if_busy=self._waits_if_busy)
         while True:
             try:
-                call = Call(time.monotonic() + self._timeout, headers)
-                arrays = await self._client.infer(model, inputs, outputs, call)
+                answer = await ask(Call(time.monotonic() + self._timeout, headers))
                 self._answered.add(model)
-                return all_outputs(arrays, model, outputs)
+                return answer
             except Exception as error:  # noqa: BLE001 - pause_after() raises it again
                 left = _END.get() - time.monotonic()
                 pause = attempts.pause_after(error, map_error(error, self._url, model), left)
             await asyncio.sleep(pause)
-
-    @property
-    def can_stream(self) -> bool:
-        """See Transport.can_stream."""
-        return isinstance(self._client, AsyncStreamingClient)
-
-    async def stream(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> AsyncGenerator[Tensors, None]:
-        """Run one inference of a decoupled model; yield its answers, see Transport.stream().
-
-        Raises:
-            ConfigurationError: the protocol has no streams.
-            ServerError: see triton_sam.errors.
-        """
-        if not isinstance(self._client, AsyncStreamingClient):
-            raise ConfigurationError(NO_STREAMS)
-        with inference_span(model) as headers, mapped_errors(self._url, model):
-            answers = self._client.stream(model, inputs, outputs, headers, self._timeout)
-            async with contextlib.aclosing(answers):
-                async for arrays in answers:
-                    yield all_outputs(arrays, model, outputs)
 
     async def is_ready(self, model: str) -> bool:
         """Return whether the server answers and reports that a model is ready. There is one attempt."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import numpy.typing as npt
 
@@ -46,25 +46,6 @@ class BaseTransport(Protocol):
         ...
 
 
-@runtime_checkable
-class StreamingTransport(Protocol):
-    """A transport for inferences that have many answers, blocking or asynchronous. Not every transport has them."""
-
-    @property
-    def can_stream(self) -> bool:
-        """Whether the protocol of this connection has streams."""
-        ...
-
-    def stream(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> Any:
-        """Run one inference; return a generator of its answers, whose close() or aclose() cancels it on the wire."""
-        ...
-
-
-def can_stream(transport: object) -> TypeGuard[StreamingTransport]:
-    """Whether a transport has streams."""
-    return isinstance(transport, StreamingTransport) and transport.can_stream
-
-
 class AsyncBaseTransport(Protocol):
     """Sends the requests of a `SpeculativeSAM2Client`, which uses it on a single event loop.
 
@@ -85,6 +66,10 @@ class AsyncBaseTransport(Protocol):
 
     async def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Run one inference and return the named outputs; a failure is a ServerError."""
+        ...
+
+    async def model_config(self, model: str) -> Mapping[str, Any]:
+        """Return the configuration of a model, as the JSON of Triton's HTTP protocol."""
         ...
 
     async def is_ready(self, model: str) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any
 
@@ -23,18 +21,25 @@ from ..errors import (
     ServerUnreachableError,
 )
 from ..families.tables import GUARD_PREFIX
-from ..wire.contract import QUEUE_IS_FULL
+from ..wire import triton_texts
+from ..wire.contract import has_code, read_error
 from .url import ServerUrl
 
-NO_TRITON = "while decoding the response"
-"""This text marks an error whose body is not Triton's JSON, for example the HTML page of a proxy."""
 ADVICE = "give Triton's port of HTTP (8000) or gRPC (8001)"
 """The end of an error about a port that is none of these; a command adds no other hint to it."""
-_PROCESS_IS_GONE = "is not healthy"  # the Python backend's "Stub process 'sam2_decoder_0_0' is not healthy."
-_NOT_CONNECTED = "failed to connect to all|errors resolving|(dns|name) resolution"
-_RESTRICTED = " is restricted, expecting header"  # "This API ...", and over gRPC "This protocol ..."
 _START_WITH_ADMIN = "start it with `triton-sam serve --admin`, or its container with TRITON_SAM_ADMIN=1"
-_REFUSED_WHILE_ENDING = "stopped accepting new inference requests"
+
+
+class ForeignAnswerError(Exception):
+    """An answer with an error status whose body is not Triton's JSON, for example the HTML page of a proxy.
+
+    Args:
+        status: of HTTP.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"HTTP status {status}, and the body is not Triton's JSON")
+        self.status = str(status)
 
 
 def map_error(error: BaseException, url: ServerUrl, model: str | None = None) -> SamError | None:
@@ -43,6 +48,8 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
         return error
     if isinstance(error, InferenceServerException):
         return _map_status(error, url, model)
+    if isinstance(error, ForeignAnswerError):
+        return _map_foreign(error, url)
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two types before Python 3.11
         return ServerTimeoutError(f"no answer from {url} in time")
     if isinstance(error, ssl.SSLError):
@@ -58,18 +65,6 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, ValueError):  # the body is not JSON, or not JSON of this protocol
         return InferenceError(f"{url} does not answer like a Triton server: {ADVICE}")
     return None
-
-
-@contextlib.contextmanager
-def mapped_errors(url: ServerUrl, model: str) -> Iterator[None]:
-    """Raise the errors of the block as map_error() converts them; others pass as they are."""
-    try:
-        yield
-    except Exception as error:
-        meant = map_error(error, url, model)
-        if meant is None:
-            raise
-        raise meant from (None if meant is error else error)
 
 
 def _is_no_http(error: BaseException) -> bool:
@@ -89,14 +84,17 @@ def cannot_have_run(error: BaseException, meant: SamError) -> bool:
     if not isinstance(meant, ServerUnreachableError):
         return False
     if isinstance(error, InferenceServerException):
-        return bool(re.search(f"{_NOT_CONNECTED}|{_REFUSED_WHILE_ENDING}", str(error.message() or "").lower()))
+        message = str(error.message() or "")
+        return bool(triton_texts.NOT_CONNECTED.search(message) or triton_texts.SERVER_ENDS.search(message))
     made_no_connection = type(error.__cause__).__name__ == "NewConnectionError"  # of urllib3, which is imported late
     return made_no_connection or isinstance(error, (ConnectionRefusedError, socket.gaierror))
 
 
 def process_is_gone(error: BaseException) -> bool:
     """Return whether Triton answered that the process of a model is gone."""
-    return isinstance(error, InferenceServerException) and _PROCESS_IS_GONE in str(error.message() or "")
+    if not isinstance(error, InferenceServerException):
+        return False
+    return triton_texts.PROCESS_IS_GONE.search(str(error.message() or "")) is not None
 
 
 def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
@@ -107,11 +105,11 @@ def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
 
 
 def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None:
-    if _says_not_ready(message):
+    if triton_texts.NOT_READY.search(message):
         return ModelNotReadyError(
             f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
         )
-    if _PROCESS_IS_GONE in message:
+    if triton_texts.PROCESS_IS_GONE.search(message):
         return ServerUnreachableError(
             f"{model} cannot answer: its process on {url} is gone, perhaps for lack of memory. `triton-sam serve` and "
             f"the container start Triton again by themselves; start any other server again ({message})"
@@ -126,28 +124,37 @@ def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None
 def _map_status(error: InferenceServerException, url: ServerUrl, model: str | None) -> SamError:
     message = " ".join(str(error.message() or "").split())
     status = str(error.status() or "").removeprefix("StatusCode.")
-    if status == "DEADLINE_EXCEEDED" or "timeout expired" in message.lower():
+    if status == "DEADLINE_EXCEEDED" or triton_texts.DEADLINE.search(message):
         return ServerTimeoutError(f"no answer from {url} in time")
+    if model is not None and has_code(message):
+        failed = InferenceError(f"{model} failed: {message}")
+        meant = read_error(failed)  # the callers that know the model read other codes
+        return ServerBusyError(f"{url} is busy: {meant}") if isinstance(meant, ServerBusyError) else failed
     known = None if model is None else _error_of_model(model, url, message)
     if known is not None:
         return known
-    if "BUSY: " in message:
-        return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
-    if QUEUE_IS_FULL in message:
+    if triton_texts.QUEUE_IS_FULL.search(message):
         return ServerBusyError(f"{url} is busy: {message}")
     if refusal := _refused_order(url, message):
         return InferenceError(refusal)
-    is_foreign = NO_TRITON in message
-    words = f"HTTP status {status}" if is_foreign else message
+    if (known := _of_status(status, url, message)) is not None:
+        return known
+    return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
+
+
+def _map_foreign(error: ForeignAnswerError, url: ServerUrl) -> SamError:
+    return _of_status(error.status, url, f"HTTP status {error.status}") or _no_triton(url, error.status)
+
+
+def _of_status(status: str, url: ServerUrl, words: str) -> SamError | None:
+    """Return the error for a status that says enough; None for other statuses."""
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
         return _unavailable(url, words)
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
         return InferenceError(f"{url} refuses access: {words}")
     if status in ("RESOURCE_EXHAUSTED", "413"):
         return InferenceError(f"{url} takes no request of that size: {words}")
-    if is_foreign or status == "405":
-        return _no_triton(url, status)
-    return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
+    return _no_triton(url, status) if status == "405" else None
 
 
 def _no_triton(url: ServerUrl, status: str) -> InferenceError:
@@ -159,12 +166,12 @@ def _no_triton(url: ServerUrl, status: str) -> InferenceError:
 
 def _refused_order(url: ServerUrl, message: str) -> str:
     """Return the text for a request that a server takes only with administration; empty for other messages."""
-    if "explicit model load" in message:
+    if triton_texts.LOADS_NO_MODELS.search(message):
         return (
             f"{url} takes no requests to load models: run `triton-sam reload` on its machine or inside its container, "
             f"or {_START_WITH_ADMIN}"
         )
-    if _RESTRICTED in message:
+    if triton_texts.RESTRICTED.search(message):
         return (
             f"{url} accepts no administration, which sharing memory, traces and logging need: {_START_WITH_ADMIN} "
             f"({message})"
@@ -172,15 +179,9 @@ def _refused_order(url: ServerUrl, message: str) -> str:
     return ""
 
 
-def _says_not_ready(message: str) -> bool:
-    """Whether a model is missing. Triton's status differs between versions and protocols, but its message does not."""
-    return bool(re.search(r"unknown model|model .*not found|no available version|not (at )?ready( state)?", message))
-
-
 def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
     """Tell from gRPC's message whether there is no server at all, or a server that fails, for example in TLS."""
-    said = words.lower()
-    if re.search(_NOT_CONNECTED, said) and "handshake" not in said:
+    if triton_texts.NOT_CONNECTED.search(words) and "handshake" not in words.lower():
         return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
     return ServerUnreachableError(f"{url} is not available: {words}")
 

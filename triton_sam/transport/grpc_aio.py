@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import tritonclient.grpc.aio
 from ..errors import ServerUnreachableError
 from .base import Tensors
 from .failures import map_error
-from .grpc_client import infer_input, is_last, lower_case, named_outputs
+from .grpc_client import infer_input, lower_case, named_outputs
 from .options import grpc_options
 from .timed_sockets import Call
 from .url import ServerUrl
@@ -52,33 +51,11 @@ class AsyncGrpcClient:
             )
         return named_outputs(answer, outputs)
 
-    async def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str], timeout: float
-    ) -> AsyncGenerator[Tensors, None]:
+    async def model_config(self, model: str, call: Call) -> dict[str, Any]:
         """See AsyncProtocolClient."""
-        request = {
-            "model_name": model,
-            "inputs": [infer_input(name, array) for name, array in inputs.items()],
-            "outputs": [tritonclient.grpc.aio.InferRequestedOutput(name) for name in outputs],
-        }
-
-        async def requests() -> AsyncGenerator[dict[str, Any], None]:
-            yield request
-
         with self._connected(model) as client:
-            call = client.stream_infer(requests(), headers=lower_case({**self._headers, **headers}))
-            try:
-                while True:
-                    result, error = await asyncio.wait_for(anext(call, (None, None)), timeout)
-                    if error is not None:
-                        raise error
-                    if result is None:
-                        return
-                    yield named_outputs(result, outputs)
-                    if is_last(result):
-                        return
-            finally:
-                call.cancel()
+            answer = await client.get_model_config(model, as_json=True, **self._options(call))
+        return dict(answer["config"])
 
     async def is_model_ready(self, model: str, call: Call) -> bool:
         """See AsyncProtocolClient."""

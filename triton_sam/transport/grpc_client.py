@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from .base import Tensors
 from .connections import SharedClient
 from .failures import map_error
 from .options import GRPC_GRACE, grpc_options
-from .protocols import Inputs, SharedTensor
 from .timed_sockets import Call
 from .url import ServerUrl
 
@@ -41,42 +40,13 @@ class GrpcClient:
         self._shared = SharedClient(self._connect)
         self._beginning = threading.Lock()
 
-    def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
+    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """See ProtocolClient."""
-        given = [infer_input(name, tensor) for name, tensor in inputs.items()]
+        given = [infer_input(name, array) for name, array in inputs.items()]
         wanted = [tritonclient.grpc.InferRequestedOutput(name) for name in outputs]
         with self._client(model) as client:
             answer = self._infer_in_time(client, model, given, wanted, call)
         return named_outputs(answer, outputs)
-
-    def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str], timeout: float
-    ) -> Generator[Tensors, None, None]:
-        """See ProtocolClient. A client of tritonclient has one stream at most, so each stream has a client."""
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        client = self._connect()
-        try:
-            client.start_stream(
-                lambda result, error: answers.put((result, error)), headers=lower_case({**self._headers, **headers})
-            )
-            client.async_stream_infer(
-                model,
-                [infer_input(name, array) for name, array in inputs.items()],
-                outputs=[tritonclient.grpc.InferRequestedOutput(name) for name in outputs],
-            )
-            while True:
-                try:
-                    result, error = answers.get(timeout=timeout)
-                except queue.Empty:
-                    raise TimeoutError from None
-                if error is not None:
-                    raise error
-                yield named_outputs(result, outputs)
-                if is_last(result):
-                    return
-        finally:
-            client.stop_stream(cancel_requests=True)
-            client.close()
 
     def is_ready(self, call: Call) -> bool:
         """See ProtocolClient."""
@@ -109,16 +79,6 @@ class GrpcClient:
         with self._client(model) as client:
             answer = client.get_inference_statistics(model, as_json=True, **self._options(call))
         return dict(answer["model_stats"][0])
-
-    def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
-        """See ProtocolClient."""
-        with self._client() as client:
-            client.register_system_shared_memory(region, key, size, **self._options(call))
-
-    def forget_memory(self, region: str, call: Call) -> None:
-        """See ProtocolClient."""
-        with self._client() as client:
-            client.unregister_system_shared_memory(region, **self._options(call))
 
     def close(self) -> None:
         """See ProtocolClient."""
@@ -178,20 +138,10 @@ def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def is_last(answer: Any) -> bool:
-    """Whether an answer of a stream is the last one."""
-    flags = answer.get_response().parameters
-    return "triton_final_response" in flags and bool(flags["triton_final_response"].bool_param)
-
-
-def infer_input(name: str, tensor: npt.NDArray[Any] | SharedTensor) -> Any:
+def infer_input(name: str, array: npt.NDArray[Any]) -> Any:
     """Copy an array into tritonclient's form of an input."""
-    array = tensor.array if isinstance(tensor, SharedTensor) else tensor
     given = tritonclient.grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-    if isinstance(tensor, SharedTensor):
-        given.set_shared_memory(tensor.region, array.nbytes, tensor.offset)
-    else:
-        given.set_data_from_numpy(np.ascontiguousarray(array))
+    given.set_data_from_numpy(np.ascontiguousarray(array))
     return given
 
 

@@ -16,8 +16,8 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype, tri
 
 from .._common import strict_json
 from ..errors import InputError
-from .failures import NO_TRITON
-from .protocols import Inputs, SharedTensor
+from .base import Tensors
+from .failures import ForeignAnswerError
 from .timed_pool import Body, TimedPool
 from .timed_sockets import Call
 from .url import ServerUrl
@@ -47,7 +47,7 @@ class KServeClient:
         self._pool = TimedPool(url, ca_certs)
         self._headers = dict(headers or {})
 
-    def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
+    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """Run one inference with the newest version of a model.
 
         Args:
@@ -105,19 +105,6 @@ class KServeClient:
         """Return Triton's statistics of a model: counts, and times in nanoseconds."""
         return dict(self._ask("GET", f"{_model(model)}/stats", call)["model_stats"][0])
 
-    def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
-        """Register a region of system shared memory with the server, which must be on this machine."""
-        content = strict_json.dumps({"key": key, "offset": 0, "byte_size": size}).encode()
-        path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/register"
-        with self._request("POST", path, [content], call) as answer:
-            answer.read()
-
-    def forget_memory(self, region: str, call: Call) -> None:
-        """Unregister a region of system shared memory from the server."""
-        path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/unregister"
-        with self._request("POST", path, (), call) as answer:
-            answer.read()
-
     def close(self) -> None:
         """Close idle connections now, and connections in use as soon as their calls end."""
         self._pool.close()
@@ -142,31 +129,27 @@ def _model(name: str) -> str:
     return f"v2/models/{quote(name, safe='')}"
 
 
-def _error(status: int, content: bytes) -> InferenceServerException:
+def _error(status: int, content: bytes) -> Exception:
     """Return the error of an answer without success, with Triton's message."""
     try:
         message = str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):
-        message = NO_TRITON
-    return InferenceServerException(message, status=str(status))
+        return ForeignAnswerError(status)
+    answer: Exception = InferenceServerException(message, status=str(status))
+    return answer
 
 
-def _request(inputs: Inputs, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:
+def _request(inputs: Tensors, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:
     """Return the JSON of a request and the bytes behind it. Large arrays are not copied."""
     described: list[dict[str, Any]] = []
     body: list[bytes | memoryview] = []
-    for name, tensor in inputs.items():
-        array = tensor.array if isinstance(tensor, SharedTensor) else tensor
+    for name, array in inputs.items():
         kind = np_to_triton_dtype(array.dtype)
         if kind is None:
             raise InputError(f"{name} is an array of {array.dtype}, a type that the server does not support")
-        if isinstance(tensor, SharedTensor):
-            place = {"shared_memory_region": tensor.region, "shared_memory_byte_size": array.nbytes}
-            parameters = {**place, "shared_memory_offset": tensor.offset}
-        else:
-            parts = _bytes_elements(array) if kind == "BYTES" else [_memory(array)]
-            parameters = {"binary_data_size": sum(map(len, parts))}
-            body += parts
+        parts = _bytes_elements(array) if kind == "BYTES" else [_memory(array)]
+        parameters = {"binary_data_size": sum(map(len, parts))}
+        body += parts
         described.append({"name": name, "shape": array.shape, "datatype": kind, "parameters": parameters})
     wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
     return strict_json.dumps({"inputs": described, "outputs": wanted}).encode(), body

@@ -50,6 +50,11 @@ class AsyncKServeClient:
         async with self._places:
             return await self._threads.run(partial(self._client.infer, model, inputs, outputs, call), call)
 
+    async def model_config(self, model: str, call: Call) -> dict[str, Any]:
+        """See AsyncProtocolClient."""
+        async with self._places:
+            return await self._threads.run(partial(self._client.model_config, model, call), call)
+
     async def is_model_ready(self, model: str, call: Call) -> bool:
         """See AsyncProtocolClient."""
         async with self._places:

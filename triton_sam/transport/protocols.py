@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from .base import Tensors
 from .timed_sockets import Call
-
-
-@dataclass(frozen=True)
-class SharedTensor:
-    """An input that the server reads from system shared memory.
-
-    Args:
-        region: name of the region, which is already registered with the server.
-        offset: bytes from the start of the region to the tensor.
-        array: the same tensor in this process, for its shape and type.
-    """
-
-    region: str
-    offset: int
-    array: npt.NDArray[Any]
-
-
-Inputs = Mapping[str, "npt.NDArray[Any] | SharedTensor"]
 
 
 class ProtocolClient(Protocol):
@@ -36,7 +17,7 @@ class ProtocolClient(Protocol):
     Every method may raise the errors that `map_error` converts.
     """
 
-    def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
+    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """Run one inference with the newest version of a model; return the outputs that the server sent."""
         ...
 
@@ -64,38 +45,8 @@ class ProtocolClient(Protocol):
         """Return counts and times (nanoseconds) of a model, as the JSON of the HTTP protocol."""
         ...
 
-    def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
-        """Register a region of system shared memory with the server, which must be on this machine."""
-        ...
-
-    def forget_memory(self, region: str, call: Call) -> None:
-        """Unregister a region of system shared memory from the server."""
-        ...
-
     def close(self) -> None:
         """Close the connections. Later calls raise a ConfigurationError."""
-        ...
-
-
-@runtime_checkable
-class StreamingClient(Protocol):
-    """A client of a protocol that has inferences with many answers: gRPC has, HTTP has not."""
-
-    def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str], timeout: float
-    ) -> Generator[Tensors, None, None]:
-        """Run one inference of a decoupled model; yield its answers, each within the timeout in seconds."""
-        ...
-
-
-@runtime_checkable
-class AsyncStreamingClient(Protocol):
-    """Does the same on an event loop."""
-
-    def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str], timeout: float
-    ) -> AsyncGenerator[Tensors, None]:
-        """See StreamingClient.stream."""
         ...
 
 
@@ -106,6 +57,10 @@ class AsyncProtocolClient(Protocol):
         self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call
     ) -> dict[str, npt.NDArray[Any]]:
         """See ProtocolClient.infer."""
+        ...
+
+    async def model_config(self, model: str, call: Call) -> dict[str, Any]:
+        """See ProtocolClient.model_config."""
         ...
 
     async def is_model_ready(self, model: str, call: Call) -> bool:

@@ -6,24 +6,23 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy.typing as npt
 
 from .._common import strict_json
 from .._common.tracing import span
-from ..errors import ConfigurationError, ServerError
+from ..errors import ServerError
 from .base import Tensors
-from .failures import all_outputs, map_error, mapped_errors
+from .failures import all_outputs, map_error
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
-from .protocols import ProtocolClient, SharedTensor, StreamingClient
+from .protocols import ProtocolClient
 from .retry import Attempts
 from .timed_sockets import Call
 from .url import ServerUrl
 
 Result = TypeVar("Result")
-NO_STREAMS = "Triton has no streams over HTTP: give a URL such as grpc://localhost:8001"
 
 
 class Transport:
@@ -87,30 +86,9 @@ class Transport:
         Raises:
             ServerError: see triton_sam.errors.
         """
-        given = {name: self._input(name, array) for name, array in inputs.items()}
         with inference_span(model) as headers:
-            arrays = self._call(lambda call: self._client.infer(model, given, outputs, call), model, headers=headers)
+            arrays = self._call(lambda call: self._client.infer(model, inputs, outputs, call), model, headers=headers)
         return all_outputs(arrays, model, outputs)
-
-    @property
-    def can_stream(self) -> bool:
-        """Whether the protocol has inferences with many answers."""
-        return isinstance(self._client, StreamingClient)
-
-    def stream(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> Generator[Tensors, None, None]:
-        """Run one inference of a decoupled model; yield its answers. Closing the generator cancels it on the wire.
-
-        The timeout holds for each answer. There are no repetitions.
-
-        Raises:
-            ConfigurationError: the protocol has no streams.
-            ServerError: see triton_sam.errors.
-        """
-        if not isinstance(self._client, StreamingClient):
-            raise ConfigurationError(NO_STREAMS)
-        with inference_span(model) as headers, mapped_errors(self.url, model):
-            for arrays in self._client.stream(model, inputs, outputs, headers, self._timeout):
-                yield all_outputs(arrays, model, outputs)
 
     def is_ready(self) -> bool:
         """Return whether the server answers and reports that it is ready."""
@@ -157,9 +135,6 @@ class Transport:
     def close(self) -> None:
         """Close all connections. Later calls raise a ConfigurationError."""
         self._client.close()
-
-    def _input(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any] | SharedTensor:  # noqa: ARG002
-        return array
 
     def _call(
         self,

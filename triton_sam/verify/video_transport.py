@@ -117,7 +117,6 @@ class VideoTransport:
             "this process",
             settings or Settings(),
             self._threads,
-            self._threads,
         )
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:

@@ -6,6 +6,7 @@ The clients, the session models and the writer of their config.pbtxt (triton_sam
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 
 from ..errors import (
@@ -56,13 +57,8 @@ MAX_POINTS = 1024
 """Maximum number of points in one request, over all objects and with padding. A box counts as two points."""
 MAX_JOB_POINTS = 16384
 """Maximum number of points of one search for all objects, over all crops."""
-POINTS_PER_ANSWER = "points_per_answer"
-"""A member of ``everything_part`` in the request of a stream: the number of points that each answer is about."""
 MAX_OBJECTS = 64
 """Maximum number of objects in one request. The decoder needs about 10 MB of memory for each of them."""
-
-QUEUE_IS_FULL = "maximum queue size"
-"""Part of Triton's own error message for a model that has reached its ``max_queue_size``."""
 
 BAD_REQUEST = "BAD_REQUEST"
 INTERNAL = "INTERNAL"
@@ -75,8 +71,11 @@ CODES: dict[str, type[SamError]] = {
     "BUSY": ServerBusyError,
     "MODEL_NOT_READY": ModelNotReadyError,
 }
-"""Error code -> exception class of the client. The code is the first word of an error message on the wire."""
-
+"""Error code -> exception class of the client. An error message on the wire begins with the code and a colon."""
+UNKNOWN_FRAME = "UNKNOWN_FRAME"
+"""Stands with the index of the frame before the code UNKNOWN_IMAGE_ID, if a frame of a video is missing."""
+_ANY_CODE = "|".join((*CODES, BAD_REQUEST, INTERNAL))
+_CODE = re.compile(rf"(?:{UNKNOWN_FRAME} (?P<frame>\d+) )?(?<![A-Z_])(?P<code>{_ANY_CODE}): (?P<text>.*)", re.DOTALL)
 
 DEFAULT_CACHE_BYTES = 512 << 20
 DEFAULT_THREADS = 8
@@ -246,6 +245,8 @@ def output_formats() -> tuple[OutputFormat, ...]:
 def code_of(error: Exception) -> str:
     """Return the code of an error, which is its first word on the wire and ``error.code`` in JSON."""
     known = next((code for code, kind in CODES.items() if isinstance(error, kind)), None)
+    if isinstance(error, UnknownImageError) and error.frame is not None:
+        return f"{UNKNOWN_FRAME} {error.frame} {known}"
     return known or (BAD_REQUEST if isinstance(error, ValueError) else INTERNAL)
 
 
@@ -256,10 +257,17 @@ def unknown_form(model: str) -> InferenceError:
     )
 
 
+def has_code(message: str) -> bool:
+    """Whether an error message comes from one of our models, which begin theirs with a code."""
+    return _CODE.search(message) is not None
+
+
 def read_error(error: InferenceError) -> SamError:
-    """Convert the error of a refused request by the code in its message; without a known code, return it unchanged."""
-    for code, kind in CODES.items():
-        _, found, text = str(error).partition(f"{code}: ")
-        if found:
-            return kind(text)
-    return error
+    """Convert the error of a refused request by the first code in its message; without one, return it unchanged."""
+    found = _CODE.search(str(error))
+    kind = None if found is None else CODES.get(found["code"])
+    if found is None or kind is None:
+        return error
+    if kind is UnknownImageError and found["frame"] is not None:
+        return UnknownImageError(found["text"], frame=int(found["frame"]))
+    return kind(found["text"])

@@ -28,6 +28,13 @@ class Request:
     outputs: tuple[str, ...]
 
 
+class ConfigRequest(Request):
+    """A request for the configuration of a model. The answer is the JSON of Triton's HTTP protocol."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model, {}, ())
+
+
 @dataclass(frozen=True)
 class Prediction:
     """float32 logits (P,M,h,w) from the decoder, float32 scores (P,M), and the prompts that they answer."""

@@ -1,7 +1,7 @@
 """The wire contract of the video models, for example ``sam2_video``: operations, tensors, parameters and limits.
 
 A request has one operation. Small arguments travel as one JSON text, images and masks as tensors. The client drives a
-video frame by frame, so that back-pressure and cancellation need nothing else.
+video frame by frame, so that back-pressure and cancellation need nothing else; cancel_propagation has no effect.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ MASK = "mask"
 SNAPSHOT = "snapshot"
 
 RESULT = "result"
+FIRST_PROMPTED_FRAME = "first_prompted_frame"
+"""A member of the result: the first frame that a pass can start from, or null. Earlier versions did not send it."""
 FRAME_INDEXES = "frame_indexes"
 OBJECT_IDS = "object_ids"
 OBJECT_SCORES = "object_scores"

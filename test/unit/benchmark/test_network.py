@@ -1,26 +1,18 @@
 """How `triton-sam benchmark` treats URLs, networks and servers that die, without a Triton."""
 
 import contextlib
-import http.server
-import itertools
-import json
 import socket
 import threading
 import time
-from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
 
 from triton_sam import errors
 from triton_sam._common.bundle import bundled
-from triton_sam.inputs.embeddings import ImageEmbeddings
-from triton_sam.transport import Transport
 
 pytest.importorskip("psutil")
-from triton_sam.benchmark import compare, shared_memory, speculative, stages
+from triton_sam.benchmark import compare, speculative, stages
 from triton_sam.benchmark.link import EmulatedLink, Link, parse_link
 from triton_sam.benchmark.progress import Progress
 from triton_sam.benchmark.results import Results
@@ -93,19 +85,11 @@ class Client:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_stages_are_recorded_by_protocol_also_over_tls(monkeypatch, protocol):
-    asked = []
-
-    def refuse(target, protocol, embeddings):
-        asked.append(protocol)
-        raise errors.ServerError("none here")
-
-    monkeypatch.setattr(stages, "SharedMemoryClicks", refuse)
     target = make_target({protocol: f"{protocol}s://127.0.0.1:9"})
     monkeypatch.setattr(target, "client", lambda *_: contextlib.nullcontext(Client()))
     results = Results({})
     with Progress("latency", stages.steps(target), quiet=True) as progress:
         stages.measure_stages(target, Settings(0.01, ("latency",), least_rounds=1), results, True, progress)
-    assert asked == [protocol]
     assert {row.protocol for row in results.rows} == {None, protocol}
     assert results.find("latency", "click", "session", protocol)
 
@@ -125,84 +109,3 @@ def test_a_mouse_moves_over_every_family(monkeypatch):
     assert asked["model_type"] == "sam1"
     assert asked["access"] == {"ca_certs": None, "timeout": target.timeout}
     assert results.notes == []
-
-
-class Dying(http.server.BaseHTTPRequestHandler):
-    """A server that accepts regions of shared memory, and hangs up on an inference request."""
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.server.asked.append((self.path, self.headers["Authorization"]))
-        if self.path.endswith("/register"):
-            self.server.keys.add(json.loads(body)["key"])
-        if not self.path.endswith("/infer"):
-            self.send_response(self.server.status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    def log_message(self, *_):
-        """Write no log."""
-
-
-@pytest.fixture
-def dying():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dying) as server:
-        server.asked, server.keys, server.status = [], set(), 200
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-def share(server):
-    target = make_target(
-        {"http": f"http://127.0.0.1:{server.server_port}"}, access={"headers": {"Authorization": "Bearer x"}}
-    )
-    names = target.pair.family.encoder.output_names
-    tensors = {name: np.zeros((1, 2, 3, 3), np.float32) for name in names}
-    return shared_memory.SharedMemoryClicks(
-        target, "http", ImageEmbeddings("sam2", "sam2_encoder", target.image.size, tensors)
-    )
-
-
-def region_of(server):
-    """Return the file of the region that a benchmark registered with this server; other benchmarks may run as well."""
-    (key,) = server.keys
-    return Path("/dev/shm") / key.removeprefix("/")
-
-
-def test_a_server_that_dies_while_it_shares_memory_raises_a_server_error(dying):
-    with share(dying) as clicks:
-        assert region_of(dying).exists()
-        with pytest.raises(errors.ServerUnreachableError):
-            clicks.click((5, 5))
-    assert not region_of(dying).exists()
-    paths, tokens = zip(*dying.asked, strict=True)
-    assert set(tokens) == {"Bearer x"}
-    steps = [path.rpartition("/")[2] for path in paths]
-    assert [step for step, _ in itertools.groupby(steps)] == ["register", "infer", "unregister"]
-
-
-def test_a_refusal_of_shared_memory_leaves_no_region_and_no_connection(dying, monkeypatch):
-    closed, close = [], Transport.close
-
-    def counted(transport):
-        closed.append(transport)
-        close(transport)
-
-    monkeypatch.setattr(Transport, "close", counted)
-    dying.status = 400
-    with pytest.raises(errors.ServerError):
-        share(dying)
-    assert not region_of(dying).exists()
-    assert len(closed) == 1
-
-
-def test_a_machine_without_shared_memory(monkeypatch):
-    module = pytest.importorskip("tritonclient.utils.shared_memory")
-
-    def refuse(*_):
-        raise module.SharedMemoryException("unable to create the shared memory region")
-
-    monkeypatch.setattr(module, "create_shared_memory_region", refuse)
-    with pytest.raises(errors.ServerError, match="unable to create"):
-        share(SimpleNamespace(server_port=9))

@@ -175,12 +175,13 @@ def test_errors_keep_their_types(make, answer, kind):
     assert it.predict(POINT)[0].shape == (1, 1, 256, 256)
 
 
-def test_a_prompt_too_large_for_the_session_model_goes_to_the_decoder(make):
-    it = make(uploaded(), encoded(), decoded(), decoded())
+def test_a_prompt_too_large_for_one_request_goes_in_parts(make):
+    it = make(uploaded(), clicked(objects=64), clicked(objects=6))
     it.set_image(PIXELS)
-    many = np.ones((1025, 2))
-    assert it.predict(many)[0].shape == it.predict(many)[0].shape == (1, 1, 256, 256)
-    assert it.transport.models == ["sam2", "sam2_encoder", "sam2_decoder", "sam2_decoder"]
+    assert it.predict(np.ones((70, 1, 2)))[0].shape == (70, 1, 256, 256)
+    assert it.transport.models == ["sam2", "sam2", "sam2"]
+    with pytest.raises(PromptError, match="an object has 1025 points"):
+        it.predict(np.ones((1025, 2)))
 
 
 def test_all_requests_of_a_call_share_one_timeout():

@@ -128,7 +128,6 @@ def test_a_family_or_a_client_that_cannot() -> None:
         (refused("MODEL_NOT_READY"), ModelNotReadyError, "words of the server"),
         (refused("BAD_PROMPT"), PromptError, "words of the server"),
         (refused("BUSY"), ServerBusyError, "words of the server"),
-        (InferenceError("[400] unexpected inference input 'find' for model 'sam3'"), ModelNotReadyError, "older"),
         (ModelNotReadyError("no sam3"), ModelNotReadyError, "no sam3 - .*`triton-sam setup sam3 --concepts`"),
         (InferenceError("[500] something else"), InferenceError, "something else"),
     ],
@@ -138,6 +137,22 @@ def test_errors_of_the_server_have_their_kind(error, kind, message) -> None:
     client, _ = client_of(error)
     with pytest.raises(kind, match=message):
         client.find("cat", image=IMAGE)
+
+
+def test_a_session_model_of_an_earlier_version_is_named_before_anything_is_sent() -> None:
+    client, transport = client_of()
+    transport.lacks = ("find",)
+    with pytest.raises(ModelNotReadyError, match=r"sam3 of this server is older than the search for words: .*concepts"):
+        client.find("cat", image=IMAGE)
+    assert transport.requests == []
+
+
+def test_a_server_without_a_session_model_is_named_before_anything_is_sent() -> None:
+    client, transport = client_of()
+    transport.config_error = ModelNotReadyError("no sam3")
+    with pytest.raises(ModelNotReadyError, match=r"no sam3 - .*`triton-sam setup sam3 --concepts`"):
+        client.find("cat", image=IMAGE)
+    assert transport.requests == []
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"objects": [{}]}', b'{"objects": 3}'])

@@ -8,7 +8,6 @@ from PIL import Image
 from support.found_masks import found_mask
 
 from triton_sam.client.everything import find_everything
-from triton_sam.client.everything_stream import PartStream
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything import filters, parts
 from triton_sam.everything.parameters import Parameters
@@ -111,9 +110,6 @@ class Discs:
 
     def see_part(self, part):
         return None
-
-    def stream_parts(self, coming):
-        return PartStream(None)
 
     def predict(self, points, labels, box=None, mask_input=None, multimask_output=False, image=None):
         assert labels.shape == points.shape[:2]

@@ -6,8 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support.fake_transport import FakeTransport, text
+from support.fake_transport import FakeTransport, text, uploaded
 
 from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SAM2TritonClient
 from triton_sam._common.bundle import bundled
@@ -15,7 +16,9 @@ from triton_sam.cli import main
 from triton_sam.everything.thresholds import METADATA_KEY, thresholds_in, thresholds_of
 from triton_sam.repository.folder import BUILT_IN_CHECKPOINT
 from triton_sam.sessions.image.everything import read_job
+from triton_sam.sessions.image.everything_part import read_part
 
+IMAGE = np.zeros((48, 64, 3), np.uint8)
 FITTING = {"pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}
 
 
@@ -51,18 +54,17 @@ def test_broken_metadata_are_one_clear_error(content):
 @pytest.mark.parametrize(
     ("ask", "expected"),
     [
-        (lambda client: client.everything(b"image"), (0.3, 0.5)),
-        (lambda client: client.everything(b"image", pred_iou_thresh=0.9), (0.9, 0.5)),
-        (lambda client: SAM2AutomaticMaskGenerator(client).generate(b"image"), (0.8, 0.95)),
+        (lambda client: client.everything(IMAGE), (0.3, 0.5)),
+        (lambda client: client.everything(IMAGE, pred_iou_thresh=0.9), (0.9, 0.5)),
+        (lambda client: SAM2AutomaticMaskGenerator(client).generate(IMAGE), (0.8, 0.95)),
     ],
     ids=["none named", "one named", "the official class"],
 )
 def test_a_session_model_fills_in_what_the_caller_does_not_name(ask, expected):
-    transport = FakeTransport(AssertionError("sent"))
+    transport = FakeTransport(lambda request: uploaded() if "image" in request.inputs else AssertionError("sent"))
     with SAM2TritonClient(transport=transport) as client, pytest.raises(AssertionError, match="sent"):
         ask(client)
-    (request,) = transport.requests
-    _, chosen = read_job(request.inputs, "sam2", FITTING)
+    chosen = read_part(transport.requests[1].inputs, "sam2", FITTING).parameters
     assert (chosen.pred_iou_thresh, chosen.stability_score_thresh) == expected
 
 

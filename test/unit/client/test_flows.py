@@ -52,17 +52,15 @@ def make_click(image=None, **options):
     if image is None:
         image = SessionImage("sam2", "sam2_encoder", (64, 48), {}, RemoteImage(b"image", "id"))
     kind = SessionClick if isinstance(image, SessionImage) else EmbeddingsClick
-    click = kind(PAIR, image, PAIR.prompts(image, [[3, 4]], None, None, None), **options)
-    click.prepare()
-    return click
+    return kind(PAIR, image, PAIR.prompts(image, [[3, 4]], None, None, None), **options)
 
 
 def local_image():
     return ImageEmbeddings("sam2", "sam2_encoder", (64, 48), encoded())
 
 
-def encode(place, source=PIXELS, fetch=None):
-    return EncodeFlows(PAIR, uses_session_model=place != "client", may_fall_back=place == "auto").encode(source, fetch)
+def encode(place, source=PIXELS):
+    return EncodeFlows(PAIR, uses_session_model=place != "client", may_fall_back=place == "auto").encode(source)
 
 
 # Encoding
@@ -84,21 +82,12 @@ def test_embeddings_of_this_side_come_from_the_encoder():
     assert set(image) == set(encoded())
 
 
-def test_without_a_session_model_the_encoder_answers_from_then_on():
-    flows = EncodeFlows(PAIR, uses_session_model=True, may_fall_back=True)
-    image, requests = play(flows.encode(PIXELS, None), MISSING, encoded())
-    assert [request.model for request in requests] == ["sam2", "sam2_encoder"]
-    assert not isinstance(image, SessionImage)
-    _, requests = play(flows.encode(PIXELS, None), encoded())
-    assert [request.model for request in requests] == ["sam2_encoder"]
-
-
 def test_an_open_file_survives_the_change_to_the_encoder():
     buffer = io.BytesIO()
     Image.fromarray(PIXELS).save(buffer, format="PNG")
     buffer.seek(0)
     flows = EncodeFlows(PAIR, uses_session_model=True, may_fall_back=True)
-    image, _ = play(flows.encode(buffer, None), MISSING, encoded())
+    image, _ = play(flows.encode(buffer), MISSING, encoded())
     assert image.image_size == (PIXELS.shape[1], PIXELS.shape[0])
 
 
@@ -122,20 +111,6 @@ def test_other_errors_of_an_upload_stay_as_they_are(error):
 def test_a_source_that_is_no_image_asks_nothing():
     for place in ("auto", "server", "client"):
         fails(encode(place, b""), ImageError)
-
-
-def test_the_tensors_of_an_image_on_the_server_are_fetched_when_somebody_looks_at_them():
-    fetched = []
-
-    def fetch(content):
-        fetched.append(content)
-        return local_image()
-
-    image, _ = play(encode("auto", fetch=fetch), uploaded())
-    assert fetched == []
-    assert image["image_embeddings"].shape == (1, 256, 64, 64)
-    assert image.nbytes == local_image().nbytes
-    assert fetched == [image.remote.content]
 
 
 # Clicks
@@ -238,7 +213,8 @@ def test_two_servers_that_take_turns_both_get_the_image():
 
 def test_a_cache_that_is_too_small_does_not_double_every_upload():
     click = make_click()
-    assert [len(click.again(UnknownImageError("gone"))) for _ in range(9)] == [1, 2, 1, 2, 1, 1, 1, 2, 1]
+    request = click.request(click.prompts)
+    assert [len(click.again(request, UnknownImageError("gone"))) for _ in range(9)] == [1, 2, 1, 2, 1, 1, 1, 2, 1]
 
 
 # Full-size masks
@@ -268,11 +244,3 @@ def test_masks_of_this_side_carry_logits_where_they_are_wanted(logits):
     (segment,) = click.segments(outputs)
     assert segment.mask.all()
     assert (segment.logits is not None) is logits
-
-
-def test_only_a_click_that_needs_embeddings_of_the_server_waits_for_them():
-    image = make_click().image
-    prompts = PAIR.prompts(image, [[3, 4]], None, None, None)
-    assert EmbeddingsClick(PAIR, image, prompts).waits
-    assert not EmbeddingsClick(PAIR, local_image(), prompts).waits
-    assert not SessionClick(PAIR, image, prompts).waits

@@ -10,7 +10,7 @@ from triton_sam import (
     SAM2VideoClient,
     SpeculativeSAM2Client,
 )
-from triton_sam.client.session_image import LazyTensors, RemoteImage, SessionImage
+from triton_sam.client.session_image import RemoteImage, SessionImage
 from triton_sam.client.video.base import VideoOptions
 from triton_sam.client.video.words import FoundObject as FoundInVideo
 from triton_sam.errors import ConfigurationError
@@ -61,11 +61,8 @@ def test_further_numbers_are_checked_too_and_those_of_numpy_are_taken():
 
 
 def test_an_image_on_the_server_shows_neither_its_file_nor_its_tensors():
-    def fetch():
-        raise AssertionError("a repr must not ask the server")
-
     remote = RemoteImage(b"x" * 3_000_000, "abc")
-    image = SessionImage("sam2", "sam2_encoder", (800, 534), LazyTensors(("image_embed",), fetch), remote)
+    image = SessionImage("sam2", "sam2_encoder", (800, 534), {}, remote)
 
     assert repr(image) == "SessionImage(sam2_encoder, 800x534)"
     assert repr(remote) == "RemoteImage(abc, 3000000 bytes)"

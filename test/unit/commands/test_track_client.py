@@ -16,7 +16,7 @@ from support.fake_video_server import FakeVideoServer, VideoTransport
 from triton_sam import SAM2VideoClient
 from triton_sam.cli import main
 from triton_sam.commands import _video
-from triton_sam.tracks.overlay_video import frame_rate, write_mp4
+from triton_sam.tracks.overlay_video import write_mp4
 from triton_sam.tracks.records import read_records
 
 av = pytest.importorskip("av")
@@ -57,9 +57,30 @@ def test_video_file_with_two_objects(server: FakeVideoServer, clip: Path, tmp_pa
         }
     assert len(expected) == 2 * FRAMES
     assert masks(out) == expected
-    assert frame_rate(out / "overlay.mp4") == 10
     with av.open(str(out / "overlay.mp4")) as container:
+        assert container.streams.video[0].average_rate == 10
         assert sum(1 for _ in container.decode(video=0)) == FRAMES
+
+
+def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(
+    server: FakeVideoServer, tmp_path: Path
+) -> None:
+    ratio, times = Fraction(64, 45), [0, 40, 80, 500, 540, 1000, 1010, 1500, 3000, 3040]
+    with av.open(str(tmp_path / "clip.mkv"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)  # which the file states
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.time_base, stream.codec_context.sample_aspect_ratio = Fraction(1, 1000), ratio
+        for number, time in enumerate(times):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 20 * number, np.uint8), format="rgb24")
+            frame.pts, frame.time_base = time, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    command = ["track", str(tmp_path / "clip.mkv"), "--point", "0:60,40", "--out", str(tmp_path / "out"), "-q"]
+    assert main(command) == 0
+    with av.open(str(tmp_path / "out/overlay.mp4")) as container:
+        stream = container.streams.video[0]
+        assert (stream.width, stream.height, stream.sample_aspect_ratio) == (64, 48, ratio)
+        assert float(stream.frames / stream.average_rate) == pytest.approx(3.04 * 10 / 9, rel=0.02)
 
 
 @pytest.mark.parametrize("options", [(), ("--every", "4"), ("--reverse",)])

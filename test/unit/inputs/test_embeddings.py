@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from triton_sam import ImageEmbeddings, InputError, SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.client.session_image import LazyTensors, RemoteImage, SessionImage
+from triton_sam.client.session_image import RemoteImage, SessionImage
 from triton_sam.errors import ConfigurationError
 from triton_sam.families import get_family
 
@@ -22,13 +22,8 @@ def saved(tmp_path):
 
 @pytest.fixture
 def on_server():
-    """An image that a server keeps and whose client is closed, so that its tensors cannot be fetched."""
-
-    def fetch():
-        raise ConfigurationError("closed")
-
-    tensors = LazyTensors(tuple(spec.name for spec in OUTPUTS), fetch)
-    return SessionImage("sam2", "sam2_encoder", (8, 6), tensors, RemoteImage(b"image", "id"))
+    """An image that a server keeps."""
+    return SessionImage("sam2", "sam2_encoder", (8, 6), {}, RemoteImage(b"image", "id"))
 
 
 def test_a_saved_file_is_loaded_unchanged(saved):
@@ -68,7 +63,7 @@ def test_a_damaged_file_is_refused(saved):
 
 
 @pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
-def test_an_image_on_the_server_is_accepted_without_fetching_its_tensors(kind, on_server):
+def test_an_image_on_the_server_is_accepted(kind, on_server):
     with kind("localhost:1") as client:
         client.image_embeddings = on_server
         assert client.image_embeddings is on_server
@@ -82,3 +77,16 @@ def test_embeddings_are_compared_by_identity(saved, on_server):
         assert one == one
         assert one != other
         assert len({one: 1, other: 2}) == 2
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda image, _: image["image_embeddings"], lambda image, _: dict(image), lambda image, path: image.save(path)],
+    ids=["a tensor", "all tensors", "save"],
+)
+def test_the_handle_of_an_image_on_the_server_has_no_tensors_and_says_who_returns_them(on_server, tmp_path, read):
+    with pytest.raises(InputError, match=r"stay on the server.*encode_here\(image\) of the client returns them"):
+        read(on_server, tmp_path / "image.npz")
+    assert not list(tmp_path.iterdir())
+    assert on_server
+    assert on_server.nbytes == 0

@@ -143,17 +143,6 @@ def test_frames_are_sent_without_loss_or_in_the_quality_that_was_asked_for(mp4):
             open_frames(mp4, quality=quality)
 
 
-def test_a_frame_that_is_turned_becomes_upright():
-    class Turned:
-        rotation = -90
-
-        def to_ndarray(self, format):  # noqa: A002 - PyAV's name
-            return np.arange(2 * 4 * 3, dtype=np.uint8).reshape(2, 4, 3)
-
-    image = np.asarray(video_files.picture(Turned()))
-    np.testing.assert_array_equal(image, np.rot90(Turned().to_ndarray("rgb24"), 3))  # clockwise
-
-
 # --- files that cannot be used ---
 
 

@@ -20,12 +20,9 @@ from triton_sam.transport.url import parse_url
     ],
 )
 def test_a_foreign_page_of_a_proxy_is_told_by_its_status(status: str, words: str) -> None:
-    from tritonclient.utils import InferenceServerException
+    from triton_sam.transport.failures import ForeignAnswerError, map_error
 
-    from triton_sam.transport.triton import map_error
-
-    page = InferenceServerException("An exception occurred in the client while decoding the response: <html>", status)
-    assert words in str(map_error(page, parse_url("https://host")))
+    assert words in str(map_error(ForeignAnswerError(int(status)), parse_url("https://host"), "sam2"))
 
 
 def test_header_names_are_lower_case_for_grpc_alone() -> None:

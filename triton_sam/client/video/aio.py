@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import weakref
 from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from ...errors import ConfigurationError
 from ...families import get_family
@@ -18,6 +19,7 @@ from ...inputs.video.stream import DEFAULT_WINDOW
 from ...masks.video_segment import VideoSegment
 from ...transport.aio import AsyncTransport
 from ...transport.base import AsyncBaseTransport, Tensors
+from ...transport.options import Busy
 from ...transport.url import parse_url
 from ...wire import video as wire
 from ...wire.pair import Request
@@ -59,15 +61,24 @@ class AsyncSAM2VideoClient:
         retries: int = 2,
         headers: Mapping[str, str] | None = None,
         ca_certs: str | os.PathLike[str] | None = None,
+        busy: Busy = "raise",
         transport: AsyncBaseTransport | None = None,
     ) -> None:
         self._model = VideoModel(get_family(model_type), variant)
         self._server = server = parse_url(url)
         if transport is None:
             transport = AsyncTransport(
-                server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, connections=CONNECTIONS
+                server,
+                timeout=timeout,
+                retries=retries,
+                headers=headers,
+                ca_certs=ca_certs,
+                busy=busy,
+                connections=CONNECTIONS,
             )
         self._dispatcher = Dispatcher(transport, Lanes())
+        self._closing: set[asyncio.Task[None]] = set()
+        weakref.finalize(self, self._dispatcher.close_when_forgotten)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._server)!r}, model={self._model.name!r})"
@@ -84,14 +95,31 @@ class AsyncSAM2VideoClient:
     ) -> AsyncVideo:
         """Open a video and start its session. Arguments and errors are those of SAM2VideoClient.open()."""
         options = VideoOptions(quality, every, ahead, snapshot_every, window)
-        frames = await asyncio.to_thread(open_frames, source, quality, window)
+        opening = asyncio.create_task(asyncio.to_thread(open_frames, source, quality, window))
         try:
-            video = AsyncVideo(self._model, frames, options, self._dispatcher)
-            await video._start()  # noqa: SLF001 - a part of opening
-        except BaseException:
-            frames.close()
+            frames = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_frames)
             raise
+        with contextlib.ExitStack() as opened:
+            opened.callback(frames.close)
+            video = AsyncVideo(self, self._model, frames, options, self._dispatcher)
+            opened.pop_all()
+            opened.callback(self._close_later, video)
+            await video._start()  # noqa: SLF001 - a part of opening
+            opened.pop_all()
         return video
+
+    def _close_later(self, video: AsyncVideo) -> None:
+        """Close a video whose opening failed or was cancelled: the server may start its session nevertheless."""
+        closing = asyncio.create_task(video.aclose())
+        self._closing.add(closing)
+        closing.add_done_callback(self._forget_closing)
+
+    def _forget_closing(self, closing: asyncio.Task[None]) -> None:
+        self._closing.discard(closing)
+        if not closing.cancelled():
+            closing.exception()  # retrieve the error: asyncio would log it
 
     async def is_ready(self) -> bool:
         """Whether the server answers and has the video model of this client ready."""
@@ -99,6 +127,7 @@ class AsyncSAM2VideoClient:
 
     async def aclose(self) -> None:
         """Close the connections. Close the videos first."""
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.shield(asyncio.wrap_future(self._dispatcher.close()))
 
     async def __aenter__(self) -> AsyncSAM2VideoClient:
@@ -116,8 +145,16 @@ class AsyncVideo(VideoCore):
     A call that is cancelled still ends on the server: its state is never in doubt, and at most one frame is computed.
     """
 
-    def __init__(self, model: VideoModel, source: FrameSource, options: VideoOptions, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self,
+        client: AsyncSAM2VideoClient,
+        model: VideoModel,
+        source: FrameSource,
+        options: VideoOptions,
+        dispatcher: Dispatcher,
+    ) -> None:
         super().__init__(model, source, options)
+        self._client = client  # which closes its connections when nobody refers to it any more
         self._dispatcher = dispatcher
         self._turns = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
@@ -173,8 +210,10 @@ class AsyncVideo(VideoCore):
     async def aclose(self) -> None:
         """End the session and close the source. Errors of the server are ignored."""
         self.cancel()
-        await self._carried(self._flows.close())
-        await asyncio.to_thread(self._frames.source.close)
+        try:
+            await self._carried(self._flows.close())
+        finally:
+            await asyncio.to_thread(self._frames.source.close)
 
     async def __aenter__(self) -> AsyncVideo:
         return self
@@ -220,7 +259,7 @@ class AsyncVideo(VideoCore):
             finally:
                 flow.close()
             if operation is not None:
-                self._note(operation)
+                self._note(operation, cast(Tensors, result))
         return result
 
     def _forget_call(self, call: asyncio.Task[Any]) -> None:
@@ -230,3 +269,9 @@ class AsyncVideo(VideoCore):
 
     async def _send(self, request: Request) -> Tensors:
         return await asyncio.wrap_future(self._dispatcher.infer(request))
+
+
+def _close_frames(opening: asyncio.Task[FrameSource]) -> None:
+    """Close a source whose opener was cancelled meanwhile."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

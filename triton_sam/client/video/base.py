@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,9 +22,9 @@ from ...masks.video_segment import VideoSegment
 from ...transport.base import Tensors
 from ...transport.options import check_number
 from ...wire import video as wire
+from ...wire.contract import unknown_form
 from .flows import SessionFlows
 from .frames import SessionFrames
-from .objects import Objects
 from .requests import WITH_LOGITS, WITH_MASKS, Operation, VideoModel
 
 Segments = dict[int, VideoSegment]
@@ -88,8 +90,10 @@ class VideoCore:
         self._options = options
         self._frames = SessionFrames(source, options.every, recent=options.ahead + 2)
         self._flows = SessionFlows(model, self._frames, options.snapshot_every)
-        self._objects = Objects()
+        self._object_ids: list[int] = []
+        self._first_prompted: int | None = None
         self._stops: weakref.WeakSet[Stop] = weakref.WeakSet()
+        self._stops_lock = threading.Lock()
 
     @property
     def num_frames(self) -> int | None:
@@ -104,7 +108,7 @@ class VideoCore:
     @property
     def object_ids(self) -> list[int]:
         """The ids of the objects, in the order in which they were added."""
-        return self._objects.ids
+        return list(self._object_ids)
 
     @property
     def restored(self) -> int:
@@ -113,8 +117,10 @@ class VideoCore:
 
     def cancel(self) -> None:
         """End all running passes of propagate() after their current frame, without an error. Any thread may call it."""
-        for stop in list(self._stops):
-            if not stop.done():
+        with self._stops_lock:
+            stops = list(self._stops)
+        for stop in stops:
+            with contextlib.suppress(concurrent.futures.InvalidStateError):  # another thread has set it
                 stop.set_result(None)
 
     def _prompt(
@@ -160,13 +166,13 @@ class VideoCore:
 
     def _known_id(self, object_id: int) -> int:
         checked = _object_id(object_id)
-        if checked not in self._objects.ids:
-            raise PromptError(f"there is no object {checked}: the video has {self._objects.ids or 'no objects'}")
+        if checked not in self._object_ids:
+            raise PromptError(f"there is no object {checked}: the video has {self._object_ids or 'no objects'}")
         return checked
 
     @staticmethod
     def _tracking(index: int, reverse: bool, is_first: bool) -> Operation:
-        arguments = {"frame_index": index, "frame_count": 1, "reverse": bool(reverse), "first": is_first}
+        arguments = {"frame_index": index, "reverse": bool(reverse), "first": is_first}
         return Operation(wire.PROPAGATE, arguments, index)
 
     def _pass(
@@ -182,29 +188,44 @@ class VideoCore:
         Raises:
             PromptError: there is no prompt, or no such frame.
         """
-        earliest = self._objects.first_prompted()
+        earliest = self._earliest()
         first = earliest if start is None else self._frames.inside(_integer("start", start))
         if count is not None and _integer("count", count) < 1:
             raise PromptError(f"count must be at least 1 frame, not {count}")
         left = first + 1 if reverse else None if self._frames.count is None else self._frames.count - first
         total = count if left is None else left if count is None else min(left, count)
         stop: Stop = concurrent.futures.Future()
-        self._stops.add(stop)
+        with self._stops_lock:
+            self._stops.add(stop)
         return Pass(_order(first, total, reverse), total, reverse, outputs, stop, on_progress)
 
-    def _note(self, operation: Operation) -> None:
-        """Note an operation that the server has done."""
-        arguments = operation.arguments
-        if operation.name == wire.ADD_PROMPT:
-            self._objects.prompted(arguments["object_id"], arguments["frame_index"])
-        elif operation.name == wire.PROPAGATE:
-            self._objects.tracked(arguments["frame_index"])
-        elif operation.name == wire.CLEAR_PROMPTS:
-            self._objects.cleared(arguments["object_id"], arguments["frame_index"])
-        elif operation.name == wire.REMOVE_OBJECT:
-            self._objects.removed(arguments["object_id"])
-        elif operation.name == wire.RESET_SESSION:
-            self._objects.reset()
+    def _earliest(self) -> int:
+        """Return the first frame of the session that a pass can start from.
+
+        Raises:
+            PromptError: there is none.
+        """
+        if self._first_prompted is None:
+            raise PromptError("there is nothing to track: give a prompt with add() first")
+        return self._first_prompted
+
+    def _note(self, operation: Operation, answer: Tensors) -> None:
+        """Note the objects after an operation, which the answer names.
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        result = self._model.read_result(answer)
+        if not isinstance(result.get("object_ids"), list):
+            raise unknown_form(self._model.name)
+        self._object_ids = list(result["object_ids"])
+        if wire.FIRST_PROMPTED_FRAME in result:
+            self._first_prompted = result[wire.FIRST_PROMPTED_FRAME]
+        elif not self._object_ids:
+            self._first_prompted = None
+        elif operation.name == wire.ADD_PROMPT and operation.frame is not None:  # a server of an earlier version
+            known = (operation.frame,) if self._first_prompted is None else (operation.frame, self._first_prompted)
+            self._first_prompted = min(known)
 
     def _segments(self, outputs: Tensors, index: int) -> Segments:
         return self._model.read_segments(outputs, self.frame_size, self._frames.outside(index))

@@ -10,7 +10,7 @@ up and restored, without the operation, at the next call.
 
 from __future__ import annotations
 
-import re
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -31,6 +31,7 @@ from ...transport.base import Tensors
 from ...wire import video as wire
 from ...wire.contract import read_error
 from ..flows import Flow
+from ..lacks import Notice
 from .frames import SessionFrames
 from .requests import Operation, VideoModel
 
@@ -65,6 +66,8 @@ class SessionFlows:
         self._unsettled: set[int] = set()  # frames with prompts whose memory the server has not encoded yet
         self._known: OrderedDict[int, None] = OrderedDict()
         self._abandoned: list[str] = []
+        self._lock = threading.Lock()
+        self._notice = Notice()
         self.restored = 0
 
     def start(self) -> Flow[None]:
@@ -116,8 +119,7 @@ class SessionFlows:
             yield self._model.add_frames(session, {index: content})
         except ServerError:
             return
-        if session == self._session:
-            self._remember([index])
+        self._remember(session, [index])
 
     def close(self) -> Flow[None]:
         """End the session on the server. A failure is no error: the server ends idle sessions by itself."""
@@ -134,6 +136,11 @@ class SessionFlows:
             except UnknownSessionError as error:
                 self._forget()
                 losses += 1
+                self._notice.log(
+                    f"{self._model.name} lost the session of a video. The client restores it and tracks the frames "
+                    "since the last snapshot again; later corrections of earlier frames may differ. If this happens "
+                    "often, raise idle_seconds in config.pbtxt, or let one server answer all requests of a client"
+                )
                 if losses > MAX_LOSSES:
                     raise UnknownSessionError(
                         f"{self._model.name} lost the session {losses} times in a row: if several servers share the "
@@ -148,7 +155,6 @@ class SessionFlows:
     def _restore(self) -> Flow[None]:
         """Start a session from the snapshot, and repeat the operations since then."""
         yield from self._close_abandoned()
-        self._known.clear()
         try:
             answer = yield self._model.start(self._frames.count, self._frames.size, self._snapshot)
             result = self._model.read_result(answer)
@@ -177,15 +183,24 @@ class SessionFlows:
                 answer = yield self._model.change(operation, session, self._step + 1, attached, wanted)
             except InferenceError as error:
                 meant = read_error(error)
-                lost = _lost_frame(meant)
-                if lost is None or lost in attached:
+                lost = self._lost_frames(meant, operation) - attached.keys()
+                if not lost:
                     raise _of_frames(meant, attached) from (None if meant is error else error)
-                self._known.pop(lost, None)
-                attached[lost] = self._content(lost)
+                for index in sorted(lost):
+                    attached[index] = self._content(index)
             else:
                 self._step += operation.is_counted
-                self._remember(attached)
+                self._remember(session, attached)
                 return answer
+
+    def _lost_frames(self, error: SamError, operation: Operation) -> set[int]:
+        """Return the frames that the server lacks. One of an earlier version does not name them: then it may be any."""
+        if not isinstance(error, UnknownImageError):
+            return set()
+        if error.frame is not None:
+            return {error.frame}
+        own = set() if operation.frame is None else {operation.frame}
+        return own | self._unsettled if operation.arguments.get("first") else own
 
     def _content(self, index: int) -> bytes:
         content = self._frames.content(index)
@@ -214,18 +229,23 @@ class SessionFlows:
         self._snapshot = bytes(answer[wire.SNAPSHOT].flat[0])
         self._journal.clear()
 
-    def _remember(self, indexes: Iterable[int]) -> None:
-        for index in indexes:
-            self._known[index] = None
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+    def _remember(self, session: str, indexes: Iterable[int]) -> None:
+        """Note the frames that the server has. upload() runs beside other flows, which may give the session up."""
+        with self._lock:
+            if session != self._session:
+                return
+            for index in indexes:
+                self._known[index] = None
+            while len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
 
     def _forget(self, close: bool = False) -> None:
         """Give the session up; with ``close``, tell the server at the next occasion."""
-        if close and self._session is not None:
-            self._abandoned.append(self._session)
-        self._session = None
-        self._known.clear()
+        with self._lock:
+            if close and self._session is not None:
+                self._abandoned.append(self._session)
+            self._session = None
+            self._known.clear()
 
     def _close_abandoned(self) -> Flow[None]:
         while self._abandoned:
@@ -240,12 +260,6 @@ def _session_id(result: dict[str, object], model: str) -> str:
     if not isinstance(session, str) or not session:
         raise InferenceError(f"{model} sent no session_id")
     return session
-
-
-def _lost_frame(error: SamError) -> int | None:
-    """Return the index of the frame that the server does not have, if this is the error."""
-    found = re.search(r"frame (\d+)", str(error)) if isinstance(error, UnknownImageError) else None
-    return int(found[1]) if found else None
 
 
 def _of_frames(error: SamError, attached: dict[int, bytes]) -> SamError:

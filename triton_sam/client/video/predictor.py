@@ -128,7 +128,7 @@ class SAM2VideoPredictor:
         video = inference_state.video
         count = None if max_frame_num_to_track is None else max_frame_num_to_track + 1
         current = video._pass(start_frame_idx, count, reverse, WITH_LOGITS, None)  # noqa: SLF001
-        first = video._objects.first_prompted() if start_frame_idx is None else start_frame_idx  # noqa: SLF001
+        first = video._earliest() if start_frame_idx is None else start_frame_idx  # noqa: SLF001
         if reverse and first == 0:
             return
         with contextlib.closing(video._track(current)) as tracked:  # noqa: SLF001

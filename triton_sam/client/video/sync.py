@@ -9,13 +9,14 @@ from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any
 
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, SamError
 from ...families import get_family
 from ...inputs.prompts import PromptArray
 from ...inputs.video.opening import VideoSource, open_frames
 from ...inputs.video.stream import DEFAULT_WINDOW
 from ...masks.video_segment import VideoSegment
 from ...transport.base import BaseTransport, Tensors
+from ...transport.options import Busy
 from ...transport.triton import Transport
 from ...transport.url import parse_url
 from ...wire import video as wire
@@ -49,6 +50,9 @@ class SAM2VideoClient:
             server counts the requests of a session, and does none of them twice.
         headers: HTTP headers or gRPC metadata for every request.
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
+        busy: what to do when the server refuses a request because too many wait there, or because all sessions are in
+            use. "raise" a ServerBusyError at once, or "wait": repeat the request, with pauses that grow to a second,
+            until the timeout.
         transport: sends the requests instead of a connection to ``url``; see SAM2TritonClient.
 
     Raises:
@@ -66,12 +70,15 @@ class SAM2VideoClient:
         retries: int = 2,
         headers: Mapping[str, str] | None = None,
         ca_certs: str | os.PathLike[str] | None = None,
+        busy: Busy = "raise",
         transport: BaseTransport | None = None,
     ) -> None:
         self._model = VideoModel(get_family(model_type), variant)
         self._server = server = parse_url(url)
         if transport is None:
-            transport = Transport(server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs)
+            transport = Transport(
+                server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, busy=busy
+            )
         self._transport: BaseTransport = transport
 
     def __repr__(self) -> str:
@@ -112,12 +119,13 @@ class SAM2VideoClient:
         """
         options = VideoOptions(quality, every, ahead, snapshot_every, window)
         frames = open_frames(source, quality, window)
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(frames.close)
             video = Video(self._model, frames, options, self._transport)
-            video._start()  # noqa: SLF001 - a part of opening
-        except BaseException:
-            frames.close()
-            raise
+            opened.pop_all()
+            opened.callback(video._close_quietly)  # noqa: SLF001 - a part of opening
+            video._start()  # noqa: SLF001
+            opened.pop_all()
         return video
 
     def is_ready(self) -> bool:
@@ -252,9 +260,15 @@ class Video(VideoCore):
     def close(self) -> None:
         """End the session and close the source. Errors of the server are ignored: it ends idle sessions by itself."""
         self.cancel()
-        with self._lock:
-            carry(self._flows.close(), self._send)
-        self._frames.source.close()
+        try:
+            with self._lock:
+                carry(self._flows.close(), self._send)
+        finally:
+            self._frames.source.close()
+
+    def _close_quietly(self) -> None:
+        with contextlib.suppress(SamError):
+            self.close()
 
     def __enter__(self) -> Video:
         return self
@@ -294,7 +308,7 @@ class Video(VideoCore):
                 answer = carry(flow, self._send)
             finally:
                 flow.close()
-            self._note(operation)
+            self._note(operation, answer)
         return answer
 
     def _send(self, request: Request) -> Tensors:

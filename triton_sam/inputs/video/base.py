@@ -6,6 +6,7 @@ import io
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from PIL import Image
@@ -43,10 +44,15 @@ class FrameSource(ABC):
     Attributes:
         num_frames: number of frames; None for a stream, whose end is not known.
         size: width and height of all frames in pixels.
+        rate: frames a second; None if the source does not say it, as a folder of images.
+        pixel_ratio: width of a pixel divided by its height on a screen. Only anamorphic videos have another one than 1;
+            frames and coordinates are in stored pixels also there.
     """
 
     num_frames: int | None
     size: Size
+    rate: Fraction | None = None
+    pixel_ratio: Fraction = Fraction(1)
 
     def __init__(self, name: str) -> None:
         self.name = name

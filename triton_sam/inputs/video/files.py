@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +31,9 @@ CACHE_BYTES = 128 << 20
 
 CHECKED_FRAMES = 32
 """Frames whose order is compared with their time stamps, if these can be wrong."""
+SAME_RATE = 0.01
+"""Largest relative difference between the rate that a file states and that of its time stamps."""
+_ATTACHED_PICTURE = 0x400  # FFmpeg's AV_DISPOSITION_ATTACHED_PIC
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,10 @@ class Timetable:
 
 
 class VideoFrames(FrameSource):
-    """The frames of a video file.
+    """The frames of a video file, in the order and orientation in which a player shows them.
+
+    Of several video streams, the one with the most frames counts; cover images do not. Frames that cannot be decoded
+    because the file does not begin with a key frame are left out, as by a player.
 
     The constructor reads the file once without decoding it, to find the time stamps of all frames. If the file has none
     (raw H.264, some AVI files), or wrong ones, it decodes the file once to count them; going back then decodes from the
@@ -71,6 +80,7 @@ class VideoFrames(FrameSource):
         super().__init__(os.fspath(path))
         self._quality = quality
         self._container: InputContainer | None = None
+        self._place: int | None = None  # of the stream, among those of videos
         self._decoded: OrderedDict[int, Image.Image] = OrderedDict()
         self._next: Iterator[tuple[int, VideoFrame]] = iter(())
         self._ahead = True  # threads decode later frames, too
@@ -79,7 +89,7 @@ class VideoFrames(FrameSource):
         self.num_frames = len(self._timetable.times) if self._timetable else self._count_by_decoding()
         try:
             self._open_first()
-        except VideoError:
+        except BaseException:
             self.close()
             raise
 
@@ -169,6 +179,7 @@ class VideoFrames(FrameSource):
         for count, frame in enumerate(container.decode(stream)):
             index = count if self._timetable is None else self._timetable.index(frame.pts)
             if index is not None:
+                self.pixel_ratio = pixel_ratio(stream, frame)
                 yield index, frame
 
     def _keep(self, index: int, frame: VideoFrame, wanted: int) -> None:
@@ -182,9 +193,13 @@ class VideoFrames(FrameSource):
 
     def _open(self) -> tuple[InputContainer, VideoStream]:
         container = open_container(self.name, self.name)
-        stream = video_stream(container, self.name)
-        if not self._ahead:
-            stream.thread_type = "NONE"
+        with contextlib.ExitStack() as opened:
+            opened.callback(container.close)
+            if self._place is None:
+                self._place = container.streams.video.index(video_stream(container, self.name))
+            stream = container.streams.video[self._place]
+            stream.thread_type = "AUTO" if self._ahead else "NONE"
+            opened.pop_all()
         return container, stream
 
     def _read_timetable(self) -> Timetable | None:
@@ -193,6 +208,7 @@ class VideoFrames(FrameSource):
         times, starts = [], []
         is_reordered = False
         with container:
+            self.rate = stream.average_rate or stream.guessed_rate
             try:
                 for packet in container.demux(stream):
                     if packet.size == 0 or packet.is_discard:
@@ -207,24 +223,30 @@ class VideoFrames(FrameSource):
                 if not times:
                     raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
             may_be_wrong = stream.codec_context.has_b_frames and not is_reordered
-        if may_be_wrong and not self._starts_in_order():
+            time_base = stream.time_base
+        if may_be_wrong and not _are_ascending(self._first_times(CHECKED_FRAMES)):
             return None
+        if not starts or min(times) < min(starts):
+            decoded = self._first_times(1)
+            times = [time for time in times if not decoded or time >= decoded[0]]
         times.sort()
-        return Timetable(times, sorted(starts)) if len(set(times)) == len(times) else None
+        if len(set(times)) < len(times):
+            return None
+        self.rate = _true_rate(self.rate, times, time_base)
+        return Timetable(times, sorted(starts))
 
-    def _starts_in_order(self) -> bool:
-        """Whether the first frames come with ascending time stamps.
+    def _first_times(self, count: int) -> list[int]:
+        """Return the time stamps of the first frames that can be decoded, in the order of the decoder.
 
         Some programs store the order of decoding as the time stamps, although the frames are shown in another order.
         """
         container, stream = self._open()
         with container:
             try:
-                first = itertools.islice(container.decode(stream), CHECKED_FRAMES)
-                times = [frame.pts for frame in first if frame.pts is not None]
+                first = itertools.islice(container.decode(stream), count)
+                return [frame.pts for frame in first if frame.pts is not None]
             except _av().error.FFmpegError:
-                return True  # a damaged frame is an error of its own, when somebody asks for it
-        return all(earlier < later for earlier, later in itertools.pairwise(times))
+                return []  # a damaged frame is an error of its own, when somebody asks for it
 
     def _count_by_decoding(self) -> int:
         container, stream = self._open()
@@ -236,10 +258,28 @@ class VideoFrames(FrameSource):
 
 
 def picture(frame: VideoFrame) -> Image.Image:
-    """Return a decoded frame as an RGB image, turned upright."""
+    """Return a decoded frame as an RGB image, turned and mirrored as players do it."""
     pixels = frame.to_ndarray(format="rgb24")
-    quarters = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise, as numpy counts
-    return Image.fromarray(np.ascontiguousarray(np.rot90(pixels, quarters)))
+    (a, b), (c, d) = _display_matrix(frame)
+    if abs(b) > abs(a):  # the rows of the file are columns on the screen
+        pixels, a, d = pixels.swapaxes(0, 1), c, b
+    return Image.fromarray(np.ascontiguousarray(pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]))
+
+
+def pixel_ratio(stream: VideoStream, frame: VideoFrame) -> Fraction:
+    """Return the width of a pixel of `picture(frame)` on a screen, divided by its height."""
+    ratio = Fraction(stream.sample_aspect_ratio or 1)
+    (a, b), _ = _display_matrix(frame)
+    return 1 / ratio if abs(b) > abs(a) else ratio
+
+
+def _display_matrix(frame: VideoFrame) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return ((a, b), (c, d)) that shows the pixel (x, y) at (ax + cy, bx + dy), up to a shift."""
+    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return (1, 0), (0, 1)
+    a, b, _, c, d, *_ = np.frombuffer(bytes(matrix), np.int32).tolist()
+    return (a, b), (c, d)
 
 
 def open_container(source: Any, name: str, **options: Any) -> InputContainer:
@@ -258,16 +298,53 @@ def open_container(source: Any, name: str, **options: Any) -> InputContainer:
 
 
 def video_stream(container: InputContainer, name: str) -> VideoStream:
-    """Return the first video stream.
+    """Return the video stream with the most frames that is not a cover image.
 
     Raises:
         VideoError: there is none.
     """
-    for stream in container.streams.video:
-        stream.thread_type = "AUTO"
-        return stream
-    container.close()
-    raise VideoError(f"{name} holds no video stream: give a video file")
+    streams = [each for each in container.streams.video if not _is_cover(each)]
+    if not streams:
+        only = ", only a cover image" if container.streams.video else ""
+        raise VideoError(f"{name} holds no video stream{only}: give a video file")
+    chosen = streams[0] if len(streams) == 1 else max(streams, key=_frame_counts(container, streams).__getitem__)
+    chosen.thread_type = "AUTO"
+    return chosen
+
+
+def _is_cover(stream: VideoStream) -> bool:
+    """Whether a stream is an attached picture."""
+    return bool(int(getattr(stream, "disposition", 0)) & _ATTACHED_PICTURE)  # PyAV before 14 does not say it
+
+
+def _frame_counts(container: InputContainer, streams: Sequence[VideoStream]) -> dict[VideoStream, float]:
+    """Return the number of frames of each stream, from the head of the file, or by reading the file once.
+
+    A URL or a pipe cannot be read twice: there, the stream that FFmpeg prefers comes first.
+    """
+    if all(each.frames for each in streams):
+        return {each: each.frames for each in streams}
+    if container.file is not None or not Path(container.name).is_file():
+        best = container.streams.best("video")
+        return {each: float(each == best) for each in streams}
+    counts: dict[Any, float] = dict.fromkeys(streams, 0)
+    with contextlib.suppress(_av().error.FFmpegError):  # the streams count as far as the file can be read
+        for packet in container.demux(list(streams)):
+            counts[packet.stream] += packet.size > 0
+    container.seek(0)
+    return counts
+
+
+def _true_rate(stated: Fraction | None, times: Sequence[int], time_base: Fraction | None) -> Fraction | None:
+    """Return the mean rate of time stamps if a file states another one, as videos of variable rate often do."""
+    if time_base is None or len(times) < 2:
+        return stated
+    mean = Fraction(len(times) - 1) / ((times[-1] - times[0]) * time_base)
+    return mean if not stated or abs(stated / mean - 1) > SAME_RATE else stated
+
+
+def _are_ascending(times: Sequence[int]) -> bool:
+    return all(earlier < later for earlier, later in itertools.pairwise(times))
 
 
 def _chain(first: tuple[int, VideoFrame], frames: Iterator[tuple[int, VideoFrame]]) -> Iterator[tuple[int, VideoFrame]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from ...errors import VideoError
-from .files import open_container, picture, video_stream
+from .files import open_container, picture, pixel_ratio, video_stream
 from .stream import DEFAULT_WINDOW, StreamFrames
 
 if TYPE_CHECKING:
@@ -44,19 +45,34 @@ def live_frames(
         MissingDependencyError: PyAV is not installed.
     """
     container = open_container(source, name, **options)
-    try:
-        return StreamFrames(_images(container, name), quality, window, name, container.close)
-    except VideoError:
-        container.close()
-        raise
+    with contextlib.ExitStack() as opened:
+        opened.callback(container.close)
+        frames = LiveFrames(container, name, quality, window)
+        opened.pop_all()
+    return frames
 
 
-def _images(container: InputContainer, name: str) -> Iterator[Image.Image]:
-    import av.error
+class LiveFrames(StreamFrames):
+    """The frames of an open container of PyAV, which closes with them.
 
-    stream = video_stream(container, name)
-    try:
-        for frame in container.decode(stream):
-            yield picture(frame)
-    except av.error.FFmpegError as error:
-        raise VideoError(f"{name} broke off: {error.strerror or error}") from error
+    Args:
+        container: the container.
+        name, quality, window: see StreamFrames.
+
+    Raises:
+        VideoError: there is no video, or it breaks off before its first frame.
+    """
+
+    def __init__(self, container: InputContainer, name: str, quality: int | None, window: int) -> None:
+        super().__init__(self._pictures(container, name), quality, window, name, container.close)
+
+    def _pictures(self, container: InputContainer, name: str) -> Iterator[Image.Image]:
+        import av.error
+
+        stream = video_stream(container, name)
+        try:
+            for frame in container.decode(stream):
+                self.pixel_ratio = pixel_ratio(stream, frame)
+                yield picture(frame)
+        except av.error.FFmpegError as error:
+            raise VideoError(f"{name} broke off: {error.strerror or error}") from error

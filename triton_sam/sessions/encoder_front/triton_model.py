@@ -93,7 +93,13 @@ class TritonPythonModel:
                     self._fail(error, sender, wanted, clock)
                 continue
             self._encoder_is_free.acquire()
-            served = self._threads.submit(self._encode, job)
+            try:
+                served = self._threads.submit(self._encode, job)
+            except Exception as error:  # noqa: BLE001 - no thread can be started, or the server stops
+                self._encoder_is_free.release()
+                with clock:
+                    self._fail(error, sender, wanted, clock)
+                continue
             if job.trace is not None:  # Triton frees the trace when this method returns
                 served.result()
 
@@ -129,7 +135,7 @@ class TritonPythonModel:
         with job.clock:
             try:
                 if job.sender.is_cancelled():
-                    job.sender.send(bls.cancelled(), flags=bls.FINAL)
+                    bls.send_cancelled(job.sender)
                     return
                 answer = self._call(job)
             except Exception as error:  # noqa: BLE001 - one failure must not affect other requests

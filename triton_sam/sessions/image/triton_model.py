@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Container, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from .. import bls
 from ..cache import ImageCache
 from ..metrics import RESTARTS_VARIABLE, TritonMetrics, TritonTimes
 from ..reply import Reply
-from ..times import Clock, Reports, RequestTimes
+from ..times import Reports, RequestTimes
 from .answers import write_json_error
 from .concept_models import CONCEPTS_AT_A_TIME, BlsConcepts
 from .decoder import Decoder, is_asked_for
@@ -111,27 +112,39 @@ class TritonPythonModel:
         """Pass every request to a thread. Wait for those that are traced."""
         traced: list[Future[None]] = []
         for request in requests:
-            inputs = {tensor.name(): tensor for tensor in request.inputs()}
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
-            brings_image = contract.IMAGE in inputs or contract.IMAGE_B64 in inputs
-            job = next((self._job_kinds[name] for name in self._job_kinds if name in inputs), None)
-            pool = job.pool if job else self._images if brings_image else self._clicks
-            if not pool.places.acquire(blocking=False):
-                self._refuse(inputs, sender, wanted)
+            try:
+                served = self._admit(request, sender, wanted)
+            except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
+                reply = Reply(error=error.with_traceback(None))
+                reply.counts["failures"] += 1
+                bls.send(reply, sender, wanted)
+                self._reports.submit(self._model.report, reply)
                 continue
+            if served is not None:
+                traced.append(served)
+        wait(traced)
+
+    def _admit(self, request: Any, sender: Any, wanted: Container[str]) -> Future[None] | None:
+        """Pass a request to a thread, or refuse it. Return its future if it is traced."""
+        inputs = {tensor.name(): tensor for tensor in request.inputs()}
+        brings_image = contract.IMAGE in inputs or contract.IMAGE_B64 in inputs
+        job = next((self._job_kinds[name] for name in self._job_kinds if name in inputs), None)
+        place = (job.pool if job else self._images if brings_image else self._clicks).take(self._times)
+        if place is None:
+            self._refuse(inputs, sender, wanted)
+            return None
+        with place:
             tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
-            clock = self._times.arrived(pool.name)
             if job:
                 # Without its trace, or `execute`, and so every click, would wait for its end: the Python backend frees
                 # each request with its trace when `execute` returns, so that later calls would hand on a pointer to
                 # freed memory. Python can open no trace of its own: a trace has only `get_context`.
-                pool.threads.submit(self._run_job, job, clock, tensors, sender, wanted)
-                continue
+                place.submit(partial(self._run_job, place, job, tensors, sender, wanted), sender)
+                return None
             trace = bls.trace_of(request)
-            served = pool.threads.submit(self._serve, pool, clock, tensors, sender, wanted, trace)
-            if trace is not None:
-                traced.append(served)
-        wait(traced)
+            served = place.submit(partial(self._serve, place, tensors, sender, wanted, trace), sender)
+            return None if trace is None else served
 
     def _refuse(self, inputs: Container[str], sender: Any, wanted: Container[str]) -> None:
         """Answer at once that too many requests wait, instead of letting the queue grow.
@@ -166,38 +179,29 @@ class TritonPythonModel:
         return (*(job.pool for job in self._job_kinds.values()), self._clicks, self._images)
 
     def _serve(
-        self,
-        pool: bls.Pool,
-        clock: Clock,
-        tensors: dict[str, npt.NDArray[Any]],
-        sender: Any,
-        wanted: Container[str],
-        trace: Any,
+        self, place: bls.Place, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str], trace: Any
     ) -> None:
-        with clock:
-            try:
-                if sender.is_cancelled():
-                    sender.send(bls.cancelled(), flags=bls.FINAL)
-                    return
-                with self._networks.traced(trace):
-                    reply = self._model.answer(tensors)
-            finally:
-                pool.places.release()
+        with place.clock as clock:
+            if sender.is_cancelled():
+                bls.send_cancelled(sender)
+                return
+            with self._networks.traced(trace):
+                reply = self._model.answer(tensors)
+            place.release()
             bls.send(reply, sender, wanted)
             clock.answered()
         self._reports.submit(self._model.report, reply)
 
     def _run_job(
-        self, job: _Job, clock: Clock, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]
+        self, place: bls.Place, job: _Job, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]
     ) -> None:
-        with clock:
+        with place.clock as clock:
             try:
                 reply = job.answer(tensors, lambda: self._stops.is_set() or sender.is_cancelled())
             except JobCancelledError:
-                sender.send(bls.cancelled(), flags=bls.FINAL)
+                bls.send_cancelled(sender)
                 return
-            finally:
-                job.pool.places.release()
+            place.release()
             bls.send(reply, sender, wanted)
             clock.answered()
         self._reports.submit(self._model.report, reply)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,9 +32,6 @@ from .tracker import Row, Tracker
 
 Result = TypeVar("Result")
 
-MAX_ROWS = 256
-"""Maximum number of rows in one answer, which a session keeps until the next step."""
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -42,26 +40,6 @@ class Settings:
     sessions: int = video.DEFAULT_MAX_SESSIONS
     idle_seconds: float = video.DEFAULT_IDLE_SECONDS
     limits: Limits = field(default_factory=Limits)
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """One request from its arrival on.
-
-    Args:
-        session: its session; None for start_session.
-        cancels: how often cancel_propagation had been called on the session by then.
-        is_cancelled: tells whether the client has cancelled the request.
-    """
-
-    session: VideoSession | None = None
-    cancels: int = 0
-    is_cancelled: Callable[[], bool] = lambda: False
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a pass shall end after the current frame."""
-        return self.is_cancelled() or (self.session is not None and self.session.cancels > self.cancels)
 
 
 class VideoModel:
@@ -75,7 +53,6 @@ class VideoModel:
         identity: text that identifies the models and their weights.
         settings: the limits.
         workers: runs the operations of all sessions.
-        prefetchers: encodes the next frame of a request that tracks several.
     """
 
     def __init__(
@@ -87,7 +64,6 @@ class VideoModel:
         identity: str,
         settings: Settings,
         workers: Executor,
-        prefetchers: Executor,
     ) -> None:
         self.sessions = SessionTable(settings.sessions, settings.idle_seconds, workers)
         self.images = ImageStore(
@@ -98,42 +74,39 @@ class VideoModel:
         self._metrics = metrics
         self._identity = f"{identity} {family.image_size}"
         self._settings = settings
-        self._prefetchers = prefetchers
         metrics.set("cache_limit_bytes", cache.limit)
 
-    def arrive(
-        self, tensors: Mapping[str, npt.NDArray[Any]], is_cancelled: Callable[[], bool] = lambda: False
-    ) -> Arrival:
-        """Find the session of a request, which thereby counts as used.
+    def find_session(self, tensors: Mapping[str, npt.NDArray[Any]]) -> VideoSession | None:
+        """Return the session of a request, which thereby counts as used; None for start_session.
 
         Raises:
             InputError: the operation is unknown, or there is no session id.
             UnknownSessionError: the session does not exist (any more).
         """
         operation, session_id = read_operation(tensors)
-        if operation == video.START_SESSION:
-            return Arrival(is_cancelled=is_cancelled)
-        session = self.sessions.find(session_id)
-        return Arrival(session, session.cancels, is_cancelled)
+        return None if operation == video.START_SESSION else self.sessions.find(session_id)
 
     def answer(
-        self, tensors: Mapping[str, npt.NDArray[Any]], arrival: Arrival | None = None, wants_snapshot: bool = False
+        self,
+        tensors: Mapping[str, npt.NDArray[Any]],
+        session: VideoSession | None = None,
+        wants_snapshot: bool = False,
     ) -> Reply:
         """Answer one request. Errors become part of the reply.
 
         Args:
             tensors: the inputs.
-            arrival: from arrive(), if the request has waited since then.
+            session: from find_session(), if the request has waited since then.
             wants_snapshot: whether the output ``snapshot`` is requested.
         """
         reply = Reply()
         try:
             request = read_request(tensors, wants_snapshot)
-            arrival = arrival or self.arrive(tensors)
-            if arrival.session is None:
+            session = session or self.find_session(tensors)
+            if session is None:
                 reply.tensors = self._start(request, reply)
             else:
-                reply.tensors = self._answer(request, arrival.session, arrival, reply)
+                reply.tensors = self._answer(request, session, reply)
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
             reply.counts["failures"] += 1
             reply.error = error.with_traceback(None)  # which refers to this reply, and to frames
@@ -177,6 +150,7 @@ class VideoModel:
         except Exception:
             reply.counts["sessions_refused"] += 1
             raise
+        reply.undo = partial(self.sessions.close, session)
         reply.counts["sessions_started"] += 1
         reply.counts["sessions_restored"] += request.snapshot is not None
         tracker.kept_bytes = tracker.nbytes
@@ -188,17 +162,17 @@ class VideoModel:
                     "max_sessions": self._settings.sessions,
                     "idle_seconds": self._settings.idle_seconds,
                     "max_frames": MAX_FRAMES,
-                    "max_rows": MAX_ROWS,
                 },
                 "image_size": self._family.image_size,
                 "frame_size": size,
                 "num_frames": tracker.num_frames,
                 "object_ids": list(tracker.objects),
+                video.FIRST_PROMPTED_FRAME: tracker.first_prompted,
                 "next_step": 1,
             }
         )
 
-    def _answer(self, request: VideoRequest, session: VideoSession, arrival: Arrival, reply: Reply) -> Tensors:
+    def _answer(self, request: VideoRequest, session: VideoSession, reply: Reply) -> Tensors:
         if session.is_closed:
             raise UnknownSessionError(f"the video session {session.session_id} was closed: start a session")
         try:
@@ -209,7 +183,7 @@ class VideoModel:
             if answer is not None:
                 reply.counts["repeats"] += 1
                 return answer
-            answer = self._step(request, session, arrival, reply)
+            answer = self._step(request, session, reply)
             if request.wants_snapshot:
                 answer |= self._snapshot(session)
             session.finish(step, request.operation, answer)
@@ -228,11 +202,9 @@ class VideoModel:
         if request.operation == video.CLOSE_SESSION:
             self.sessions.close(session)
             return write_result({"closed": True})
-        is_running = session.strand.is_busy
-        session.cancels += 1
-        return write_result({"cancelled": is_running})
+        return write_result({"cancelled": False})  # a request tracks one frame, and the client sends no more
 
-    def _step(self, request: VideoRequest, session: VideoSession, arrival: Arrival, reply: Reply) -> Tensors:
+    def _step(self, request: VideoRequest, session: VideoSession, reply: Reply) -> Tensors:
         """Run an operation that changes what the session computes."""
         tracker = session.tracker
         result: dict[str, Any] = {}
@@ -240,7 +212,7 @@ class VideoModel:
         if request.operation == video.ADD_PROMPT:
             rows = self._add_prompt(request, session, reply)
         elif request.operation == video.PROPAGATE:
-            rows, result = self._propagate(request, session, arrival, reply)
+            rows, result = self._propagate(request, session, reply)
         elif request.operation == video.CLEAR_PROMPTS:
             rows = tracker.clear(request.whole("frame_index"), request.object_id)
         elif request.operation == video.REMOVE_OBJECT:
@@ -248,7 +220,12 @@ class VideoModel:
         else:
             tracker.reset()
             rows = []
-        result = {"object_ids": list(tracker.objects), "step": request.arguments["step"], **result}
+        result = {
+            "object_ids": list(tracker.objects),
+            video.FIRST_PROMPTED_FRAME: tracker.first_prompted,
+            "step": request.arguments["step"],
+            **result,
+        }
         size = session.known_size or (1, 1)  # without a frame there are no rows with masks
         return write_result(result) | write_rows(rows, request.output_format, self._family, size)
 
@@ -268,41 +245,21 @@ class VideoModel:
         return rows
 
     def _propagate(
-        self, request: VideoRequest, session: VideoSession, arrival: Arrival, reply: Reply
+        self, request: VideoRequest, session: VideoSession, reply: Reply
     ) -> tuple[list[Row], dict[str, Any]]:
         tracker, reverse = session.tracker, request.flag("reverse", False)
-        start, count = self._frame_index(request, session), request.whole("frame_count", 1, 1, MAX_FRAMES)
-        if count > 1 and count * len(tracker.objects) > MAX_ROWS:
-            raise PromptError(
-                f"{count} frames of {len(tracker.objects)} objects: an answer has at most {MAX_ROWS} masks"
-            )
+        frame = self._frame_index(request, session)
+        if request.whole("frame_count", 1) != 1:
+            raise InputError("arguments: frame_count must be 1: a request tracks one frame")
         frames = _RequestFrames(self.images, session, request.frames, reply)
-        indexes = list(self._range(start, count, reverse, tracker.num_frames))
-        rows: list[Row] = []
-        done: list[int] = []
         with reply.timed("track"):
             if request.flag("first", False):
                 tracker.begin_pass(frames)
-            for index, following in zip(indexes, [*indexes[1:], None], strict=True):
-                if done and arrival.is_stopped:
-                    break
-                if following is not None:
-                    frames.prefetch(following, self._prefetchers)
-                rows += tracker.track(index, reverse, frames)
-                done.append(index)
-            frames.wait()
-        reply.counts["frames_tracked"] += len(done)
+            rows = tracker.track(frame, reverse, frames)
+        reply.counts["frames_tracked"] += 1
         reply.counts["objects_tracked"] += len(rows)
         reply.counts["track_seconds"] += reply.seconds["track"]
-        return rows, {"frames": done, "cancelled": len(done) < len(indexes)}
-
-    @staticmethod
-    def _range(start: int, count: int, reverse: bool, num_frames: int | None) -> Iterator[int]:
-        """Yield the frames of a pass, up to the end of the video."""
-        for distance in range(count):
-            frame = start - distance if reverse else start + distance
-            if frame >= 0 and (num_frames is None or frame < num_frames):
-                yield frame
+        return rows, {"frames": [frame], "cancelled": False}
 
     @staticmethod
     def _frame_index(request: VideoRequest, session: VideoSession) -> int:
@@ -336,7 +293,6 @@ class _RequestFrames:
         self._session = session
         self._contents = contents
         self._reply = reply
-        self._ahead: list[tuple[Future[Any], Reply]] = []
         for index in contents:
             check_frame(index, session.tracker.num_frames)
 
@@ -350,7 +306,7 @@ class _RequestFrames:
         image_id = self._session.image_id(frame)
         held = None if image_id is None else self._images.get(image_id, self._reply)
         if held is None:
-            raise UnknownImageError(f"frame {frame} is not here (any more): send it again")
+            raise UnknownImageError(f"frame {frame} is not here (any more): send it again", frame=frame)
         return held.tensors
 
     def with_room(self, step: str, call: Callable[[], Result]) -> Result:
@@ -362,18 +318,3 @@ class _RequestFrames:
         for frame in self._contents:
             self.find(frame)
         return [self._session.image_id(frame) or "" for frame in self._contents]
-
-    def prefetch(self, frame: int, executor: Executor) -> None:
-        """Encode a frame of the request in another thread. An error comes back when the frame is needed."""
-        content = self._contents.get(frame)
-        if content is not None:
-            reply = Reply()
-            self._ahead.append((executor.submit(self._images.find, content, reply), reply))
-
-    def wait(self) -> None:
-        """Wait for the frames that were encoded ahead, and count them."""
-        for future, reply in self._ahead:
-            future.exception()
-            for name, value in reply.counts.items():
-                self._reply.counts[name] += value
-        self._ahead.clear()

@@ -20,8 +20,11 @@ MAX_WAITING = 8
 """Requests of one session that may run or wait, so that one client cannot take the places of all others."""
 
 
+_Item = tuple[Callable[[], None], "Future[None]"]
+
+
 class VideoSession:
-    """One session. Its operations run one after the other, in a Strand; only add_frame() and cancel() come between.
+    """One session. Its operations run one after the other, in a Strand; only add_frame() comes between.
 
     Args:
         session_id: its id.
@@ -36,8 +39,6 @@ class VideoSession:
         self.strand = strand
         self.used = time.monotonic()
         self.is_closed = False
-        self.cancels = 0
-        """How often cancel_propagation was called."""
         self._frame_size = frame_size
         self._frames: OrderedDict[int, str] = OrderedDict()
         self._lock = threading.Lock()
@@ -114,9 +115,9 @@ class Strand:
     def __init__(self, executor: Executor, limit: int = MAX_WAITING) -> None:
         self._executor = executor
         self._limit = limit
-        self._waiting: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._waiting: deque[_Item] = deque()
         self._is_running = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant, because work that is dropped may be dropped in submit()
 
     @property
     def is_busy(self) -> bool:
@@ -124,7 +125,7 @@ class Strand:
         return self._is_running
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Run some work after all work that came before.
+        """Run some work after all work that came before. The future is cancelled if the threads end before that.
 
         Raises:
             ServerBusyError: too much work waits.
@@ -136,11 +137,28 @@ class Strand:
             self._waiting.append((work, future))
             if not self._is_running:
                 self._is_running = True
-                self._executor.submit(self._run_next)
+                self._start_next()
         return future
 
-    def _run_next(self) -> None:
-        work, future = self._waiting[0]
+    def _start_next(self) -> None:
+        try:
+            running = self._executor.submit(self._run, self._waiting[0])
+        except RuntimeError:  # the executor has ended
+            self._drop_all()
+        else:
+            running.add_done_callback(lambda done: self._drop_all() if done.cancelled() else None)
+
+    def _drop_all(self) -> None:
+        with self._lock:
+            dropped, self._waiting = self._waiting, deque()
+            self._is_running = False
+        for _, future in dropped:
+            future.cancel()
+
+    def _run(self, item: _Item) -> None:
+        if not self._waiting or self._waiting[0] is not item:
+            return  # it was dropped
+        work, future = item
         try:
             work()
         except BaseException as error:
@@ -153,7 +171,7 @@ class Strand:
                 self._waiting.popleft()
                 self._is_running = bool(self._waiting)
                 if self._is_running:
-                    self._executor.submit(self._run_next)
+                    self._start_next()
 
 
 class SessionTable:
@@ -211,9 +229,8 @@ class SessionTable:
         return session
 
     def close(self, session: VideoSession) -> None:
-        """Remove a session. Its running operation ends after the current frame."""
+        """Remove a session. Its running operation ends first."""
         session.is_closed = True
-        session.cancels += 1
         with self._lock:
             self._sessions.pop(session.session_id, None)
 

@@ -84,6 +84,12 @@ class Tracker:
         """Size of all outputs in bytes."""
         return sum(output.nbytes for memory in self.objects.values() for output in memory.outputs())
 
+    @property
+    def first_prompted(self) -> int | None:
+        """The first frame that a pass can start from; None without a prompt."""
+        prompted = (frame for each in self.objects.values() for frame in (*each.prompted, *each.new_prompted))
+        return min(prompted, default=None)
+
     def add_points(
         self, frame: int, object_id: int, points: Points, clear_old_points: bool, frames: Frames
     ) -> list[Row]:

@@ -1,9 +1,9 @@
 """The entry of the video model in Triton. It calls the models of the tracker by BLS (Business Logic Scripting).
 
-``execute`` answers what takes no time at once: new sessions, their end, and the end of a pass. It passes all else to
-threads: operations of one session run one after the other, those of other sessions at the same time, and frames are
-opened and encoded in threads of their own, so that frame t + 1 is encoded while t is tracked. A request that belongs to
-a trace of OpenTelemetry is waited for, because Triton frees its trace when ``execute`` returns.
+``execute`` answers what takes no time at once: new sessions and their end. It passes all other requests to threads:
+operations of one session run one after the other, those of other sessions at the same time, and frames are opened and
+encoded in threads of their own, so that frame t + 1 is encoded while t is tracked. It waits for requests that belong to
+a trace of OpenTelemetry, because Triton frees the trace when ``execute`` returns.
 
 Parameters in config.pbtxt: see wire.video.parameters.
 """
@@ -14,7 +14,8 @@ import json
 import os
 import threading
 from collections.abc import Container, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ from .. import bls
 from ..cache import ImageCache
 from ..metrics import RESTARTS_VARIABLE, VIDEO_COUNTERS, VIDEO_GAUGES, TritonMetrics, TritonTimes
 from ..reply import Reply
-from ..times import Clock, Reports, RequestTimes
+from ..times import Reports, RequestTimes
 from .calls import attention_inputs, decoder_inputs, memory_inputs, read_decoded
 from .limits import Limits
-from .model import Arrival, Settings, VideoModel
+from .model import Settings, VideoModel
 from .models import Decoded, DecoderPrompt, Embeddings, Memories
+from .sessions import VideoSession
 
 AT_ONCE = (video.CLOSE_SESSION, video.CANCEL_PROPAGATION)
 """Operations that wait for no other, besides a new session without a snapshot."""
@@ -75,7 +77,6 @@ class TritonPythonModel:
         self._networks = BlsTrackingModels(family, parameters, device or bls.cpu(), objects)
         self._work = bls.Pool("operation", threads, pending)
         self._frames = bls.Pool("frame", threads, pending)
-        self._ahead = ThreadPoolExecutor(2, "ahead")
         self._model = VideoModel(
             family,
             self._networks,
@@ -90,7 +91,6 @@ class TritonPythonModel:
             bls.weights_identity(Path(args["model_repository"]).parent / parameters[ENCODER]),
             settings,
             self._work.threads,
-            self._ahead,
         )
         self._reports = Reports()
         kinds = [_SESSION, *(pool.name for pool in (self._work, self._frames))]
@@ -102,79 +102,69 @@ class TritonPythonModel:
         """Answer every request or pass it to a thread. Wait for those that are traced."""
         traced: list[Future[None]] = []
         for request in requests:
-            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
-            trace = bls.trace_of(request)
-            served = self._admit(tensors, sender, wanted, trace)
-            if served is not None and trace is not None:
+            try:
+                served = self._admit(request, sender, wanted)
+            except ServerBusyError as error:
+                self._send(_refusal(error, "refusals"), sender, wanted)
+                continue
+            except Exception as error:  # noqa: BLE001 - every refusal is an answer
+                with self._times.arrived(_SESSION) as clock:
+                    self._send(_refusal(error, "failures"), sender, wanted)
+                    clock.answered()
+                continue
+            if served is not None:
                 traced.append(served)
         wait(traced)
 
     def finalize(self) -> None:
         """Wait for the running requests."""
         self._ends.set()
-        for threads in (self._work.threads, self._frames.threads, self._ahead):
+        for threads in (self._work.threads, self._frames.threads):
             threads.shutdown(cancel_futures=True)
         self._reports.close()
 
-    def _admit(
-        self, tensors: Mapping[str, npt.NDArray[Any]], sender: Any, wanted: Container[str], trace: Any
-    ) -> Future[None] | None:
-        """Answer a request, or pass it to the threads for its operation. Return its future, if it has one."""
-        try:
-            arrival = self._model.arrive(tensors, sender.is_cancelled)
-        except Exception as error:  # noqa: BLE001 - every refusal is an answer
-            with self._times.arrived(_SESSION) as clock:
-                self._send(_refusal(error, "failures"), sender, wanted)
-                clock.answered()
-            return None
+    def _admit(self, request: Any, sender: Any, wanted: Container[str]) -> Future[None] | None:
+        """Answer a request, or pass it to the threads for its operation. Return its future if it is traced.
+
+        Raises:
+            SamError: the request is refused.
+        """
+        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        session = self._model.find_session(tensors)
         operation = bytes(tensors[video.OPERATION].ravel()[0]).decode()
-        is_start = arrival.session is None and video.SNAPSHOT not in tensors
+        is_start = session is None and video.SNAPSHOT not in tensors
         if is_start or operation in AT_ONCE:
             with self._times.arrived(_SESSION) as clock:
-                self._send(self._model.answer(tensors, arrival), sender, wanted)
+                self._send(self._model.answer(tensors, session), sender, wanted)
                 clock.answered()
             return None
         pool = self._frames if operation == video.ADD_FRAMES else self._work
-        if not pool.places.acquire(blocking=False):
-            self._send(
-                _refusal(ServerBusyError("too many requests wait here already: try again in a moment")), sender, wanted
-            )
-            return None
-        clock = self._times.arrived(pool.name)
-
-        def serve() -> None:
-            self._serve(pool, clock, tensors, arrival, sender, wanted, trace)
-
-        try:
-            if arrival.session is None or pool is self._frames:
-                return pool.threads.submit(serve)
-            return arrival.session.strand.submit(serve)
-        except ServerBusyError as error:
-            clock.refused()
-            pool.places.release()
-            self._send(_refusal(error), sender, wanted)
-            return None
+        place = pool.take(self._times)
+        if place is None:
+            raise ServerBusyError("too many requests wait here already: try again in a moment")
+        with place:
+            trace = bls.trace_of(request)
+            submit = None if session is None or pool is self._frames else session.strand.submit
+            served = place.submit(partial(self._serve, place, tensors, session, sender, wanted, trace), sender, submit)
+            return None if trace is None else served
 
     def _serve(
         self,
-        pool: bls.Pool,
-        clock: Clock,
+        place: bls.Place,
         tensors: Mapping[str, npt.NDArray[Any]],
-        arrival: Arrival,
+        session: VideoSession | None,
         sender: Any,
         wanted: Container[str],
         trace: Any,
     ) -> None:
-        with clock:
-            try:
-                if sender.is_cancelled():
-                    sender.send(bls.cancelled(), flags=bls.FINAL)
-                    return
-                with self._networks.traced(trace):
-                    reply = self._model.answer(tensors, arrival, wants_snapshot=video.SNAPSHOT in wanted)
-            finally:
-                pool.places.release()
+        with place.clock as clock:
+            if sender.is_cancelled():
+                bls.send_cancelled(sender)
+                return
+            with self._networks.traced(trace):
+                reply = self._model.answer(tensors, session, wants_snapshot=video.SNAPSHOT in wanted)
+            place.release()
             self._send(reply, sender, wanted)
             clock.answered()
 
@@ -248,7 +238,7 @@ class BlsTrackingModels(bls.Caller):
         return self.call(self._names[role], tensors, self._outputs[role], memory)
 
 
-def _refusal(error: Exception, count: str = "refusals") -> Reply:
-    reply = Reply(error=error)
+def _refusal(error: Exception, count: str) -> Reply:
+    reply = Reply(error=error.with_traceback(None))
     reply.counts[count] += 1
     return reply

@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import gc
+import random
+import threading
 
 import numpy as np
 import pytest
-from support.conditions import settled
+from support.conditions import settled, wait_until
 from support.fake_video_server import AsyncVideoTransport, FakeVideoServer, VideoTransport
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
-from triton_sam.errors import PromptError, VideoError
+from triton_sam.errors import InferenceError, PromptError, ServerUnreachableError, VideoError
+from triton_sam.inputs.video.stills import ImageFrames
 
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(30)]
 
@@ -120,6 +124,117 @@ def test_a_cancelled_task_leaves_the_session_certain():
 
     asyncio.run(run())
     assert server.tracked == [0, 1, 2, 3, 4]
+
+
+def test_a_video_whose_opening_is_cancelled_leaves_no_session_and_no_open_source():
+    server, closed = FakeVideoServer(), []
+
+    class Source(ImageFrames):
+        def close(self):
+            closed.append(True)
+
+    async def run():
+        async with AsyncSAM2VideoClient(transport=AsyncVideoTransport(server)) as client:
+            inside, go_on = asyncio.Event(), threading.Event()
+            loop = asyncio.get_running_loop()
+
+            def hold(number):
+                loop.call_soon_threadsafe(inside.set)
+                assert go_on.wait(30)
+
+            server.before = hold
+            opening = asyncio.create_task(client.open(Source(FRAMES)))
+            await inside.wait()
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            server.before = None
+            go_on.set()
+
+    asyncio.run(run())
+    assert server.operations() == ["start_session", "close_session"]
+    assert server.sessions == {}
+    assert closed == [True]
+
+
+def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video_does_not():
+    """The thread of the event loop that all clients share ends with the last of them."""
+    server = FakeVideoServer()
+
+    def is_running():
+        gc.collect()
+        return any(thread.name == "triton-sam-io" for thread in threading.enumerate())
+
+    async def open_forgotten():
+        return await AsyncSAM2VideoClient(transport=AsyncVideoTransport(server)).open(FRAMES)
+
+    async def run():
+        video = await open_forgotten()
+        assert is_running()
+        await video.add(0, 1, points=[[1, 1]])
+        await video.aclose()
+
+    wait_until(lambda: not is_running())
+    asyncio.run(run())
+    wait_until(lambda: not is_running())
+    assert server.operations() == ["start_session", "add_prompt", "close_session"]
+
+
+class CountedFrames(ImageFrames):
+    """A list of frames that notes when it is opened and closed."""
+
+    def __init__(self, sources):
+        super().__init__(FRAMES[:3])
+        self.is_closed = False
+        sources.append(self)
+
+    def close(self):
+        self.is_closed = True
+
+
+async def use(client, sources):
+    """Open, prompt and track a video, and close it."""
+    video = await client.open(CountedFrames(sources), snapshot_every=2)
+    try:
+        await video.add(0, 1, points=[[1, 1]])
+        async for _ in video.propagate():
+            pass
+    finally:
+        await video.aclose()
+
+
+async def cancel_after(tasks, rng):
+    """Cancel every second task after some turns of the event loop; wait for all."""
+    for task in tasks:
+        if rng.random() < 0.5:
+            for _ in range(rng.randrange(12)):
+                await asyncio.sleep(0)
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_no_session_and_no_source_is_lost_wherever_a_call_dies():
+    """Each request fails, or its caller goes away, at random; only a close that fails leaves a session behind."""
+    server, rng = FakeVideoServer(max_sessions=10_000), random.Random(5)
+    sources, failed_closes = [], []
+
+    def fail(number):
+        if rng.random() < 0.2:
+            failed_closes.extend([number] if server.requests[number][0] == "close_session" else [])
+            raise rng.choice([ServerUnreachableError("gone"), InferenceError("failed"), ZeroDivisionError("a bug")])
+
+    async def run():
+        async with AsyncSAM2VideoClient(transport=AsyncVideoTransport(server)) as client:
+            server.before = fail
+            for _ in range(40):
+                await cancel_after([asyncio.create_task(use(client, sources)) for _ in range(5)], rng)
+            server.before = None
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+    assert len(sources) > 150  # other tasks were cancelled before they began
+    assert all(source.is_closed for source in sources)
+    assert server.operations().count("close_session") > 100
+    assert len(server.sessions) <= len(failed_closes)
 
 
 def test_errors_of_the_source_and_of_prompts_come_through():

@@ -1,15 +1,21 @@
 """The sync client of videos against a server that loses sessions and frames, refuses, and counts what it computes."""
 
+import asyncio
+import concurrent.futures
+import json
+import struct
 import threading
 
 import numpy as np
 import pytest
 from support.conditions import settled, wait_until
 from support.fake_video_server import FakeVideoServer, VideoTransport, unreachable
+from support.socket_server import Server, response, tensors
 
-from triton_sam import SAM2VideoClient
+from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
 from triton_sam.client.video.lookahead import look_ahead
 from triton_sam.errors import (
+    ConfigurationError,
     InferenceError,
     PromptError,
     ServerBusyError,
@@ -125,6 +131,25 @@ def test_a_server_that_keeps_no_frames_gets_them_again(undisturbed):
     with open_video(server, snapshot_every=4, ahead=2) as video:
         assert story(video) == undisturbed[0]
         assert video.restored == 0
+
+
+@pytest.mark.parametrize("cache", [1, 1000])
+def test_a_server_of_an_earlier_version_gives_the_same_masks(undisturbed, cache):
+    """It does not name the frame that it lacks, and not the frame that a pass starts from."""
+    server = FakeVideoServer(cache=cache, is_older=True)
+    with open_video(server, snapshot_every=4, ahead=0) as video:
+        assert story(video) == undisturbed[0]
+        assert video.restored == 0
+
+
+def test_a_lost_session_is_logged_once(server, caplog):
+    with open_video(server) as video:
+        for _ in range(3):
+            server.lose_sessions()
+            video.add(2, 1, points=[[10, 20]])
+        assert video.restored == 3
+    (message,) = caplog.messages
+    assert message.startswith("sam2_video lost the session of a video. The client restores it")
 
 
 def test_losing_frames_at_any_request_changes_no_mask(server, undisturbed):
@@ -356,6 +381,51 @@ def test_the_default_start_is_the_first_prompt_at_a_frame_not_tracked_before(ser
         assert next(video.propagate())[0] == 10
         video.add(7, 2, points=[[1, 1]])
         assert next(video.propagate())[0] == 7
+
+
+def test_cancel_does_nothing_to_a_pass_that_another_thread_has_just_cancelled(server, monkeypatch):
+    with open_video(server) as video:
+        video.add(0, 1, points=[[1, 1]])
+        passed = video.propagate()
+        next(passed)
+        video.cancel()
+        monkeypatch.setattr(concurrent.futures.Future, "done", lambda future: False)  # what the other thread saw
+        video.cancel()
+        monkeypatch.undo()
+        assert list(passed) == []
+
+
+@pytest.mark.parametrize("kind", [SAM2VideoClient, AsyncSAM2VideoClient])
+def test_both_clients_wait_for_a_busy_server_if_they_should(kind):
+    """The first three requests are refused because all sessions are in use."""
+    busy = response(json.dumps({"error": "BUSY: 32 video sessions are open here"}).encode(), "503 Service Unavailable")
+    started = json.dumps({"session_id": "s", "next_step": 1}).encode()
+    data = struct.pack("<I", len(started)) + started
+    output = {"name": "result", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(data)}}
+
+    def serve(server, connection):
+        while server.read(connection):
+            connection.sendall(busy if len(server.requests) <= 3 else tensors(output, data=data))
+
+    def open_and_close(url, **options):
+        if kind is SAM2VideoClient:
+            with kind(url, retries=0, **options) as client:
+                client.open(FRAMES[:1]).close()
+            return
+
+        async def run():
+            async with kind(url, retries=0, **options) as client:
+                await (await client.open(FRAMES[:1])).aclose()
+
+        asyncio.run(run())
+
+    with Server(serve) as impatient, pytest.raises(ServerBusyError, match="32 video sessions are open"):
+        open_and_close(impatient.url)
+    with Server(serve) as patient:
+        open_and_close(patient.url, busy="wait", timeout=30)
+        assert len(patient.requests) == 5  # the last one closes the session
+    with pytest.raises(ConfigurationError, match="busy must be one of raise, wait, not 'later'"):
+        kind(busy="later")
 
 
 def test_the_memory_of_the_client_stays_flat(server):

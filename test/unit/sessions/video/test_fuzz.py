@@ -23,7 +23,7 @@ RIGHT = {
     "frame_size": [list(SIZE)],
     "frame_indexes": [list(range(6))],
     "frame_index": [0, 0, 1, 2, 5],
-    "frame_count": [1, 2, 5],
+    "frame_count": [1, 1, 1, 2],
     "object_id": [1, 1, 2, 3],
     "points": [[[3, 4]], [[3, 4], [9, 9]]],
     "labels": [[1], [1, 0]],
@@ -67,7 +67,7 @@ def refused(reply):
         json.loads(reply.tensors["result"][0])
         return ""
     assert isinstance(reply.error, SamError), repr(reply.error)
-    code = contract.code_of(reply.error)
+    code = contract.code_of(reply.error).split()[-1]
     assert code in REFUSALS, f"{type(reply.error).__name__}: {reply.error}"
     assert "\n" not in str(reply.error)
     assert not reply.tensors

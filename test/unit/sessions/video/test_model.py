@@ -14,6 +14,7 @@ from support.fake_tracking import (
     SIZE,
     TABLE,
     Client,
+    Error,
     FakeModels,
     Server,
     frame_file,
@@ -24,6 +25,7 @@ from support.fake_tracking import (
 
 from triton_sam.errors import (
     ImageError,
+    InferenceError,
     InputError,
     PromptError,
     ServerBusyError,
@@ -36,6 +38,7 @@ from triton_sam.sessions.images import NoRoomError
 from triton_sam.sessions.video.limits import STREAM_FRAMES, Limits, sizes
 from triton_sam.sessions.video.memory import from_bfloat16, to_bfloat16
 from triton_sam.sessions.video.sessions import MAX_WAITING, Strand
+from triton_sam.wire import contract
 
 MEMORY, LOGITS, POINTER = sizes(TABLE)
 
@@ -205,63 +208,47 @@ def test_frames_that_are_not_there_are_asked_for():
     session.click(0)
     session.add_frames(1, 2, 3)
     refused(UnknownImageError, "frame 0 is not here", session.do, "propagate", frame_index=0, first=True)
-    files = np.array([frame_file(0), frame_file(1)], np.object_)
+    files = np.array([frame_file(0)], np.object_)
     answer = session.do(
-        "propagate", frame_index=0, first=True, frame_count=2, frame_indexes=[0, 1], tensors={"frames": files}
+        "propagate", frame_index=0, first=True, frame_count=1, frame_indexes=[0], tensors={"frames": files}
     )
-    assert answer["result"]["frames"] == [0, 1]
-
-
-def test_several_frames_in_one_request(server):
-    one, many = server.start(num_frames=9), server.start(num_frames=9)
-    for session in (one, many):
-        session.click(2)
-    expected = {**one.track(range(2, 9))}
-    many.add_frames(*range(2, 9))
-    answer = many.do("propagate", frame_index=2, frame_count=200, first=True)
-    assert answer["result"]["frames"] == list(range(2, 9))
+    assert answer["result"]["frames"] == [0]
     assert not answer["result"]["cancelled"]
-    for key, mask in rows(answer).items():
-        np.testing.assert_array_equal(mask, expected[key])
-    refused(PromptError, "at most 256 masks", fill, many)
 
 
-def fill(session):
-    for name in range(2, 6):
-        session.click(0, name)
-    session.do("propagate", frame_index=0, frame_count=60)
+def test_a_missing_frame_is_named_by_its_index_behind_a_code(server):
+    session = server.start(num_frames=99)
+    with pytest.raises(Error) as caught:
+        session.do("add_prompt", frame_index=77, object_id=1, points=[[1, 1]])
+    assert caught.value.error.frame == 77
+    code = contract.code_of(caught.value.error)
+    sent = InferenceError(f"sam2_video failed: {code}: {caught.value.error}")
+    read = contract.read_error(sent)
+    assert isinstance(read, UnknownImageError)
+    assert (read.frame, str(read)) == (77, str(caught.value.error))
 
 
-def test_a_pass_ends_after_the_current_frame(server):
-    session = server.start(num_frames=200)
-    session.click(0)
-    files = np.array([frame_file(number) for number in range(100)], np.object_)
-    inside, go_on = threading.Event(), threading.Event()
-    attend = server.models.attend
+def test_every_answer_names_the_objects_and_where_a_pass_starts(server):
+    session = server.start(num_frames=9)
+    assert session.result["first_prompted_frame"] is None
+    answers = [session.click(4), session.click(2, 2)]
+    session.track(range(2, 6))
+    answers += [session.click(3), session.click(1, 2)]  # the first corrects a frame that was tracked
+    answers.append(session.do("clear_prompts", frame_index=1, object_id=2))
+    answers.append(session.do("remove_object", object_id=2))
+    answers.append(session.do("reset_session"))
+    found = [(answer["result"]["object_ids"], answer["result"]["first_prompted_frame"]) for answer in answers]
+    assert found == [([1], 4), ([1, 2], 2), ([1, 2], 2), ([1, 2], 1), ([1, 2], 2), ([1], 4), ([], None)]
 
-    def waiting(frame, memories):
-        inside.set()
-        assert go_on.wait(60)
-        return attend(frame, memories)
 
-    server.models.attend = waiting
-    with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(
-            session.do,
-            "propagate",
-            frame_index=0,
-            frame_count=100,
-            first=True,
-            frame_indexes=list(range(100)),
-            tensors={"frames": files},
-        )
-        assert inside.wait(60)
-        server.ask("cancel_propagation", session.id)
-        go_on.set()
-        answer = running.result()
-    assert answer["result"]["frames"] == [0, 1]
-    assert answer["result"]["cancelled"]
-    assert len(session.track([2, 3], first=False)) == 2
+def test_a_request_tracks_one_frame_and_clients_of_earlier_versions_may_say_so(server):
+    session = server.start(num_frames=9)
+    session.click(2)
+    session.add_frames(3)
+    refused(InputError, "frame_count must be 1", session.do, "propagate", frame_index=2, frame_count=2, first=True)
+    assert session.do("propagate", frame_index=2, frame_count=1, first=True)["result"]["frames"] == [2]
+    assert server.ask("cancel_propagation", session.id)["result"] == {"cancelled": False}
+    assert session.do("propagate", frame_index=3)["result"]["frames"] == [3]
 
 
 def test_formats(server):

@@ -30,7 +30,7 @@ class Both:
         self.server = Server()
         threads = ThreadPoolExecutor(2)
         self.server.model = VideoModel(
-            FAMILY, HashingModels(), ImageCache(1 << 20), NoMetrics(), "weights", Settings(), threads, threads
+            FAMILY, HashingModels(), ImageCache(1 << 20), NoMetrics(), "weights", Settings(), threads
         )
         self.num_frames = num_frames
         self.ours = self.server.start(num_frames=num_frames)

@@ -1,0 +1,102 @@
+"""The speculative client gives every place on the wire back, wherever a request dies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import numpy as np
+from support.fake_transport import NEVER, AsyncFakeTransport, clicked, refused, uploaded
+
+from triton_sam import SpeculativeSAM2Client
+from triton_sam.errors import InferenceError, ServerTimeoutError, ServerUnreachableError
+
+REQUESTS = 10_000
+LANES = 12
+POINT = [[3, 4]]
+
+
+class DyingTransport(AsyncFakeTransport):
+    """Answers, refuses, fails, breaks the contract, or waits, each at random; `heal()` ends that."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(self.choose)
+        self._random = random.Random(seed)
+        self.outcomes: Counter[str] = Counter()
+        self.healthy = False
+
+    def choose(self, request):
+        if "point_coords" not in request.inputs:
+            return uploaded()
+        if self.healthy:
+            return NEVER
+        outcomes = {
+            "answer": clicked(),
+            "refusal": refused("BAD_PROMPT"),
+            "lost image": refused("UNKNOWN_IMAGE_ID"),
+            "failure": InferenceError("out of memory"),
+            "no server": ServerUnreachableError("gone"),
+            "late": ServerTimeoutError("late"),
+            "a bug": ZeroDivisionError("a bug of the transport"),
+            "broken answer": {"masks": np.zeros((1, 1), np.float32)},
+            "never": NEVER,
+        }
+        name = self._random.choice(list(outcomes))
+        self.outcomes[name] += 1
+        return outcomes[name]
+
+    async def infer(self, model, inputs, outputs):
+        await asyncio.sleep(0)  # the request may be cancelled here, too
+        return await super().infer(model, inputs, outputs)
+
+
+async def disturb(client, rng, tasks):
+    """Cancel something in one of the ways that callers have, or let the loop run, or do nothing."""
+    request_id, task = rng.choice(tasks[-20:])
+    lane = str(rng.randrange(LANES))
+    ways = [
+        task.cancel,
+        lambda: client.cancel_request(request_id),
+        lambda: client.cancel_session_requests(lane, keep_latest=rng.random() < 0.5),
+        lambda: client.cleanup_session(lane),
+        lambda: None,
+    ]
+    rng.choice(ways)()
+    if rng.random() < 0.3:
+        await asyncio.sleep(0)
+
+
+async def occupy(client, count):
+    """Ask for predictions that get no answer; return how many of them run, and how many wait."""
+    tasks = [await client.predict_async(POINT, [1], f"last {number}") for number in range(count)]
+    await asyncio.to_thread(client._dispatcher.start)
+    states = [client.get_session_status(f"last {number}") for number in range(count)]
+    for _, task in tasks:
+        task.cancel()
+    await asyncio.gather(*(task for _, task in tasks), return_exceptions=True)
+    return sum(each["running"] for each in states), sum(each["pending"] for each in states)
+
+
+def test_no_place_on_the_wire_is_lost():
+    transport, rng = DyingTransport(1), random.Random(2)
+
+    async def story():
+        async with SpeculativeSAM2Client(transport=transport, max_in_flight_total=8) as client:
+            await client.set_image_async(np.zeros((48, 64, 3), np.uint8))
+            tasks: list = []
+            for _ in range(REQUESTS):
+                lane = rng.choice([None, *map(str, range(LANES))])
+                tasks.append(await client.predict_async(POINT, [1], lane))
+                await disturb(client, rng, tasks)
+            for request_id, _ in tasks:
+                client.cancel_request(request_id)
+            await asyncio.gather(*(task for _, task in tasks), return_exceptions=True)
+            states = [client.get_session_status(str(lane)) for lane in range(LANES)]
+            assert sum(each["pending"] + each["running"] for each in states) == 0
+            transport.healthy = True
+            assert await occupy(client, 9) == (8, 1)
+
+    asyncio.run(asyncio.wait_for(story(), 120))
+    assert min(transport.outcomes.values()) > 20, transport.outcomes
+    assert transport.cancelled > 20

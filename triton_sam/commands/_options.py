@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._common.printing import print_every_text
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
 from ..repository.folder import default_repository
@@ -220,6 +221,7 @@ def say(args: argparse.Namespace, text: str) -> None:
 
 def run_script(run: Callable[[], int]) -> int:
     """Run a script and return its exit code; errors of the package and of the disk are printed as one line."""
+    print_every_text()
     try:
         return run()
     except SamError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .._common.text import valid_utf8
 from ..errors import ConfigurationError
 from ..everything.thresholds import check_thresholds
 from ..families import Family
@@ -87,6 +88,11 @@ def check_settings(settings: Settings, stride: int, options: tuple[str, ...] = (
         ConfigurationError: a setting is invalid.
     """
     check_name(settings.variant)
+    if (shown := valid_utf8(str(settings.output_dir))) != str(settings.output_dir):
+        raise ConfigurationError(
+            f"ONNX cannot write to {shown}, whose name is not UTF-8 or not allowed in this locale: "
+            "choose another folder, or set LC_ALL=C.UTF-8"
+        )
     check_thresholds(settings.thresholds)
     if settings.side < stride or settings.side % stride:
         raise ConfigurationError(f"image size {settings.side}: it must be a positive multiple of {stride}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import LocalServerError, RepositoryError, ServerTimeoutError
-from triton_sam.local_server.closed import link_models
+from triton_sam.local_server.closed import link_models, unlink_model
 from triton_sam.local_server.leftovers import LOCK_SUFFIX, SHARED_MEMORY, SHM_FAMILY, is_held
 from triton_sam.local_server.probe import Probe, failed_models
 from triton_sam.local_server.process import read_state
@@ -74,7 +74,7 @@ class SupervisedServer:
         except LocalServerError:
             # A container ends when a model does not load, and would do so again at each further start.
             for folder in added:
-                (links / folder.name).unlink(missing_ok=True)
+                unlink_model(links / folder.name)
             raise
 
     def _start_again(self, wanted: Sequence[str], timeout: float) -> dict[str, str]:

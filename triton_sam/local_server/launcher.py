@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +18,11 @@ from triton_sam.local_server.closed import (
     link_models,
     shared_memory_options,
     shm_prefix,
+    warn_of_mistaken_versions,
 )
 from triton_sam.local_server.defaults import metrics_options
 from triton_sam.local_server.installation import Triton, prepare_triton
+from triton_sam.local_server.plain_names import PlainNames, make_run_directory
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
@@ -242,7 +243,7 @@ class LocalServer:
         address = resolve_host(self.host)
         self._ports = choose_ports(address, self._wanted_ports)
         identity = secrets.token_hex(4)
-        run_directory = Path(tempfile.mkdtemp(prefix="triton-sam-"))
+        run_directory = make_run_directory()
         try:
             triton = prepare_triton(run_directory, self._tritonserver, self._backend_directory)
             self._run = SupervisedTriton(
@@ -283,7 +284,7 @@ class LocalServer:
             f"--id={_name(identity)}",
             f"--backend-directory={triton.backend_directory}",
             f"--cache-directory={triton.cache_directory}",
-            *(self._admin_options(folders) if self._admin else self._closed_options(folders, run_directory)),
+            *(self._admin_options if self._admin else self._closed_options)(folders, run_directory),
             # The server must stay alive after a model fails, because its repository index tells the reason.
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._stop_timeout))}",
@@ -300,10 +301,11 @@ class LocalServer:
             command.append("--disable-auto-complete-config")
         return command + self._extra_args
 
-    def _admin_options(self, folders: Sequence[ModelFolder]) -> list[str]:
+    def _admin_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
         """Return the options with which Triton loads these models and lets clients load others."""
+        warn_of_mistaken_versions(folder.path for folder in folders)
         return [
-            f"--model-repository={self.model_repository}",
+            f"--model-repository={PlainNames(run_directory / 'repository').of(self.model_repository)}",
             "--model-control-mode=explicit",
             *(f"--load-model={folder.name}" for folder in folders),
         ]

@@ -14,7 +14,7 @@ from ..errors import RepositoryError
 from ..families import spec_of, split_model_name
 from ..families.sam2 import Sam2
 from .config import parse_config
-from .names import CONFIG_NAME, NAME, pair_names
+from .names import CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON, pair_names
 from .onnx_header import GUARD_KEY, read_metadata
 
 logger = logging.getLogger(__name__)
@@ -80,8 +80,14 @@ def default_repository() -> Path:
 
 def version_folders(folder: Path) -> list[Path]:
     """Return the version folders of a model, in ascending order of the versions."""
-    found = (path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+    found = (path for path in folder.iterdir() if VERSION.fullmatch(path.name) and path.is_dir())
     return sorted(found, key=lambda path: int(path.name))
+
+
+def mistaken_versions(folder: Path) -> list[Path]:
+    """Return the subfolders of a model that Triton takes for versions, although their names are not whole numbers."""
+    found = (path for path in folder.iterdir() if VERSION_TO_TRITON.fullmatch(path.name) and path.is_dir())
+    return sorted(path for path in found if not VERSION.fullmatch(path.name))
 
 
 def weights_in(folder: Path) -> list[Path]:

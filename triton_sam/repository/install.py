@@ -13,6 +13,7 @@ from pathlib import Path
 from .._common.files import locked
 from .folder import version_folders
 from .hashes import forget_hashes, record_hashes, restore_hashes
+from .names import VERSION
 
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
 """Suffixes of external data: that of our own exports, and that of the published SAM3 files."""
@@ -59,7 +60,7 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
             written.
     """
     # A new version of the package may bring another model.py, so it has no hash.
-    weights = [place for _, place in moves if place.parent.name.isdecimal() and place.suffix != ".py"]
+    weights = [place for _, place in moves if VERSION.fullmatch(place.parent.name) and place.suffix != ".py"]
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
         # An interruption leaves files without a hash, which a server loads, and not files with a wrong one.
         undo.callback(restore_hashes, forget_hashes(weights))

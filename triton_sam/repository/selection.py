@@ -16,7 +16,7 @@ from ..families import family_of_name, roles, split_model_name
 from ..families.sam2 import Sam2
 from .config import parse_config
 from .folder import readable_folders, subfolders, version_folders, weights_in
-from .names import ALIAS_KEY, CONFIG_NAME
+from .names import ALIAS_KEY, CONFIG_NAME, NAME, name_problem
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,8 @@ class ModelFolder:
 
 
 def read_repository(repository: Path) -> dict[str, ModelFolder]:
-    """Return the model folders of a repository by name. Those that this user may not read are left out with a warning.
+    """Return the model folders of a repository by name. Those that this user may not read, or whose names
+    are not valid, are left out with a warning.
 
     Raises:
         RepositoryError: the repository does not exist or is not a folder, or it cannot be read.
@@ -107,7 +108,15 @@ def read_repository(repository: Path) -> dict[str, ModelFolder]:
         raise RepositoryError(f"no model repository at {repository}: give one with --model-repository DIR")
     folders = (path for path in subfolders(repository) if not path.name.startswith("."))
     models = [_read_folder(path) for path in readable_folders(folders)]
-    return {model.name: model for model in models if model.has_config or model.versions}
+    return {model.name: model for model in models if (model.has_config or model.versions) and _has_valid_name(model)}
+
+
+def _has_valid_name(model: ModelFolder) -> bool:
+    """Return whether a model can be served under the name of its folder; if not, log one line."""
+    if NAME.fullmatch(model.name):
+        return True
+    logger.warning("%s is left out: %s", model.path, name_problem(model.name))
+    return False
 
 
 def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelFolder]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.conditions import wait_until
 from support.nginx_proxy import free_ports
-from support.odd_installation import Installation, install
+from support.odd_installation import Installation, install, install_wheel
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 
 from triton_sam.errors import LocalServerError
@@ -37,8 +37,7 @@ def run(installed: Installation, *arguments: str | Path, **variables: str) -> su
     """Run a command in the folder of the installation; it succeeds without a traceback."""
     command = [str(installed.python), "-m", "triton_sam", *map(str, arguments)]
     environment = {**installed.environment, **variables}
-    folder = installed.checkout.parent
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=installed.home, env=environment, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, (arguments, done.stdout[-2000:], done.stderr[-2000:])
     assert b"Traceback" not in done.stderr
     return done
@@ -52,12 +51,36 @@ def test_the_demo_runs_in_the_home_of_a_user_with_an_accent(tmp_path: Path) -> N
     assert [path.name for path in sorted(out.iterdir())] == ["coffee_overlay.png", "shapes_overlay.png"]
 
 
+def test_a_wheel_writes_nothing_into_its_package(tmp_path: Path) -> None:
+    """Exports, aliases and settings go to the user's own repository, and the demo's overlays to the current folder."""
+    installed = install_wheel(tmp_path)
+    packages = installed.checkout.parents[1]
+    own = tmp_path / "data" / "triton-sam" / "model_repository"
+
+    def listing() -> list[Path]:
+        return sorted(path for path in packages.rglob("triton_sam/**/*") if "__pycache__" not in path.parts)
+
+    before = listing()
+    report = run(installed, "doctor").stdout.decode()
+    assert f"go to {own}" in report
+    assert f"sam2_encoder in {installed.repository}" in report
+    assert not own.exists()
+    run(installed, "alias", "mine", "--of", "sam2")
+    assert {path.name for path in own.iterdir()} == {
+        "sam2", "sam2_encoder", "sam2_decoder", "mine_encoder", "mine_decoder",
+    }  # fmt: skip
+    assert f"sam2_encoder in {own}" in run(installed, "doctor").stdout.decode()
+    run(installed, "demo", TRITON_URL="")
+    assert len(list((tmp_path / "triton-sam-demo").iterdir())) == 2
+    assert listing() == before
+
+
 @contextmanager
 def serving(installed: Installation, command: Sequence[str], url: str, **variables: str) -> Iterator[None]:
     """Run a server until the end of the block, when SIGTERM must end it."""
     words = [str(installed.python), "-m", "triton_sam", *command, "--model-repository", str(installed.repository)]
     environment = {**installed.environment, **variables}
-    log = installed.checkout.parent / "log"
+    log = installed.home / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
     try:
@@ -92,7 +115,7 @@ PLACES = [
 @pytest.mark.parametrize(("name", "variables", "admin"), PLACES)
 def test_commands_work_in_an_odd_place(tmp_path: Path, name: str, variables: dict[str, str], admin: list[str]) -> None:
     installed = install(tmp_path / name)
-    here = installed.checkout.parent
+    here = installed.home
     shutil.copytree(installed.checkout / "test" / "images", here / "ż")
     ports = free_ports(4)
     url = f"http://localhost:{ports[0]}"
@@ -122,7 +145,7 @@ def test_commands_work_in_an_odd_place(tmp_path: Path, name: str, variables: dic
 def test_a_video_is_tracked_in_an_odd_place(tmp_path: Path, video_models) -> None:
     pytest.importorskip("av")
     installed = install(tmp_path / NOT_UTF8)
-    here = installed.checkout.parent
+    here = installed.home
     shutil.copytree(video_models.repository, here / "models ż")
     run(installed, "demo", "--video", "--out", here / "drawn ż", "--model-repository", here / "models ż", **LOCALE_C)
     (clip,) = (here / "drawn ż").rglob("*.mp4")

@@ -1,4 +1,4 @@
-"""An installation of the project in a folder with any name: Python, a virtual environment and a checkout."""
+"""An installation of the project in a folder with any name: Python, a virtual environment, a checkout or a wheel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ MODELS = ("sam2", "sam2_encoder", "sam2_decoder")
 
 @dataclass(frozen=True)
 class Installation:
-    """The interpreter, the checkout, and the variables of the environment that a command needs."""
+    """The home folder, the interpreter, the checkout or the files of the wheel, and the environment of commands."""
 
+    home: Path
     python: Path
     checkout: Path
     environment: dict[str, str]
@@ -32,15 +33,28 @@ def install(folder: Path) -> Installation:
     """Make a folder with all that a user has at home. The packages are links to those of this environment."""
     checkout = folder / "checkout"
     shutil.copytree(PACKAGE_ROOT, checkout / "triton_sam", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in MODELS:
-        shutil.copytree(bundled("model_repository") / name, checkout / "model_repository" / name)
-    shutil.copytree(bundled("test/images"), checkout / "test" / "images")
+    _copy_files(checkout)
     (checkout / "pyproject.toml").touch()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     if not _is_utf8(folder):  # Python itself does not start from such a virtual environment
         environment["PYTHONPATH"] = str(checkout)
-        return Installation(Path(sys.executable), checkout, environment)
-    return Installation(_environment(folder, _base(folder), checkout), checkout, environment)
+        return Installation(folder, Path(sys.executable), checkout, environment)
+    return Installation(folder, _environment(folder, _base(folder), checkout), checkout, environment)
+
+
+def install_wheel(folder: Path) -> Installation:
+    """Make a virtual environment with what a wheel installs, and no checkout."""
+    python = _environment(folder, _base(folder), None)
+    (package,) = (folder / ".venv" / "lib").glob("*/site-packages/triton_sam")
+    _copy_files(package / "_bundle")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return Installation(folder, python, package / "_bundle", {**environment, "XDG_DATA_HOME": str(folder / "data")})
+
+
+def _copy_files(folder: Path) -> None:
+    for name in MODELS:
+        shutil.copytree(bundled("model_repository") / name, folder / "model_repository" / name)
+    shutil.copytree(bundled("test/images"), folder / "test" / "images")
 
 
 def _is_utf8(path: Path) -> bool:
@@ -64,14 +78,17 @@ def _base(folder: Path) -> Path:
     return base / "bin" / name
 
 
-def _environment(folder: Path, base: Path, checkout: Path) -> Path:
-    """Make a virtual environment in the folder, with an editable installation of the checkout; return its Python."""
+def _environment(folder: Path, base: Path, checkout: Path | None) -> Path:
+    """Make a virtual environment in the folder, with an editable installation of a checkout; return its Python."""
     packages = folder / ".venv" / "lib" / base.name / "site-packages"
     packages.mkdir(parents=True)
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if entry.suffix != ".pth":
+        if entry.suffix != ".pth" and not entry.name.startswith("triton_sam"):
             (packages / entry.name).symlink_to(entry)
-    (packages / "_editable_impl_triton_sam.pth").write_text(f"{checkout}\n", encoding="utf-8")
+    if checkout is None:
+        shutil.copytree(PACKAGE_ROOT, packages / "triton_sam", ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        (packages / "_editable_impl_triton_sam.pth").write_text(f"{checkout}\n", encoding="utf-8")
     (folder / ".venv" / "bin").mkdir()
     python = folder / ".venv" / "bin" / "python"
     python.symlink_to(base)

@@ -12,7 +12,7 @@ from typing import Any
 from .._common.printing import print_every_text
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
-from ..repository.folder import default_repository
+from ..repository.folder import default_repository, writable_repository
 from ..repository.names import DECODER_IN_SESSION_VARIABLE
 
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
@@ -68,7 +68,8 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
         "--output-dir",
         type=Path,
         metavar="DIR",
-        help="model repository (default: $TRITON_SAM_REPOSITORY, ./model_repository, or the one of this installation)",
+        help="model repository (default: $TRITON_SAM_REPOSITORY, ./model_repository, or that of this installation: "
+        "`triton-sam doctor` names it)",
     )
 
 
@@ -196,9 +197,16 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def repository(args: argparse.Namespace) -> Path:
-    """Return the model repository of the command."""
-    return args.model_repository if args.model_repository is not None else default_repository()
+def repository(args: argparse.Namespace, *, writes: bool = False) -> Path:
+    """Return the model repository of the command.
+
+    Args:
+        args: arguments of the command.
+        writes: whether the command changes the repository; see writable_repository().
+    """
+    if args.model_repository is not None:
+        return Path(args.model_repository)
+    return writable_repository() if writes else default_repository()
 
 
 def check_writable(paths: Sequence[Path]) -> None:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return _hub.run_onnx(args, _published_precision(args))
     registry.exporter(args.family)  # before the download, so that a missing package is reported first
     settings = Settings(
-        _options.repository(args),
+        _options.repository(args, writes=True),
         checkpoint=fetch_checkpoint(args),
         name=args.name or None,
         precision=args.precision or "fp32",

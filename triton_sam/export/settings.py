@@ -35,6 +35,9 @@ class Settings:
         half_storage: store the weights as FP16, which halves the files, and compute in FP32. Only with "fp32".
         video: also export the models that follow objects through a video, and write the video model, `<name>_video`.
         concepts: also export the models that find every instance of a concept, from words or example boxes.
+        required_inputs: give optional inputs no defaults, so that every request must have them. For programs that run
+            the files themselves: ONNX Runtime in browsers and optimisers of graphs remove inputs that have defaults.
+            Clients of this project leave these inputs out, so no session model is written.
         thresholds: of the search for all objects, which fit these weights (see triton_sam.everything.thresholds); empty
             for the official ones.
         version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
@@ -54,6 +57,7 @@ class Settings:
     half_storage: bool = False
     video: bool = False
     concepts: bool = False
+    required_inputs: bool = False
     thresholds: Mapping[str, float] = field(default_factory=dict)
     version: int | None = None
     progress: bool = True

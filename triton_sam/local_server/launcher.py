@@ -22,11 +22,11 @@ from triton_sam.local_server.closed import (
 )
 from triton_sam.local_server.defaults import metrics_options
 from triton_sam.local_server.installation import Triton, prepare_triton
+from triton_sam.local_server.load_errors import explain
 from triton_sam.local_server.plain_names import PlainNames, make_run_directory
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
-from triton_sam.local_server.unread_configs import unread_configs
 from triton_sam.repository.hashes import intact_models
 from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE
 from triton_sam.repository.selection import ModelFolder, select_models
@@ -246,11 +246,12 @@ class LocalServer:
         run_directory = make_run_directory()
         try:
             triton = prepare_triton(run_directory, self._tritonserver, self._backend_directory)
+            log_path = self._wanted_log or run_directory / "tritonserver.log"
             self._run = SupervisedTriton(
                 self._command(triton, address, identity, folders, run_directory),
                 {**triton.environment, **self._choices()},
                 run_directory=run_directory,
-                log_path=self._wanted_log or run_directory / "tritonserver.log",
+                log_path=log_path,
                 shm_prefix=shm_prefix(identity),
                 grace_seconds=self._stop_timeout,
                 address=(reachable_host(address), self._ports["http"]),
@@ -260,6 +261,7 @@ class LocalServer:
                     "links": "" if self._admin else str(run_directory / LINKS),
                     "ports": {"http": self._ports["http"], "grpc": self._ports["grpc"]},
                     "verify": self._verify,
+                    "log": str(log_path),
                 },
             )
             self._run.learn_pid()
@@ -327,8 +329,7 @@ class LocalServer:
             if index is not None:
                 failures = failed_models(index, wanted)
                 if failures:
-                    unread = unread_configs(run.log, self.model_repository)
-                    raise LocalServerError(_describe({name: unread.get(name, failures[name]) for name in failures}))
+                    raise LocalServerError(_describe(explain(failures, run.log, self.model_repository)))
                 return
             time.sleep(POLL_SECONDS)
         excerpt = run.log_excerpt()

@@ -16,7 +16,7 @@ from ..families import family_of_name, roles, split_model_name
 from ..families.sam2 import Sam2
 from .config import parse_config
 from .folder import readable_folders, subfolders, version_folders, weights_in
-from .names import ALIAS_KEY, CONFIG_NAME, NAME, name_problem
+from .names import ALIAS_KEY, CONFIG_NAME, NAME, name_problem, pair_names
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
 
     Args:
         repository: the model repository.
-        wanted: names of models; None for all.
+        wanted: names of models, or of variants that have a model pair and no session model; None for all.
 
     Raises:
         RepositoryError: the repository or a model does not exist, or a wanted model has no weights.
@@ -132,7 +132,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     models = read_repository(repository)
     if wanted is None:
         return _all_loadable(repository, models)
-    names = list(dict.fromkeys(wanted))
+    names = list(dict.fromkeys(each for name in wanted for each in _pair_without_session(name, models)))
     for name in names:  # the list grows during the loop, by dependencies and their dependencies
         if name not in models:
             raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)})")
@@ -140,6 +140,12 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
             raise RepositoryError(_no_weights(models[name]))
         names += sorted(models[name].dependencies(models).difference(names))
     return [models[name] for name in names]
+
+
+def _pair_without_session(name: str, models: Mapping[str, ModelFolder]) -> tuple[str, ...]:
+    """Return the model pair of a variant without a session model; for any other name, the name itself."""
+    pair = pair_names(name)
+    return pair if name not in models and models.keys() >= set(pair) else (name,)
 
 
 def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:

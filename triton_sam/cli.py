@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from . import __version__
 from ._common import reports
 from ._common.printing import print_every_text
+from ._common.signals import ends_by_interrupt
 from ._common.text import valid_utf8
 from .commands import (
     alias,
@@ -106,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.parser.refuse(unknown)
     reports.turn_off()
     try:
-        return int(args.run(args))
+        with ends_by_interrupt():  # every way out of a command removes its temporary files and stops its server
+            return int(args.run(args))
     except SamError as error:
         print(f"triton-sam: error: {error}{_hint(args, error)}", file=sys.stderr)
         return EXIT_ERROR

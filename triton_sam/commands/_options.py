@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._common.printing import print_every_text
+from .._common.signals import ends_by_interrupt
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
 from ..repository.folder import default_repository, writable_repository
@@ -231,7 +232,8 @@ def run_script(run: Callable[[], int]) -> int:
     """Run a script and return its exit code; errors of the package and of the disk are printed as one line."""
     print_every_text()
     try:
-        return run()
+        with ends_by_interrupt():
+            return run()
     except SamError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._common.signals import ends_by_interrupt
 from ..errors import ConfigurationError
 from ..everything.thresholds import NAMES
 from ..export import registry
@@ -100,8 +99,7 @@ def run(args: argparse.Namespace) -> int:
         progress=not args.quiet,
         options=_families.exporter_options(args, "export"),
     )
-    with ends_by_interrupt():  # an export that is stopped leaves no files behind
-        exported = registry.export(args.family, settings)
+    exported = registry.export(args.family, settings)
     for path in exported.files.values():
         print(path)
     return 0

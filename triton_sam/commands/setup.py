@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from .._common.signals import ends_by_interrupt
 from ..errors import ConfigurationError
 from ..export import registry
 from ..export.settings import PRECISIONS, Settings
@@ -49,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
         progress=not args.quiet,
         options=_families.exporter_options(args, "setup"),
     )
-    with ends_by_interrupt():  # an export that is stopped leaves no files behind
-        registry.export(args.family, settings)
+    registry.export(args.family, settings)
     return 0
 
 

@@ -36,10 +36,22 @@ if [[ $# -gt 4 || $# -eq 3 ]]; then
     exit 2
 fi
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-url=http://${1:-localhost}:${2:-8000}/v2/models/${MODEL:-sam2}/infer
+model=http://${1:-localhost}:${2:-8000}/v2/models/${MODEL:-sam2}
 image=${3-$root/test/images/shapes.jpg}
 prompt=${4-'{"points": [[200, 180]], "labels": [1]}'}
 export OUT=${OUT:-$root/test/output/mask.png}
+
+# Print the shape of the model's inputs, which its configuration says. One with batches, such as that of this project's first
+# version, has one dimension more. Without an answer, it is that of our session models: [1].
+shape() {
+    curl --silent --max-time 10 "$model/config" 2>/dev/null | python3 -c '
+import json, sys
+config = json.load(sys.stdin)
+(dims,) = (tensor["dims"] for tensor in config["input"] if tensor["name"] == "prompt_json")
+print([1] * (len(dims) + bool(config.get("max_batch_size"))))' 2>/dev/null || echo '[1]'
+}
+SHAPE=$(shape)
+export SHAPE
 
 # Python writes and reads the JSON. The image goes through pipes, because it may be too long for a command line.
 body() {
@@ -54,12 +66,13 @@ try:
 except ValueError:
     sys.exit(f"infer_example.sh: {image[:200]} is neither a file nor base64 text")
 inputs = {"prompt_json": prompt, **({"image_b64": image} if image else {})}
-tensors = [{"name": name, "shape": [1], "datatype": "BYTES", "data": [text]} for name, text in inputs.items()]
+shape = json.loads(os.environ["SHAPE"])
+tensors = [{"name": name, "shape": shape, "datatype": "BYTES", "data": [text]} for name, text in inputs.items()]
 print(json.dumps({"inputs": tensors, "outputs": [{"name": "result_json"}]}))'
 }
 request=$(body)
 printf '%s' "$request" |
-    curl --silent --show-error --max-time 300 --header "Content-Type: application/json" --data-binary @- "$url" |
+    curl --silent --show-error --max-time 300 --header "Content-Type: application/json" --data-binary @- "$model/infer" |
     python3 -c '
 import base64, json, os, sys
 text = sys.stdin.read()

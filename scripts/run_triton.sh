@@ -14,7 +14,8 @@ into .venv of this project.
   BIND_ADDRESS      address to listen on (default: 127.0.0.1, for this host only, because Triton has no passwords;
                     0.0.0.0 lets everybody in whom the firewall lets through)
   TRITON_TAG        release of Triton (default: the one in the Dockerfile)
-  TRITON_IMAGE      another image; NVIDIA's own, nvcr.io/nvidia/tritonserver:TAG, serves encoders and decoders alone
+  TRITON_IMAGE      another image; one without this package, such as NVIDIA's own, nvcr.io/nvidia/tritonserver:TAG,
+                    serves encoders and decoders only
   CONTAINER_NAME    name of the container, for example for `docker logs` (default: sam2-triton-server)
   CONTAINER_ENGINE  docker or podman (default: the one that answers)
   SHM_SIZE          shared memory of the container (default: 1g); on a CPU it holds the cached embeddings
@@ -140,9 +141,16 @@ fi
 # nobody load models over the network, and gives Triton options that fit the models, such as GPU memory for embeddings.
 server=(triton-sam container)
 
-# NVIDIA's own image has none of this. It stops at a folder without weights, and at a model whose Python package is
-# missing; it serves no session models, which alone need that memory.
-if [[ $image == nvcr.io/* ]]; then
+# Whether the image has this package. NVIDIA's own has none, and copies of it under other names have none either.
+has_package() {
+    [[ $image == triton-sam:* ]] && return
+    [[ $image == nvcr.io/* ]] && return 1
+    "$engine" run --rm --entrypoint sh "$image" -c 'command -v triton-sam' >/dev/null 2>&1
+}
+
+# Without the package, Triton stops at a folder without weights, and at a model whose Python package is missing; it serves
+# no session models, which alone need that memory.
+if ! has_package; then
     server=(tritonserver --model-repository=/models --model-control-mode=explicit)
     found=''
     for folder in "$repository"/*/; do

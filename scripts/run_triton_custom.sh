@@ -97,8 +97,5 @@ else
     else
         export_in_image
     fi
-    for model in sam2 sam2_preprocess sam2_encoder_jpeg; do
-        [[ -e $repository/$model ]] || cp -r "$root/model_repository/$model" "$repository/$model"
-    done
 fi
 exec "$root/scripts/run_triton.sh" "$repository"

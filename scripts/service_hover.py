@@ -16,11 +16,14 @@ import sys
 import time
 from typing import Any
 
+from triton_sam._common.text import first_line
 from triton_sam.benchmark.server_counts import decode_counter
+from triton_sam.errors import SamError
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url, usual_metrics_url
 
 MS_LIMIT = 150
+SECONDS_TO_OPEN = 60.0
 SPARE_DECODES = 2
 SINGLE_MOVES = 7
 
@@ -36,7 +39,16 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=60.0, help="mouse moves per second (default: 60)")
     parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium", help="path of the browser")
     args = parser.parse_args()
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error, sync_playwright
+
+    try:
+        return _measure(args, sync_playwright)
+    except (Error, TimeoutError, SamError) as error:
+        print(f"service_hover: error: {first_line(error)}", file=sys.stderr)
+        return 1
+
+
+def _measure(args: argparse.Namespace, sync_playwright: Any) -> int:
 
     triton = Transport(parse_url(args.triton)) if args.triton else None
 
@@ -49,7 +61,10 @@ def main() -> int:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.goto(args.url)
         page.click('[data-sample="shapes.jpg"]')
+        deadline = time.monotonic() + SECONDS_TO_OPEN
         while not page.evaluate("Boolean(tritonSam.image) && document.getElementById('busy').hidden"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the page did not open its sample image within {SECONDS_TO_OPEN:g} s")
             time.sleep(0.1)
         x, y = page.evaluate("tritonSam.screenOf(400, 300)")
         page.mouse.move(x, y)

@@ -7,8 +7,10 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.allowed_skips import forbidden_skips
 from support.family_exports import shared_root
 from support.micro_export import MicroExport
 from support.shared_servers import end_unused, find_last_users, return_free_memory, shared
@@ -30,6 +32,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--url", help="server for test_basic.py (default: one that runs at $TRITON_URL, else a local one)")
+    parser.addoption(
+        "--only-allowed-skips",
+        action="store_true",
+        help="fail if a test is skipped for another reason than those listed",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks next
@@ -46,9 +53,25 @@ def pytest_runtest_protocol(item: pytest.Item):
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     remove_locks(session.config)
+    if _forbidden_skips(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     manager = getattr(session.config.pluginmanager.getplugin("dsession"), "nodemanager", None)
     if manager is not None:  # this process has waited for the others
         shutil.rmtree(shared_root(manager.testrunuid), ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if skips := _forbidden_skips(config):
+        terminalreporter.section("skipped, although test/support/allowed_skips.py does not allow it", red=True)
+        terminalreporter.write("".join(f"{line}\n" for line in skips))
+
+
+def _forbidden_skips(config: pytest.Config) -> list[str]:
+    """Return the skips that fail a run with --only-allowed-skips, in the process that has all reports."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput") or not config.getoption("--only-allowed-skips"):
+        return []
+    return forbidden_skips(reporter.stats)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

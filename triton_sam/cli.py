@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from . import __version__
 from ._common import reports
+from ._common.printing import print_every_text
+from ._common.signals import ends_by_interrupt
+from ._common.text import valid_utf8
 from .commands import (
     alias,
     annotate,
@@ -94,6 +97,7 @@ def _without_commands(parser: Parser) -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``triton-sam`` and return its exit code. Print an error of the package as one line, without a traceback."""
+    print_every_text()
     parser = build_parser()
     if not (sys.argv[1:] if arguments is None else arguments):
         parser.print_help(sys.stderr)
@@ -103,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.parser.refuse(unknown)
     reports.turn_off()
     try:
-        return int(args.run(args))
+        with ends_by_interrupt():  # every way out of a command removes its temporary files and stops its server
+            return int(args.run(args))
     except SamError as error:
         print(f"triton-sam: error: {error}{_hint(args, error)}", file=sys.stderr)
         return EXIT_ERROR
@@ -112,6 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
     except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors
         print(f"triton-sam: error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
+        return EXIT_ERROR
+    except UnicodeEncodeError as error:  # a library takes no file name that is not UTF-8
+        name = valid_utf8(error.object)
+        reason = "has characters that this locale does not allow, or is not UTF-8: set LC_ALL=C.UTF-8, or rename it"
+        print(f"triton-sam: error: {name} {reason}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
         print("triton-sam: interrupted", file=sys.stderr)

@@ -149,7 +149,21 @@ def test_settings_for_gpus_are_written_before_the_server_starts(
 
 
 def test_no_port_is_open_to_the_world_by_default() -> None:
+    """Only nginx is open to the world, because it requires a token. Triton's address opens neither page nor Grafana."""
+    variables = {
+        "nginx": "${TLS_ADDRESS:-0.0.0.0}",
+        "prometheus": "127.0.0.1",
+        "grafana": "${GRAFANA_ADDRESS:-127.0.0.1}",
+        "service": "${SERVICE_ADDRESS:-127.0.0.1}",
+    }
     for name, service in SERVICES.items():
         for port in service.get("ports", []):
-            # Only nginx is open to the world, because it requires a token.
-            assert port.startswith("${BIND_ADDRESS:-127.0.0.1}:" if name != "nginx" else "${TLS_ADDRESS:-"), name
+            assert port.startswith(f"{variables.get(name, '${BIND_ADDRESS:-127.0.0.1}')}:"), name
+
+
+def test_nobody_logs_in_to_grafana() -> None:
+    """Its image creates the user admin with the password admin."""
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert (environment["GF_AUTH_DISABLE_LOGIN_FORM"], environment["GF_AUTH_BASIC_ENABLED"]) == ("true", "false")
+    assert not [key for key in environment if "PASSWORD" in key]

@@ -86,7 +86,7 @@ def test_the_server_loads_the_models_of_the_values() -> None:
     def variables(case: str) -> dict[str, str]:
         return {one["name"]: one["value"] for one in triton(case)["env"]}
 
-    assert variables("families")[MODELS_VARIABLE] == "sam1 sam2 sam2.1_large_encoder sam2.1_large_decoder"
+    assert variables("families")[MODELS_VARIABLE] == "sam1 sam2 sam2.1_large"
     wanted = variables("minimal")[MODELS_VARIABLE].split()
     loaded = {folder.name for folder in select_models(bundled("model_repository"), wanted)}  # the folder of the image
     assert loaded == {"sam2", "sam2_encoder", "sam2_decoder"}

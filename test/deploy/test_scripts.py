@@ -99,6 +99,15 @@ class TestRunTriton:
         assert call.endswith("--load-model=sam2_decoder --load-model=sam2_encoder")
         assert "sam2 is left out, because it needs the image of scripts/build_image.sh" in done.stderr
 
+    @pytest.mark.parametrize(("has_package", "command"), [(0, "triton-sam container"), (1, "tritonserver --model-rep")])
+    def test_another_image_is_asked_whether_it_has_the_package(self, machine, models, has_package, command):
+        """A copy of NVIDIA's image in another registry has none."""
+        machine.add("docker", f"[[ $* == *'command -v triton-sam'* ]] && exit {has_package}\n{NOTHING_THERE}")
+        image = "registry.example.com/tritonserver:mirror"
+        assert machine.run("run_triton.sh", models, TRITON_IMAGE=image).returncode == 0
+        assert f" {image} {command}" in machine.last_call()
+        assert ("sam2_encoder" in machine.last_call()) == bool(has_package)
+
     def test_the_image_of_the_project_chooses_the_models(self, machine, models):
         machine.add("docker", "[[ $1 != container ]]")
         assert machine.run("run_triton.sh", models).returncode == 0
@@ -237,7 +246,6 @@ class TestRunTritonCustom:
 
     def test_a_checkpoint_is_exported_then_served(self, machine, models, checkpoint):
         machine.add("docker", "exit 1")
-        shutil.rmtree(models / "sam2")
         done = machine.run(
             "run_triton_custom.sh", models, SAM2_CHECKPOINT=checkpoint, SAM2_MODEL_CFG="sam2_hiera_l.yaml"
         )
@@ -247,7 +255,6 @@ class TestRunTritonCustom:
         options = f"--checkpoint {checkpoint} --output-dir {models} --model-cfg sam2_hiera_l.yaml"
         assert export == f"standin-python {script} {options}"
         assert serve.startswith("standin-python -m triton_sam serve ")
-        assert (models / "sam2" / "config.pbtxt").is_file()
 
     @pytest.mark.parametrize(
         ("engine", "user", "mapping"), [("docker", 1000, ""), ("podman", 1000, " --userns keep-id"), ("podman", 0, "")]

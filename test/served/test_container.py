@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -127,6 +128,9 @@ def test_a_container_takes_no_orders_but_reloads_from_inside(
     container = start()
     assert container.answer() == 2
     assert load(container.urls[0]) == 503
+    log = container.log.read_text()
+    assert "--http-restricted-api=shared-memory,trace,logging:triton-sam=***" in log
+    assert not re.search("triton-sam=[0-9a-f]", log)
     for url in container.urls:
         transport = Transport(parse_url(url))
         assert transport.ready_models() == {"scale": "1"}

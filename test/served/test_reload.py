@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
@@ -191,3 +192,39 @@ def test_serve_repeats_the_backends_warnings_about_the_cpu() -> None:
         ]
     )
     assert cpu_fallbacks(log) == ["sam2_encoder runs on the CPU: this ONNX Runtime has no CUDA: x"]
+
+
+ALL_MODELS = ("mine_encoder", "mine_decoder", "mine_memory_attention", "mine_detector", "mine")
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_a_variant_is_reloaded_with_all_its_models(
+    tmp_path: Path, admin: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also with those that the server did not have. A new encoder with old models for videos gives wrong masks."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    for name in ALL_MODELS[:3]:
+        write_model(tmp_path, name, scale_graph(2), SCALE_CONFIG)
+    (tmp_path / "mine_mask_prompt").mkdir()  # without weights, as in a clone
+    (tmp_path / "mine_mask_prompt" / "config.pbtxt").write_text(SCALE_CONFIG)
+    with local_server.LocalServer(tmp_path, admin=admin) as server:
+        for name in ALL_MODELS:
+            write_model(tmp_path, name, scale_graph(3), SCALE_CONFIG, "2/model.onnx")
+        assert main(["reload", "mine", "--url", server.http_url, "-q"]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert sorted(said) == sorted(f"{name} version 2" for name in ALL_MODELS)
+        assert said[-1] == "mine version 2"  # after the models that it calls
+        with contextlib.closing(Transport(parse_url(server.http_url))) as transport:
+            assert set(transport.ready_models().values()) == {"2"}
+
+
+def test_a_model_that_fails_in_a_reload_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    write_model(tmp_path, "scale", scale_graph(2), SCALE_CONFIG)
+    with local_server.LocalServer(tmp_path) as server:
+        path = tmp_path / "scale" / "config.pbtxt"
+        path.write_text(f"{path.read_text()}max_batch_size: zero\n")
+        assert main(["reload", "scale", "--url", server.http_url, "-q"]) == 1
+        assert f"{path}, line" in capsys.readouterr().err

@@ -83,6 +83,24 @@ def test_a_body_with_another_number_of_dimensions_is_refused_with_both_shapes(se
     assert "Expected [1], got [1,1]" in error
 
 
+def write_old_model(folder):
+    """Write a session model with batches, as in the project's first version."""
+    (folder / "1").mkdir(parents=True)
+    tensors = ", ".join(
+        f'{{ name: "{name}", data_type: TYPE_STRING, dims: [1] }}' for name in ("image_b64", "prompt_json")
+    )
+    (folder / "config.pbtxt").write_text(
+        f'backend: "python"\nmax_batch_size: 16\ninput [{tensors}]\n'
+        'output [{ name: "result_json", data_type: TYPE_STRING, dims: [1] }]\ninstance_group [{ kind: KIND_CPU }]\n'
+    )
+    (folder / "1" / "model.py").write_text(
+        "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        result = np.array([[b'{\"mask\": null}']], np.object_)\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('result_json', result)]) for _ in requests]\n"
+    )
+
+
 def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, content):
     """The two lines of config.pbtxt are those that docs/reference/session-models.md gives."""
     shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
@@ -95,7 +113,12 @@ def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, conten
     config.write_text(written)
     prompt = {"points": [[200, 180]]}
     inputs = {"image_b64": base64.b64encode(content).decode(), "prompt_json": json.dumps(prompt)}
-    with serve(tmp_path) as server, SAM2TritonClient(server.http_url) as client:
+    write_old_model(tmp_path / "old")
+    with serve(tmp_path, more=["old"]) as server, SAM2TritonClient(server.http_url) as client:
+        host, _, port = server.http_url.removeprefix("http://").partition(":")
+        for model in ("sam2", "old"):
+            done = script("infer_example.sh", host, port, MODEL=model, OUT=str(tmp_path / f"{model}.png"))
+            assert done.returncode == 0, done.stderr
         client.set_image(content)
         (expected,) = client.segment([[200, 180]])
         answer = json.loads(post(server, shape=(1, 1), **inputs)["result_json"])

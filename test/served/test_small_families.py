@@ -22,14 +22,15 @@ local_server = pytest.importorskip("triton_sam.local_server")
 from support.family_exports import FamilyExport, edgetam_micro, samhq_micro  # noqa: E402
 
 from triton_sam import SamTritonClient  # noqa: E402
-from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.client.mask_generator import SamAutomaticMaskGenerator  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.reference import Reference  # noqa: E402
+from triton_sam.families import get_family  # noqa: E402
 from triton_sam.inputs.images import open_image  # noqa: E402
 from triton_sam.masks.compare import intersection_over_union  # noqa: E402
 from triton_sam.masks.rle import rle_to_mask  # noqa: E402
+from triton_sam.sessions.configs import write_programs  # noqa: E402
 from triton_sam.verify import THRESHOLDS  # noqa: E402
 from triton_sam.verify.compare import format_table, verify  # noqa: E402
 
@@ -46,7 +47,7 @@ def exported(family: str) -> FamilyExport:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
     repository = tmp_path_factory.mktemp("small")
     for family in ("edgetam", "samhq"):
-        shutil.copytree(bundled("model_repository") / family, repository / family)
+        write_programs(repository, get_family(family), video=False)
         for role in ("encoder", "decoder"):
             shutil.copytree(exported(family).repository / f"{family}_{role}", repository / f"{family}_{role}")
     with local_server.LocalServer(repository) as running:

@@ -63,15 +63,13 @@ def test_tensorrt_profiles_cover_every_input_and_the_shapes_that_clients_send() 
             assert all("-" not in shape for shape in profile.values())
     encoder = accelerators(parse_config(tune(committed("sam3_encoder"), FULL)))["tensorrt"]
     assert encoder["trt_profile_max_shapes"] == "pixel_values:4x3x1008x1008"
-    assert encoder["precision_mode"] == "FP32"
-    half = accelerators(parse_config(tune(committed("sam3_encoder"), FULL, fp16=True)))["tensorrt"]
-    assert half["precision_mode"] == "FP16"
 
 
-# The parameters that NVIDIA's backend reads for TensorRT. It refuses a model with any other key.
+# The parameters that NVIDIA's backend reads for TensorRT. It refuses a model with any other key. TensorRT 11 has no
+# precision flags, so an engine cannot be built with precision_mode, trt_layer_norm_fp32_fallback or the like.
 TENSORRT_KEYS = {
-    *("precision_mode", "max_workspace_size_bytes", "trt_engine_cache_enable", "trt_engine_cache_path"),
-    *("trt_timing_cache_enable", "trt_timing_cache_path", "trt_layer_norm_fp32_fallback"),
+    *("max_workspace_size_bytes", "trt_engine_cache_enable", "trt_engine_cache_path"),
+    *("trt_timing_cache_enable", "trt_timing_cache_path"),
     *("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes"),
 }
 
@@ -220,7 +218,7 @@ def test_config_says_when_it_replaces_earlier_settings(repository: Path, capsys:
 def test_every_model_is_warmed_up_with_all_inputs_that_it_needs(model: str) -> None:
     config = parse_config(committed(model))
     (sample,) = config.model_warmup
-    assert (sample.batch_size, sample.count) == (1, 0)
+    assert (sample.batch_size, sample.count) == (1, 1)
     assert set(sample.inputs) == {tensor.name for tensor in config.input if not tensor.optional}
     for tensor in config.input:
         if tensor.optional:
@@ -229,6 +227,14 @@ def test_every_model_is_warmed_up_with_all_inputs_that_it_needs(model: str) -> N
         assert given.zero_data
         assert given.data_type == tensor.data_type
         assert [own if own >= 0 else 1 for own in tensor.dims] == list(given.dims)
+
+
+def test_the_client_of_pytriton_reads_the_configuration(server) -> None:
+    """It requires `count` in a warm-up."""
+    client_of = pytest.importorskip("pytriton.client").ModelClient
+    for model in ("sam2_encoder", "sam2_decoder"):
+        with client_of(server.http_url, model) as client:
+            assert client.model_config.model_name == model
 
 
 def test_a_cpu_skips_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from support.conditions import wait_until
 from triton_sam._common.bundle import checkout
 from triton_sam.benchmark.service_load import Report, run_load
 from triton_sam.cli import main
-from triton_sam.errors import ConfigurationError, ServerUnreachableError
+from triton_sam.errors import ConfigurationError, ImageError, ServerUnreachableError
 from triton_sam.service.settings import Settings
 from triton_sam.service.tokens import Quota, Token
 
@@ -177,7 +177,7 @@ def test_thirty_two_users(service, images, seconds):
     assert len(report.click_ms) >= 32
 
 
-def test_a_report_tells_growth_from_a_plateau():
+def test_a_report_tells_growth_from_a_plateau(tmp_path):
     assert Report(1, 1, memory=[100, 150, 160, 170]).is_flat
     assert not Report(1, 1, memory=[100, 110, 150, 190]).is_flat
     assert Report(1, 1).lines()[1] == "click ms: none was answered"
@@ -185,6 +185,8 @@ def test_a_report_tells_growth_from_a_plateau():
         run_load("http://localhost:1", [], users=1, seconds=1)
     with pytest.raises(ServerUnreachableError):
         run_load("http://127.0.0.1:9", [checkout() / "README.md"], users=1, seconds=1)
+    with pytest.raises(ImageError, match=r"none\.jpg cannot be read: No such file"):
+        run_load("http://127.0.0.1:9", [tmp_path / "none.jpg"], users=1, seconds=1)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="no curl")

@@ -16,6 +16,8 @@ from typing import Any
 from filelock import FileLock
 
 from triton_sam._common.bundle import bundled
+from triton_sam.families import get_family
+from triton_sam.sessions.configs import write_programs
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ SMALL = {"mobilesam": mobilesam_micro, "samhq": samhq_micro, "edgetam": edgetam_
 def all_families(folder: Path) -> Path:
     """Fill a model repository with the families SERVED, pairs and session models: small ones but for SAM2."""
     for family in SERVED:
-        shutil.copytree(bundled("model_repository") / family, folder / family)
+        write_programs(folder, get_family(family), video=False)
     for role in ("encoder", "decoder"):
         shutil.copytree(sam1_micro().repository / f"sam1_{role}", folder / f"sam1_{role}")
         shutil.copytree(sam3_reduced().repository / f"sam3_{role}", folder / f"sam3_{role}")

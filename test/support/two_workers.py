@@ -16,7 +16,9 @@ SHARED = ("families_server", "service_triton", "service", "micro_export", "video
 """Fixtures that take long or much memory. All files that use the same one run in the same process."""
 
 
-ONE_PROCESS = ("test_attacks.py", "test_concepts.py", "test_concepts_page.py", "test_containers_run.py")
+ONE_PROCESS = tuple(
+    f"test/slow/{name}.py" for name in ("test_attacks", "test_concepts", "test_concepts_page", "test_containers_run")
+)
 """Files that run in the same process, so one after the other. The servers of most need much memory; the tests of
 test_attacks.py run alone, and would wait for minutes until the others have their exports and containers."""
 
@@ -25,7 +27,7 @@ def group_by_fixtures(items: Sequence[pytest.Item]) -> None:
     """Keep tests of a file in one process, and files that share an expensive fixture."""
     groups: dict[Path, str] = {}
     for item in items:
-        if item.path.name in ONE_PROCESS:
+        if item.path.as_posix().endswith(ONE_PROCESS):
             groups[item.path] = "one process"
         expensive = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
         if expensive is not None:

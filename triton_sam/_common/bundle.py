@@ -1,7 +1,9 @@
-"""Finds files of the project, either in the checkout or inside an installed wheel."""
+"""Finds files of the project, either in the checkout or inside an installed wheel, and the user's own files."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -17,3 +19,14 @@ def bundled(relative: str) -> Path:
     """Return the path of a file or folder of the project, for example ``test/images``."""
     root = checkout()
     return (root if root is not None else PACKAGE / "_bundle") / relative
+
+
+def data_folder() -> Path:
+    """Return the folder for the files that this user makes with an installed wheel. It need not exist."""
+    if sys.platform == "win32":
+        parent = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        parent = Path.home() / "Library" / "Application Support"
+    else:
+        parent = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return parent / "triton-sam"

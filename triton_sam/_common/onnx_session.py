@@ -94,7 +94,16 @@ def one_line(error: Exception) -> str:
     """Return the text of an error as one line, without ONNX Runtime's prefix, source paths and stack."""
     text = " ".join(str(error).split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    return re.sub(r"\S+/onnxruntime/\S+:\d+ [^\[]*?(?=[A-Z])", "", text) or type(error).__name__
+    text = re.sub(r"\S+/onnxruntime/\S+:\d+ [^\[]*?(?=[A-Z])", "", text) or type(error).__name__
+    return text.encode("utf-8", errors="replace").decode()  # Triton's C++ code refuses surrogates
+
+
+def shown(file: Path) -> str:
+    """Return the path of a file for a message: the one that the user knows, without the links of a local server.
+
+    A path that is not UTF-8 gets replacement characters, because Triton's C++ code refuses any other text.
+    """
+    return str(file.resolve()).encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
 
 
 def usable_cores() -> int:
@@ -116,7 +125,7 @@ def usable_memory() -> int:
 def thread_siblings(cpu: int) -> str:
     """Return a text that identifies the physical core of a logical CPU."""
     try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text("ascii")
     except OSError:
         return str(cpu)
 

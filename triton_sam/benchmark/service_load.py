@@ -17,7 +17,7 @@ from pathlib import Path
 
 import urllib3
 
-from ..errors import ConfigurationError, ServerUnreachableError
+from ..errors import ConfigurationError, ImageError, ServerUnreachableError
 
 MEMORY = re.compile(r"^process_resident_memory_bytes ([\d.e+]+)$", re.MULTILINE)
 MAX_GROWTH = 1.2
@@ -88,10 +88,12 @@ def run_load(url: str, images: Sequence[Path], *, users: int, seconds: float, to
 
     Raises:
         ConfigurationError: an argument is out of range.
+        ImageError: an image file cannot be read.
         ServerUnreachableError: no service answers at ``url``.
     """
     if users < 1 or seconds <= 0 or not images:
         raise ConfigurationError("users must be at least 1, seconds must be above 0, and at least one image is needed")
+    fields = [{"image": (file.name, _content(file))} for file in images]
     url = url.rstrip("/")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     report, lock, ready = Report(users, seconds), threading.Lock(), threading.Barrier(users + 1)
@@ -104,7 +106,7 @@ def run_load(url: str, images: Sequence[Path], *, users: int, seconds: float, to
         threads = [
             threading.Thread(
                 target=_user,
-                args=(number, url, headers, images[number % len(images)], report, lock, ready, deadline),
+                args=(number, url, headers, fields[number % len(images)], report, lock, ready, deadline),
                 daemon=True,
             )
             for number in range(users)
@@ -125,7 +127,7 @@ def _user(
     number: int,
     url: str,
     headers: dict[str, str],
-    file: Path,
+    fields: dict[str, tuple[str, bytes]],
     report: Report,
     lock: threading.Lock,
     ready: threading.Barrier,
@@ -134,16 +136,16 @@ def _user(
     places = random.Random(number)  # noqa: S311 - not a secret
     with urllib3.PoolManager(retries=False, timeout=120, headers=headers) as http:
         image: dict[str, object] = {}
-        fields = {"image": (file.name, file.read_bytes())}
         try:
             answer = http.request("POST", f"{url}/v1/images", fields=fields)
             if answer.status == 201:
                 image = json.loads(answer.data)
             else:
                 _record(report, lock, answer.status)
-        except urllib3.exceptions.HTTPError:
+        except (urllib3.exceptions.HTTPError, ValueError):  # no answer, or one that is not JSON
             _record(report, lock, 0)
-        ready.wait()
+        finally:
+            ready.wait()
         while image and time.monotonic() < deadline[0]:
             point = [places.uniform(0, float(str(image[side])) - 1) for side in ("width", "height")]
             started = time.monotonic()
@@ -154,6 +156,13 @@ def _user(
             _record(report, lock, status, (time.monotonic() - started) * 1000)
             if status != 200:
                 time.sleep(0.2)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ImageError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def _record(report: Report, lock: threading.Lock, status: int, ms: float | None = None) -> None:

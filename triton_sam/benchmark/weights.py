@@ -13,6 +13,7 @@ from .._common.bundle import bundled
 from ..errors import ConfigurationError, MissingDependencyError, RepositoryError
 from ..families import Family, get_family
 from ..repository.folder import list_models
+from ..sessions.configs import write_programs
 
 if TYPE_CHECKING:
     from ..export.reference import ConceptReference, Reference
@@ -117,12 +118,11 @@ def make_weights(family: str, text: str, folder: Path, progress: bool, *, concep
         ConfigurationError: no such size or file.
         SamError: the export failed, see export.registry.export().
     """
-    session = bundled("model_repository") / family
     if text == BUILT_IN and get_family(family).built_in:
         _copy_built_in(get_family(family), folder)
     else:
         _export(family, text, folder, progress, concepts)
-    shutil.copytree(session, folder / family, ignore=shutil.ignore_patterns("__pycache__"))
+    write_programs(folder, get_family(family), video=False)
     weights = find_weights(family, folder, None)
     if weights is None:
         raise RepositoryError(f"the export of {text} left no models in {folder}")

@@ -9,6 +9,7 @@ from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
 from ..families import get_family
 from ..families.tables import HubFiles
+from ..sessions.configs import write_programs
 from . import _options
 
 CHECKPOINT = "checkpoint"
@@ -33,8 +34,11 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
         raise ConfigurationError("--directory is for checkpoints: the published ONNX files go to --model-repository")
     family, hub = get_family(args.family), Hub(args.mirror, not args.quiet)
     name = getattr(args, "name", None) or None
-    for path in download_onnx(family, _options.repository(args), precision=precision, name=name, hub=hub).values():
+    repository = _options.repository(args, writes=True)
+    for path in download_onnx(family, repository, precision=precision, name=name, hub=hub).values():
         print(path)
+    for warning in write_programs(repository, family, name, video=False):
+        _options.say(args, warning)
     return 0
 
 

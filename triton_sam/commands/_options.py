@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._common.printing import print_every_text
+from .._common.signals import ends_by_interrupt
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
 from ..masks.polygons import Trace, main_polygons, trace_polygons
 from ..masks.segment import Segment
-from ..repository.folder import default_repository
+from ..repository.folder import default_repository, writable_repository
 from ..repository.names import DECODER_IN_SESSION_VARIABLE
 
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
@@ -69,7 +71,8 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
         "--output-dir",
         type=Path,
         metavar="DIR",
-        help="model repository (default: $TRITON_SAM_REPOSITORY, ./model_repository, or the one of this installation)",
+        help="model repository (default: $TRITON_SAM_REPOSITORY, ./model_repository, or that of this installation: "
+        "`triton-sam doctor` names it)",
     )
 
 
@@ -197,9 +200,16 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def repository(args: argparse.Namespace) -> Path:
-    """Return the model repository of the command."""
-    return args.model_repository if args.model_repository is not None else default_repository()
+def repository(args: argparse.Namespace, *, writes: bool = False) -> Path:
+    """Return the model repository of the command.
+
+    Args:
+        args: arguments of the command.
+        writes: whether the command changes the repository; see writable_repository().
+    """
+    if args.model_repository is not None:
+        return Path(args.model_repository)
+    return writable_repository() if writes else default_repository()
 
 
 def check_writable(paths: Sequence[Path]) -> None:
@@ -243,8 +253,10 @@ def say_left_out(args: argparse.Namespace, path: Path | str, segments: Iterable[
 
 def run_script(run: Callable[[], int]) -> int:
     """Run a script and return its exit code; errors of the package and of the disk are printed as one line."""
+    print_every_text()
     try:
-        return run()
+        with ends_by_interrupt():
+            return run()
     except SamError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and print the names of the new models."""
-    repository = _options.repository(args)
+    repository = _options.repository(args, writes=True)
     if args.remove:
         return _remove(args, repository)
     aliases = _aliases(args)

@@ -94,15 +94,15 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and print the names of the changed models or, with --dry-run, the changes."""
     tuning = _tuning({name: getattr(args, name) for name in _FIELDS if name in args})
-    repository = _options.repository(args)
+    repository = _options.repository(args, writes=not args.dry_run)
     if tuning.accelerator == "openvino" and not (args.force or args.dry_run):
         _openvino.check(args, repository, tuning.precision)
-    precision = {model.name: model.metadata.get("triton_sam.precision") for model in list_models(repository)}
+    list_models(repository)  # it says so if there is none
     changes, replaced = [], False
     for name in models_of(repository, tuple(args.variants)):
         path = repository / name / CONFIG_NAME
         old = path.read_text("utf-8")
-        new = tune(old, tuning, fp16=precision.get(name) == "fp16")
+        new = tune(old, tuning)
         if new != old:
             changes.append((path, old, new))
             replaced = replaced or tune(old, Tuning()) not in (old, new)

@@ -45,7 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--video", action="store_true", help="track three objects through a drawn clip instead, each from one click"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the overlays (default: test/output)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the overlays (default: test/output of the checkout, otherwise ./triton-sam-demo)",
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     _options.add_quiet(parser)
 
@@ -146,7 +151,7 @@ def _running_server(args: argparse.Namespace) -> str | None:
 
 def _default_output() -> Path:
     root = checkout()
-    return (root if root is not None else Path.cwd()) / "test" / "output"
+    return root / "test" / "output" if root is not None else Path("triton-sam-demo")
 
 
 def _print_report(report: Report) -> None:

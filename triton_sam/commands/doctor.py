@@ -19,7 +19,7 @@ from ..download.catalogue import catalogue
 from ..errors import MissingDependencyError, SamError
 from ..local_server.backends.onnxruntime.openvino_session import computes_in_bf16
 from ..local_server.installation import find_libpython, find_wheel
-from ..repository.folder import list_models, unguarded_graphs
+from ..repository.folder import list_models, unguarded_graphs, writable_repository
 from ..repository.selection import read_repository, unloadable
 from ..transport import probe
 from ..transport.triton import Transport
@@ -198,7 +198,10 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     except SamError as error:
         yield Finding("models", "missing", str(error))
         return
-    yield _disk(folder)
+    target = folder if args.model_repository is not None else writable_repository(create=False)
+    yield _disk(next(path for path in (target, *target.absolute().parents) if path.is_dir()))
+    if target != folder:
+        yield Finding("exports", "ok", f"go to {target}, which a first one makes")
     usable = sorted(loadable.keys() - unloadable(loadable) - {model.name for model in models if model.problem})
     for model in models:
         if model.problem:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._common.signals import ends_by_interrupt
+from ..errors import ConfigurationError
 from ..everything.thresholds import NAMES
 from ..export import registry
 from ..export.settings import PRECISIONS, Settings
@@ -52,6 +52,12 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         action="store_true",
         help="store weights as FP16 but compute in FP32, for files of half the size",
     )
+    parser.add_argument(
+        "--required-inputs",
+        action="store_true",
+        help="give the decoder's mask input no default, for ONNX Runtime in browsers and optimisers of graphs, which "
+        "remove inputs with defaults; such a variant is not for this project's clients",
+    )
     _options.add_video(parser, families)
     _options.add_concepts(parser, families)
     parser.add_argument(
@@ -71,8 +77,12 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and print the paths of the models."""
+    if args.required_inputs and not args.name and args.model_repository is None:
+        raise ConfigurationError(
+            "--required-inputs would break clicks on the served model: give --name or --output-dir"
+        )
     settings = Settings(
-        _options.repository(args),
+        _options.repository(args, writes=True),
         checkpoint=args.checkpoint,
         model=_families.model(args, "export", is_random=args.random is not None),
         name=args.name or None,
@@ -83,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
         half_storage=args.half_storage,
         video=bool(args.video),
         concepts=bool(args.concepts),
+        required_inputs=args.required_inputs,
         thresholds=_thresholds(args),
         version=args.version,
         progress=not args.quiet,
         options=_families.exporter_options(args, "export"),
     )
-    with ends_by_interrupt():  # an export that is stopped leaves no files behind
-        exported = registry.export(args.family, settings)
+    exported = registry.export(args.family, settings)
     for path in exported.files.values():
         print(path)
     return 0

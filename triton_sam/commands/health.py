@@ -1,8 +1,9 @@
 """Ask whether every model that a server serves works, by a real request to each.
 
 Triton before 26.04 reports a model as ready although its process was killed. So this command encodes a small image and
-clicks on it, with each model pair and with each session model, and searches a word where the server can. It exits with
-0 if all of them answer in time, else with 1. A session model keeps one image more for it.
+clicks on it, with each model pair and with each session model, searches a word, and follows an object through two
+frames, where the server can. It exits with 0 if all of them answer in time, else with 1. A session model keeps one
+image more for it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from PIL import Image
 from ..client.base import EmbeddingsPlace
 from ..client.server_models import ServerModels, sort_models
 from ..client.sync import SamTritonClient
+from ..client.video.sync import SAM2VideoClient
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import get_family
-from ..families.names import model_name
+from ..families.names import model_name, video_name
+from ..families.tables import ENCODER
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -42,29 +45,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and print one line for each model pair and session model."""
-    models = _served(args)
+    models, sides = _served(args)
     failed = 0
     for family, variants in models.variants.items():
         for variant in variants:
+            failed += not _tracks(args, models, family, variant)
+            if sides[variant] != get_family(family).image_size:  # clients send images of the official size
+                _options.say(args, f"model pair {variant}: for videos only, its encoder takes {sides[variant]} pixels")
+                continue
             failed += not _works(args, family, variant, "client")
             if variant in models:
                 failed += not _works(args, family, variant, "server")
                 failed += not _finds(args, models, family, variant)
+            else:
+                _options.say(args, f"session model {variant}: not served, so every click sends the embeddings")
     return 1 if failed else 0
 
 
-def _served(args: argparse.Namespace) -> ServerModels:
+def _served(args: argparse.Namespace) -> tuple[ServerModels, dict[str, int]]:
+    """Return the models of the server, and the side of each variant's encoder input in pixels."""
     url = parse_url(args.url)
     transport = Transport(url, timeout=args.timeout, retries=0, **_options.access(args))
     try:
         if not transport.is_ready():
             raise ServerUnreachableError(f"{url} is not ready, or nothing answers there")
         models = sort_models(transport.ready_models(), transport.model_config)
+        variants = [variant for found in models.variants.values() for variant in found]
+        configs = {variant: transport.model_config(model_name(variant, ENCODER)) for variant in variants}
     finally:
         transport.close()
     if not models.variants:
         raise ModelNotReadyError(f"{url} has no model pair ready: `triton-sam setup sam2 tiny` sets one up")
-    return models
+    return models, {variant: int(config["input"][0]["dims"][-1]) for variant, config in configs.items()}
+
+
+def _tracks(args: argparse.Namespace, models: ServerModels, family: str, variant: str) -> bool:
+    """Follow an object through two frames, if the server has the video model of the variant; print the result."""
+    if video_name(variant) not in models:
+        return True
+    try:
+        with (
+            SAM2VideoClient(
+                args.url, variant, model_type=family, timeout=args.timeout, retries=0, **_options.access(args)
+            ) as client,
+            client.open([_image(0), _image(0)]) as video,
+        ):
+            video.add(frame=0, object_id=1, points=[[SIDE // 2, SIDE // 2]], labels=[1])
+            list(video.propagate())
+    except SamError as error:
+        print(f"videos of {variant}: {error}")
+        return False
+    _options.say(args, f"videos of {variant}: work")
+    return True
 
 
 def _finds(args: argparse.Namespace, models: ServerModels, family: str, variant: str) -> bool:

@@ -1,6 +1,6 @@
 """Let a running server load models again.
 
-A name is a model (`sam2_encoder`) or a variant (`sam2`: its encoder, its decoder, and the session model).
+A name is a model (`sam2_encoder`) or a variant (`sam2`: all its models, with those for videos and words).
 
 A server that accepts requests to load models (`triton-sam serve --admin`, or a container with TRITON_SAM_ADMIN=1) does
 this without an interruption: Triton serves the old version until the new one is ready; if the new one does not load,
@@ -19,9 +19,9 @@ import argparse
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from ..errors import ConfigurationError
-from ..repository.names import pair_names
-from ..repository.selection import read_repository
+from ..errors import ConfigurationError, InferenceError
+from ..families import pair_names, variant_models
+from ..repository.selection import read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     url = parse_url(args.url)
     server = find_closed_server(url.port) if url.is_local else None
     if server is not None:
-        wanted = _expand(args.names, read_repository(server.repository).keys())
+        models = read_repository(server.repository)
+        wanted = _expand(args.names, models.keys() - unloadable(models).keys(), models)
         _options.say(args, "the server accepts no requests to load models, so it starts again ...")
         versions = server.load_again(wanted, args.timeout)
         for name in wanted:
@@ -67,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
 def reload(transport: Transport, names: Sequence[str]) -> list[str]:
     """Load models again, encoders and decoders before the session models that use them.
 
+    Models of a variant that do not load, such as those for videos before an export with --video, are left out, except
+    for its model pair, its session model, and models that the server had ready.
+
     Returns:
         Names of all loaded models.
 
@@ -74,21 +78,37 @@ def reload(transport: Transport, names: Sequence[str]) -> list[str]:
         ConfigurationError: the server's repository does not have one of the models or variants.
         ServerError: see Transport.load_model.
     """
-    wanted = _expand(names, transport.known_models())
+    known = transport.known_models()
     ready = transport.ready_models()
+    needed = {*names, *ready, *(model for name in names for model in pair_names(name))}
+    wanted = []
+    for name in _expand(names, known, known):
+        try:
+            transport.load_model(name)
+        except InferenceError:
+            if name in needed:
+                raise
+        else:
+            wanted.append(name)
     stale = [name for name in ready if name not in wanted and _encoder_of(transport, name) in wanted]
-    for name in wanted:
-        transport.load_model(name)
     renewed = [name for name in wanted if name in ready and _encoder_of(transport, name) in wanted]
     for name in [*stale, *renewed]:
         _renew(transport, name)
     return [*wanted, *stale]
 
 
-def _expand(names: Iterable[str], known: Collection[str]) -> list[str]:
+def _expand(names: Iterable[str], loadable: Collection[str], known: Collection[str]) -> list[str]:
+    """Return the models to load, each after those that it calls.
+
+    Args:
+        names: models and variants.
+        loadable: models that may be loaded.
+        known: these, and models that cannot be loaded; the server says why when it is told to load one.
+    """
     wanted: list[str] = []
     for name in names:
-        found = [model for model in (*pair_names(name), name) if model in known]
+        found = [model for model in variant_models(name) if model in loadable]
+        found = found or [model for model in (*pair_names(name), name) if model in known][:1]
         if not found:
             listed = ", ".join(sorted(known)) or "nothing"
             raise ConfigurationError(f"the server's repository has no model or variant {name!r}, but {listed}")

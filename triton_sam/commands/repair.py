@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and print the files that it changed."""
     from ..export.repair import add_missing_guards
 
-    folder = _options.repository(args)
+    folder = _options.repository(args, writes=True)
     models = [model for model in list_models(folder) if not args.models or model.name in args.models]
     changed = add_missing_guards(folder, args.models)
     if not models:

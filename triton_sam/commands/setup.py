@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from .._common.signals import ends_by_interrupt
 from ..errors import ConfigurationError
 from ..export import registry
 from ..export.settings import PRECISIONS, Settings
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         return _hub.run_onnx(args, _published_precision(args))
     registry.exporter(args.family)  # before the download, so that a missing package is reported first
     settings = Settings(
-        _options.repository(args),
+        _options.repository(args, writes=True),
         checkpoint=fetch_checkpoint(args),
         name=args.name or None,
         precision=args.precision or "fp32",
@@ -49,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
         progress=not args.quiet,
         options=_families.exporter_options(args, "setup"),
     )
-    with ends_by_interrupt():  # an export that is stopped leaves no files behind
-        registry.export(args.family, settings)
+    registry.export(args.family, settings)
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from ..export.settings import Settings
 from ..families import FAMILIES, get_family
 from ..inputs.images import open_image
 from ..repository.folder import models_to_load
+from ..sessions.configs import write_programs
 from . import _families, _options, _server
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _models(
         SamError: see export.registry.export().
     """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
-    shutil.copytree(bundled("model_repository") / args.family, folder / args.family)  # the session model searches
+    write_programs(folder, get_family(args.family), video=False)  # the session model searches
     if args.exported is not None:
         return folder, _link_exported(args, folder)
     settings = Settings(

@@ -20,7 +20,7 @@ import torch
 from onnx import TensorProto, numpy_helper
 
 from .._common.quiet import quiet
-from .._common.text import first_line
+from .._common.text import first_line, valid_utf8
 from ..errors import ExportError
 from ..families.base import ModelSpec, Tensor
 
@@ -148,7 +148,7 @@ def set_metadata(model: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
     """Replace the model's metadata. The keys are sorted, so that equal exports give equal files."""
     del model.metadata_props[:]
     for key in sorted(metadata):
-        model.metadata_props.add(key=key, value=metadata[key])
+        model.metadata_props.add(key=key, value=valid_utf8(metadata[key]))
     model.producer_name, model.producer_version = "triton_sam", ""
 
 

@@ -25,8 +25,8 @@ from ..repository.config import config_for
 from ..repository.install import install, newer_version_warning, staging
 from ..repository.names import CONFIG_NAME
 from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
-from ..wire.video import video_model
-from . import video
+from ..sessions.configs import Missing, missing_programs
+from . import programs
 from .exporter import Exporter
 from .settings import Settings
 
@@ -98,9 +98,9 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
                     text = config_for(graph, folder.name, spec.filename)
                     del graph
                 moves += [(file, folder / str(version) / file.name) for file in files]
-                moves += video.text_move(CONFIG_NAME, text, workspace, folder)
+                moves += programs.text_move(CONFIG_NAME, text, workspace, folder)
                 for name, content in exporter.companions(role, settings).items():
-                    moves += video.text_move(name, content, workspace, folder / str(version))
+                    moves += programs.text_move(name, content, workspace, folder / str(version))
             # A check needs several times the memory of a file, so the official model goes before the first one.
             del model
             gc.collect()  # traced modules refer to each other
@@ -108,18 +108,25 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
                 with progress.step(f"checking the {_words(role)}"):
                     onnx_tools.check(workspaces[role] / spec.filename)
                     onnx_tools.try_out(workspaces[role] / spec.filename)
-            if settings.video:
-                folder = repository / video_model(family, settings.variant)
-                moves += video.moves(family, settings.variant, stack.enter_context(staging(folder)), folder)
+            missing = (
+                Missing()
+                if settings.required_inputs
+                else missing_programs(repository, family, settings.variant, video=settings.video)
+            )
+            moves += programs.program_moves(missing.files, repository, stack)
             install(moves, repository)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
     models = {role: folders[role] / str(version) / spec.filename for role, spec in specs.items()}
     for path in models.values():
         progress.line(f"{path} ({_size(path):.1f} MB)")
-    if warning := newer_version_warning(folders.values(), version):
-        progress.line(warning)
-    if not settings.video and (warning := video.other_weights_warning(family, settings.variant, repository, metadata)):
+    warnings = [
+        *missing.warnings,
+        newer_version_warning(folders.values(), version),
+        programs.session_warning(family, settings.variant, video=settings.video),
+        "" if settings.video else programs.other_weights_warning(family, settings.variant, repository, metadata),
+    ]
+    for warning in filter(None, warnings):
         progress.line(warning)
     return Exported(models, version, metadata)
 
@@ -138,11 +145,22 @@ def _build(exporter: Exporter, settings: Settings) -> torch.nn.Module:
 def _graph(exporter: Exporter, model: torch.nn.Module, spec: ModelSpec, settings: Settings) -> onnx.ModelProto:
     """Trace one model and return its finished graph. The traced one, which may be another, is released."""
     traced = exporter.trace(model, spec, settings.options)
-    return finish_graph(traced, spec, settings.precision, settings.half_storage)
+    return finish_graph(
+        traced, spec, settings.precision, settings.half_storage, required_inputs=settings.required_inputs
+    )
 
 
-def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_storage: bool) -> onnx.ModelProto:
+def finish_graph(
+    graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_storage: bool, *, required_inputs: bool = False
+) -> onnx.ModelProto:
     """Make a traced graph keep the wire contract, and convert it to the precision.
+
+    Args:
+        graph: the graph.
+        spec: the contract.
+        precision: see Settings.
+        half_storage: see Settings.
+        required_inputs: see Settings.
 
     Raises:
         ExportError: the graph does not keep the contract, or cannot be quantised.
@@ -156,7 +174,8 @@ def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_s
         graph = precisions.quantise(graph)
     elif half_storage:
         onnx_tools.store_half(graph)
-    onnx_tools.add_defaults(graph, spec)
+    if not required_inputs:
+        onnx_tools.add_defaults(graph, spec)
     guards.add_guard(graph, spec)
     return graph
 

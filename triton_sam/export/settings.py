@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .._common.text import valid_utf8
 from ..errors import ConfigurationError
 from ..everything.thresholds import check_thresholds
 from ..families import Family
@@ -34,6 +35,9 @@ class Settings:
         half_storage: store the weights as FP16, which halves the files, and compute in FP32. Only with "fp32".
         video: also export the models that follow objects through a video, and write the video model, `<name>_video`.
         concepts: also export the models that find every instance of a concept, from words or example boxes.
+        required_inputs: give optional inputs no defaults, so that every request must have them. For programs that run
+            the files themselves: ONNX Runtime in browsers and optimisers of graphs remove inputs that have defaults.
+            Clients of this project leave these inputs out, so no session model is written.
         thresholds: of the search for all objects, which fit these weights (see triton_sam.everything.thresholds); empty
             for the official ones.
         version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
@@ -53,6 +57,7 @@ class Settings:
     half_storage: bool = False
     video: bool = False
     concepts: bool = False
+    required_inputs: bool = False
     thresholds: Mapping[str, float] = field(default_factory=dict)
     version: int | None = None
     progress: bool = True
@@ -87,6 +92,11 @@ def check_settings(settings: Settings, stride: int, options: tuple[str, ...] = (
         ConfigurationError: a setting is invalid.
     """
     check_name(settings.variant)
+    if (shown := valid_utf8(str(settings.output_dir))) != str(settings.output_dir):
+        raise ConfigurationError(
+            f"ONNX cannot write to {shown}, whose name is not UTF-8 or not allowed in this locale: "
+            "choose another folder, or set LC_ALL=C.UTF-8"
+        )
     check_thresholds(settings.thresholds)
     if settings.side < stride or settings.side % stride:
         raise ConfigurationError(f"image size {settings.side}: it must be a positive multiple of {stride}")

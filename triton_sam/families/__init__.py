@@ -16,6 +16,7 @@ from .registry import (
     split_model_name,
     tracking_families,
     unregister,
+    variant_models,
     variant_of,
 )
 from .sam1 import Sam1
@@ -26,8 +27,12 @@ from .samhq import SamHq
 for _family in (Sam1(), Sam2(), Sam3(), MobileSam(), EdgeTam(), SamHq()):
     register(_family)
 
+PACKAGED = tuple(FAMILIES)
+"""The families of this package, which the processes of session models know."""
+
 __all__ = [
     "FAMILIES",
+    "PACKAGED",
     "Family",
     "families_like",
     "families_with",
@@ -41,5 +46,6 @@ __all__ = [
     "split_model_name",
     "tracking_families",
     "unregister",
+    "variant_models",
     "variant_of",
 ]

@@ -20,6 +20,16 @@ def video_name(variant: str) -> str:
     return f"{variant}_video"
 
 
+def preprocess_name(variant: str) -> str:
+    """Return the name of the model that turns images into the encoder's input, for example "sam2_preprocess"."""
+    return f"{variant}_preprocess"
+
+
+def encoder_jpeg_name(variant: str) -> str:
+    """Return the name of the ensemble of that model and the encoder, for example "sam2_encoder_jpeg"."""
+    return f"{variant}_encoder_jpeg"
+
+
 def split_name(model: str, roles: tuple[str, ...]) -> tuple[str, str] | None:
     """Split the name of a model into variant and role; return None if the name ends in none of the roles.
 

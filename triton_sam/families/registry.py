@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ..errors import ConfigurationError
 from .base import Family
-from .names import split_name
+from .names import encoder_jpeg_name, model_name, preprocess_name, split_name, video_name
 from .tables import DECODER, ENCODER, ModelSpec
 
 FAMILIES: dict[str, Family] = {}
@@ -110,6 +110,16 @@ def roles() -> tuple[str, ...]:
     pairs = (role for family in FAMILIES.values() for role in family.models)
     others = (role for family in FAMILIES.values() for role in family.every_model)
     return tuple(dict.fromkeys((*pairs, *others)))
+
+
+def variant_models(variant: str) -> tuple[str, ...]:
+    """Return the names of all models that a variant can have, each after the models that it calls.
+
+    These are the ONNX models of its roles, then the models that encode compressed images, the session model, and the
+    video model. No variant has all of them.
+    """
+    programs = (preprocess_name(variant), encoder_jpeg_name(variant), variant, video_name(variant))
+    return (*(model_name(variant, role) for role in roles()), *programs)
 
 
 def _tensor_names(spec: ModelSpec) -> TensorNames:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from triton_sam.local_server.leftovers import SHARED_MEMORY, SHM_FAMILY
+from triton_sam.repository.folder import mistaken_versions
+
+logger = logging.getLogger(__name__)
 
 LINKS = "models"
 """The folder, inside the folder of a run, with a link to each model that Triton loads."""
 _ADMIN_PARTS = "shared-memory,trace,logging"
+_RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
+_KEY = re.compile(rf"(?P<before>(?:(?:{'|'.join(_RESTRICTIONS)})=)?[a-z,-]+:[^=\s]+=).+")
+"""Matches an option that restricts APIs, and its value when it stands by itself: `APIS:HEADER=KEY`."""
 _MAX_SHM_GROWTH = 64 << 20
 """Largest number of bytes by which a model's shared-memory region grows at a time.
 
@@ -42,11 +50,42 @@ def link_models(links: Path, folders: Iterable[Path]) -> None:
 
     Without model control, Triton loads every model of its repository. So it gets a folder with links to the wanted
     models. (Restricting the API "model-repository" instead would also hide the list of models.)
+
+    A folder of a model that contains one such as `2.bak`, which Triton takes for version 2, becomes a folder of links
+    to everything else.
     """
     links.mkdir(exist_ok=True)
     for folder in folders:
-        if not (links / folder.name).is_symlink():
-            (links / folder.name).symlink_to(folder.absolute())
+        link = links / folder.name
+        mistaken = mistaken_versions(folder)
+        if mistaken:
+            unlink_model(link)
+            link.mkdir()
+            for path in folder.iterdir():
+                if path not in mistaken:
+                    (link / path.name).symlink_to(path.absolute())
+        elif not link.is_symlink():
+            unlink_model(link)
+            link.symlink_to(folder.absolute())
+
+
+def unlink_model(link: Path) -> None:
+    """Remove what link_models() made for one model, if it is there."""
+    if link.is_dir() and not link.is_symlink():
+        shutil.rmtree(link)
+    link.unlink(missing_ok=True)
+
+
+def warn_of_mistaken_versions(folders: Iterable[Path]) -> None:
+    """Log the folders that Triton takes for versions of models. For servers that read the model repository itself."""
+    for path in (path for folder in folders for path in mistaken_versions(folder)):
+        logger.warning("%s: Triton takes this folder for a version of the model: rename it, or move it away", path)
+
+
+def hide_key(word: str) -> str:
+    """Return a word of the command line without the key of a restricted API, for logs."""
+    match = _KEY.fullmatch(word)
+    return f"{match['before']}***" if match else word
 
 
 def closed_options(links: Path, given: Sequence[str]) -> list[str]:
@@ -56,9 +95,9 @@ def closed_options(links: Path, given: Sequence[str]) -> list[str]:
         links: the folder of links.
         given: the user's options. Triton accepts each of these options once only, so the user's replace ours.
     """
-    # Nobody knows this random key, so nobody can use the restricted APIs.
+    # No log contains this random key, so no client can use the restricted APIs.
     key = f"{_ADMIN_PARTS}:triton-sam={secrets.token_hex(16)}"
-    options = [f"--http-restricted-api={key}", f"--grpc-restricted-protocol={key}"]
+    options = [f"{name}={key}" for name in _RESTRICTIONS]
     names = {argument.partition("=")[0] for argument in given}
     return [
         f"--model-repository={links}",

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from triton_sam._common import strict_json
 from triton_sam.local_server import supervisor
-from triton_sam.local_server.closed import LINKS, closed_options, link_models, shared_memory_options, shm_prefix
+from triton_sam.local_server.closed import (
+    LINKS,
+    closed_options,
+    hide_key,
+    link_models,
+    shared_memory_options,
+    shm_prefix,
+    warn_of_mistaken_versions,
+)
 from triton_sam.local_server.defaults import server_options, values_of
+from triton_sam.local_server.plain_names import PlainNames, make_run_directory
 from triton_sam.repository.selection import ModelFolder
 
 GRACE_SECONDS = 35.0
@@ -42,13 +51,35 @@ def become_supervisor(
         admin: accept requests that load and unload models, share memory, and change traces and logging.
         verify: see intact_models(); `triton-sam reload` does the same again.
     """
-    run_directory = Path(tempfile.mkdtemp(prefix="triton-sam-"))
+    run_directory = make_run_directory()
+    try:
+        job = _job(run_directory, program, repository, folders, options, admin=admin, verify=verify)
+        sys.stderr.write(" ".join(map(hide_key, job.command)) + "\n")
+        sys.stderr.flush()
+        # A fresh interpreter without site-packages, so that little memory is used beside Triton.
+        os.execv(sys.executable, [sys.executable, "-I", "-S", supervisor.__file__, strict_json.dumps(vars(job))])  # noqa: S606
+    except BaseException:
+        shutil.rmtree(run_directory, ignore_errors=True)
+        raise
+
+
+def _job(
+    run_directory: Path,
+    program: str,
+    repository: Path,
+    folders: Sequence[ModelFolder],
+    options: Sequence[str],
+    *,
+    admin: bool,
+    verify: bool | None,
+) -> supervisor.Job:
     identity = secrets.token_hex(4)
     links = run_directory / LINKS
     chosen = option(options, CONTROL_MODE)
     is_open = admin or chosen is not None
     if is_open:
-        control = [f"--model-repository={repository}"]
+        warn_of_mistaken_versions(folder.path for folder in folders)
+        control = [f"--model-repository={PlainNames(run_directory / 'repository').of(repository.absolute())}"]
         control += [f"{CONTROL_MODE}=explicit"] if chosen is None else []
         if chosen in (None, "explicit"):
             control += [f"--load-model={folder.name}" for folder in folders]
@@ -58,7 +89,7 @@ def become_supervisor(
     defaults = server_options(folders, options)
     ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
     host = option(options, "--http-address") or "0.0.0.0"  # noqa: S104 - Triton's default
-    job = supervisor.Job(
+    return supervisor.Job(
         command=[program, *control, *shared_memory_options(identity), *defaults, *options],
         log_file="",
         run_directory=str(run_directory),
@@ -73,10 +104,6 @@ def become_supervisor(
             "verify": verify,
         },
     )
-    sys.stderr.write(" ".join(job.command) + "\n")
-    sys.stderr.flush()
-    # A fresh interpreter without site-packages, so that little memory is used beside Triton.
-    os.execv(sys.executable, [sys.executable, "-I", "-S", supervisor.__file__, strict_json.dumps(vars(job))])  # noqa: S606
 
 
 def option(options: Sequence[str], name: str) -> str | None:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import LocalServerError, RepositoryError, ServerTimeoutError
-from triton_sam.local_server.closed import link_models
+from triton_sam.local_server.closed import link_models, unlink_model
 from triton_sam.local_server.leftovers import LOCK_SUFFIX, SHARED_MEMORY, SHM_FAMILY, is_held
+from triton_sam.local_server.load_errors import explain
+from triton_sam.local_server.output import read_from, size_of
 from triton_sam.local_server.probe import Probe, failed_models
 from triton_sam.local_server.process import read_state
 from triton_sam.repository.hashes import damaged_models
@@ -74,7 +76,7 @@ class SupervisedServer:
         except LocalServerError:
             # A container ends when a model does not load, and would do so again at each further start.
             for folder in added:
-                (links / folder.name).unlink(missing_ok=True)
+                unlink_model(links / folder.name)
             raise
 
     def _start_again(self, wanted: Sequence[str], timeout: float) -> dict[str, str]:
@@ -82,10 +84,17 @@ class SupervisedServer:
         now = find_closed_server(self.state["ports"]["http"])
         if now is None or now.run_directory != self.run_directory:
             raise LocalServerError("the server has ended: see its log")
+        log_start = size_of(self._log)
         os.kill(now.state["supervisor"], signal.SIGUSR1)
-        return now._wait_until_ready(wanted, time.monotonic() + timeout)  # noqa: SLF001 - of the same class
+        deadline = time.monotonic() + timeout
+        return now._wait_until_ready(wanted, log_start, deadline)  # noqa: SLF001 - of the same class
 
-    def _wait_until_ready(self, wanted: Sequence[str], deadline: float) -> dict[str, str]:
+    @property
+    def _log(self) -> str:
+        """The file of the server's log; "" for a container, whose log is its standard error."""
+        return str(self.state.get("log", ""))
+
+    def _wait_until_ready(self, wanted: Sequence[str], log_start: int, deadline: float) -> dict[str, str]:
         host, port = self.state["address"]
         probe = Probe(str(host), int(port))
         while time.monotonic() < deadline:
@@ -96,7 +105,8 @@ class SupervisedServer:
                 raise LocalServerError("Triton ended while it loaded the models: see the server's log")
             index = probe.index() if state.get("pid", self.state["pid"]) != self.state["pid"] else None
             if index is not None:
-                for name, reason in failed_models(index, wanted).items():
+                log = read_from(self._log, log_start).decode(errors="replace")
+                for name, reason in explain(failed_models(index, wanted), log, self.repository).items():
                     raise LocalServerError(f"model {name!r} failed to load: {reason}")
                 return {row["name"]: row.get("version", "") for row in index if row.get("state") == "READY"}
             time.sleep(POLL_SECONDS)
@@ -122,7 +132,7 @@ def find_server(port: int) -> SupervisedServer | None:
     for lock in sorted(SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}")):
         with contextlib.suppress(OSError, ValueError, KeyError):
             if lock.stat().st_uid == os.getuid() and is_held(lock):
-                run_directory = Path(json.loads(lock.read_text())["run_directory"])
+                run_directory = Path(json.loads(lock.read_text("ascii"))["run_directory"])
                 state = read_state(run_directory)
                 if port in state.get("ports", {}).values() and _is_alive(state["supervisor"]):
                     return SupervisedServer(run_directory, state)

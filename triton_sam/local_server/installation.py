@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from triton_sam._common import onnx_session, reports
+from triton_sam._common import onnx_session, reports, strict_json
 from triton_sam._common.extras import find_package, install
 from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
+from triton_sam.local_server import stub_path
+from triton_sam.local_server.plain_names import PlainNames
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 OWN_BACKENDS = Path(__file__).resolve().parent / "backends"
@@ -47,7 +49,7 @@ def prepare_triton(run_directory: Path, tritonserver: Path | None, backend_direc
     """Find Triton and write what one run of it needs into `run_directory`.
 
     Args:
-        run_directory: an empty folder that lives as long as the server.
+        run_directory: an empty folder with a plain path that lives as long as the server.
         tritonserver: an installation (`DIR/bin/tritonserver`) or the program itself; None is the wheel's.
         backend_directory: a folder of backends to use as it is; None is the installation's own.
 
@@ -79,8 +81,9 @@ def _installed_triton(location: Path, backend_directory: Path | None) -> Triton:
 
 def _wheel_triton(run_directory: Path, backend_directory: Path | None) -> Triton:
     package = find_wheel()
-    server = package / "tritonserver"
-    environment = _wheel_environment(package, run_directory)
+    names = PlainNames(run_directory / "links")
+    server = names.of(package) / "tritonserver"
+    environment = _wheel_environment(package, run_directory, names)
     backends = Path(backend_directory).resolve() if backend_directory else run_directory / "backends"
     if backend_directory is None:
         _assemble_backends(server, backends)
@@ -146,7 +149,7 @@ def find_libpython() -> Path:
 
 def _mapped_library(name: str) -> Path | None:
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        lines = os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines()
     except OSError:
         return None
     paths = (Path(line.split(maxsplit=5)[-1]) for line in lines if line.endswith(name))
@@ -171,41 +174,52 @@ def copy_own_backends(backends: Path) -> None:
     shutil.copy(onnx_session.__file__, backends / "onnxruntime")
 
 
-def _wheel_environment(package: Path, run_directory: Path) -> dict[str, str]:
+def _wheel_environment(package: Path, run_directory: Path, names: PlainNames) -> dict[str, str]:
     libpython = find_libpython()
     libraries = run_directory / "lib"
     libraries.mkdir()
     (libraries / libpython.name).symlink_to(libpython)
     environment = dict(os.environ)
     reports.turn_off(environment)
-    conda = [libpython.parent] if (Path(sys.base_prefix) / "conda-meta").is_dir() else []
+    conda = [names.of(libpython.parent)] if (Path(sys.base_prefix) / "conda-meta").is_dir() else []
     # conda's packages need conda's libstdc++, which is newer than the system's. Elsewhere only libpython itself
     # is put on the path, not the folder around it with libraries of the same names as the system's.
-    paths = [libraries, package.parent / "nvidia_pytriton.libs", *conda]
+    paths = [libraries, names.of(package.parent / "nvidia_pytriton.libs"), *conda]
     environment["LD_LIBRARY_PATH"] = _join(*paths, environment.get("LD_LIBRARY_PATH"))
-    environment["PATH"] = _join(_make_environment(run_directory / "python"), environment.get("PATH"))
+    environment["PATH"] = _join(_make_environment(run_directory / "python", names), environment.get("PATH"))
+    environment["TMPDIR"] = str(run_directory)  # Python in the processes of models cannot open other than plain paths
     return environment
 
 
-def _make_environment(folder: Path) -> Path:
+def _make_environment(folder: Path, names: PlainNames) -> Path:
     """Make a virtual environment of symbolic links with this interpreter's packages; return its bin folder.
 
     The interpreter that the stub embeds knows no argv[0]: it looks for `python3` on the PATH and finds its prefix
-    from there. It runs isolated, so PYTHONPATH, PYTHONHOME and packages in the user's home do not count; what this
-    program finds, the .pth file names.
+    from there. It runs isolated, so PYTHONPATH, PYTHONHOME and packages in the user's home do not count. A .pth file
+    adds the packages that this program finds (see `stub_path`).
     """
-    base = Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
+    base = _plain_python(names)
     packages = folder / "lib" / f"python{_python_version()}" / "site-packages"
     packages.mkdir(parents=True)
     (folder / "bin").mkdir()
     (folder / "bin" / "python3").symlink_to(base)
     settings = f"home = {base.parent}\ninclude-system-site-packages = false\n"
     (folder / "pyvenv.cfg").write_text(settings, encoding="utf-8")
-    paths = [path for path in sys.path if Path(path).is_dir() and Path(path).is_absolute()]
+    paths = [Path(path) for path in sys.path if Path(path).is_dir() and Path(path).is_absolute()]
     # A source checkout comes last: models may import triton_sam, but not get the folder's other names for it.
-    lines = [f"import site; site.addsitedir({path!r})\n" for path in [*paths, str(PACKAGE_ROOT.parent)]]
-    (packages / "triton_sam_paths.pth").write_text("".join(dict.fromkeys(lines)), encoding="utf-8")
+    folders = dict.fromkeys(str(names.of(path)) for path in [*paths, PACKAGE_ROOT.parent])
+    module = packages / "triton_sam_stub_path.py"
+    shutil.copyfile(stub_path.__file__, module)
+    module.with_suffix(".json").write_text(strict_json.dumps(list(folders)), encoding="ascii")
+    module.with_suffix(".pth").write_text(f"import {module.stem}\n", encoding="ascii")
     return folder / "bin"
+
+
+def _plain_python(names: PlainNames) -> Path:
+    """Return a plain path of this interpreter, from which Python finds its standard library."""
+    base = Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
+    prefix = Path(sys.base_prefix).resolve()
+    return names.of(prefix) / base.relative_to(prefix) if base.is_relative_to(prefix) else names.of(base)
 
 
 def _join(*paths: str | Path | None) -> str:

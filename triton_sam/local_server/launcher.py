@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +18,15 @@ from triton_sam.local_server.closed import (
     link_models,
     shared_memory_options,
     shm_prefix,
+    warn_of_mistaken_versions,
 )
 from triton_sam.local_server.defaults import has_gpu, server_options
 from triton_sam.local_server.installation import Triton, prepare_triton
+from triton_sam.local_server.load_errors import explain
+from triton_sam.local_server.plain_names import PlainNames, make_run_directory
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
-from triton_sam.local_server.unread_configs import unread_configs
 from triton_sam.repository.hashes import intact_models
 from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE
 from triton_sam.repository.selection import ModelFolder, select_models
@@ -242,14 +243,15 @@ class LocalServer:
         address = resolve_host(self.host)
         self._ports = choose_ports(address, self._wanted_ports)
         identity = secrets.token_hex(4)
-        run_directory = Path(tempfile.mkdtemp(prefix="triton-sam-"))
+        run_directory = make_run_directory()
         try:
             triton = prepare_triton(run_directory, self._tritonserver, self._backend_directory)
+            log_path = self._wanted_log or run_directory / "tritonserver.log"
             self._run = SupervisedTriton(
                 self._command(triton, address, identity, folders, run_directory),
                 {**triton.environment, **self._choices()},
                 run_directory=run_directory,
-                log_path=self._wanted_log or run_directory / "tritonserver.log",
+                log_path=log_path,
                 shm_prefix=shm_prefix(identity),
                 grace_seconds=self._stop_timeout,
                 address=(reachable_host(address), self._ports["http"]),
@@ -259,6 +261,7 @@ class LocalServer:
                     "links": "" if self._admin else str(run_directory / LINKS),
                     "ports": {"http": self._ports["http"], "grpc": self._ports["grpc"]},
                     "verify": self._verify,
+                    "log": str(log_path),
                 },
             )
             self._run.learn_pid()
@@ -283,7 +286,7 @@ class LocalServer:
             f"--id={_name(identity)}",
             f"--backend-directory={triton.backend_directory}",
             f"--cache-directory={triton.cache_directory}",
-            *(self._admin_options(folders) if self._admin else self._closed_options(folders, run_directory)),
+            *(self._admin_options if self._admin else self._closed_options)(folders, run_directory),
             # The server must stay alive after a model fails, because its repository index tells the reason.
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._stop_timeout))}",
@@ -300,10 +303,11 @@ class LocalServer:
             command.append("--disable-auto-complete-config")
         return command + self._extra_args
 
-    def _admin_options(self, folders: Sequence[ModelFolder]) -> list[str]:
+    def _admin_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
         """Return the options with which Triton loads these models and lets clients load others."""
+        warn_of_mistaken_versions(folder.path for folder in folders)
         return [
-            f"--model-repository={self.model_repository}",
+            f"--model-repository={PlainNames(run_directory / 'repository').of(self.model_repository)}",
             "--model-control-mode=explicit",
             *(f"--load-model={folder.name}" for folder in folders),
         ]
@@ -325,8 +329,7 @@ class LocalServer:
             if index is not None:
                 failures = failed_models(index, wanted)
                 if failures:
-                    unread = unread_configs(run.log, self.model_repository)
-                    raise LocalServerError(_describe({name: unread.get(name, failures[name]) for name in failures}))
+                    raise LocalServerError(_describe(explain(failures, run.log, self.model_repository)))
                 return
             time.sleep(POLL_SECONDS)
         excerpt = run.log_excerpt()

@@ -32,11 +32,17 @@ def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
     try:
         while True:
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
-                content = {"run_directory": run_directory, "began": began}
-                os.write(descriptor, json.dumps(content, allow_nan=False).encode())  # noqa: TID251 - the parent of Triton
-                return descriptor
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+                    content = {"run_directory": run_directory, "began": began}
+                    # The parent of Triton uses the standard library alone.
+                    os.write(descriptor, json.dumps(content, allow_nan=False).encode())  # noqa: TID251
+                    return descriptor
+            except OSError:  # /dev/shm is full, for example
+                path.unlink(missing_ok=True)
+                os.close(descriptor)
+                raise
             os.close(descriptor)  # another start removed the file before it was locked, so create it again
     except OSError:
         return None
@@ -72,7 +78,10 @@ def remove_stale_servers() -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError when that server is alive
             if os.fstat(descriptor).st_uid == os.getuid():  # other users must not tell this process what to remove
-                owner = json.loads(os.read(descriptor, 4096))
+                owner = json.loads(os.read(descriptor, 1 << 16) or b"{}")
+                if not owner:  # a start that ended before it wrote
+                    lock.unlink()
+                    continue
                 shutil.rmtree(owner["run_directory"], ignore_errors=True)
                 remove_scratch(owner["began"])
                 remove_segments(lock.name[: -len(LOCK_SUFFIX)])

@@ -12,7 +12,8 @@ from typing import Any
 
 from . import stubs
 
-_LOG_LINE = re.compile(r"^(?P<level>[EWIF])\d{4} \S+ +\d+ [\w.]+:\d+\] (?P<text>.*)$")
+NOT_LOADED = "the server did not load it"
+LOG_LINE = re.compile(r"^(?P<level>[EWIF])\d{4} \S+ +\d+ [\w.]+:\d+\] (?P<text>.*)$")
 _FORMALITIES = re.compile(r"^(?:(?:Internal|Invalid argument|TritonModelException|UNAVAILABLE): )+")
 _BIND_FAILURE = re.compile(r"(?i)already in use|address in use|failed to start (http|grpc|metrics) service")
 # Triton logs these errors at every start on a machine without a GPU.
@@ -85,7 +86,7 @@ def failed_models(index: list[dict[str, str]], wanted: Collection[str]) -> dict[
     """Return the reason for each wanted model that is not ready; an empty dictionary when all are ready."""
     ready = {row["name"] for row in index if row.get("state") == "READY"}
     reasons = {row["name"]: tidy_reason(row["reason"]) for row in index if stubs.has_failed(row)}
-    silent = {name: "the server did not load it" for name in wanted if name not in ready}
+    silent = {name: NOT_LOADED for name in wanted if name not in ready}
     return {**silent, **{name: reason for name, reason in reasons.items() if name in wanted}}
 
 
@@ -102,7 +103,7 @@ def last_errors(log: str, count: int = 3) -> list[str]:
     lines = list(
         itertools.takewhile(lambda line: not line.startswith("Usage:"), lines)
     )  # a list of all options follows
-    matches = [(_LOG_LINE.match(line), line) for line in lines]
+    matches = [(LOG_LINE.match(line), line) for line in lines]
     errors = [match["text"].strip('"') for match, _ in matches if match and match["level"] in "EF"]
     plain = [line for match, line in matches if match is None]
     return (errors or plain or lines)[-count:]

@@ -77,15 +77,22 @@ class SupervisedTriton:
         reader, lifeline_end = os.pipe()
         self._lifelines = [lifeline_end]
         """The descriptor, until one thread takes it out to close it."""
-        with os.fdopen(reader, "rb") as lifeline, self._open_log() as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, strict_json.dumps(vars(job))],
-                stdin=lifeline,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=dict(environment),
-                start_new_session=True,  # this program handles Ctrl-C in the terminal, not Triton
-            )
+        try:
+            with os.fdopen(reader, "rb") as lifeline, self._open_log() as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", supervisor.__file__, strict_json.dumps(vars(job))],
+                    stdin=lifeline,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=dict(environment),
+                    start_new_session=True,  # this program handles Ctrl-C in the terminal, not Triton
+                )
+        except OSError as error:
+            self._close_lifeline()
+            raise LocalServerError(f"the supervisor of Triton cannot be started: {error.strerror or error}") from error
+        except BaseException:
+            self._close_lifeline()
+            raise
 
     def learn_pid(self) -> None:
         """Wait for the supervisor to report the process id of tritonserver, which takes a few milliseconds.
@@ -169,7 +176,6 @@ class SupervisedTriton:
                 self.log_path.parent.mkdir(parents=True)
             log = self.log_path.open("ab")
         except OSError as error:
-            self._close_lifeline()
             raise ConfigurationError(f"cannot write the log to {self.log_path}: {error.strerror}") from error
         self.log_start = log.seek(0, os.SEEK_END)
         return log

@@ -200,4 +200,4 @@ def _new_text(log: TextIO) -> str:
 def _open_at(path: Path, start: int) -> TextIO:
     binary = path.open("rb")
     binary.seek(start)
-    return io.TextIOWrapper(binary, errors="replace")
+    return io.TextIOWrapper(binary, encoding="utf-8", errors="replace")

@@ -10,6 +10,7 @@ This file imports nothing but the standard library (see supervisor.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ SECONDS_TO_CONFIRM = 0.2
 SECONDS_BETWEEN_SCANS = 5.0
 """A scan reads the whole process table, to find the stubs of models that were loaded meanwhile."""
 SECONDS_TO_ANSWER = 1.0
+SECONDS_TO_NOTICE = 3.0
+"""Triton notices the end of a process that had begun to load its model within a second. It waits for minutes for one
+that ended earlier, because Python could not start in it."""
 PROCESSES = Path("/proc")
 STUB = b"triton_python_backend_stub"
 NOBODY = 0
@@ -61,6 +65,7 @@ class StubWatch:
         self._address = address
         self._stubs: set[Stub] = set()
         self._suspect = ""
+        self._ended: dict[int, float] = {}
         self._next_look = self._next_scan = 0.0
 
     def lost_model(self) -> str:
@@ -88,6 +93,14 @@ class StubWatch:
         if not found:
             self._stubs -= gone  # their models were unloaded, or have new processes
         return confirmed
+
+    def is_stuck(self) -> bool:
+        """Return whether a process ended while Triton loads the models, and Triton has not noticed it."""
+        if self.is_up:
+            return False
+        now = time.monotonic()
+        self._ended = {pid: self._ended.get(pid, now) for pid in find_ended_stubs(self._server_pid)}
+        return any(now - since >= SECONDS_TO_NOTICE for since in self._ended.values())
 
     def _look_whether_up(self) -> None:
         index = self._index()
@@ -184,6 +197,18 @@ def find_stubs(server_pid: int) -> set[Stub]:
             # The second word is the file of the model: REPOSITORY/MODEL/VERSION/FILE.
             if words[0].endswith(STUB) and len(words) > 1 and words[1].count(b"/") >= 3:
                 found.add(Stub(int(folder.name), words[1].decode(errors="replace").split("/")[-3]))
+    return found
+
+
+def find_ended_stubs(server_pid: int) -> set[int]:
+    """Return the process ids of stubs that have ended, as zombies of a tritonserver that has not waited for them."""
+    found = set()
+    for folder in PROCESSES.iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError):
+                name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
+                if name == STUB[:15] and rest.split()[:2] == [b"Z", str(server_pid).encode()]:
+                    found.add(int(folder.name))
     return found
 
 

@@ -66,6 +66,7 @@ RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
 STATUS_AFTER_GIVING_UP = 1
 
 STOP, RELOAD, ENDED = "stop", "reload", "ended"
+STUCK = "the process of a model ended while it started, and Triton does not notice it"
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,9 @@ def supervise(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output) -> int:
         has_run = True
         if reason == ENDED and not (job.heal and was_up and status):
             return status
+        if reason == STUCK and not was_up:
+            log(reason)
+            return STATUS_AFTER_GIVING_UP
         if reason == ENDED:
             reason = f"tritonserver ended (exit status {status})"
         pause = 0.0 if reason == RELOAD else restarts.next_pause(run.seconds_up)
@@ -303,6 +307,8 @@ def wait_for_an_end(server: subprocess.Popen[bytes], job: Job, watch: StubWatch,
             return asked
         reap_others(server.pid)
         lost = watch.lost_model()
+        if watch.is_stuck():
+            return STUCK
         if lost and job.heal:
             return f"the process of model {lost} is gone, perhaps for lack of memory"
         if watch.unloadable and job.heal:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigurationError, RepositoryError
-from ..families import model_name, roles, spec_of, split_model_name
-from ..families.names import video_name
+from ..families import model_name, spec_of, split_model_name, variant_models
+from ..families.names import encoder_jpeg_name, preprocess_name
 from ..families.tables import DECODER, ENCODER
 from .config import parse_config
 from .names import CONFIG_NAME, DECODER_IN_SESSION
@@ -92,7 +92,7 @@ class Tuning:
             )
 
 
-def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
+def tune(text: str, tuning: Tuning) -> str:
     """Return a config.pbtxt with other settings. It is that of an encoder, a decoder or a session model.
 
     The settings of an earlier call are replaced. The default `Tuning` has no settings, so it restores the text that the
@@ -101,7 +101,6 @@ def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
     Args:
         text: the text of the config.pbtxt.
         tuning: the settings.
-        fp16: whether the model was exported with FP16 weights; only then may TensorRT compute in FP16.
 
     Raises:
         RepositoryError: this package did not write the config.pbtxt.
@@ -118,7 +117,7 @@ def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
     else:
         tuned = _INSTANCES.sub(_instances(tuning.gpus, tuning.instances), plain)
         accelerator = tuning.decoder_accelerator if _is_decoder(config) else tuning.accelerator
-        lines = _accelerators(config, accelerator, tuning, fp16)
+        lines = _accelerators(config, accelerator, tuning)
     if lines:
         tuned += "\n".join([_BEGIN, *lines, _END]) + "\n"
     parse_config(tuned)
@@ -126,7 +125,7 @@ def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
 
 
 def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
-    """Return the names of the models of some variants, or of all variants, including their session models.
+    """Return the names of the models of some variants, or of all variants, that have settings of a host.
 
     Raises:
         RepositoryError: a variant does not exist, or a config.pbtxt cannot be parsed.
@@ -140,14 +139,9 @@ def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
         if variant not in here:
             wanted = model_name(variant, ENCODER)
             raise RepositoryError(f"no {wanted} in {repository}, which has {', '.join(here) or 'no variants'}")
-    chosen = variants or here
-    names = [name for each in chosen for name in (*_in_order(found[each]), each, video_name(each))]
-    return [name for name in names if (repository / name / CONFIG_NAME).is_file()]
-
-
-def _in_order(models: dict[str, str]) -> list[str]:
-    """Return the names of a variant's models, those of the model pair first."""
-    return [models[role] for role in roles() if role in models]
+    names = [name for each in variants or here for name in variant_models(each)]
+    fixed = {name for each in variants or here for name in (preprocess_name(each), encoder_jpeg_name(each))}
+    return [name for name in names if name not in fixed and (repository / name / CONFIG_NAME).is_file()]
 
 
 def _is_decoder(config: Any) -> bool:
@@ -184,12 +178,12 @@ def _own_decoder(config: Any) -> list[str]:
     ]
 
 
-def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning, fp16: bool) -> list[str]:
+def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning) -> list[str]:
     if accelerator == "none":
         return []
     if accelerator == "openvino":
         return _openvino(config, tuning)
-    accelerators = [("tensorrt", _tensorrt(config, tuning, fp16))] if accelerator == "tensorrt" else []
+    accelerators = [("tensorrt", _tensorrt(config, tuning))] if accelerator == "tensorrt" else []
     # With TensorRT too, CUDA runs the operators that TensorRT does not support.
     accelerators.append(("cuda", _cuda(tuning)))
     lines = ["optimization { execution_accelerators { gpu_execution_accelerator ["]
@@ -239,16 +233,20 @@ def _cuda_parameters(tuning: Tuning) -> dict[str, str]:
     return {**parameters, **({"gpu_mem_limit": str(tuning.memory_limit)} if tuning.memory_limit else {})}
 
 
-def _tensorrt(config: Any, tuning: Tuning, fp16: bool) -> dict[str, str]:
+def _tensorrt(config: Any, tuning: Tuning) -> dict[str, str]:
+    """Return the options of ONNX Runtime's TensorRT provider.
+
+    There is no `precision_mode` among them. Without one, ONNX Runtime makes a strongly typed network: the engine
+    computes in the types of the graph, in FP16 after an export with --precision fp16. TensorRT 10 and 11 do so alike.
+    TensorRT 11 has no other networks: it removed what `precision_mode` and `trt_layer_norm_fp32_fallback` set.
+    """
     return {
-        "precision_mode": "FP16" if fp16 else "FP32",
         "max_workspace_size_bytes": str(4 << 30),
         # TensorRT takes minutes to build an engine, so cache it. The user of the server must have write access.
         "trt_engine_cache_enable": "true",
         "trt_engine_cache_path": f"{tuning.engine_cache}/{config.name}",
         "trt_timing_cache_enable": "true",
         "trt_timing_cache_path": f"{tuning.engine_cache}/timing",
-        "trt_layer_norm_fp32_fallback": "true",
         # With these profiles, one engine serves all shapes. Without them, TensorRT rebuilds it for larger shapes.
         "trt_profile_min_shapes": _profile(config, 1, 1, 1),
         "trt_profile_opt_shapes": _profile(config, 1, 1, 2),

@@ -87,7 +87,7 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
         "instance_group [{ count: 1, kind: KIND_AUTO }]",
         "# One run when an instance starts, so that the first click does not wait for GPU kernels. `triton-sam serve`",
         "# leaves it out on a CPU, where it would only make the start longer.",
-        f'model_warmup [{{ name: "zeros", batch_size: 1, inputs {_warm_up(inputs)} }}]',
+        f'model_warmup [{{ name: "zeros", batch_size: 1, count: 1, inputs {_warm_up(inputs)} }}]',
         *_demo_lines(metadata.get("triton_sam.checkpoint")),
         *_family_lines(metadata.get("triton_sam.family")),
     ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .._common.bundle import bundled
+from .._common.bundle import bundled, checkout, data_folder
 from ..errors import RepositoryError
 from ..families import spec_of, split_model_name
 from ..families.sam2 import Sam2
 from .config import parse_config
-from .names import CONFIG_NAME, NAME, pair_names
+from .names import CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON, pair_names
 from .onnx_header import GUARD_KEY, read_metadata
 
 logger = logging.getLogger(__name__)
@@ -69,19 +72,56 @@ def default_repository() -> Path:
     """Return the path of the model repository that commands use by default. It need not exist.
 
     This is the first of: the environment variable TRITON_SAM_REPOSITORY, `./model_repository` if it exists, the model
-    repository of the checkout that contains this package, the model repository in the installed package.
+    repository of the checkout that contains this package, and for an installed wheel the user's own repository, or the
+    demo model inside the package until there is one.
+    """
+    chosen = writable_repository(create=False)
+    return chosen if chosen.is_dir() or chosen != _own_repository() else bundled("model_repository")
+
+
+def writable_repository(*, create: bool = True) -> Path:
+    """Return the path of the model repository that commands change by default.
+
+    For an installed wheel, this is the user's own repository, never the package.
+
+    Args:
+        create: make the user's own repository, a copy of the one in the package, if it does not exist.
+
+    Raises:
+        OSError: the repository cannot be made.
     """
     named = os.environ.get(REPOSITORY_VARIABLE)
     if named:
         return Path(named)
     here = Path("model_repository")
-    return here if here.is_dir() else bundled("model_repository")
+    if here.is_dir():
+        return here
+    if checkout() is not None:
+        return bundled("model_repository")
+    own = _own_repository()
+    if create and not own.is_dir():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=own.parent) as temporary:
+            copy = shutil.copytree(bundled("model_repository"), Path(temporary, own.name))
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                copy.rename(own)
+    return own
+
+
+def _own_repository() -> Path:
+    return data_folder() / "model_repository"
 
 
 def version_folders(folder: Path) -> list[Path]:
     """Return the version folders of a model, in ascending order of the versions."""
-    found = (path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+    found = (path for path in folder.iterdir() if VERSION.fullmatch(path.name) and path.is_dir())
     return sorted(found, key=lambda path: int(path.name))
+
+
+def mistaken_versions(folder: Path) -> list[Path]:
+    """Return the subfolders of a model that Triton takes for versions, although their names are not whole numbers."""
+    found = (path for path in folder.iterdir() if VERSION_TO_TRITON.fullmatch(path.name) and path.is_dir())
+    return sorted(path for path in found if not VERSION.fullmatch(path.name))
 
 
 def weights_in(folder: Path) -> list[Path]:

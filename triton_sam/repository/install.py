@@ -13,6 +13,7 @@ from pathlib import Path
 from .._common.files import locked
 from .folder import version_folders
 from .hashes import forget_hashes, record_hashes, restore_hashes
+from .names import VERSION
 
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
 """Suffixes of external data: that of our own exports, and that of the published SAM3 files."""
@@ -58,8 +59,7 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
         OSError: a move failed; all places are as they were before. Or the hashes of the installed files could not be
             written.
     """
-    # A new version of the package may bring another model.py, so it has no hash.
-    weights = [place for _, place in moves if place.parent.name.isdecimal() and place.suffix != ".py"]
+    weights = [place for _, place in moves if VERSION.fullmatch(place.parent.name) and _is_weight(place)]
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
         # An interruption leaves files without a hash, which a server loads, and not files with a wrong one.
         undo.callback(restore_hashes, forget_hashes(weights))
@@ -74,6 +74,11 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
         undo.pop_all()
         remove_stale_data([place for _, place in moves])
         record_hashes(weights)
+
+
+def _is_weight(file: Path) -> bool:
+    """Return whether a file of a version has a hash. A new version of the package may bring another model.py."""
+    return file.suffix != ".py" and not file.name.startswith(".")
 
 
 def remove_stale_data(places: Iterable[Path]) -> None:

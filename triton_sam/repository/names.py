@@ -7,7 +7,7 @@ import re
 from ..errors import ConfigurationError
 from ..families import pair_names
 
-__all__ = ["CONFIG_NAME", "NAME", "check_name", "pair_names"]
+__all__ = ["CONFIG_NAME", "NAME", "VERSION", "check_name", "pair_names"]
 
 CONFIG_NAME = "config.pbtxt"
 CHECKPOINT_KEY = "checkpoint"
@@ -23,6 +23,10 @@ DECODER_IN_SESSION_VARIABLE = "TRITON_SAM_DECODER_IN_SESSION"
 """The environment variable that decides, if it is 1, for session models without that parameter."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+VERSION = re.compile(r"[1-9][0-9]*")
+"""Matches the name of a version folder."""
+VERSION_TO_TRITON = re.compile(r"\s*\+?[1-9].*", re.DOTALL)
+"""Matches all names that Triton takes for those of versions. It reads the digits at the beginning: `2.bak` is 2."""
 
 
 def check_name(name: str) -> str:
@@ -32,7 +36,10 @@ def check_name(name: str) -> str:
         ConfigurationError: the name is not safe, for example because of a path separator, a leading dot or a space.
     """
     if not NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"{name!r} is not a valid model name: use letters, digits, '.', '_' and '-', with a letter or digit first"
-        )
+        raise ConfigurationError(name_problem(name))
     return name
+
+
+def name_problem(name: str) -> str:
+    """Return the sentence that refuses a name."""
+    return f"{name!r} is not a valid model name: use letters, digits, '.', '_' and '-', with a letter or digit first"

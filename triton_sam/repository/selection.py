@@ -16,7 +16,7 @@ from ..families import family_of_name, roles, split_model_name
 from ..families.sam2 import Sam2
 from .config import parse_config
 from .folder import readable_folders, subfolders, version_folders, weights_in
-from .names import ALIAS_KEY, CONFIG_NAME
+from .names import ALIAS_KEY, CONFIG_NAME, NAME, name_problem, pair_names
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,8 @@ class ModelFolder:
 
 
 def read_repository(repository: Path) -> dict[str, ModelFolder]:
-    """Return the model folders of a repository by name. Those that this user may not read are left out with a warning.
+    """Return the model folders of a repository by name. Those that this user may not read, or whose names
+    are not valid, are left out with a warning.
 
     Raises:
         RepositoryError: the repository does not exist or is not a folder, or it cannot be read.
@@ -107,7 +108,15 @@ def read_repository(repository: Path) -> dict[str, ModelFolder]:
         raise RepositoryError(f"no model repository at {repository}: give one with --model-repository DIR")
     folders = (path for path in subfolders(repository) if not path.name.startswith("."))
     models = [_read_folder(path) for path in readable_folders(folders)]
-    return {model.name: model for model in models if model.has_config or model.versions}
+    return {model.name: model for model in models if (model.has_config or model.versions) and _has_valid_name(model)}
+
+
+def _has_valid_name(model: ModelFolder) -> bool:
+    """Return whether a model can be served under the name of its folder; if not, log one line."""
+    if NAME.fullmatch(model.name):
+        return True
+    logger.warning("%s is left out: %s", model.path, name_problem(model.name))
+    return False
 
 
 def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelFolder]:
@@ -115,7 +124,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
 
     Args:
         repository: the model repository.
-        wanted: names of models; None for all.
+        wanted: names of models, or of variants that have a model pair and no session model; None for all.
 
     Raises:
         RepositoryError: the repository or a model does not exist, or a wanted model has no weights.
@@ -123,7 +132,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     models = read_repository(repository)
     if wanted is None:
         return _all_loadable(repository, models)
-    names = list(dict.fromkeys(wanted))
+    names = list(dict.fromkeys(each for name in wanted for each in _pair_without_session(name, models)))
     for name in names:  # the list grows during the loop, by dependencies and their dependencies
         if name not in models:
             raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)})")
@@ -131,6 +140,12 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
             raise RepositoryError(_no_weights(models[name]))
         names += sorted(models[name].dependencies(models).difference(names))
     return [models[name] for name in names]
+
+
+def _pair_without_session(name: str, models: Mapping[str, ModelFolder]) -> tuple[str, ...]:
+    """Return the model pair of a variant without a session model; for any other name, the name itself."""
+    pair = pair_names(name)
+    return pair if name not in models and models.keys() >= set(pair) else (name,)
 
 
 def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:

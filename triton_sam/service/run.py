@@ -86,6 +86,8 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
             )
         try:
             server.run()
+        except KeyboardInterrupt:
+            pass  # uvicorn has stopped, and raises the signal that told it to
         except SystemExit:
             message = f"the service could not listen on {host}, port {port}: give another --port or --host"
             raise PortInUseError(message) from None

@@ -29,6 +29,7 @@ from ..errors import (
     UnknownImageError,
     UnknownSessionError,
 )
+from ..repository.folder import version_folders
 from ..wire import contract, triton_texts
 from .images import NoRoomError
 from .reply import Reply
@@ -207,8 +208,7 @@ def check_ready(model: str, remedy: str) -> None:
 
 def newest_version(folder: Path) -> Path | None:
     """Return the newest version folder of a model; None if there is none."""
-    versions = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()]
-    return max(versions, key=lambda path: int(path.name)) if versions else None
+    return next(reversed(version_folders(folder)), None) if folder.is_dir() else None
 
 
 def trace_of(request: Any) -> Any:

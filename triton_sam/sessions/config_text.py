@@ -8,17 +8,18 @@ from ..repository.config import ConfigTensor, parse_config
 from ..wire.contract import Parameter, WireTensor
 
 
-def program(package: str, purpose: str) -> str:
+def program(package: str, purpose: str, module: str = "triton_model") -> str:
     """Return the text of a model.py that takes its program from a package in triton_sam.sessions.
 
     Args:
-        package: name of the package, whose module triton_model has the program.
+        package: name of the package.
         purpose: the docstring.
+        module: the module of the package that has the program.
     """
     return f'''"""{purpose}"""
 
 try:
-    from triton_sam.sessions.{package}.triton_model import TritonPythonModel
+    from triton_sam.sessions.{package}.{module} import TritonPythonModel
 except ImportError as error:
     raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({{error}})") from error
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
 from triton_sam.cli import COMMANDS, GROUPS, main
+from triton_sam.commands import models
 from triton_sam.commands._parser import name_of, similar, summary
 
 
@@ -152,3 +158,20 @@ def test_the_completion_without_its_package_names_the_extra(monkeypatch, capsys)
     monkeypatch.setitem(__import__("sys").modules, "shtab", None)
     assert main(["completion", "bash"]) == 1
     assert "completion" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_ends_a_command_that_removes_its_files(tmp_path, monkeypatch, capsys, number):
+    """Every command, also those that make a temporary export or start a server."""
+
+    def run(args):
+        with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+            assert Path(folder).exists()
+            os.kill(os.getpid(), getattr(signal, number))
+            time.sleep(60)
+
+    monkeypatch.setattr(models, "run", run)
+    assert main(["models"]) == 130
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().err == "triton-sam: interrupted\n"

@@ -16,8 +16,9 @@ import pytest
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 
+from triton_sam.cli import main  # noqa: E402
 from triton_sam.commands import export as export_command  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, registry  # noqa: E402
@@ -28,8 +29,9 @@ from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.export.weights import read_state_dict  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
-from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
+from triton_sam.repository import BUILT_IN_CHECKPOINT, weights_in  # noqa: E402
 from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
+from triton_sam.repository.selection import select_models  # noqa: E402
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -89,6 +91,35 @@ def test_thresholds_of_a_search_are_in_the_metadata(tmp_path: Path) -> None:
     assert "triton_sam.everything" not in metadata("others")
     export(tmp_path, built_in(tmp_path / "weights", b"1"), "small")
     assert set(json.loads(metadata("small")["triton_sam.everything"])) == {"pred_iou_thresh", "stability_score_thresh"}
+
+
+def test_an_export_into_a_new_folder_is_a_complete_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server loads all of it, with the session model, so that a click sends no embeddings."""
+    export(tmp_path, progress=False)
+    assert {model.name for model in select_models(tmp_path, None)} == {
+        "sam2", "sam2_encoder", "sam2_decoder", "sam2_preprocess", "sam2_encoder_jpeg",
+    }  # fmt: skip
+    assert all(weights_in(tmp_path / name) for name in ("sam2", "sam2_preprocess"))
+    assert not (tmp_path / "sam2_encoder_jpeg" / "SHA256SUMS").exists()
+    export(tmp_path, name="mine")
+    assert {model.name for model in select_models(tmp_path, ["mine"])} == {"mine", "mine_encoder", "mine_decoder"}
+    assert "clicks" not in capsys.readouterr().err
+    export(tmp_path, name="small", image_size=512)
+    assert "clicks on images need an encoder of 1024 pixels" in capsys.readouterr().err
+    assert not (tmp_path / "small").exists()
+
+
+def test_an_export_with_required_inputs_has_no_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Optimisers and ONNX Runtime in browsers remove inputs that have defaults."""
+    export(tmp_path, name="web", required_inputs=True, progress=False)
+    decoder = tmp_path / "web_decoder"
+    session = onnxruntime.InferenceSession(decoder / "1" / "model.onnx", providers=["CPUExecutionProvider"])
+    assert session.get_overridable_initializers() == []
+    assert [node.name for node in session.get_inputs()][-2:] == ["mask_input", "has_mask_input"]
+    assert "optional" not in (decoder / "config.pbtxt").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"web_encoder", "web_decoder"}
+    assert main(["export", "sam2", "--random", "0", "--required-inputs"]) == 1
+    assert "give --name or --output-dir" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -196,8 +227,6 @@ def test_torch_prints_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_image_size_of_zero_is_not_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from triton_sam.cli import main
-
     pytest.importorskip("sam2")
     options = ["--random", "0", "--image-size", "0", "--output-dir", str(tmp_path / "repository"), "-q"]
     assert main(["export", "sam2", *options]) == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.export
@@ -14,6 +16,7 @@ pytest.importorskip("onnxruntime")
 
 from unit.export.test_pipeline import Zeros  # noqa: E402
 
+from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export.pipeline import Exported, export_models  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
@@ -21,6 +24,8 @@ from triton_sam.families import get_family  # noqa: E402
 from triton_sam.repository import parse_config  # noqa: E402
 from triton_sam.repository.selection import read_repository, unloadable  # noqa: E402
 from triton_sam.sessions.video.config import MODEL_TEXT  # noqa: E402
+from triton_sam.transport import Transport  # noqa: E402
+from triton_sam.transport.url import parse_url  # noqa: E402
 
 ROLES = ("memory_attention", "memory_encoder", "tracking_decoder", "mask_prompt")
 
@@ -42,6 +47,23 @@ def test_the_video_model_appears_with_its_models(tmp_path: Path) -> None:
     assert models["mine_video"].dependencies(models) == {f"mine_{role}" for role in ("encoder", *ROLES)}
     found.files["mask_prompt"].unlink()
     assert unloadable(read_repository(tmp_path))["mine_video"] == "it calls mine_mask_prompt, which has no weights here"
+
+
+def test_a_server_loads_an_export_for_videos_into_a_copy_of_the_repository(tmp_path: Path) -> None:
+    """The copy has models for images of 1024 pixels, and the demo model as version 1."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    for name in ("sam2", "sam2_encoder", "sam2_decoder", "sam2_preprocess", "sam2_encoder_jpeg"):
+        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
+    export(tmp_path, name="sam2", video=True, image_size=512, progress=False)
+    names = ["sam2_encoder_jpeg", "sam2_video"]
+    with local_server.LocalServer(tmp_path, models=names) as server:
+        assert {*names, "sam2_memory_attention"} <= {model.name for model in server.served_models()}
+        transport = Transport(parse_url(server.http_url))
+        image = np.array([(bundled("test/images") / "shapes.jpg").read_bytes()], np.object_)
+        answer = transport.infer("sam2_encoder_jpeg", {"encoded_image": image}, ["image_embeddings", "image_size"])
+        assert answer["image_embeddings"].shape == (1, 256, 32, 32)
+        assert answer["image_size"].tolist() == [800, 600]
+        transport.close()
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:

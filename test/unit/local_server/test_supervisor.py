@@ -260,3 +260,21 @@ def test_a_server_whose_lock_nobody_holds_gets_no_signal(tmp_path: Path, monkeyp
     assert found.run_directory == tmp_path
     os.close(lock)
     assert find_closed_server(8000) is None
+
+
+def test_a_lock_of_a_start_that_ended_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    empty = tmp_path / "triton_sam_a_lock"
+    empty.touch()
+    held = leftovers.hold_lock("triton_sam_b_", str(tmp_path / "run"), time.time())
+    assert held is not None
+    leftovers.remove_stale_servers()
+    assert [path.name for path in tmp_path.iterdir()] == ["triton_sam_b_lock"]
+    os.close(held)
+    monkeypatch.setattr(os, "write", no_space)
+    assert leftovers.hold_lock("triton_sam_c_", str(tmp_path / "run"), time.time()) is None
+    assert not (tmp_path / "triton_sam_c_lock").exists()
+
+
+def no_space(*_: object) -> int:
+    raise OSError(28, "No space left on device")

@@ -9,9 +9,16 @@ import pytest
 from triton_sam._common.bundle import bundled
 from triton_sam.families import FAMILIES, get_family
 from triton_sam.repository import parse_config
-from triton_sam.sessions.configs import write_configs, written_configs
+from triton_sam.sessions.configs import (
+    Missing,
+    missing_programs,
+    programs,
+    write_configs,
+    write_programs,
+    written_configs,
+)
 from triton_sam.sessions.image.config import session_config
-from triton_sam.sessions.video.config import MODEL_TEXT, video_config
+from triton_sam.sessions.video.config import video_config
 from triton_sam.wire import contract
 
 AGAIN = "run scripts/write_configs.py"
@@ -31,7 +38,8 @@ def test_every_model_that_no_export_writes_is_written_here() -> None:
 
 
 def test_files_are_written_where_they_are_missing_or_different(tmp_path: Path) -> None:
-    assert sorted(path.parent.name for path in write_configs(tmp_path)) == sorted(written_configs())
+    written = write_configs(tmp_path)
+    assert sorted(path.parent.name for path in written if path.name == "config.pbtxt") == sorted(written_configs())
     assert write_configs(tmp_path) == []
     (tmp_path / "sam1" / "config.pbtxt").write_text("other")
     assert write_configs(tmp_path) == [tmp_path / "sam1" / "config.pbtxt"]
@@ -59,8 +67,46 @@ def test_a_variant_has_a_video_model_of_its_own() -> None:
     assert [list(tensor.dims) for tensor in config.output if tensor.name == "masks"] == [[-1, 1, 128, 128]]
 
 
-def test_the_committed_video_model_is_the_one_that_an_export_writes() -> None:
-    committed = bundled("model_repository") / "sam2_video" / "1" / "model.py"
-    if not committed.is_file():
-        pytest.skip("the repository has no model.py for videos")
-    assert committed.read_text(encoding="utf-8") == MODEL_TEXT
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_committed_programs_are_those_that_an_export_writes(family: str) -> None:
+    for model, files in programs(get_family(family)).items():
+        for path, text in files.items():
+            assert (bundled("model_repository") / model / path).read_text(encoding="utf-8") == text, AGAIN
+
+
+def test_a_variant_gets_the_programs_that_it_lacks_and_keeps_settings_of_the_host(tmp_path: Path) -> None:
+    """Only tensors of other sizes or names replace a config.pbtxt."""
+    family = get_family("sam2")
+    assert write_programs(tmp_path, family) == []
+    names = {"sam2", "sam2_preprocess", "sam2_encoder_jpeg", "sam2_video"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    for name in ("sam2", "sam2_video"):
+        path = tmp_path / name / "config.pbtxt"
+        path.write_text(path.read_text().replace('"536870912"', '"1"').replace("KIND_AUTO", "KIND_CPU"))
+    before = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert missing_programs(tmp_path, family) == Missing()
+
+    smaller = missing_programs(tmp_path, family.at(512))
+    changed = {name: tmp_path / name / "config.pbtxt" for name in names - {"sam2"}}
+    assert set(smaller.files) == set(changed.values())
+    assert "512, 512]" in smaller.files[changed["sam2_preprocess"]]
+    assert "[-1, 256, 32, 32]" in smaller.files[changed["sam2_encoder_jpeg"]]
+
+    (tmp_path / "sam2" / "config.pbtxt").write_text(before[tmp_path / "sam2" / "config.pbtxt"].replace("boxes", "box"))
+    assert [path.parent.name for path in missing_programs(tmp_path, family).files] == ["sam2"]
+
+
+def test_a_variant_under_another_name_has_its_own_programs(tmp_path: Path) -> None:
+    write_programs(tmp_path, get_family("sam2"), "mine", video=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    write_programs(tmp_path, get_family("sam2").at(512), "small")
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "small_video"}
+
+
+@pytest.mark.parametrize("text", ['backend: "onnxruntime"\n', 'backend: "python"\n', "no config"])
+def test_another_model_of_that_name_stays(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.pbtxt").write_text(text)
+    (warning,) = write_programs(tmp_path, get_family("sam1"), "mine")
+    assert warning == f"{tmp_path}/mine is another model, so mine is not written: choose another --name"
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["config.pbtxt"]

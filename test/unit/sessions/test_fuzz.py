@@ -144,7 +144,9 @@ def preprocess():
     from triton_sam.sessions.image.preprocess_model import TritonPythonModel
 
     model = TritonPythonModel()
-    model.initialize({"model_config": json.dumps({"parameters": {"family": {"string_value": "SAM2"}}})})
+    output = [{"name": "image", "dims": [1, 3, 1024, 1024]}]
+    config = {"parameters": {"family": {"string_value": "SAM2"}}, "output": output}
+    model.initialize({"model_config": json.dumps(config)})
     yield model
     del sys.modules["triton_sam.sessions.image.preprocess_model"]
     if before is None:

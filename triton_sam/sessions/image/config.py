@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...families.base import Family
+from ...families.names import encoder_jpeg_name, preprocess_name
 from ...families.tables import ENCODER, Tensor
 from ...repository.config import QUEUE, ConfigTensor, tensor_list, tensor_text
 from ...wire import contract
 from ...wire.contract import WireTensor
 from ...wire.pair import ModelPair
-from ..config_text import checked, explained, parameter, parameter_lines
+from ..config_text import checked, explained, parameter, parameter_lines, program
 
 ENCODING_FAMILIES = ("sam2",)
 """Families with models that only encode compressed images, for clients with a decoder of their own."""
@@ -44,6 +45,17 @@ def session_config(family: Family, variant: str | None = None) -> str:
     return checked(lines)
 
 
+def session_program(family: Family) -> str:
+    """Return the text of model.py in the folder of a session model."""
+    return program("image", f"{family.label} with the images kept on the server; see docs/reference/session-models.md.")
+
+
+def preprocess_program(family: Family) -> str:
+    """Return the text of model.py in the folder of the model that turns images into the encoder's input."""
+    purpose = f"Images into the input of the {family.label} encoder; see docs/reference/session-models.md."
+    return program("image", purpose, "preprocess_model")
+
+
 def preprocess_config(family: Family) -> str:
     """Return the config.pbtxt of the model that turns a compressed image into the encoder's input."""
     (pixels,) = family.encoder.inputs
@@ -51,8 +63,8 @@ def preprocess_config(family: Family) -> str:
     subject = f"Any image -> the input of {family.model_name(ENCODER)}, resized as the official predictor does it."
     return checked(
         [
-            f"# {subject} A step of {family.name}_encoder_jpeg.",
-            f'name: "{family.name}_preprocess"',
+            f"# {subject} A step of {encoder_jpeg_name(family.name)}.",
+            f'name: "{preprocess_name(family.name)}"',
             'backend: "python"',
             "max_batch_size: 0",
             ENCODED_IMAGE,
@@ -68,13 +80,13 @@ def encoder_jpeg_config(family: Family) -> str:
     (pixels,) = family.encoder.input_names
     embeddings = [ConfigTensor(spec.name, spec.dtype, spec.shape) for spec in family.encoder.outputs]
     steps = (
-        _step(f"{family.name}_preprocess", (contract.ENCODED_IMAGE,), (pixels, contract.IMAGE_SIZE)),
+        _step(preprocess_name(family.name), (contract.ENCODED_IMAGE,), (pixels, contract.IMAGE_SIZE)),
         _step(family.model_name(ENCODER), (pixels,), family.encoder.output_names),
     )
     return checked(
         [
             f"# Any image -> {family.name.upper()}'s embeddings, for clients with a decoder of their own.",
-            f'name: "{family.name}_encoder_jpeg"',
+            f'name: "{encoder_jpeg_name(family.name)}"',
             'platform: "ensemble"',
             "max_batch_size: 0",
             ENCODED_IMAGE,

@@ -42,8 +42,7 @@ class Decoder:
 
     def __init__(self, folder: Path) -> None:
         self._name = folder.name
-        # A local server gives Triton a link to the folder. Errors must name the folder that the user can change.
-        self.file, parameters = _read_folder(folder.resolve())
+        self.file, parameters = _read_folder(folder)
         # One thread opens the decoder and runs it. ONNX Runtime sets denormals to zero only in the thread that opens
         # the first model of a process, and clicks decode in their order, as in a model with one instance.
         self._thread = ThreadPoolExecutor(1, "decode")
@@ -104,12 +103,13 @@ def _read_folder(folder: Path) -> tuple[Path, dict[str, str]]:
     try:
         config = parse_config((folder / CONFIG_NAME).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise RepositoryError(f"{folder / CONFIG_NAME} cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise RepositoryError(f"{onnx_session.shown(folder / CONFIG_NAME)} cannot be read: {reason}") from error
     named = config.version_policy.specific.versions
     version = folder / str(max(named)) if named else bls.newest_version(folder)
     file = (version or folder / "1") / (config.default_model_filename or "model.onnx")
     if not file.is_file():
-        raise ModelNotReadyError(f"no decoder at {file}, which {DECODER_IN_SESSION} needs")
+        raise ModelNotReadyError(f"no decoder at {onnx_session.shown(file)}, which {DECODER_IN_SESSION} needs")
     return file, {key: value.string_value for key, value in config.parameters.items()}
 
 
@@ -125,8 +125,8 @@ def _open(file: Path, parameters: Mapping[str, str]) -> Any:
             "pip install onnxruntime there, or leave the option out"
         ) from error
     except ValueError as error:
-        raise RepositoryError(f"{file.parents[1] / CONFIG_NAME}: {error}") from error
+        raise RepositoryError(f"{onnx_session.shown(file.parents[1] / CONFIG_NAME)}: {error}") from error
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors share no base class below Exception
-        raise RepositoryError(f"{file}: {onnx_session.one_line(error)}") from error
+        raise RepositoryError(f"{onnx_session.shown(file)}: {onnx_session.one_line(error)}") from error

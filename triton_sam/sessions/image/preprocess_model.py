@@ -21,9 +21,12 @@ class TritonPythonModel:
     """``encoded_image`` BYTES [1] -> the encoder's input and ``image_size`` INT32 [2], width and height."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the parameter ``family``."""
-        parameters = json.loads(args["model_config"])["parameters"]
-        self._family = get_family(parameters["family"]["string_value"].lower())
+        """Read the parameter ``family``, and the side of the encoder's input."""
+        config = json.loads(args["model_config"])
+        official = get_family(config["parameters"]["family"]["string_value"].lower())
+        (pixels,) = official.encoder.input_names
+        (side,) = (int(tensor["dims"][-1]) for tensor in config["output"] if tensor["name"] == pixels)
+        self._family = official.at(side)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request separately."""

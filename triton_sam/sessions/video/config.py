@@ -7,7 +7,6 @@ from ...repository.config import QUEUE, tensor_list
 from ...wire import video
 from ..config_text import checked, explained, parameter_lines, program
 
-MODEL_NAME = "model.py"
 MODEL_TEXT = program(
     "video", "Objects are followed through videos, which are kept on the server; see docs/reference/video.md."
 )

@@ -61,16 +61,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- default .family .name -}}
 {{- end -}}
 
-{{/* Models to load, separated by blanks: a family's session model, or the pair of a variant, which has none. */}}
+{{/* Variants to load, separated by blanks: session models, which bring the models that they call. */}}
 {{- define "triton-sam.load" -}}
 {{- $names := list -}}
 {{- range .Values.models -}}
-{{- $variant := include "triton-sam.variant" . -}}
-{{- if eq $variant .family -}}
-{{- $names = append $names $variant -}}
-{{- else -}}
-{{- $names = concat $names (list (printf "%s_encoder" $variant) (printf "%s_decoder" $variant)) -}}
-{{- end -}}
+{{- $names = append $names (include "triton-sam.variant" .) -}}
 {{- end -}}
 {{- join " " $names -}}
 {{- end -}}

@@ -82,8 +82,7 @@ class TritonPythonModel:
         """Open the ONNX file of the model's version on the device of this instance."""
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-        # LocalServer gives Triton a link to the model's folder. Errors must name the folder that the user can change.
-        folder = Path(args["model_repository"]).resolve() / args["model_version"]
+        folder = Path(args["model_repository"], args["model_version"])
         file = folder / (config["default_model_filename"] or "model.onnx")
         providers = choose_providers(args, parameters)
         on_cpu = providers == [CPU]
@@ -210,13 +209,13 @@ def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
         TritonModelException: the file cannot be opened; the message names the file and the reason.
     """
     if not file.is_file():
-        raise pb_utils.TritonModelException(f"no such file: {file}")
+        raise pb_utils.TritonModelException(f"no such file: {onnx_session.shown(file)}")
     try:
         return import_onnxruntime().InferenceSession(str(file), options, providers=providers)
     except pb_utils.TritonModelException:
         raise
     except Exception as error:
-        raise pb_utils.TritonModelException(f"{file}: {onnx_session.one_line(error)}") from error
+        raise pb_utils.TritonModelException(f"{onnx_session.shown(file)}: {onnx_session.one_line(error)}") from error
 
 
 def openvino_precision(config: Mapping[str, Any], folder: Path, file: Path) -> str | None:
@@ -246,7 +245,7 @@ def open_openvino(file: Path, precision: str, threads: int) -> Any:
         TritonModelException: openvino is missing, or it cannot run the file; the message says what to do.
     """
     if not file.is_file():
-        raise pb_utils.TritonModelException(f"no such file: {file}")
+        raise pb_utils.TritonModelException(f"no such file: {onnx_session.shown(file)}")
     try:
         return openvino_session.OpenVinoSession(file, precision, threads)
     except ImportError as error:
@@ -254,7 +253,8 @@ def open_openvino(file: Path, precision: str, threads: int) -> Any:
             f"{openvino_session.INSTALL}; config.pbtxt asks for it (`triton-sam config --accelerator none` does not)"
         ) from error
     except Exception as error:
-        raise pb_utils.TritonModelException(f"{file} with OpenVINO: {onnx_session.one_line(error)}") from error
+        text = f"{onnx_session.shown(file)} with OpenVINO: {onnx_session.one_line(error)}"
+        raise pb_utils.TritonModelException(text) from error
 
 
 def choose_providers(args: Mapping[str, str], parameters: Mapping[str, str]) -> list[Any]:
@@ -289,7 +289,7 @@ def asks_for_gpu(args: Mapping[str, str]) -> bool:
     The file is read because Triton's own copy of the configuration turns KIND_AUTO into KIND_GPU.
     """
     try:
-        text = Path(args["model_repository"], "config.pbtxt").read_text()
+        text = Path(args["model_repository"], "config.pbtxt").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     return "KIND_GPU" in re.sub(r"(?m)#.*$", "", text)

@@ -1,35 +1,55 @@
-"""The folder of a video model, which an export writes beside the ONNX models that the video model calls."""
+"""The programs of a variant that an export writes beside its ONNX models, and other models that belong to them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
+from ..families import get_family
 from ..families.base import Family
 from ..families.tables import ENCODER
 from ..repository.folder import version_folders
-from ..repository.install import write_flushed
-from ..repository.names import CONFIG_NAME
+from ..repository.install import staging, write_flushed
 from ..repository.onnx_header import read_metadata
-from ..sessions.video.config import MODEL_NAME, MODEL_TEXT, video_config
 
 _CHECKPOINT_KEYS = ("triton_sam.checkpoint", "triton_sam.checkpoint_sha256", "triton_sam.image_size")
 
 
-def moves(family: Family, variant: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:
-    """Write the files of a video model to a workspace.
+def program_moves(files: Mapping[Path, str], repository: Path, stack: ExitStack) -> list[tuple[Path, Path]]:
+    """Write the files of missing_programs() to temporary folders of the repository.
+
+    Args:
+        files: texts by their places.
+        repository: the model repository.
+        stack: removes the temporary folders.
+
+    Returns:
+        (finished file, place) pairs for install().
+    """
+    models = {place.relative_to(repository).parts[0] for place in files}
+    workspaces = {model: stack.enter_context(staging(repository / model)) for model in sorted(models)}
+    moves = []
+    for place, text in files.items():
+        finished = workspaces[place.relative_to(repository).parts[0]] / place.name
+        write_flushed(finished, text)
+        moves.append((finished, place))
+    return moves
+
+
+def session_warning(family: Family, variant: str, *, video: bool) -> str:
+    """Return a one-line warning if no client can click on images of a variant, because of its size; "" if clients can.
 
     Args:
         family: the family for the image size of the export.
         variant: name of the variant.
-        workspace: a temporary folder on the same disk.
-        folder: the folder of the video model in the repository.
-
-    Returns:
-        (finished file, place) pairs for install(), without the files that the folder has already.
+        video: whether the models for videos are exported.
     """
-    config = text_move(CONFIG_NAME, video_config(family, variant), workspace, folder)
-    return config + text_move(MODEL_NAME, MODEL_TEXT, workspace, folder / "1")
+    official = get_family(family.name).image_size
+    if family.image_size == official:
+        return ""
+    use = f"{variant} follows objects in videos only" if video else "add --video to follow objects in videos"
+    return f"clicks on images need an encoder of {official} pixels: {use}"
 
 
 def text_move(name: str, text: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:

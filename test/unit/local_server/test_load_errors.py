@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam.local_server.unread_configs import unread_configs
+from triton_sam.local_server.load_errors import explain, unread_configs
+from triton_sam.local_server.probe import NOT_LOADED
 
 PARSER = "[libprotobuf ERROR /tmp/text_format.cc:337] Error parsing text-format inference.ModelConfig: "
 POLL = "E1123 23:57:23.729339 7829 model_repository_manager.cc:1460] \"Poll failed for model directory 'decoder': "
@@ -51,3 +52,21 @@ def test_a_file_that_is_gone_is_named_without_a_quote(tmp_path: Path) -> None:
 def test_a_log_without_such_a_failure_gives_nothing(repository: Path) -> None:
     assert unread_configs("", repository) == {}
     assert unread_configs(f"{ANOTHER}1:1: Expected identifier\n{PARSER}1:1: Expected identifier", repository) == {}
+
+
+ERROR = "E1128 09:20:12.272700 12576 model_repository_manager.cc:703] "
+SHAPES = "in ensemble sam2_encoder_jpeg, ensemble tensor image: inconsistent shape"
+
+
+def test_an_ensemble_that_does_not_fit_its_models_says_why(tmp_path: Path) -> None:
+    other = f'{ERROR}"Invalid argument: in ensemble sam2_encoder_jpeg_2, other"'
+    log = "\n".join([f'{ERROR}"Invalid argument: {SHAPES}"', other, f'{ERROR}"Internal: failed to load all models"'])
+    failures = {"sam2_encoder_jpeg": NOT_LOADED, "sam2": NOT_LOADED, "sam2_decoder": "another reason"}
+    assert explain(failures, log, tmp_path) == {**failures, "sam2_encoder_jpeg": SHAPES}
+
+
+def test_a_process_that_ended_has_the_last_words(tmp_path: Path) -> None:
+    log = f"{ERROR}other\nterminate called after throwing an instance of 'x'\n  what():  no luck\n"
+    reason = "Stub process 'sam2_0_0' is not healthy."
+    (text,) = explain({"sam2": reason}, log, tmp_path).values()
+    assert text == f"{reason[:-1]}: terminate called after throwing an instance of 'x' /   what():  no luck"

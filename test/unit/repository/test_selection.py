@@ -1,0 +1,37 @@
+"""The choice of the models that a server loads. test/served/test_local_server.py has more, with real folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from triton_sam.errors import RepositoryError
+from triton_sam.families import get_family, pair_names, variant_models
+from triton_sam.repository.selection import select_models
+from triton_sam.sessions.configs import write_programs
+
+
+def add_pair(repository: Path, variant: str) -> None:
+    for name in pair_names(variant):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.onnx").touch()
+        (repository / name / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+
+
+def test_a_variant_without_a_session_model_is_its_pair(tmp_path: Path) -> None:
+    """Exports of earlier versions wrote none under a name of their own."""
+    add_pair(tmp_path, "mine")
+    assert [model.name for model in select_models(tmp_path, ["mine"])] == ["mine_encoder", "mine_decoder"]
+    write_programs(tmp_path, get_family("sam1"), "mine")
+    assert {model.name for model in select_models(tmp_path, ["mine"])} == {"mine", "mine_encoder", "mine_decoder"}
+    with pytest.raises(RepositoryError, match="no model 'other'"):
+        select_models(tmp_path, ["other"])
+
+
+def test_the_models_of_a_variant_come_after_those_that_they_call() -> None:
+    names = variant_models("mine")
+    assert names[:2] == ("mine_encoder", "mine_decoder")
+    assert names.index("mine_preprocess") < names.index("mine_encoder_jpeg") < names.index("mine")
+    assert names[-1] == "mine_video"
+    assert {"mine_memory_attention", "mine_detector"} <= set(names)

@@ -1,0 +1,33 @@
+"""Lets a program print every text, whatever the encoding of its output is."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+
+_HANDLER = "triton_sam.printing"
+
+
+def print_every_text() -> None:
+    """Let standard output take every text instead of raising UnicodeEncodeError.
+
+    The bytes of file names that are not UTF-8 are printed as they are, so that a program that reads the output finds
+    the files. A character that the encoding lacks becomes an escape such as `\\u2248`.
+    """
+    codecs.register_error(_HANDLER, _bytes_or_escapes)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_HANDLER)
+
+
+def _bytes_or_escapes(error: UnicodeError) -> tuple[bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    return b"".join(_byte_or_escape(character) for character in characters), error.end
+
+
+def _byte_or_escape(character: str) -> bytes:
+    if "\udc80" <= character <= "\udcff":  # os.fsdecode() makes this of a byte that it cannot decode
+        return bytes([ord(character) - 0xDC00])
+    return character.encode("ascii", errors="backslashreplace")

@@ -1,0 +1,63 @@
+"""Plain names for paths that Triton's Python backend cannot handle.
+
+The backend starts the process of a model with an unquoted line of bash, and Python in that process decodes paths as
+ASCII. So a space or a letter with an accent in the path of a package, of Python itself or of the model repository
+would end the process. Triton gets links with plain names instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from triton_sam.errors import LocalServerError
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
+_OTHER_PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - parents of mkdtemp(), where $TMPDIR has another name
+
+
+def is_plain(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path has only characters that Triton's Python backend handles."""
+    return _PLAIN.fullmatch(os.fspath(path)) is not None
+
+
+def make_run_directory() -> Path:
+    """Make the temporary folder of a run, whose path is plain.
+
+    Raises:
+        LocalServerError: no temporary folder with a plain path can be written.
+    """
+    for parent in (tempfile.gettempdir(), *_OTHER_PARENTS):
+        with contextlib.suppress(OSError):
+            if is_plain(parent):
+                return Path(tempfile.mkdtemp(prefix="triton-sam-", dir=parent))
+    raise LocalServerError(
+        f"Triton needs a temporary folder whose path has only letters without accents, digits and . _ + -, "
+        f"not {tempfile.gettempdir()}: set TMPDIR"
+    )
+
+
+class PlainNames:
+    """Links with plain names in one folder.
+
+    Args:
+        folder: the folder; it is created for the first link.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._links: dict[Path, Path] = {}
+
+    def of(self, path: Path) -> Path:
+        """Return the path itself if it is plain, otherwise the path of a link to it."""
+        if is_plain(path):
+            return path
+        if path not in self._links:
+            self._folder.mkdir(exist_ok=True)
+            link = self._folder / str(len(self._links))
+            link.symlink_to(path)
+            self._links[path] = link
+        return self._links[path]

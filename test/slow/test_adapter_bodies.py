@@ -59,7 +59,7 @@ def test_made_up_bodies(running, small, name):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["qupath", "qupath: series", "roboflow", "cvat", "label-studio", "samgeo"])
+@pytest.mark.parametrize("name", ["qupath", "qupath: series", "roboflow", "cvat", "label-studio"])
 def test_made_up_words(with_words, images, name):
     ask_often(with_words, *cases_of_words(base64_of((images / "shapes.jpg").read_bytes()))[name])
 

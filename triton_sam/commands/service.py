@@ -16,7 +16,7 @@ from ..transport.url import URL_VARIABLE
 from . import _options
 
 MEBI = 1 << 20
-TOOLS = ("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam", "samgeo")
+TOOLS = ("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam")
 """The adapters of triton_sam/service/adapters/registry.py, named here so that `--help` needs no FastAPI."""
 
 

@@ -1,6 +1,7 @@
 """QuPath's stacks and time series, with a video client that moves discs, and a client that finds drawn shapes."""
 
 import base64
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -226,10 +227,8 @@ def test_x_anylabeling_follows_words(finding, scene):
     x1, y1, x2, y2 = mask_to_box(shapes()[0])
     across, down = np.transpose(found[0]["points"])
     assert np.allclose([across.min(), down.min(), across.max(), down.max()], [x1, y1, x2, y2], atol=2)
-    task = post("propagate", {"session_id": session})["task_id"]
-    state = f"{root}/status/{task}"
-    wait_until(lambda: finding[0].http.get(state).json()["data"]["status"] == "completed")
-    results = finding[0].http.get(state).json()["data"]["results"]
+    followed = finding[0].http.post(f"{root}/propagate/stream", json={"model": "sam2-video", "session_id": session})
+    results = json.loads(followed.text.strip().rpartition("data: ")[2])["results"]
     assert [(each["label"], each["group_id"]) for each in results["1"]["masks"]] == [("cell", 1), ("cell", 2)]
     again = post("prompt", {**prompt, "text_prompt": "dog"})["masks"]
     assert {each["label"] for each in again} == {"dog"}

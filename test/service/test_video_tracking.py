@@ -48,32 +48,6 @@ def test_tracking_sends_each_frame_progress_and_the_end(http, running, video):
     assert "polygons" in back[0][1]["objects"][0]
 
 
-def test_masks_that_the_service_has_forgotten_come_back(http, mp4, video):
-    http.post(f"{video}/prompts", json=POINT)
-    frames = [data for name, data in track(http, video) if name == "frame"]
-    lines = http.get(f"{video}/masks", params={"format": "rle"}).content
-    fields = ("object_id", "rle", "score", "object_score")
-    body = {
-        "frames": [
-            {"frame": data["frame"], "objects": [{name: mask[name] for name in fields} for mask in data["objects"]]}
-            for data in frames
-        ]
-    }
-    other = f"/v1/videos/{upload(http, mp4)['id']}"
-    assert problem(http.put(f"{other}/masks", json=body), 404)["code"] == "unknown_object"  # it has no prompt
-    http.post(f"{other}/prompts", json=POINT)
-    assert http.put(f"{other}/masks", json=body).status_code == 204
-    assert http.get(f"{other}/masks", params={"format": "rle"}).content == lines
-    assert http.get(other).json()["tracked"] == [[0, 23]]
-    mask = body["frames"][0]["objects"][0]
-    for rle in ({"size": [3, 4], "counts": "<"}, {"size": mask["rle"]["size"], "counts": "000"}):
-        faulty = {"frames": [{"frame": 0, "objects": [{**mask, "rle": rle}]}]}
-        problem(http.put(f"{other}/masks", json=faulty), 422)
-    problem(http.put(f"{other}/masks", json={"frames": [{"frame": 24, "objects": []}]}), 422)
-    assert http.get(f"{other}/masks", params={"format": "rle"}).content == lines
-    http.delete(other)
-
-
 def test_every_third_frame(http, client, mp4):
     info = http.post("/v1/videos", files={"video": mp4}, params={"every": 3}).json()
     path = f"/v1/videos/{info['id']}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,9 +24,6 @@ SUFFIX = "-video"
 """The name of a video model is that of the pair, and this."""
 OBJECT = 99_999
 """The number of the object of clicks that name none."""
-NOTHING = "there is nothing to follow: click an object, or send words, first"
-MAX_TASKS = 8
-"""The most ways through its frames that a session remembers."""
 
 Shapes = list[dict[str, Any]]
 
@@ -61,37 +56,6 @@ class PromptRequest(Lenient):
 
 
 @dataclass(eq=False)
-class Task:
-    """A way through the frames that the tool asks about.
-
-    Args:
-        total: frames of the video.
-    """
-
-    total: int
-    status: str = "processing"
-    current: int = 0
-    done: int = 0
-    results: dict[str, Any] | None = None
-    error: str | None = None
-    runner: asyncio.Task[None] | None = None
-
-    async def stop(self) -> None:
-        """End the way after the frame that Triton computes."""
-        if self.runner is not None and not self.runner.done():
-            self.status = "cancelled"
-            self.runner.cancel()
-            await asyncio.wait({self.runner})
-
-    def told(self) -> dict[str, Any]:
-        """Return the state as the tool expects it."""
-        share = 1.0 if self.status == "completed" else self.done / self.total
-        known = {"status": self.status, "progress": share, "current_frame": self.current, "total_frames": self.total}
-        more = {"results": self.results, "error": self.error}
-        return {**known, **{name: value for name, value in more.items() if value is not None}}
-
-
-@dataclass(eq=False)
 class Session:
     """A video of X-AnyLabeling.
 
@@ -103,7 +67,6 @@ class Session:
         drawing: how masks are drawn.
         labels: the words of each object that words have found.
         finished: the objects that have been followed. A new prompt for one of them begins it anew.
-        tasks: the ways that the tool asks about.
     """
 
     video: StoredVideo
@@ -111,7 +74,6 @@ class Session:
     drawing: Drawing = field(default_factory=Drawing)
     labels: dict[int, str] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
-    tasks: dict[str, Task] = field(default_factory=dict)
 
     def place(self, frame: int) -> int:
         """Return the index of a frame here.
@@ -195,10 +157,8 @@ class VideoSessions:
         Raises:
             Problem: 404, it is not known.
         """
-        session = self.get(name)
+        self.get(name)
         del self._sessions[name]
-        for task in session.tasks.values():
-            await task.stop()
         await self._bridge.videos.remove(name)
 
     async def click(self, session: Session, body: PromptRequest) -> Shapes:
@@ -271,54 +231,6 @@ class VideoSessions:
                 share = len(results) / total
                 yield {"type": "progress", "current_frame": frame, "total_frames": total, "progress": share}
         yield {"type": "completed", "results": results}
-
-    def start(self, session: Session, way: PropagateRequest) -> str:
-        """Follow the objects in the background, and return the name of the task.
-
-        Raises:
-            Problem: 409, they are being followed; 422, there is nothing to follow.
-        """
-        tracking = session.video.tracking
-        if tracking.is_tracking or any(task.status == "processing" for task in session.tasks.values()):
-            raise Problem(409, "the objects are being followed already: wait, or cancel it", code="tracking")
-        if not any(tracking.prompted.values()):
-            raise Problem(422, NOTHING)
-        task = Task(session.video.file.num_frames)
-        name = uuid.uuid4().hex
-        session.tasks = dict([*session.tasks.items()][1 - MAX_TASKS :]) | {name: task}
-        task.runner = asyncio.create_task(self._follow(session, way, task))
-        return name
-
-    def task(self, name: str) -> Task:
-        """Return a task.
-
-        Raises:
-            Problem: 404, it is not known, or not any more.
-        """
-        self._forget_ended()
-        for session_name, session in self._sessions.items():
-            if name in session.tasks:
-                self.get(session_name)  # a question is a use of the video
-                return session.tasks[name]
-        raise Problem(404, "the task is not known (any more)", code="task_not_found")
-
-    async def cancel(self, name: str) -> None:
-        """Stop a task after the frame that Triton computes.
-
-        Raises:
-            Problem: 404, it is not known.
-        """
-        await self.task(name).stop()
-
-    async def _follow(self, session: Session, way: PropagateRequest, task: Task) -> None:
-        try:
-            async for told in self.walk(session, way):
-                if told["type"] == "completed":
-                    task.results, task.status = told["results"], "completed"
-                else:
-                    task.current, task.done = told["current_frame"], task.done + 1
-        except (Problem, SamError) as error:
-            task.status, task.error = "failed", text_of(error)
 
     def _forget_ended(self) -> None:
         """Forget the sessions whose videos nobody has used for a while."""

@@ -54,14 +54,6 @@ def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
             raise Problem(422, "send a text_prompt, or points")
         return _success({"frame_index": body.frame_index, "masks": shapes, "num_objects": len(shapes)})
 
-    @api.post("/v1/video/propagate", summary="Follow objects in the background for X-AnyLabeling")
-    async def propagate(request: Request) -> Response:
-        """Begin to follow all objects."""
-        body = await bridge.read(request, PropagateFrames)
-        session = sessions.get(body.session_id)
-        name = sessions.start(session, session.way(body.start_frame, body.end_frame))
-        return _success({"task_id": name, "status": "processing", "message": "Propagation started"})
-
     @api.post(
         "/v1/video/propagate/stream", summary="Follow objects for X-AnyLabeling", response_class=StreamingResponse
     )
@@ -71,17 +63,6 @@ def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
         session = sessions.get(body.session_id)
         told = _told(sessions.walk(session, session.way(body.start_frame, body.end_frame)), session)
         return StreamingResponse(told, media_type=events.MEDIA_TYPE, headers=events.HEADERS)
-
-    @api.get("/v1/video/status/{task_id}", summary="Progress of a task for X-AnyLabeling")
-    async def status(task_id: str) -> Response:
-        """Return the state of a task, and at its end the shapes of all frames."""
-        return _success(sessions.task(task_id).told())
-
-    @api.post("/v1/video/cancel/{task_id}", summary="Cancel a task for X-AnyLabeling")
-    async def cancel(task_id: str) -> Response:
-        """Stop a task after at most one more frame."""
-        await sessions.cancel(task_id)
-        return _success({"message": "Task cancelled"})
 
     @api.post("/v1/video/cleanup/{session_id}", summary="End a session for X-AnyLabeling")
     async def cleanup(session_id: str) -> Response:

@@ -24,7 +24,6 @@ from ..videos.schemas import (
     Cancelled,
     DownloadFormat,
     FrameMasks,
-    KnownMasks,
     PropagateRequest,
     VideoInfo,
     VideoPrompt,
@@ -207,21 +206,6 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     async def cancel(request: Request, video_id: VideoId) -> Cancelled:
         """Stop tracking after at most one more frame, and wait for it. The masks that are done stay."""
         return Cancelled(cancelled=await requests.run(request, videos.get(video_id).tracking.cancel()))
-
-    @api.put(
-        "/{video_id}/masks",
-        summary="Bring masks back",
-        status_code=204,
-        response_class=Response,
-        responses=problem_responses(400, 404, 409, 413, 422, 499),
-    )
-    async def restore(request: Request, video_id: VideoId, body: KnownMasks) -> Response:
-        """Bring masks back that an earlier tracking of the same video has found, so that downloads hold them.
-
-        Prompt the objects first. Where masks overlap, a label map shows the object with the highest id.
-        """
-        await requests.run(request, videos.get(video_id).tracking.restore(body))
-        return Response(status_code=204)
 
     @api.get(
         "/{video_id}/masks",

@@ -80,28 +80,6 @@ class PropagateRequest(Strict):
     tolerance: Tolerance = TOLERANCE
 
 
-class KnownMask(Strict):
-    """A mask that the caller has from an earlier tracking."""
-
-    object_id: ObjectId
-    rle: RleMask
-    score: float = Field(allow_inf_nan=False, description="The IoU with the true mask that the model predicted.")
-    object_score: float = Field(allow_inf_nan=False, description="A logit: above 0 the model saw the object.")
-
-
-class KnownFrame(Strict):
-    """The masks of one frame that the caller has."""
-
-    frame: FrameIndex
-    objects: list[KnownMask] = Field(max_length=256)
-
-
-class KnownMasks(Strict):
-    """Masks that the caller has from an earlier tracking of the same video."""
-
-    frames: list[KnownFrame] = Field(min_length=1, max_length=256)
-
-
 class ObjectInfo(BaseModel):
     """An object of a video."""
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from ...errors import SamError
 from ...inputs.video.base import FrameSource
-from ...masks.rle import BoolArray, mask_to_rle, rle_to_mask
-from ...masks.segment import mask_to_box
+from ...masks.rle import BoolArray, rle_to_mask
 from ...masks.video_segment import VideoSegment
 from ...tracks.records import MaskRecord
 from ..budgets import Budgets
@@ -22,8 +21,6 @@ from .records import Records, overlapping
 from .schemas import (
     FRAME_FORMATS,
     FrameMasks,
-    KnownMask,
-    KnownMasks,
     PropagateRequest,
     RleMask,
     VideoMask,
@@ -141,32 +138,6 @@ class Tracking:
             await video.reset()
             self.prompted.clear()
             self.records.clear()
-
-        await self._change(work)
-
-    async def restore(self, known: KnownMasks) -> None:
-        """Keep masks that the caller has from an earlier tracking, in place of those that are known.
-
-        Raises:
-            Problem: 404, an object has no prompt; 409, a propagation runs; 422, a frame is not there or a mask has
-                another size; 503, there is no memory for them.
-            InputError: the RLE of a mask is damaged.
-        """
-        for each in known.frames:
-            self._check_frame(each.frame)
-            for mask in each.objects:
-                self._check_object(mask.object_id)
-
-        async def fetch() -> Sequence[tuple[int, KnownMask]]:
-            return [(each.frame, mask) for each in known.frames for mask in each.objects]
-
-        def make(masks: Iterator[tuple[int, KnownMask]]) -> list[MaskRecord]:
-            return [self._record(frame, mask) for frame, mask in masks]
-
-        async def work(_: OpenVideo) -> None:
-            width, height = self._frames.size
-            for record in await self._budgets.workers.run(2 * width * height, fetch, make):
-                self.records.put(record.frame, [record])
 
         await self._change(work)
 
@@ -289,15 +260,10 @@ class Tracking:
         there = left // self.every + 1
         return min(there, request.count or there)
 
-    def _record(self, frame: int, known: KnownMask) -> MaskRecord:
-        mask = self._mask(known.rle, "rle")
-        scores = round(known.score, 5), round(known.object_score, 5)
-        return MaskRecord(frame, known.object_id, mask_to_rle(mask), *scores, mask_to_box(mask), int(mask.sum()))
-
-    def _mask(self, rle: RleMask, name: str = "mask_rle") -> BoolArray:
+    def _mask(self, rle: RleMask) -> BoolArray:
         width, height = self._frames.size
         if rle.size != [height, width]:
-            raise Problem(422, f"{name}.size must be [{height}, {width}], the height and width of the video")
+            raise Problem(422, f"mask_rle.size must be [{height}, {width}], the height and width of the video")
         return rle_to_mask({"size": rle.size, "counts": rle.counts})
 
 

@@ -217,7 +217,7 @@ def cases_of_words(image: str):
     }
 
 
-def cases_of_videos(running, image: str, file: str):
+def cases_of_videos(running, image: str):
     """Return the path, the headers and the bodies of each adapter that tracks objects."""
     images = st.sampled_from([*[image] * 8, base64_of(clip.png(1)), "", "%"])
     numbers = st.lists(NUMBERS, max_size=8)
@@ -233,7 +233,6 @@ def cases_of_videos(running, image: str, file: str):
             tracker,
             members(image=images, shapes=st.lists(shape, max_size=2), states=st.lists(states, max_size=2)),
         ),
-        "label-studio": ("/label-studio/predict", {}, video_events(file)),
         "x-anylabeling": ("/x-anylabeling/v1/video/prompt", {}, video_prompts(running, image)),
         "x-anylabeling: frames": (
             "/x-anylabeling/v1/video/init",
@@ -294,31 +293,6 @@ def video_prompts(running, image: str):
         obj_id=st.one_of(st.none(), st.integers(-1, 60)),
         params=members(epsilon_factor=st.one_of(st.just(0.001), NUMBERS)),
     )
-
-
-def video_events(file: str):
-    """Return events of Label Studio, most of them for the video of a file."""
-    value = {"id": 1, "data": {"v": f"data:video/mp4;base64,{file}"}}
-    tasks = st.sampled_from([*[[value]] * 8, [{"id": 1, "data": {"v": "data:,AAAA"}}], [{"data": {}}]])
-    events = [
-        "track",
-        "track_progress",
-        "track_cancel",
-        "release",
-        "capabilities",
-        "x",
-    ]  # no Triton is there to predict
-    inside = st.fixed_dictionaries({"x": st.integers(0, 100), "y": st.integers(0, 100)})
-    clicks = st.fixed_dictionaries({"type": st.just("keypointlabels"), "value": inside})
-    context = st.fixed_dictionaries(
-        {"event": st.sampled_from(events), "result": st.lists(st.one_of(clicks, REGION), max_size=2)},
-        optional={
-            name: mostly(NUMBERS)
-            for name in ("frame", "time_ms", "max_frames", "max_duration_ms", "session_id", "direction", "window")
-        },
-    )
-    setup = '<View><Video name="c" value="$v"/><VideoRectangle name="b" toName="c"/></View>'
-    return members(tasks=tasks, label_config=st.just(setup), params=st.fixed_dictionaries({"context": context}))
 
 
 def sent(http, path, headers, body):

@@ -109,19 +109,6 @@ def asked_of(
     return targets, labels
 
 
-def percent_target(regions: list[Region]) -> Target:
-    """Return the points and the last box of regions, in percent. A point is outside of the object if either member
-    says so: ``is_positive`` of the region, or ``positive`` of its value."""
-    points = [(_numbers(each.value, "x", "y"), each) for each in regions if each.type == KEYPOINT]
-    labels = [int(each.is_positive and each.value.get("positive", True) is not False) for _, each in points]
-    boxes = [_numbers(each.value, "x", "y", "width", "height") for each in regions if each.type == RECTANGLE]
-    box = None
-    if boxes:
-        x, y, width, height = boxes[-1]
-        box = [x, y, x + width, y + height]
-    return Target([point for point, _ in points], labels, box)
-
-
 def words_of(regions: list[Region]) -> list[str]:
     """Return the words of a text area, with commas or lines between them."""
     found = []

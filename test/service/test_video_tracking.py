@@ -211,9 +211,24 @@ def test_ids_that_a_label_map_cannot_hold(mp4):
 
 def test_files_of_downloads_do_not_stay(http, running, video):
     http.post(f"{video}/prompts", json=POINT)
-    http.get(f"{video}/masks", params={"format": "rle"})
-    folder = running[0].app.state.videos.get(video.rsplit("/", 1)[1]).folder
-    wait_until(lambda: [path.name for path in folder.iterdir()] == ["video"])
+    folder = running[0].app.state.videos.get(video.rsplit("/", 1)[1]).room.folder
+    for span, status in ((None, 200), ("bytes=0-3", 206), ("bytes=9999999-", 416), ("nonsense", 400)):
+        headers = {} if span is None else {"Range": span}
+        assert http.get(f"{video}/masks", params={"format": "rle"}, headers=headers).status_code == status
+        wait_until(lambda: [path.name for path in folder.iterdir()] == ["video"])
+    assert used(running[0], "video_bytes") == (folder / "video").stat().st_size
+
+
+def test_downloads_count_as_bytes_of_videos(mp4):
+    with service_with_videos(max_video=len(mp4) + 1000, video_bytes=len(mp4) + 1000) as (service, _):
+        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
+        service.http.post(f"{path}/prompts", json=POINT)
+        assert service.http.get(f"{path}/masks", params={"format": "rle"}).status_code == 200
+        track(service.http, path)
+        answer = service.http.get(f"{path}/masks", params={"format": "overlay"})
+        assert "bytes of videos" in problem(answer, 503)["detail"]
+        folder = service.app.state.videos.get(path.rsplit("/", 1)[1]).room.folder
+        assert [each.name for each in folder.iterdir()] == ["video"]
 
 
 def test_the_lines_of_the_documentation_work(running, client, mp4, tmp_path):

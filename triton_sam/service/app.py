@@ -23,7 +23,7 @@ from .api import v0 as rest_v0
 from .api import v1 as rest_v1
 from .api import videos as rest_videos
 from .cancellation import CancellableRequests
-from .engine import Engine
+from .engine import MODEL_HEADER, Engine
 from .everything.search import Searches
 from .hosts import TrustedHosts
 from .large.folder import LargeFolder
@@ -122,7 +122,7 @@ def create_app(settings: Settings) -> FastAPI:
             allow_origins=list(settings.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "X-Request-ID", HEADER],
-            expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location", "Retry-After"],
+            expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location", "Retry-After", MODEL_HEADER],
         )
     if not settings.all_tokens:
         app.add_middleware(TrustedHosts, allowed=settings.allowed_hosts)

@@ -17,7 +17,7 @@ from .budgets import Budgets
 from .hosts import HEALTH
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
-from .problems import Problem, response
+from .problems import Problem, answer_headers, response
 from .quotas import Caller, Callers
 from .settings import Settings
 from .tracing import HEADER, read_trace
@@ -56,6 +56,8 @@ class Observe:
         name = new_request_id(headers.get("x-request-id"))
         trace = read_trace(headers.get(HEADER))
         token = request_id.set(name)
+        told: dict[str, str] = {}
+        told_before = answer_headers.set(told)
         started = time.monotonic()
         status = 500
         has_started = False
@@ -65,7 +67,7 @@ class Observe:
             if message["type"] == "http.response.start":
                 status, has_started = message["status"], True
                 headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = name
+                headers.update({**told, "X-Request-ID": name})
                 if trace is not None:
                     headers[HEADER] = trace.header
                 for header, value in SAFETY.items():
@@ -87,6 +89,7 @@ class Observe:
             trace_id = trace.trace_id if trace is not None else current_trace()
             self._book(scope, status, time.monotonic() - started, trace_id)
             request_id.reset(token)
+            answer_headers.reset(told_before)
 
     def _book(self, scope: Scope, status: int, seconds: float, trace_id: str | None) -> None:
         route = getattr(scope.get("route"), "path", None) or "other"

@@ -10,9 +10,7 @@ from typing import Any
 from fastapi import Request
 from pydantic import Field
 
-from ...errors import SamError
 from ...tracks.records import MaskRecord
-from .. import problems
 from ..problems import Problem
 from ..videos.schemas import PropagateRequest
 from ..videos.store import StoredVideo
@@ -242,11 +240,6 @@ class VideoSessions:
 def pair_name(model: str) -> str:
     """Return the name of the pair of a video model."""
     return model.removesuffix(SUFFIX)
-
-
-def text_of(error: Problem | SamError) -> str:
-    """Return what the window shows of a failure."""
-    return error.detail if isinstance(error, Problem) else problems.as_problem(error).detail
 
 
 def _joined(shapes: list[Shapes]) -> Shapes:

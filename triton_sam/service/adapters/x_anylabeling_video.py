@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from starlette.responses import StreamingResponse
 
-from ...errors import SamError
-from ..logs import LOGGER
-from ..problems import Problem
+from ..problems import Problem, meant_by
 from ..videos import events
 from .bridge import Bridge, Lenient, json_answer
-from .x_anylabeling_sessions import InitRequest, PromptRequest, Session, VideoSessions, text_of
+from .x_anylabeling_sessions import InitRequest, PromptRequest, Session, VideoSessions
 
 
 class PropagateFrames(Lenient):
@@ -57,12 +55,12 @@ def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
     @api.post(
         "/v1/video/propagate/stream", summary="Follow objects for X-AnyLabeling", response_class=StreamingResponse
     )
-    async def stream(request: Request) -> StreamingResponse:
+    async def stream(request: Request) -> events.EventStream:
         """Follow all objects, and tell the progress and the shapes as server-sent events."""
         body = await bridge.read(request, PropagateFrames)
         session = sessions.get(body.session_id)
         told = _told(sessions.walk(session, session.way(body.start_frame, body.end_frame)), session)
-        return StreamingResponse(told, media_type=events.MEDIA_TYPE, headers=events.HEADERS)
+        return events.EventStream(told)
 
     @api.post("/v1/video/cleanup/{session_id}", summary="End a session for X-AnyLabeling")
     async def cleanup(session_id: str) -> Response:
@@ -71,7 +69,7 @@ def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
         return _success({"message": f"Session {session_id} cleaned up"})
 
 
-async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) -> AsyncIterator[bytes]:
+async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) -> AsyncGenerator[bytes, None]:
     """Yield events as the tool expects them. If nobody reads to the end, the objects are followed no further."""
     start = {"type": "started", "total_frames": session.video.file.num_frames, "start_frame_index": session.first}
     yield _event(start)
@@ -79,11 +77,8 @@ async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) ->
         async with contextlib.aclosing(walk) as found:
             async for each in found:
                 yield _event(each)
-    except (Problem, SamError) as error:
-        yield _event({"type": "error", "message": text_of(error)})
-    except Exception:  # noqa: BLE001 - the reader has an answer with status 200 already
-        LOGGER.exception("tracking failed")
-        yield _event({"type": "error", "message": "an error of the service itself; its log has the details"})
+    except Exception as error:  # noqa: BLE001 - the reader has an answer with status 200 already
+        yield _event({"type": "error", "message": meant_by(error).detail})
 
 
 def _event(members: dict[str, Any]) -> bytes:

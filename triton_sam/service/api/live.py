@@ -20,7 +20,6 @@ from typing import Any
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from ...client.speculative import SpeculativeSAM2Client
-from ...errors import SamError
 from ...families.base import FloatArray, Size
 from .. import messages, problems
 from ..answers import clean_previews, client_prompt
@@ -256,10 +255,8 @@ class _Page:
             outcome = "answered"
         except asyncio.CancelledError:
             outcome = "replaced"
-        except Problem as problem:
-            self._outbox.put(request.lane, _error(problem, request.model_dump()))
-        except SamError as error:
-            self._outbox.put(request.lane, _error(problems.as_problem(error), request.model_dump()))
+        except Exception as error:  # noqa: BLE001 - the page waits for an answer, whatever a library throws
+            self._outbox.put(request.lane, _error(problems.meant_by(error), request.model_dump()))
         finally:
             self._engine.metrics.live.labels(request.lane, outcome).inc()
 

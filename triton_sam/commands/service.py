@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with a token, all names)",
     )
     parser.add_argument(
+        "--root-path",
+        default="",
+        metavar="PATH",
+        help="path that a reverse proxy adds before those of the service, such as /sam (default: none)",
+    )
+    parser.add_argument(
         "--max-body", type=int, default=64, metavar="MIB", help="maximum size of a request (default: 64)"
     )
     parser.add_argument(
@@ -279,6 +285,7 @@ def run(args: argparse.Namespace) -> int:
         max_searches=args.max_searches,
         search_seconds=args.search_seconds,
         image_urls=args.image_urls,
+        root_path=args.root_path.rstrip("/"),
         log_format=args.log_format,
         large_images=args.large_images,
         adapters=TOOLS if args.adapters else tuple(args.adapter),

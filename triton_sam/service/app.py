@@ -28,6 +28,7 @@ from .everything.search import Searches
 from .hosts import TrustedHosts
 from .large.folder import LargeFolder
 from .middleware import Guard, Observe
+from .root_path import HeadRequests, RootPath
 from .schemas import problem_responses
 from .settings import Settings
 from .tracing import HEADER
@@ -113,8 +114,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     problems.install(app)
     faults.install(app)
-    openapi.complete(app, with_token=bool(settings.all_tokens))
+    openapi.complete(app, with_token=bool(settings.all_tokens), root_path=settings.root_path)
     # The middleware that is added last is the outermost.
+    app.add_middleware(HeadRequests)
     app.add_middleware(Guard, settings=settings, budgets=engine.budgets, callers=engine.callers, metrics=figures)
     if settings.origins:
         app.add_middleware(
@@ -129,4 +131,5 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Observe, metrics=figures)
     if adapters:
         app.add_middleware(AdapterRequests, adapters=adapters, metrics=figures)
+    app.add_middleware(RootPath, root=settings.root_path)
     return app

@@ -145,7 +145,7 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return InferenceError(f"{url} refuses access: {words}")
     if status in ("RESOURCE_EXHAUSTED", "413"):
         return InferenceError(f"{url} takes no request of that size: {words}")
-    if is_foreign or status == "405":
+    if is_foreign or status == "405" or (status == "404" and message == "Not Found"):  # of a path, not of a model
         return _no_triton(url, status)
     return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
 
@@ -154,6 +154,8 @@ def _no_triton(url: ServerUrl, status: str) -> InferenceError:
     text = f"{url} does not answer like a Triton server (HTTP status {status})"
     if status == "405":  # the port of metrics takes no POST
         text += f": {ADVICE}, not that of metrics (8002)"
+    elif url.path:
+        text += f": leave the path {url.path} out, unless a proxy in front of Triton adds it"
     return InferenceError(text)
 
 

@@ -19,7 +19,8 @@ from ...tracks.records import MaskRecord
 from ..engine import Pair
 from ..faults import first_fault
 from ..problems import Problem
-from ..videos.schemas import PropagateRequest, RleMask, VideoPrompt
+from ..schemas import RleMask
+from ..videos.schemas import PropagateRequest, VideoPrompt
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
 from .bridge import Bridge, decoded

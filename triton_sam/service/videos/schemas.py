@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from ...masks.formats import TOLERANCE
 from ...tracks.formats import TRACK_FORMATS
 from ...wire.contract import MAX_POINTS
-from ..schemas import FORMATS, Box, Point, Strict
+from ..schemas import FORMATS, Box, Point, RleMask, Strict
 
 FRAME_FORMATS = {name: form for name, form in FORMATS.items() if form.encode is not None}
 """Formats of single masks."""
@@ -24,13 +24,6 @@ else:
 FrameIndex = Annotated[int, Field(ge=0, lt=MAX_FRAME, description="The index of a frame, from 0.")]
 ObjectId = Annotated[int, Field(ge=1, lt=MAX_FRAME, description="A number that the caller gives to the object.")]
 Tolerance = Annotated[float, Field(ge=0, le=100, description="The largest distance, in pixels, of a polygon.")]
-
-
-class RleMask(Strict):
-    """A mask as compressed COCO RLE, in the size of the video."""
-
-    size: Annotated[list[int], Field(min_length=2, max_length=2)] = Field(description="Height and width.")
-    counts: str = Field(max_length=1 << 20)
 
 
 class VideoPrompt(Strict):

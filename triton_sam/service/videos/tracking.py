@@ -16,6 +16,7 @@ from .. import background
 from ..budgets import Budgets
 from ..metrics import Metrics
 from ..problems import Problem
+from ..schemas import RleMask
 from .clients import Masks, OpenVideo, VideoClient
 from .propagation import Propagation
 from .records import Records, overlapping
@@ -23,7 +24,6 @@ from .schemas import (
     FRAME_FORMATS,
     FrameMasks,
     PropagateRequest,
-    RleMask,
     VideoMask,
     VideoPrompt,
 )

@@ -62,6 +62,13 @@ def without_holes(mask: BoolArray) -> BoolArray:
     return filled_each(mask_to_polygons(mask, 0), mask.shape)
 
 
+def without_specks(mask: BoolArray) -> BoolArray:
+    """Return a mask without parts below a twentieth of its largest one, for formats that a person edits."""
+    parts = [filled([ring], (mask.shape[0], mask.shape[1])) for ring in mask_to_polygons(mask, 0)]
+    largest = max(int(part.sum()) for part in parts)
+    return np.asarray(mask & np.logical_or.reduce([part for part in parts if part.sum() >= largest / 20]))
+
+
 def filled_each(rings: Iterable[Any], shape: tuple[int, ...]) -> BoolArray:
     """Return the pixels inside any of the rings."""
     return np.logical_or.reduce([filled([ring], (shape[0], shape[1])) for ring in rings])

@@ -19,6 +19,8 @@ from ..errors import InputError
 from .rle import BoolArray, foreground
 
 FloatPoints = npt.NDArray[np.float64]
+SMALLEST_SHARE, SMALLEST_AREA = 0.05, 10.0
+"""Defaults of main_polygons(): the share of the largest part, and pixels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,11 @@ class Polygon:
 
     exterior: FloatPoints
     holes: tuple[FloatPoints, ...] = ()
+
+    @property
+    def area(self) -> float:
+        """Area in pixels, without the holes."""
+        return _area(self.exterior) - sum(map(_area, self.holes))
 
 
 def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[list[float]]:
@@ -75,6 +82,36 @@ def trace_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[Polygon]
         rings = [_simplify(points[start : end - 1] + origin, tolerance) for start, end in itertools.pairwise(offsets)]
         polygons.append(Polygon(rings[0], tuple(rings[1:])))
     return sorted(polygons, key=lambda polygon: -_area(polygon.exterior))
+
+
+def main_polygons(
+    mask: npt.ArrayLike,
+    tolerance: float = 0.5,
+    *,
+    smallest_share: float = SMALLEST_SHARE,
+    smallest_area: float = SMALLEST_AREA,
+) -> list[Polygon]:
+    """Turn a mask into polygons for a person who edits them: without specks and pinholes.
+
+    Args:
+        mask: see trace_polygons().
+        tolerance: see trace_polygons().
+        smallest_share: parts and holes that are smaller than this share of the largest part are left out, 0..1.
+        smallest_area: parts and holes that are smaller than this are left out, pixels.
+
+    Returns:
+        Polygons, largest exterior first. The first one is always there, however small it is; an empty mask has none.
+
+    Raises:
+        InputError: see trace_polygons().
+        MissingDependencyError: contourpy is not installed.
+    """
+    polygons = trace_polygons(mask, tolerance)
+    least = max(smallest_area, smallest_share * max((polygon.area for polygon in polygons), default=0.0))
+    kept = [polygon for place, polygon in enumerate(polygons) if place == 0 or polygon.area >= least]
+    return [
+        Polygon(polygon.exterior, tuple(hole for hole in polygon.holes if _area(hole) >= least)) for polygon in kept
+    ]
 
 
 def fill_polygon(ring: npt.ArrayLike, size: tuple[int, int]) -> BoolArray:

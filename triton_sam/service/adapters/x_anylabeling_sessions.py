@@ -109,7 +109,7 @@ class Session:
         """
         number, segment = record.object_id, segment_of(record)
         shown = segment if score is None else replace(segment, score=score)
-        return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), group_id=number)
+        return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), number)
 
 
 class VideoSessions:

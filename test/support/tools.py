@@ -20,6 +20,19 @@ RING = [[80, 180], [200, 60], [320, 180], [200, 300]]
 """A rough outline of the object at CLICK."""
 
 
+LABEL_SETUP = """<View><Image name="image" value="$image"/>
+<BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
+<KeyPointLabels name="kp" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
+"""A labelling setup of Label Studio."""
+
+
+def asked_of_label_studio(image64: str, *regions: Any, config: str = LABEL_SETUP, task: int = 1) -> dict[str, Any]:
+    """Return a call of Label Studio with the regions that a user has drawn in an image."""
+    data = {"image": f"data:image/jpeg;base64,{image64}"}
+    params = {"context": {"result": list(regions)}, "login": None, "password": None}
+    return {"tasks": [{"id": task, "data": data}], "project": "1.2", "label_config": config, "params": params}
+
+
 def stroke() -> BoolArray:
     """Return a stroke of a brush over the object at CLICK, in an image of 800 x 600 pixels."""
     mask = np.zeros((600, 800), bool)

@@ -23,11 +23,13 @@ from ...masks.segment import Segment
 from ...wire.contract import MAX_OBJECTS
 from ..adapter import Adapter, basic_password
 from ..engine import Pair
+from ..middleware import CALLER
 from ..problems import Problem
 from ..store import StoredImage
 from .bridge import Bridge, Lenient, json_answer
 from .brush_rle import encode_brush
 from .task_images import TaskImages
+from .task_memory import TaskMemory
 from .task_regions import BRUSH, POLYGON, Asked, Region, asked_of, drawn_prompt, words_of
 
 CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
@@ -90,6 +92,7 @@ class _Tool:
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
+        self._memory = TaskMemory()
         settings = bridge.engine.settings
         self._images = TaskImages(
             bridge, settings.label_studio_url, settings.label_studio_token, settings.label_studio_private_storage
@@ -105,6 +108,7 @@ class _Tool:
         control = control_of(body.label_config)
         pair = await self._bridge.pair(None)
         image = await self._bridge.run(request, self._image(body.tasks[0], control))
+        regions = self._memory.joined((str(request.scope.get(CALLER)), image.image_id, body.tasks[0].id), regions)
         drawn = await self._bridge.run(request, self._drawn(regions, image.size, pair))
         targets, labels = asked_of(regions, image.size, drawn)
         found = await self._bridge.masks(

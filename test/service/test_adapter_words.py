@@ -230,3 +230,15 @@ def test_label_studio_finds_its_labels_in_tasks_without_a_click(http, running, i
     assert [query.texts for query, _, _ in running[1].asked] == [("Dog", "cat")] * 2
     without = CONFIG.replace('<Label value="Dog"/>', "").replace('<Label value="cat"/>', "")
     assert posted(http, "/label-studio/predict", {**body, "label_config": without})["results"] == []
+
+
+def test_label_studio_finds_all_of_many_labels_and_refuses_too_many_words(http, running, image64):
+    many = CONFIG.replace('<Label value="cat"/>', "".join(f'<Label value="kind {number}"/>' for number in range(70)))
+    body = {"tasks": [task(image64)], "label_config": many, "params": {}}
+    found = posted(http, "/label-studio/predict", body)["results"][0]["result"]
+    names = {each["value"]["brushlabels"][0] for each in found}
+    assert [len(query.texts) for query, _, _ in running[1].asked] == [64, 7]
+    assert {"Dog", "kind 69"} <= names
+    region = {"type": "textarea", "value": {"text": [", ".join(map(str, range(65)))]}}
+    answer = http.post("/label-studio/predict", json={**body, "params": {"context": {"result": [region]}}})
+    assert (answer.status_code, "65 words" in answer.text) == (422, True)

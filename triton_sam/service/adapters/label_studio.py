@@ -123,17 +123,22 @@ class _Tool:
         if not words and not any(pair.finds_concepts for pair in self._bridge.pairs.values()):
             return json_answer({"results": []})  # nobody has asked for words, so nothing is wrong
         control = control_of(body.label_config)
-        texts = words or list(control.labels)[:MAX_TEXTS]
+        texts = words or control.labels
         if not texts:
             return json_answer({"results": []})
+        if len(words) > MAX_TEXTS:
+            raise Problem(422, f"{len(words)} words: a call takes {MAX_TEXTS}")
+        parts = [texts[start : start + MAX_TEXTS] for start in range(0, len(texts), MAX_TEXTS)]
         pair = await self._bridge.words_pair()
         predictions = []
         for task in body.tasks:
             image = await self._bridge.run(request, self._image(task, control))
-            found = await self._bridge.instances(
-                *(request, image, pair, texts), lambda each: result_of(each, control, control.label(each.label))
-            )
-            predictions.append(prediction_of([each for each in found if each is not None], pair))
+            results = []
+            for part in parts:
+                results += await self._bridge.instances(
+                    *(request, image, pair, part), lambda each: result_of(each, control, control.label(each.label))
+                )
+            predictions.append(prediction_of([each for each in results if each is not None], pair))
         return json_answer({"results": predictions, "model_version": version_of(pair)})
 
     async def _drawn(self, regions: list[Region], size: Size, pair: Pair) -> list[Asked]:

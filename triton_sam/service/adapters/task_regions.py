@@ -15,7 +15,6 @@ from pydantic import Field
 
 from ..._common.values import is_finite_number
 from ...annotate.prompts import mask_logits
-from ...concepts.query import MAX_TEXTS
 from ...families.base import Family, Size
 from ...masks.drawing import fill_polygons
 from ...masks.parts import find_parts, innermost_points
@@ -135,7 +134,7 @@ def words_of(regions: list[Region]) -> list[str]:
         for text in texts if isinstance(texts, list) else [texts]:
             if isinstance(text, str):
                 found += [word.strip() for word in text.replace("\n", ",").split(",")]
-    return [word for word in found if word][:MAX_TEXTS]
+    return [word for word in found if word]
 
 
 def _brush(value: Mapping[str, Any], size: Size) -> BoolArray:

@@ -75,11 +75,18 @@ def without_holes(mask: BoolArray) -> BoolArray:
     return filled_each(mask_to_polygons(mask, 0), mask.shape)
 
 
-def without_specks(mask: BoolArray) -> BoolArray:
-    """Return a mask without parts below a twentieth of its largest one, for formats that a person edits."""
-    parts = [filled([ring], (mask.shape[0], mask.shape[1])) for ring in mask_to_polygons(mask, 0)]
-    largest = max(int(part.sum()) for part in parts)
-    return np.asarray(mask & np.logical_or.reduce([part for part in parts if part.sum() >= largest / 20]))
+def without_specks(mask: BoolArray, share_of_mean: float = 0.0) -> BoolArray:
+    """Return a mask without small parts, for formats that a person edits.
+
+    Args:
+        mask: the mask.
+        share_of_mean: smaller parts than this share of their mean area are left out; 0: those below a twentieth of
+            the largest part.
+    """
+    parts = [mask & filled([ring], (mask.shape[0], mask.shape[1])) for ring in mask_to_polygons(mask, 0)]
+    areas = [int(part.sum()) for part in parts]
+    least = share_of_mean * float(np.mean(areas)) if share_of_mean else max(areas) / 20
+    return np.logical_or.reduce([part for part, area in zip(parts, areas, strict=True) if area >= least])
 
 
 def filled_each(rings: Iterable[Any], shape: tuple[int, ...]) -> BoolArray:

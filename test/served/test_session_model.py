@@ -1,6 +1,7 @@
 """The session model on a real Triton: images stay on the server, by tensors, by client and by curl."""
 
 import asyncio
+import base64
 import io
 import json
 import os
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import urllib3
 from PIL import Image
 from support.session_requests import IMAGE_BYTES, bomb, colored, metrics, point_inputs, text, upload
 from support.session_server import IMAGES_IN_CACHE, encoded, serve
@@ -166,14 +168,37 @@ def test_full_size_masks_equal_those_made_by_the_client(client, transport, conte
     client.set_image(content)
     expected = client.segment(POINT, multimask_output=multimask)
     common = {"image": text(content), **point_inputs(), "multimask_output": np.array([multimask])}
-    for output_format in ("png", "rle"):
+    for output_format in ("png", "rle", "png_base64"):
         inputs = {**common, "output_format": text(output_format.encode())}
         answers = transport.infer("sam2", inputs, ["encoded_masks"])["encoded_masks"]
         assert answers.shape == (1, len(expected))
         for answer, segment in zip(answers[0], expected, strict=True):
-            decoded = np.asarray(Image.open(io.BytesIO(answer))) > 0 if output_format == "png" else None
-            mask = decoded if decoded is not None else rle_to_mask(json.loads(answer))
+            if output_format == "rle":
+                mask = rle_to_mask(json.loads(answer))
+            else:
+                file = answer if output_format == "png" else base64.b64decode(answer, validate=True)
+                mask = np.asarray(Image.open(io.BytesIO(file))) > 0
             np.testing.assert_array_equal(mask, segment.mask)
+
+
+def test_a_mask_survives_plain_json_and_json_with_binary_tensors(session_server, transport, content):
+    """Triton writes the bytes of a tensor into its JSON as they are, unless a request asks for them behind the JSON."""
+    known = upload(transport, content)["image_id"][0].decode()
+
+    def ask(form, **parameters):
+        given = [
+            ("image_id", [1], "BYTES", [known]),
+            ("point_coords", [1, 1, 2], "FP32", POINT),
+            ("output_format", [1], "BYTES", [form]),
+        ]
+        inputs = [dict(zip(("name", "shape", "datatype", "data"), each, strict=True)) for each in given]
+        body = {"inputs": inputs, "outputs": [{"name": "encoded_masks", "parameters": parameters}]}
+        return urllib3.request("POST", f"{session_server.http_url}/v2/models/sam2/infer", json=body)
+
+    (plain,) = ask("png_base64").json()["outputs"][0]["data"]
+    answer = ask("png", binary_data=True)
+    length = int(answer.headers["Inference-Header-Content-Length"])
+    assert base64.b64decode(plain, validate=True) == answer.data[length + 4 :]  # before each element stands its length
 
 
 def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(session_server, transport):
@@ -331,7 +356,7 @@ BAD = {
     "nothing": ({"multimask_output": np.array([True])}, "BAD_REQUEST: give either"),
     "format": (
         {"image": "good", "output_format": text(b"gif")},
-        "BAD_REQUEST: output_format must be one of logits, rle, png, not 'gif'",
+        "BAD_REQUEST: output_format must be one of logits, rle, png, png_base64, not 'gif'",
     ),
     "NaN": ({"image": "good", **point_inputs(float("nan"))}, "BAD_PROMPT: point_coords holds NaN"),
     "outside": ({"image": "good", **point_inputs(5000)}, "BAD_PROMPT: point .* lies outside"),
@@ -344,6 +369,8 @@ BAD = {
         {"image": "good", "boxes": np.tile(np.float32([[1, 1, 9, 9]]), (200, 1))},
         "BAD_PROMPT: 200 objects: a request may have at most 64",
     ),
+    "base64 in place of bytes": ({"image": "base64"}, "BAD_IMAGE: image has base64: .* in image_b64"),
+    "a data URL": ({"image": "data URL"}, "BAD_IMAGE: image has base64"),
     "face of both kinds": ({"image": "good", "prompt_json": text(b"{}")}, None),
 }
 
@@ -351,7 +378,9 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_clear_error(transport, content, name):
     inputs, message = BAD[name]
+    encoded = base64.b64encode(content)
     contents = {"good": content, "truncated": content[: len(content) // 2]}
+    contents |= {"base64": encoded, "data URL": b"data:image/jpeg;base64," + encoded}
     inputs = {k: text(contents[v]) if isinstance(v, str) else v for k, v in inputs.items()}
     if message is None:
         answer = transport.infer("sam2", inputs, ["result_json"])["result_json"][0]

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from support.tools import brushed
 
 from triton_sam.masks import mask_to_box
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service.adapters import roboflow_concepts
 from triton_sam.service.adapters.registry import ADAPTERS
 
 COUNT = min(len(shapes()), len(SCORES))
@@ -140,13 +142,22 @@ def test_roboflow_finds_words_and_examples(http, running, image64):
     assert (searches[3].boxes.tolist(), searches[3].box_labels.tolist()) == ([[1, 2, 800, 600]], [0])
 
 
-def test_roboflow_keeps_the_best_of_all_prompts(http, image64):
+def test_roboflow_keeps_the_best_of_all_prompts(http, image64, monkeypatch):
+    threads = []
+    suppress = roboflow_concepts._best_of_all
+
+    def watched(*values):
+        threads.append(threading.current_thread().name)
+        return suppress(*values)
+
+    monkeypatch.setattr(roboflow_concepts, "_best_of_all", watched)
     prompts = [{"text": "dog", "output_prob_thresh": 0.7}, {"text": "cat"}]
     body = {"image": {"value": image64}, "prompts": prompts, "nms_iou_threshold": 0.9, "output_prob_thresh": 0}
     first, second = posted(http, "/sam3/concept_segment", body)["prompt_results"]
     assert [each["confidence"] for each in first["predictions"]] == list(SCORES[:2])
     assert [each["confidence"] for each in second["predictions"]] == list(SCORES[2:COUNT])
     assert all(each["format"] == "polygon" for each in second["predictions"])
+    assert [name.startswith("triton-sam") for name in threads] == [True]  # a worker: everybody else goes on meanwhile
 
 
 @pytest.mark.parametrize(
@@ -219,3 +230,15 @@ def test_label_studio_finds_its_labels_in_tasks_without_a_click(http, running, i
     assert [query.texts for query, _, _ in running[1].asked] == [("Dog", "cat")] * 2
     without = CONFIG.replace('<Label value="Dog"/>', "").replace('<Label value="cat"/>', "")
     assert posted(http, "/label-studio/predict", {**body, "label_config": without})["results"] == []
+
+
+def test_label_studio_finds_all_of_many_labels_and_refuses_too_many_words(http, running, image64):
+    many = CONFIG.replace('<Label value="cat"/>', "".join(f'<Label value="kind {number}"/>' for number in range(70)))
+    body = {"tasks": [task(image64)], "label_config": many, "params": {}}
+    found = posted(http, "/label-studio/predict", body)["results"][0]["result"]
+    names = {each["value"]["brushlabels"][0] for each in found}
+    assert [len(query.texts) for query, _, _ in running[1].asked] == [64, 7]
+    assert {"Dog", "kind 69"} <= names
+    region = {"type": "textarea", "value": {"text": [", ".join(map(str, range(65)))]}}
+    answer = http.post("/label-studio/predict", json={**body, "params": {"context": {"result": [region]}}})
+    assert (answer.status_code, "65 words" in answer.text) == (422, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,29 +16,23 @@ from support.running_service import running_service
 from support.tools import (
     BOX,
     CLICK,
-    RING,
+    asked_of_label_studio,
     base64_of,
     brushed,
-    drawn_prompts,
     filled,
     filled_each,
     near,
-    stroke,
     without_holes,
+    without_specks,
 )
 
 from triton_sam import SAM2TritonClient
-from triton_sam.masks.compare import intersection_over_union
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.adapters import bridge
-from triton_sam.service.adapters.brush_rle import encode_brush
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.adapters.roboflow import pixel_polygons
 from triton_sam.service.everything.schemas import EverythingRequest
 
-CONFIG = """<View><Image name="image" value="$image"/>
-<BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
-<KeyPointLabels name="kp" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
 FEW_POINTS = {"points_per_side": 4, "pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}
 
 
@@ -82,51 +75,13 @@ def posted(http, path, body, **options):
     return answer.json()
 
 
-def region(kind, x, y, **members):
-    """Return a region of Label Studio in an image of 800 x 600 pixels."""
-    drawn = {name: members.pop(name) for name in ("points", "rle", "format") if name in members}
-    sizes = {
-        name: 100 * members.pop(name) / side for name, side in (("width", 800), ("height", 600)) if name in members
-    }
-    value = {"x": 100 * x / 800, "y": 100 * y / 600, **sizes, **drawn, kind: ["cat"]}
-    return {"type": kind, "original_width": 800, "original_height": 600, "value": value, **members}
-
-
-def asked_of_label_studio(image64, *regions, config=CONFIG):
-    data = {"image": f"data:image/jpeg;base64,{image64}"}
-    params = {"context": {"result": list(regions)}, "login": None, "password": None}
-    return {"tasks": [{"id": 1, "data": data}], "project": "1.2", "label_config": config, "params": params}
-
-
-def test_osam(http, image64, clicked, boxed):
-    for prompt, expected in (
-        ({"points": [CLICK], "point_labels": [1]}, clicked),
-        ({"points": [BOX[:2], BOX[2:]], "point_labels": [2, 3]}, boxed),
-    ):
-        answer = posted(http, "/api/generate", {"model": "sam2:latest", "image": image64, "prompt": prompt})
-        assert answer["model"] == "sam2:latest"
-        [annotation] = answer["annotations"]
-        box = annotation["bounding_box"]
-        with Image.open(io.BytesIO(base64.b64decode(annotation["mask"]))) as part:
-            pixels = np.asarray(part) > 0
-        assert pixels.shape == (box["ymax"] - box["ymin"] + 1, box["xmax"] - box["xmin"] + 1)
-        mask = np.zeros_like(expected.mask)
-        mask[box["ymin"] : box["ymax"] + 1, box["xmin"] : box["xmax"] + 1] = pixels
-        assert np.array_equal(mask, expected.mask)
-
-
-def test_osam_takes_the_middle_of_an_image_without_a_prompt(http, image64, client):
-    [annotation] = posted(http, "/api/generate", {"model": "sam2", "image": image64})["annotations"]
-    x1, y1, x2, y2 = client.segment([[400, 300]], [1])[0].box
-    assert annotation["bounding_box"] == {"xmin": x1, "ymin": y1, "xmax": x2 - 1, "ymax": y2 - 1}
-
-
 def test_qupath(http, image64, client, clicked):
     body = {"type": "sam2_bp", "b64img": image64, "point_coords": [CLICK], "point_labels": [1], "bbox": None}
     [feature] = posted(http, "/sam/", body)
     parts = feature["geometry"]["coordinates"]
     rings = parts if feature["geometry"]["type"] == "Polygon" else [ring for part in parts for ring in part]
-    assert near(filled(rings, clicked.mask.shape), clicked.mask)
+    assert len(rings) < len(clicked.to_polygons())  # the demo model answers with specks
+    assert near(filled(rings, clicked.mask.shape), without_specks(clicked.mask))
     assert feature["properties"]["quality"] == pytest.approx(clicked.score, abs=1e-6)
     candidates = posted(http, "/sam/", {**body, "multimask_output": True})
     expected = [each for each in client.segment([CLICK], [1], multimask_output=True) if each.box]
@@ -200,6 +155,28 @@ def test_roboflow_keeps_an_image_by_its_id(http, image64):
     assert "image_id" in unknown.json()["message"]
 
 
+def test_roboflow_prefers_a_known_id_to_the_image_beside_it(running, picture, image64, clicked):
+    """Its contract wants an image in each request, so clients send a placeholder beside the id."""
+    http, file = running.http, io.BytesIO()
+    Image.new("RGB", (1, 1)).save(file, "PNG")
+    image, pixel = {"value": image64}, {"value": base64_of(file.getvalue())}
+    prompts = [{"points": [{"x": CLICK[0], "y": CLICK[1], "positive": True}]}]
+    named = {"image_id": "known", "prompts": prompts, "format": "rle", "multimask_output": False}
+
+    def found(**members):
+        [prediction] = posted(http, "/sam2/segment_image", {**named, **members})["predictions"]
+        return rle_to_mask(prediction["masks"])
+
+    assert np.array_equal(found(image=image), clicked.mask)  # the first one gives the id its image
+    for placeholder in (pixel, {"value": "none"}, {"type": "url", "value": "https://elsewhere.example"}):
+        assert np.array_equal(found(image=placeholder), clicked.mask)
+    posted(http, "/sam2/embed_image", {"image": pixel, "image_id": "known"})
+    assert np.array_equal(found(), clicked.mask)
+    assert http.delete(f"/v1/images/{running.upload(picture)['id']}").status_code == 204
+    assert http.post("/sam2/segment_image", json=named).status_code == 404
+    assert found(image=pixel).shape == (1, 1)  # what the id stood for is gone
+
+
 def test_x_anylabeling(http, image64, clicked, boxed):
     models = http.get("/x-anylabeling/v1/models").json()["data"]
     assert "button_add_point" in [each["name"] for each in models["sam2"]["widgets"]]
@@ -214,7 +191,7 @@ def test_x_anylabeling(http, image64, clicked, boxed):
         rings = [shape["points"] for shape in answer["data"]["shapes"]]
         assert answer["success"] is True
         assert all(ring[0] == ring[-1] for ring in rings)
-        assert near(filled_each(rings, expected.mask.shape), without_holes(expected.mask), 2)
+        assert near(filled_each(rings, expected.mask.shape), without_holes(without_specks(expected.mask, 0.2)), 2)
     assert posted(http, "/x-anylabeling/v1/predict", {"model": "sam2", "image": image64})["data"]["shapes"] == []
 
 
@@ -245,66 +222,6 @@ def test_cvat_finds_everything(http, image64, monkeypatch):
         assert each["label"] == label
         assert len(bits) == (x2 - x1 + 1) * (y2 - y1 + 1)
         assert set(bits) <= {0, 1}
-
-
-def test_label_studio(http, image64, clicked, boxed):
-    assert http.get("/label-studio/health").json()["status"] == "UP"
-    assert "sam2" in http.post("/label-studio/setup", json={"project": "1.2"}).json()["model_version"]
-    assert http.post("/label-studio/webhook", json={"action": "START_TRAINING"}).status_code == 201
-    x1, y1, x2, y2 = BOX
-    for part, expected in (
-        (region("keypointlabels", *CLICK, is_positive=1), clicked),
-        (region("rectanglelabels", x1, y1, width=x2 - x1, height=y2 - y1), boxed),
-    ):
-        answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, part))
-        [result] = answer["results"][0]["result"]
-        assert (result["from_name"], result["to_name"], result["type"]) == ("tag", "image", "brushlabels")
-        assert result["value"]["brushlabels"] == ["cat"]
-        assert np.array_equal(brushed(result), expected.mask)
-
-
-def test_label_studio_with_polygons_and_several_objects(http, image64, client):
-    config = CONFIG.replace("BrushLabels", "PolygonLabels")
-    other = [560, 120, 740, 300]
-    parts = [
-        region("rectanglelabels", box[0], box[1], width=box[2] - box[0], height=box[3] - box[1]) for box in (BOX, other)
-    ]
-    answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, *parts, config=config))
-    results = answer["results"][0]["result"]
-    for result, box in zip(results, (BOX, other), strict=True):
-        expected = client.segment(box=box)[0].to_polygons()[0]
-        points = np.array(result["value"]["points"]) * [8, 6]
-        assert np.allclose(points.ravel(), expected, atol=1e-6)
-    assert posted(http, "/label-studio/predict", asked_of_label_studio(image64))["results"] == []
-
-
-def test_label_studio_refines_what_the_user_draws(http, image64, client, boxed):
-    """A rough polygon and strokes of a brush become the masks that the client makes of the same prompts."""
-    polygon = region("polygonlabels", 0, 0, points=[[x / 8, y / 6] for x, y in RING])
-    brush = region("brushlabels", 0, 0, format="rle", rle=encode_brush(stroke()))
-    results = []
-    for parts in ([polygon], [brush], [brush, region("keypointlabels", 240, 180, is_positive=0), polygon]):
-        answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, *parts))
-        results.append([brushed(each) for each in answer["results"][0]["result"]])
-    strokes, outline = drawn_prompts(client)
-    as_stroked, as_outlined = (client.segment(**prompt)[0] for prompt in (strokes, outline))
-    away = {"point_coords": [*strokes["point_coords"], [240, 180]], "point_labels": [1, 0]}
-    as_corrected = client.segment(**{**strokes, **away})[0]
-    assert np.array_equal(results[0], [as_outlined.mask])
-    assert np.array_equal(results[1], [as_stroked.mask])
-    assert np.array_equal(results[2], [as_corrected.mask, as_outlined.mask])
-    plain = client.segment(strokes["point_coords"])[0]
-    assert not np.array_equal(as_stroked.mask, plain.mask)  # the strokes matter
-    assert intersection_over_union(as_outlined.mask, boxed.mask) > 0.9
-
-
-def test_label_studio_images_come_from_label_studio_alone(http, image64):
-    body = asked_of_label_studio(image64, region("keypointlabels", *CLICK))
-    for address in ("/data/upload/1/a.jpg", "http://169.254.169.254/latest", "file:///etc/passwd"):
-        body["tasks"][0]["data"]["image"] = address
-        answer = http.post("/label-studio/predict", json=body)
-        assert answer.status_code == 422
-        assert "--label-studio-url" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
         (["--max-json", "inf"], "--max-json must be a number above 0, not inf"),
         (["--max-json", "nan"], "--max-json must be a number above 0, not nan"),
         (["--work-megapixels", "inf"], "--work-megapixels must be a number above 0, not inf"),
+        (["--root-path", "sam"], "--root-path 'sam': write a path such as /sam"),
         (["--token", ""], "an empty token protects nothing"),
         (["--port", "-1"], "--port must be 0 to 65535, not -1"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
@@ -95,7 +96,7 @@ def test_options_become_settings(monkeypatch, tmp_path):
     options += " --cors https://a https://b --max-body 2 --max-megapixels 3.5 --max-requests 4 --max-encodes 5"
     options += " --max-json 1.5 --body-seconds 8 --body-memory 9 --answer-memory 10 --work-megapixels 11 --max-pages 12"
     options += " --page-messages 13 --allowed-host a.example b.example --requests-per-minute 14 --pages 15"
-    options += " --log-format text"
+    options += " --log-format text --root-path /sam/"
     tokens = tmp_path / "tokens.json"
     tokens.write_text('{"lab": {"token": "t", "pages": 1}}')
     more = ["--timeout", "6.5", "--memory", "7", "--quiet", "--tokens", str(tokens)]
@@ -124,6 +125,7 @@ def test_options_become_settings(monkeypatch, tmp_path):
         quota=Quota(requests_per_minute=14, pages=15),
         tokens=(Token("lab", "t", Quota(requests_per_minute=14, pages=1)),),
         log_format="text",
+        root_path="/sam",
     )
     assert seen == [((expected, "0.0.0.0", 81), {"repository": None, "quiet": True})]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from triton_sam.client.session_image import SessionImage
+from triton_sam.errors import InferenceError
 from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
 
@@ -20,9 +21,11 @@ from support.busy_machine import standstill
 from support.conditions import wait_until
 from support.faulty_proxy import FaultyProxy
 from support.running_service import running_service
+from support.tools import base64_of
 
 from triton_sam.service.app import create_app
-from triton_sam.service.engine import Engine
+from triton_sam.service.cancellation import CancellableRequests
+from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.settings import Settings
 from triton_sam.service.store import PER_IMAGE, ImageStore, LegacyEmbeddingIndex, StoredImage
@@ -88,6 +91,72 @@ def test_health_tells_within_a_second_that_triton_is_gone(service_triton):
             assert time.monotonic() - began < 1.5 + lost[0]
         proxy.mode = "pass"
         wait_until(lambda: one.http.get("/health").status_code == 200)
+
+
+def test_a_family_without_its_default_model_is_answered_by_a_variant_that_the_answer_names(images):
+    names = {"sam2.1_tiny": "sam2", "sam1": "sam1"}
+    pairs = {name: Pair(name, get_family(family), "1", keeps_images=False) for name, family in names.items()}
+    app = create_app(Settings(url="grpc://localhost:9", model="sam2", adapters=("osam",)))
+    app.state.engine._pairs = lambda: pairs
+
+    async def embed(image, pair):
+        raise InferenceError(f"by {pair.name}")
+
+    app.state.engine.embed = embed
+    picture = (images / "shapes.jpg").read_bytes()
+    with TestClient(app, base_url="http://localhost") as http:
+        for asked, name in (("sam2", "sam2.1_tiny"), (None, "sam2.1_tiny"), ("sam1", None), ("sam2.1_tiny", None)):
+            query = {} if asked is None else {"model": asked}
+            answer = http.post("/v1/images", files={"image": picture}, params=query)
+            assert answer.headers.get("x-model") == name, asked
+            assert answer.json()["detail"].endswith(name or asked)
+        missing = http.post("/v1/images", files={"image": picture}, params={"model": "sam3"})
+        assert (missing.status_code, missing.json()["code"]) == (404, "unknown_model")
+        body = {"model": "sam:600m", "image": base64_of(picture)}
+        assert http.post("/api/generate", json=body).headers["x-model"] == "sam1"
+
+
+class LoneRequest:
+    """The request of a client that stays, or that goes away at once."""
+
+    def __init__(self, stays):
+        self.stays = stays
+
+    async def receive(self):
+        if self.stays:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+
+async def ask_and_die(requests, number):
+    """Run some work, which ends with a result, or fails, or is cancelled by anybody."""
+
+    async def work():
+        for _ in range(number % 7):
+            await asyncio.sleep(0)
+        if number % 3 == 0:
+            raise ValueError
+        if number % 5 == 0:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(requests.run(LoneRequest(number % 4 != 0), work(), f"id {number % 50}", timeout=0.1))
+    for _ in range(1 + number % 11):
+        await asyncio.sleep(0)
+    if number % 13 == 0:
+        task.cancel()
+    if number % 17 == 0:
+        requests.cancel(f"id {number % 50}")
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_session_id_is_forgotten_with_its_requests():
+    async def all_of_them():
+        requests = CancellableRequests(60, Metrics())
+        await asyncio.gather(*(ask_and_die(requests, number) for number in range(500)))
+        assert [requests.cancel(f"id {number}") for number in range(50)] == [0] * 50
+        assert not requests._tasks
+
+    asyncio.run(all_of_them())
 
 
 def hang_up(server):

@@ -1,6 +1,7 @@
 """``/v1/images/{id}/everything``: one document, events, formats, limits, cancel, hang-up, problems."""
 
 import base64
+import dataclasses
 import io
 import json
 import threading
@@ -18,8 +19,10 @@ from support.video_calls import events_of
 
 from triton_sam import Cleanup
 from triton_sam.errors import ServerBusyError
+from triton_sam.everything.parameters import Parameters, parameters_of
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.api.everything import NO_OBJECTS
+from triton_sam.service.everything.schemas import EverythingRequest
 
 EVENTS = {"Accept": "text/event-stream"}
 
@@ -72,12 +75,21 @@ def test_all_objects_in_one_document(http, path, finder):
 
 
 def test_parameters_reach_the_search(http, path, finder):
-    options = {"points_per_side": 8, "crop_n_layers": 1, "pred_iou_thresh": 0.5}
+    options = {"points_per_side": 8, "crop_n_layers": 1, "pred_iou_thresh": 0.5, "mask_threshold": -2.5}
     cleanup = {"max_hole_area": 8, "keep_clicked": True}
     assert http.post(path, json={**options, "cleanup": cleanup, "model": "sam2"}).status_code == 200
     assert finder.asked[-1] == (options, Cleanup(**cleanup))
     http.post(path, json={})
     assert finder.asked[-1] == ({}, None)  # so that the defaults of the model count
+
+
+def test_every_parameter_of_the_generators_is_there():
+    elsewhere = {"point_grids", "left_open"}  # in Python only
+    asked = set(EverythingRequest.model_fields)
+    assert {each.name for each in dataclasses.fields(Parameters)} - elsewhere - {"adaptive"} <= asked
+    values = {"mask_threshold": 3.0, "use_m2m": True, "stability_score_offset": 2.0, "min_mask_region_area": 4}
+    parameters = parameters_of("sam2", EverythingRequest(**values).options())
+    assert {name: getattr(parameters, name) for name in values} == values
 
 
 def test_objects_come_as_they_are_found(http, path, finder):

@@ -41,6 +41,15 @@ def unpacked(answer):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+@pytest.mark.parametrize("name", ["images.jsonl", None])
+def test_the_part_needs_no_name_of_a_file(service, name):
+    """`curl -F images=<lines` sends a field, and `curl -F images=@lines` a file."""
+    content = "\n".join(json.dumps(line(f"{number}.jpg")) for number in range(5000))
+    assert len(content) > 1 << 20  # more than a form's field may have by default
+    answer = service.http.post("/v1/exports?format=coco", files={"images": (name, content)})
+    assert len(json.loads(unpacked(answer)["coco.json"])["images"]) == 5000
+
+
 def test_coco_holds_all_images_labels_and_names(export):
     files = unpacked(export("coco", line(), line("two.png", [("cat", SMALL)])))
     coco = json.loads(files["coco.json"])

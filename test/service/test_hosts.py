@@ -1,5 +1,6 @@
 """The names of the service, and pages of other origins: who may call it, and from where."""
 
+import functools
 import socket
 
 import pytest
@@ -7,10 +8,12 @@ from support.problems import problem
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
-from starlette.datastructures import Headers
+from starlette.testclient import WebSocketDenialResponse
 
+from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.app import create_app
-from triton_sam.service.hosts import TrustedHosts, allowed_origin
+from triton_sam.service.hosts import TrustedHosts, check_origin
+from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
 
 NOBODY = "http://127.0.0.1:9"
@@ -63,18 +66,61 @@ def test_a_service_with_a_token_answers_to_every_name():
 
 
 @pytest.mark.parametrize(
-    ("origin", "host", "may"),
+    ("headers", "may"),
     [
-        ("https://sam.example.org:8443", "sam.example.org:8443", True),
-        ("https://sam.example.org:8443", "sam.example.org", True),  # nginx with $host
-        ("https://a.example.net", "service:8080", True),
-        ("https://evil.example", "sam.example.org", False),
-        ("http://localhost:3000", "localhost:8080", False),
+        ({"host": "sam.example.org:8443"}, True),  # no browser
+        ({"origin": "https://sam.example.org:8443", "host": "sam.example.org:8443"}, True),
+        ({"origin": "https://sam.example.org:8443", "host": "sam.example.org"}, True),  # nginx with $host
+        ({"origin": "https://a.example.net", "host": "service:8080"}, True),
+        ({"origin": "https://mine.example", "host": "service:8080"}, True),
+        ({"origin": "https://public.example", "host": "service:8080", "sec-fetch-site": "same-origin"}, True),
+        ({"host": "localhost:8080", "sec-fetch-site": "none"}, True),
+        ({"origin": "https://evil.example", "host": "sam.example.org"}, False),
+        ({"origin": "http://localhost:3000", "host": "localhost:8080", "sec-fetch-site": "same-site"}, False),
+        ({"host": "localhost:8080", "sec-fetch-site": "cross-site"}, False),
+        ({"origin": "null", "host": "localhost:8080"}, False),  # a file, or a page in a sandbox
+        ({"origin": "", "host": ""}, False),
     ],
 )
-def test_pages_of_names_that_are_allowed_may_connect(origin, host, may):
-    headers = Headers({"origin": origin, "host": host})
-    assert allowed_origin(headers, (), ("sam.example.org", "*.example.net", "localhost", "*")) is may
+def test_who_may_change_something_or_open_a_socket(headers, may):
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    allowed = ("sam.example.org", "*.example.net", "localhost", "*")
+    for kind in ({"type": "websocket"}, *({"type": "http", "method": each} for each in ("POST", "PUT", "DELETE", "X"))):
+        check = functools.partial(check_origin, {**kind, "headers": raw}, ("https://mine.example",), allowed)
+        if may:
+            check()
+            continue
+        with pytest.raises(Problem) as caught:
+            check()
+        assert (caught.value.status, caught.value.code) == (403, "origin")
+    check_origin({"type": "http", "method": "GET", "headers": raw}, (), ())
+
+
+FOREIGN = {"origin": "http://evil.example"}
+ROUTES = (
+    "/v1/images", "/v1/images/url", "/v1/images/0/segment", "/v1/videos", "/v1/exports", "/prediction",
+    "/embedded_model", "/cancel_pending", "/api/generate", "/sam/", "/sam/upload/", "/label-studio/predict",
+    "/x-anylabeling/v1/video/init", "/sam2/segment_image", "/api/function_invocations", "/nowhere",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_a_foreign_page_can_post_to_no_route(token):
+    """Forms and text/plain need no preflight: a browser sends them from any page to this machine."""
+    settings = Settings(url=NOBODY, adapters=tuple(ADAPTERS), token=token)
+    with TestClient(create_app(settings), base_url="http://localhost") as http:
+        for path in ROUTES:
+            answer = http.post(path, files={"image": b"x"}, headers=FOREIGN)
+            assert (answer.status_code, "origin" in answer.text) == (403, True), path
+            assert http.post(path, files={"image": b"x"}).status_code != 403, path
+        assert http.delete("/v1/images/0", headers=FOREIGN).status_code == 403
+        assert http.get("/health", headers=FOREIGN).status_code == 503  # there is no Triton
+        with (
+            pytest.raises(WebSocketDenialResponse) as refused,
+            http.websocket_connect("ws://localhost/live", headers=FOREIGN),
+        ):
+            pass
+        assert refused.value.status_code == 403
 
 
 def test_pages_of_other_origins_may_trace_and_learn_when_to_try_again():

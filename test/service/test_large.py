@@ -211,7 +211,7 @@ def test_a_file_that_is_replaced_is_opened_again(tmp_path: Path) -> None:
 def test_without_the_option_there_is_nothing(service) -> None:
     assert service.http.get("/large").status_code == 404
     assert service.http.get("/v1/large").status_code == 404
-    assert 'href="/large" hidden' in service.http.get("/").text
+    assert 'href="large" hidden' in service.http.get("/").text
 
 
 def test_the_folder_must_be_one(tmp_path: Path) -> None:

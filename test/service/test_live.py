@@ -88,6 +88,18 @@ def test_of_each_lane_the_newest_alone_waits_for_the_picture(waiting, socket):
     wait_until(lambda: encoding.waiters == 1, 10)
 
 
+@pytest.mark.parametrize("lane", ["hover", "click"])
+def test_any_failure_is_an_answer(client, socket, monkeypatch, lane):
+    async def embed(*_):
+        raise ValueError("a bug of a library")
+
+    monkeypatch.setattr(client.app.state.engine, "embed", embed)
+    socket.send_json({**CLICK, "lane": lane, "seq": 5})
+    answer = socket.receive_json()
+    assert (answer["type"], answer["status"], answer["lane"], answer["seq"]) == ("error", 500, lane, 5)
+    assert "bug" not in answer["detail"]
+
+
 def test_nothing_is_left_of_a_page_that_went_away(client, waiting):
     with client.websocket_connect(LIVE) as socket:
         socket.send_json(HELLO)

@@ -1,5 +1,10 @@
 """Requests made up from the OpenAPI document: whatever comes, the service answers, and never with 500 or above."""
 
+import importlib
+import json
+import subprocess
+import sys
+
 import pytest
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -135,3 +140,62 @@ def test_the_forms_of_2024_have_descriptions_and_examples(service):
         for name, field in schema["properties"].items():
             assert field["description"], (path, name)
             assert name in ("image", "model", "cancel_pending") or field["examples"], (path, name)
+
+
+IMAGES = [f"image/{kind}" for kind in ("jpeg", "png", "webp", "tiff", "bmp", "gif", "heic", "heif")]
+FILES = [*IMAGES, "application/zip", "application/gzip", "application/x-npz", "video/mp4"]
+BINARY = dict.fromkeys(FILES, "application/octet-stream")
+"""Types that openapi-python-client knows only if its configuration says so."""
+
+
+@pytest.fixture(scope="module")
+def generated(with_large, tmp_path_factory):
+    """A package that openapi-python-client has made of the document; it may warn of nothing."""
+    pytest.importorskip("openapi_python_client")
+    folder = tmp_path_factory.mktemp("generated")
+    (folder / "openapi.json").write_text(with_large.http.get("/openapi.json").text)
+    options = {"content_type_overrides": BINARY, "post_hooks": [], "package_name_override": "generated_sam"}
+    (folder / "config.json").write_text(json.dumps(options))
+    command = [sys.executable, "-m", "openapi_python_client", "generate", "--meta", "none"]
+    files = ["--path", "openapi.json", "--config", "config.json", "--output-path", "generated_sam"]
+    done = subprocess.run([*command, *files], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in (done.stdout + done.stderr).lower(), done.stdout + done.stderr
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module
+    sys.path.remove(str(folder))
+
+
+def test_titles_of_schemas_are_unique(with_large):
+    schemas = with_large.http.get("/openapi.json").json()["components"]["schemas"]
+    titles = [schema.get("title", name) for name, schema in schemas.items()]
+    assert sorted(set(titles)) == sorted(titles)
+    assert all(name.replace("-", "_") == name for name in schemas)  # no "Rle-Input" beside "Rle-Output"
+
+
+def test_a_generated_client_gets_every_answer(with_large, generated, images):
+    """Generated classes hold the masks, the objects and the instances, not only the status."""
+    models = generated("generated_sam.models")
+    known = with_large.upload((images / "shapes.jpg").read_bytes())["id"]
+    with generated("generated_sam").Client(base_url=with_large.url, timeout=60) as client:
+
+        def call(module, *values, **options):
+            answer = generated(f"generated_sam.api.{module}").sync(*values, client=client, **options)
+            assert type(answer).__name__ != "ProblemDetails", answer
+            return answer
+
+        assert call("v1.look_v1_images_image_id_get", known).width == 800
+        body = models.SegmentRequest.from_dict({"points": [[200, 180]]})
+        segmented = call("v1.segment_v1_images_image_id_segment_post", known, body=body)
+        assert segmented.masks[0].rle.size == [600, 800]
+        everything = {"points_per_side": 2, "pred_iou_thresh": 0, "stability_score_thresh": 0}
+        body = models.EverythingRequest.from_dict(everything)
+        found = call("v1.everything_v1_images_image_id_everything_post", known, body=body)
+        assert found.objects[0].rle.size == [600, 800]
+        (large,) = call("v1_large_images.list_images_v1_large_get").images
+        body = models.LargeSegmentRequest.from_dict({"points": [[20, 20]]})
+        assert call("v1_large_images.segment_object_v1_large_large_id_segment_post", large.id, body=body).masks
+        preview = call("v1.preview_v1_images_image_id_preview_get", known)
+        assert preview.payload.read(2) == b"\xff\xd8"
+    assert "rle" in models.FoundInstance.__annotations__
+    assert "objects" in models.FrameMasks.__annotations__

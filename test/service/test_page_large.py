@@ -211,7 +211,7 @@ def test_another_image_and_the_link_of_the_main_page(opened, service) -> None:
     page.ready()
     assert page.page.evaluate(LAYOUT_FAULTS) == []
     page.page.set_viewport_size(WIDE)
-    page.page.click('.status a[href="/large"]')
+    page.page.click('.status a[href="large"]')
     page.wait("location.pathname === '/large' && window.tritonSam?.image")
     assert page.faults == []
 

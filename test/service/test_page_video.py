@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import zipfile
 from pathlib import Path
 
@@ -16,7 +15,7 @@ pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
 from support.running_browser import ASIDE, NAMELESS, NARROW, SMALL_TARGETS, WIDE, Page, open_page, open_phone
-from support.video_page import covered, go_to, open_clip, reload, segmented, shown, track
+from support.video_page import covered, go_to, open_clip, segmented, shown, track
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 FRAMES = 40
@@ -240,49 +239,30 @@ def test_a_service_that_has_forgotten_the_video_gets_it_again(page, running, cli
     page.faults.clear()  # the browser reports the 404
 
 
-MASKS = f"""JSON.stringify(tritonSam.scene.objects.map((o) =>
-    Array.from({{ length: {FRAMES} }}, (_, frame) => tritonSam.video.masks.maskOf(o, frame))))"""
-
-
-def test_a_reload_loses_nothing(page, client):
+def test_a_service_that_has_forgotten_tracked_masks_is_told_to_track_again(page, running, client):
     page.click(*clip.START)
     segmented(page)
     track(page)
-    go_to(page, 7)
+    sessions = len(client.videos)
+    running[0].http.delete(f"/v1/videos/{page.page.evaluate('tritonSam.video.info.id')}")
     page.click(70, 125)
-    segmented(page)
-    page.page.keyboard.press("n")
-    page.click(200, 170)
-    segmented(page)
-    page.page.locator(".object input:not(.label)").nth(1).fill("cup")
-    page.page.keyboard.press("Enter")
-    masks, prompts, sessions = page.page.evaluate(MASKS), client.videos[-1].prompts, len(client.videos)
-    reload(page)
-    page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
-    assert page.page.evaluate(MASKS) == masks
-    assert shown(page) == 7
-    assert page.page.locator(".object input:not(.label)").nth(1).input_value() == "cup"
-    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts == prompts)
-    assert page.page.evaluate(MASKS) == masks
-    _, content = page.download('[data-save="rle"]')
-    assert content.count(b"\n") == FRAMES + 1  # the first object everywhere, and the second one where it was clicked
-    track(page, "both")
-    assert covered(page, 1) == [[0, FRAMES - 1]]
-    page.page.keyboard.press("Control+z")
-    page.page.keyboard.press("Control+z")
-    page.page.keyboard.press("Control+z")
-    wait_until(lambda: list(client.videos[-1].prompts) == [1])
+    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts)
+    page.wait("document.getElementById('banner').textContent.includes('track again')")
+    assert covered(page) == [[0, 0], [FRAMES - 1, FRAMES - 1]]  # as in downloads: the frames with a prompt
+    page.faults.clear()  # the browser reports the 404
 
 
-@pytest.mark.usefixtures("no_encoder")
-def test_the_next_file_takes_the_place_of_the_kept_video(page, images):
+def test_a_reload_asks_first(page, path):
+    page.page.reload()  # nothing would be lost
+    page.ready()
+    asked = []
+    page.page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    open_clip(page, path)
     page.click(*clip.START)
     segmented(page)
-    page.open(images / "shapes.jpg")
-    page.wait("tritonSam.video.isSafe")
     page.page.reload()
     page.ready()
-    page.opened("shapes.jpg")
+    assert asked == ["beforeunload"]
     assert page.page.is_hidden("#timeline")
 
 
@@ -293,19 +273,6 @@ def test_frames_that_still_load_are_given_up_with_their_video(page, images, path
         wait_until(lambda: page.page.wait_for_timeout(20) or held)
         page.open(images / "shapes.jpg")
     page.page.wait_for_timeout(300)
-
-
-def test_a_service_that_cannot_take_the_kept_video_gets_it_later(page, client):
-    page.click(*clip.START)
-    segmented(page)
-    page.wait("tritonSam.video.isSafe")
-    page.page.route(re.compile(r"/v1/videos(\?|$)"), lambda route: route.abort(), times=1)
-    page.page.reload()
-    page.ready()
-    page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
-    assert page.facts() == ["prompted in 0 · score 0.90"]
-    assert len(page.faults) == 1  # the browser reports the upload that failed
-    page.faults.clear()
 
 
 @pytest.mark.usefixtures("no_encoder")

@@ -1,6 +1,7 @@
 """QuPath's stacks and time series, with a video client that moves discs, and a client that finds drawn shapes."""
 
 import base64
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -226,11 +227,29 @@ def test_x_anylabeling_follows_words(finding, scene):
     x1, y1, x2, y2 = mask_to_box(shapes()[0])
     across, down = np.transpose(found[0]["points"])
     assert np.allclose([across.min(), down.min(), across.max(), down.max()], [x1, y1, x2, y2], atol=2)
-    task = post("propagate", {"session_id": session})["task_id"]
-    state = f"{root}/status/{task}"
-    wait_until(lambda: finding[0].http.get(state).json()["data"]["status"] == "completed")
-    results = finding[0].http.get(state).json()["data"]["results"]
+    followed = finding[0].http.post(f"{root}/propagate/stream", json={"model": "sam2-video", "session_id": session})
+    results = json.loads(followed.text.strip().rpartition("data: ")[2])["results"]
     assert [(each["label"], each["group_id"]) for each in results["1"]["masks"]] == [("cell", 1), ("cell", 2)]
     again = post("prompt", {**prompt, "text_prompt": "dog"})["masks"]
     assert {each["label"] for each in again} == {"dog"}
     post(f"cleanup/{session}", {})
+
+
+def test_frames_that_find_no_room_take_no_place():
+    frame = ("file", ("0.png", clip.png(0), "image/png"))
+    options = {"adapters": ("qupath",), "max_videos": 2, "max_video": 100, "video_bytes": 100}
+    with service_with_videos(**options) as (service, _):
+        for number in range(4):
+            answer = service.http.post("/sam/upload/", data={"dirname": f"d{number}"}, files=[frame])
+            assert (answer.status_code, "bytes of videos" in answer.text) == (503, True), answer.text
+        body = {"type": "sam2_t", "b64imgs": [base64_of(clip.png(0))], "objs": {"0": [POINT]}}
+        answer = service.http.post("/sam/video/", json=body)
+        assert (answer.status_code, "bytes of videos" in answer.text) == (503, True), answer.text
+        assert service.metric("triton_sam_service_budget_used") == 1  # the request for the metrics
+
+
+def test_a_frame_that_is_sent_again_counts_once():
+    with service_with_videos(adapters=("qupath",), max_video=3000, video_bytes=3000) as (service, _):
+        for number in range(10):
+            frame = ("file", ("0.png", clip.png(number), "image/png"))
+            assert service.http.post("/sam/upload/", data={"dirname": "d"}, files=[frame]).status_code == 200

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socket
 import threading
-from types import SimpleNamespace
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
 
 pytest.importorskip("fastapi")
+from support.conditions import wait_until
 from support.running_service import running_service
 from support.small_site import SmallSite
 from support.tools import CLICK
 
-from triton_sam.service.adapters.task_images import TaskImages
-from triton_sam.service.problems import Problem
-from triton_sam.service.public import PrivateAddressError, PublicPool, is_public
+from triton_sam.service.adapters import task_images
+from triton_sam.service.public import FetchPool, PrivateAddressError, is_public
+from triton_sam.transport.timed_sockets import CURRENT, Call
 
 CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"/></View>"""
 PERSONAL = "header.payload.signature"
@@ -33,11 +36,19 @@ class Studio(SmallSite, http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.seen.append((self.path, self.headers.get("authorization")))
-        if self.path == "/data/upload/1/a.jpg":
+        if self.path.startswith("/data/upload/1/a.jpg"):
             is_known = self.headers.get("authorization") in ("Bearer access", "Token legacy")
             self.answer(200 if is_known else 401, self.content)
-        elif self.path == "/data/elsewhere":
+        elif self.path.startswith("/data/elsewhere"):
             self.answer(302, b"", self.storage)
+        elif self.path == "/data/slow":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for _ in range(200):
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
         elif self.path == "/data/circle":
             self.answer(302, b"", "/data/circle")
         elif self.path == "/signed":
@@ -98,7 +109,7 @@ def test_the_token_stays_with_label_studio(service):
 
 def test_failures_are_told(service, studio):
     for address, status, text in (
-        ("/data/circle", 502, "without an end"),
+        ("/data/circle", 502, "redirects"),
         ("/data/missing", 502, "404"),
         ("s3://bucket/a.jpg", 502, "404"),
         ("http://169.254.169.254/latest/meta-data", 422, "Label Studio alone"),
@@ -127,13 +138,28 @@ def test_a_label_studio_that_is_gone_or_refuses(service_triton, studio):
             assert token not in answer.text
 
 
-def test_a_storage_that_is_gone_is_not_taken_for_label_studio():
-    bridge = SimpleNamespace(engine=SimpleNamespace(settings=SimpleNamespace(max_body=9)))
-    images = TaskImages(bridge, "http://127.0.0.1:9", None, private_storage=True)
-    with pytest.raises(Problem, match=r"Label Studio does not answer at http://127.0.0.1:9: check that it runs"):
-        images._get("http://127.0.0.1:9/a.jpg")
-    with pytest.raises(Problem, match=r"the storage that Label Studio leads to, http://127.0.0.1:7, does not answer"):
-        images._get("http://127.0.0.1:7/a.jpg")
+def test_a_storage_that_is_gone_is_not_taken_for_label_studio(service, monkeypatch):
+    monkeypatch.setattr(Studio, "storage", "http://127.0.0.1:7/a.jpg")
+    answer = ask(service, "/data/elsewhere?gone")
+    assert answer.status_code == 502
+    assert "the storage that Label Studio leads to, http://127.0.0.1:7, does not answer" in answer.text
+
+
+def test_a_slow_image_ends_in_time_and_holds_up_no_other(service, studio, monkeypatch):
+    """Each byte of it comes in time, but all of them never do. A socket's timeout would start anew with each."""
+    monkeypatch.setattr(task_images, "SECONDS", 1.0)
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(ask, service, "/data/slow")
+        wait_until(lambda: ("/data/slow") in [path for path, _ in Studio.seen])
+        assert ask(service, f"{studio}/data/upload/1/a.jpg?other").status_code == 200
+        assert (slow.result().status_code, "within 1 s" in slow.result().text) == (504, True)
+
+
+def test_a_large_image_names_the_option(service_triton, studio):
+    options = {"adapters": ("label-studio",), "label_studio_url": studio, "label_studio_token": "legacy"}
+    with running_service(service_triton.grpc_url, max_body=1 << 14, max_json=1 << 14, **options) as service:
+        answer = ask(service, "/data/upload/1/a.jpg")
+        assert (answer.status_code, "--max-body" in answer.text) == (413, True)
 
 
 @pytest.mark.parametrize(
@@ -165,5 +191,6 @@ def test_a_name_that_changes_its_address_is_refused(monkeypatch, studio):
     port = int(studio.rsplit(":", 1)[1])
     answers = iter([[(2, 1, 6, "", ("93.184.216.34", port))], [(2, 1, 6, "", ("127.0.0.1", port))]])
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: next(answers))
+    monkeypatch.setattr(CURRENT, "call", Call(time.monotonic() + 5), raising=False)
     with pytest.raises(PrivateAddressError, match=r"127\.0\.0\.1"):
-        PublicPool(retries=False, timeout=5).request("GET", f"http://rebinding.example:{port}/signed")
+        FetchPool().request("GET", f"http://rebinding.example:{port}/signed")

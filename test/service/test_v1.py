@@ -214,6 +214,13 @@ def test_wrong_requests(service, image, segment):
     assert problem(service.http.post(f"/v1/images/{'0' * 32}/segment", json=POINT), 404)["code"] == "unknown_image"
     assert "there is no image" in problem(service.http.post("/v1/images"), 422)["detail"]
     assert "`image`" in problem(service.http.post("/v1/images", files={"file": b"x"}), 422)["detail"]
+    for size in (1, 2 << 20):  # more than a form's field may have by default
+        answer = service.http.post("/v1/images", files={"image": (None, b"x" * size)})
+        assert "with a file name" in problem(answer, 422)["detail"]
+    answer = service.http.post("/prediction", files={"image": (None, b"x")}, data={"x": 1, "y": 1})
+    assert problem(answer, 422)["detail"] == "body.image: send it as a file, with a file name"
+    for text in (b"A" * 99, b"data:image/png;base64,AAAA"):
+        assert "base64" in problem(service.http.post("/v1/images", files={"image": text}), 415)["detail"]
     assert "multipart/form-data" in problem(service.http.post("/v1/images", json={}), 415)["detail"]
     problem(service.http.post("/v1/images", headers={"content-type": "multipart/form-data"}, content=b"x"), 400)
 

@@ -48,32 +48,6 @@ def test_tracking_sends_each_frame_progress_and_the_end(http, running, video):
     assert "polygons" in back[0][1]["objects"][0]
 
 
-def test_masks_that_the_service_has_forgotten_come_back(http, mp4, video):
-    http.post(f"{video}/prompts", json=POINT)
-    frames = [data for name, data in track(http, video) if name == "frame"]
-    lines = http.get(f"{video}/masks", params={"format": "rle"}).content
-    fields = ("object_id", "rle", "score", "object_score")
-    body = {
-        "frames": [
-            {"frame": data["frame"], "objects": [{name: mask[name] for name in fields} for mask in data["objects"]]}
-            for data in frames
-        ]
-    }
-    other = f"/v1/videos/{upload(http, mp4)['id']}"
-    assert problem(http.put(f"{other}/masks", json=body), 404)["code"] == "unknown_object"  # it has no prompt
-    http.post(f"{other}/prompts", json=POINT)
-    assert http.put(f"{other}/masks", json=body).status_code == 204
-    assert http.get(f"{other}/masks", params={"format": "rle"}).content == lines
-    assert http.get(other).json()["tracked"] == [[0, 23]]
-    mask = body["frames"][0]["objects"][0]
-    for rle in ({"size": [3, 4], "counts": "<"}, {"size": mask["rle"]["size"], "counts": "000"}):
-        faulty = {"frames": [{"frame": 0, "objects": [{**mask, "rle": rle}]}]}
-        problem(http.put(f"{other}/masks", json=faulty), 422)
-    problem(http.put(f"{other}/masks", json={"frames": [{"frame": 24, "objects": []}]}), 422)
-    assert http.get(f"{other}/masks", params={"format": "rle"}).content == lines
-    http.delete(other)
-
-
 def test_every_third_frame(http, client, mp4):
     info = http.post("/v1/videos", files={"video": mp4}, params={"every": 3}).json()
     path = f"/v1/videos/{info['id']}"
@@ -237,9 +211,24 @@ def test_ids_that_a_label_map_cannot_hold(mp4):
 
 def test_files_of_downloads_do_not_stay(http, running, video):
     http.post(f"{video}/prompts", json=POINT)
-    http.get(f"{video}/masks", params={"format": "rle"})
-    folder = running[0].app.state.videos.get(video.rsplit("/", 1)[1]).folder
-    wait_until(lambda: [path.name for path in folder.iterdir()] == ["video"])
+    folder = running[0].app.state.videos.get(video.rsplit("/", 1)[1]).room.folder
+    for span, status in ((None, 200), ("bytes=0-3", 206), ("bytes=9999999-", 416), ("nonsense", 400)):
+        headers = {} if span is None else {"Range": span}
+        assert http.get(f"{video}/masks", params={"format": "rle"}, headers=headers).status_code == status
+        wait_until(lambda: [path.name for path in folder.iterdir()] == ["video"])
+    assert used(running[0], "video_bytes") == (folder / "video").stat().st_size
+
+
+def test_downloads_count_as_bytes_of_videos(mp4):
+    with service_with_videos(max_video=len(mp4) + 1000, video_bytes=len(mp4) + 1000) as (service, _):
+        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
+        service.http.post(f"{path}/prompts", json=POINT)
+        assert service.http.get(f"{path}/masks", params={"format": "rle"}).status_code == 200
+        track(service.http, path)
+        answer = service.http.get(f"{path}/masks", params={"format": "overlay"})
+        assert "bytes of videos" in problem(answer, 503)["detail"]
+        folder = service.app.state.videos.get(path.rsplit("/", 1)[1]).room.folder
+        assert [each.name for each in folder.iterdir()] == ["video"]
 
 
 def test_the_lines_of_the_documentation_work(running, client, mp4, tmp_path):

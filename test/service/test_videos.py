@@ -43,7 +43,7 @@ def test_a_video_is_described_shown_and_forgotten(http, running, mp4):
     small = Image.open(io.BytesIO(http.get(f"{path}/frames/3", params={"width": 96}).content))
     assert small.size == (96, 72)
     problem(http.get(f"{path}/frames/24"), 404)
-    folder = running[0].app.state.videos.get(info["id"]).folder
+    folder = running[0].app.state.videos.get(info["id"]).room.folder
     assert folder.exists()
     assert http.delete(path).status_code == 204
     assert not folder.exists()

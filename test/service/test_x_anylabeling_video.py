@@ -125,34 +125,9 @@ def test_frames_have_the_numbers_of_the_tool(running, post):
     assert sorted(last["results"]) == ["11", "12"]
     post("prompt", click(name, frame=11))
     body = {"session_id": name, "start_frame": 12, "end_frame": 11}
-    assert "before" in post("propagate", body, 422)["message"]
+    assert "before" in post("propagate/stream", body, 422)["message"]
     assert running[0].http.post(f"{ROOT}/cleanup/{name}?model={MODEL}").json()["success"]
     assert post("prompt", click(name), 404)["code"] == "SESSION_NOT_FOUND"
-
-
-def test_a_task_tells_its_progress_and_its_results(running, post, session):
-    post("prompt", click(session, obj_id=None))
-    task = post("propagate", {"session_id": session})
-    assert task["status"] == "processing"
-
-    def told():
-        return running[0].http.get(f"{ROOT}/status/{task['task_id']}").json()["data"]
-
-    wait_until(lambda: told()["status"] == "completed")
-    state = told()
-    assert (state["progress"], state["total_frames"]) == (1, COUNT)
-    check_disc(state["results"]["5"]["masks"], 5, group=100_000)
-
-
-def test_a_task_is_cancelled(running, post, session):
-    running[1].seconds = 0.05
-    post("prompt", click(session))
-    task = post("propagate", {"session_id": session})["task_id"]
-    assert post("propagate", {"session_id": session}, 409)["code"] == "TRACKING"
-    assert post(f"cancel/{task}", {}) == {"message": "Task cancelled"}
-    assert running[0].http.get(f"{ROOT}/status/{task}").json()["data"]["status"] == "cancelled"
-    wait_until(lambda: not running[0].app.state.videos.get(session).tracking.is_tracking)
-    assert len(running[1].videos[-1].computed) < COUNT
 
 
 def test_a_tool_that_hangs_up_ends_the_tracking(running, post, session):
@@ -182,10 +157,11 @@ def test_a_failure_of_triton_is_told(running, post, session):
     running[1].failure = InferenceError("the GPU is gone")
     *_, last = streamed(running, session)
     assert (last["type"], "the GPU is gone" in last["message"]) == ("error", True)
-    task = post("propagate", {"session_id": session})["task_id"]
-    state = f"{ROOT}/status/{task}"
-    wait_until(lambda: running[0].http.get(state).json()["data"]["status"] == "failed")
-    assert "the GPU is gone" in running[0].http.get(state).json()["data"]["error"]
+
+
+def test_a_stream_without_an_object_says_so(running, session):
+    *_, last = streamed(running, session)
+    assert (last["type"], "no prompt" in last["message"]) == ("error", True)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +178,6 @@ def test_a_failure_of_triton_is_told(running, post, session):
         ("prompt", {"points": [SHARES]}, 422, "labels"),
         ("prompt", {"points": [SHARES], "point_labels": [1], "params": {"epsilon_factor": 7}}, 422, "epsilon"),
         ("prompt", {"text_prompt": "dog"}, 404, "words"),
-        ("propagate", {}, 422, "nothing to follow"),
-        ("cancel/0", {}, 404, "task"),
         ("cleanup/0", {}, 404, "session"),
     ],
 )

@@ -67,15 +67,18 @@ from osam import _json, types
 url, image, token, click, box = json.loads(sys.argv[1])
 content = base64.b64encode(open(image, "rb").read()).decode()
 masks = []
+known = {"image": content}
 for points, labels in (([click], [1]), ([box[:2], box[2:]], [2, 3])):
     prompt = types.Prompt(points=np.array(points, float), point_labels=np.array(labels))
-    body = {"model": "sam2", "image": content, "prompt": prompt.model_dump()}
+    body = {"model": "sam2", **known, "prompt": prompt.model_dump()}
     answer = requests.post(url + "/api/generate", json=body, headers={"Authorization": "Bearer " + token})
     answer.raise_for_status()
     read = answer.json()
     for each in read["annotations"]:
         each["mask"] = _json.image_b64data_to_ndarray(each["mask"]).astype(bool)
-    [found] = types.GenerateResponse.model_validate(read).annotations
+    response = types.GenerateResponse.model_validate(read)
+    [found] = response.annotations
+    known = {"image_embedding": response.image_embedding.model_dump()}
     place = found.bounding_box
     mask = np.zeros((600, 800), bool)
     mask[place.ymin : place.ymax + 1, place.xmin : place.xmax + 1] = found.mask
@@ -233,10 +236,11 @@ def test_inference_sdk_finds_words(python, images):
 
 @pytest.mark.timeout(900)
 def test_types_of_osam(python, guarded, client, images):
-    """osam's own types make the prompts, and accept the answers."""
+    """osam's own types make the prompts, accept the answers, and give the embedding of one to the next request."""
     masks = run_script(python, OSAM, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
-    for columns, segment in zip(masks, (client.segment([CLICK])[0], client.segment(box=BOX)[0]), strict=True):
-        assert np.array_equal(_of_columns(columns), segment.mask)
+    for columns, prompt in zip(masks, ({"point_coords": [CLICK]}, {"box": BOX}), strict=True):
+        best = max(client.segment(**prompt, multimask_output=True), key=lambda each: each.score)
+        assert np.array_equal(_of_columns(columns), best.mask)
 
 
 @pytest.mark.timeout(900)

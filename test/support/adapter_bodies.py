@@ -24,7 +24,6 @@ ANYTHING = st.recursive(
     LEAVES,
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
 )
-BOXES = st.one_of(st.just(""), BOX.map(lambda box: [box]), ODD_POINTS)
 POINTS = st.integers(0, 3).flatmap(
     lambda number: ODD_POINTS if number == 0 else st.lists(INSIDE, min_size=1, max_size=2)
 )
@@ -84,7 +83,6 @@ RIGHT_PROMPT = INSIDE.map(lambda point: {"points": [{"x": point[0], "y": point[1
 def cases(image: str):
     """Return the path, the headers and the bodies of each adapter."""
     images = st.sampled_from([*[image] * 8, f"data:image/jpeg;base64,{image}", "", "AAAA", "%"])
-    files = st.sampled_from([*[image] * 8, "", "AAAA", "SUkqAA=="])
     nuclio = {"x-nuclio-function-name": "triton-sam-sam2"}
     tasks = st.just([{"id": 1, "data": {"image": f"data:image/jpeg;base64,{image}"}}])
     return {
@@ -149,27 +147,7 @@ def cases(image: str):
                 params=members(context=members(result=st.lists(st.one_of(REGION, DRAWN), max_size=3))),
             ),
         ),
-        "samgeo": ("/segment/predict", FORM, samgeo_form(files, point_coords=POINTS, boxes=BOXES)),
     }
-
-
-def samgeo_form(images, **known):
-    """Return forms of samgeo: the fields are texts, mostly of JSON."""
-    fields = {
-        **known,
-        "point_labels": st.one_of(st.integers(-1, 2), st.lists(st.integers(-1, 2), max_size=3)),
-        "point_crs": st.sampled_from(["EPSG:4326", "EPSG:x", ""]),
-        "output_format": st.sampled_from(["json", "png", "geojson", "geotiff", "svg"]),
-        "model_version": st.sampled_from(["sam2", "sam2", "sam9"]),
-        "min_size": NUMBERS,
-        "multimask_output": LEAVES,
-    }
-    texts = {
-        name: mostly(kind).map(lambda each: each if isinstance(each, str) else json.dumps(each))
-        for name, kind in fields.items()
-    }
-    needed = {name: texts.pop(name) for name in known}
-    return st.fixed_dictionaries({"file": images, **needed}, optional=texts)
 
 
 def cases_of_words(image: str):
@@ -236,15 +214,10 @@ def cases_of_words(image: str):
                 ),
             ),
         ),
-        "samgeo": (
-            "/segment/text",
-            FORM,
-            samgeo_form(images, prompt=texts, confidence_threshold=st.one_of(st.just(0.9), NUMBERS)),
-        ),
     }
 
 
-def cases_of_videos(running, image: str, file: str):
+def cases_of_videos(running, image: str):
     """Return the path, the headers and the bodies of each adapter that tracks objects."""
     images = st.sampled_from([*[image] * 8, base64_of(clip.png(1)), "", "%"])
     numbers = st.lists(NUMBERS, max_size=8)
@@ -260,7 +233,6 @@ def cases_of_videos(running, image: str, file: str):
             tracker,
             members(image=images, shapes=st.lists(shape, max_size=2), states=st.lists(states, max_size=2)),
         ),
-        "label-studio": ("/label-studio/predict", {}, video_events(file)),
         "x-anylabeling": ("/x-anylabeling/v1/video/prompt", {}, video_prompts(running, image)),
         "x-anylabeling: frames": (
             "/x-anylabeling/v1/video/init",
@@ -321,31 +293,6 @@ def video_prompts(running, image: str):
         obj_id=st.one_of(st.none(), st.integers(-1, 60)),
         params=members(epsilon_factor=st.one_of(st.just(0.001), NUMBERS)),
     )
-
-
-def video_events(file: str):
-    """Return events of Label Studio, most of them for the video of a file."""
-    value = {"id": 1, "data": {"v": f"data:video/mp4;base64,{file}"}}
-    tasks = st.sampled_from([*[[value]] * 8, [{"id": 1, "data": {"v": "data:,AAAA"}}], [{"data": {}}]])
-    events = [
-        "track",
-        "track_progress",
-        "track_cancel",
-        "release",
-        "capabilities",
-        "x",
-    ]  # no Triton is there to predict
-    inside = st.fixed_dictionaries({"x": st.integers(0, 100), "y": st.integers(0, 100)})
-    clicks = st.fixed_dictionaries({"type": st.just("keypointlabels"), "value": inside})
-    context = st.fixed_dictionaries(
-        {"event": st.sampled_from(events), "result": st.lists(st.one_of(clicks, REGION), max_size=2)},
-        optional={
-            name: mostly(NUMBERS)
-            for name in ("frame", "time_ms", "max_frames", "max_duration_ms", "session_id", "direction", "window")
-        },
-    )
-    setup = '<View><Video name="c" value="$v"/><VideoRectangle name="b" toName="c"/></View>'
-    return members(tasks=tasks, label_config=st.just(setup), params=st.fixed_dictionaries({"context": context}))
 
 
 def sent(http, path, headers, body):

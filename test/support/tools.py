@@ -19,6 +19,19 @@ RING = [[80, 180], [200, 60], [320, 180], [200, 300]]
 """A rough outline of the object at CLICK."""
 
 
+LABEL_SETUP = """<View><Image name="image" value="$image"/>
+<BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
+<KeyPointLabels name="kp" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
+"""A labelling setup of Label Studio."""
+
+
+def asked_of_label_studio(image64: str, *regions: Any, config: str = LABEL_SETUP, task: int = 1) -> dict[str, Any]:
+    """Return a call of Label Studio with the regions that a user has drawn in an image."""
+    data = {"image": f"data:image/jpeg;base64,{image64}"}
+    params = {"context": {"result": list(regions)}, "login": None, "password": None}
+    return {"tasks": [{"id": task, "data": data}], "project": "1.2", "label_config": config, "params": params}
+
+
 def stroke() -> BoolArray:
     """Return a stroke of a brush over the object at CLICK, in an image of 800 x 600 pixels."""
     mask = np.zeros((600, 800), bool)
@@ -59,6 +72,20 @@ def filled(rings: Iterable[Any], shape: tuple[int, int]) -> BoolArray:
 def without_holes(mask: BoolArray) -> BoolArray:
     """Return a mask whose holes are filled, for formats that have none."""
     return filled_each(mask_to_polygons(mask, 0), mask.shape)
+
+
+def without_specks(mask: BoolArray, share_of_mean: float = 0.0) -> BoolArray:
+    """Return a mask without small parts, for formats that a person edits.
+
+    Args:
+        mask: the mask.
+        share_of_mean: smaller parts than this share of their mean area are left out; 0: those below a twentieth of
+            the largest part.
+    """
+    parts = [mask & filled([ring], (mask.shape[0], mask.shape[1])) for ring in mask_to_polygons(mask, 0)]
+    areas = [int(part.sum()) for part in parts]
+    least = share_of_mean * float(np.mean(areas)) if share_of_mean else max(areas) / 20
+    return np.logical_or.reduce([part for part, area in zip(parts, areas, strict=True) if area >= least])
 
 
 def filled_each(rings: Iterable[Any], shape: tuple[int, ...]) -> BoolArray:

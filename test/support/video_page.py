@@ -34,9 +34,3 @@ def track(page, direction="forward"):
 def covered(page, object_index=0):
     """Frames with a mask, as ranges."""
     return page.page.evaluate(f"tritonSam.video.masks.rangesOf(tritonSam.scene.objects[{object_index}])")
-
-
-def reload(page):
-    page.wait("tritonSam.video.isSafe")
-    page.page.reload()
-    page.ready()

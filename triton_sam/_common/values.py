@@ -1,7 +1,8 @@
-"""Values that come from JSON: whether they are numbers, and words for their kinds."""
+"""Values that come from JSON: whether they are numbers or base64, and words for their kinds."""
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, TypeGuard
 
@@ -17,3 +18,8 @@ def json_kind(value: Any) -> str:
         return "null" if value is None else str(value).lower()
     kinds: dict[type, str] = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number"}
     return kinds.get(type(value), "a value that JSON does not have")
+
+
+def is_base64(content: bytes) -> bool:
+    """Return whether bytes that should be a file look like its base64, or like a data URL. No image begins so."""
+    return re.match(rb"data:[^,]{0,100};base64,|[A-Za-z0-9+/\r\n]{64}", content) is not None

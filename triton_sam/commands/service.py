@@ -16,7 +16,7 @@ from ..transport.url import URL_VARIABLE
 from . import _options
 
 MEBI = 1 << 20
-TOOLS = ("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam", "samgeo")
+TOOLS = ("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam")
 """The adapters of triton_sam/service/adapters/registry.py, named here so that `--help` needs no FastAPI."""
 
 
@@ -63,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="names by which callers may address the service besides this machine's own, * for all; a reverse proxy "
         "that sends its own name in the header Host needs it (default: localhost, this machine's names, and addresses; "
         "with a token, all names)",
+    )
+    parser.add_argument(
+        "--root-path",
+        default="",
+        metavar="PATH",
+        help="path that a reverse proxy adds before those of the service, such as /sam (default: none)",
     )
     parser.add_argument(
         "--max-body", type=int, default=64, metavar="MIB", help="maximum size of a request (default: 64)"
@@ -279,6 +285,7 @@ def run(args: argparse.Namespace) -> int:
         max_searches=args.max_searches,
         search_seconds=args.search_seconds,
         image_urls=args.image_urls,
+        root_path=args.root_path.rstrip("/"),
         log_format=args.log_format,
         large_images=args.large_images,
         adapters=TOOLS if args.adapters else tuple(args.adapter),

@@ -216,6 +216,10 @@ def _png(segment: Segment, _: float) -> bytes:
     return segment.to_png()
 
 
+def _png_base64(segment: Segment, _: float) -> bytes:
+    return base64.b64encode(segment.to_png())
+
+
 def _read_rle(content: bytes) -> BoolArray:
     try:
         return rle_to_mask(json.loads(content))
@@ -255,6 +259,14 @@ _ROWS = (
         value=bytes,
         encode=_png,
         document=label_image,
+    ),
+    Format(
+        "png_base64",
+        media_type="text/plain",
+        meaning="Base64 PNG as text: requests in plain JSON would break the bytes of `png`.",
+        value=bytes,
+        encode=_png_base64,
+        interfaces=frozenset(("session model",)),
     ),
 )
 

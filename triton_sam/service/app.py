@@ -23,11 +23,12 @@ from .api import v0 as rest_v0
 from .api import v1 as rest_v1
 from .api import videos as rest_videos
 from .cancellation import CancellableRequests
-from .engine import Engine
+from .engine import MODEL_HEADER, Engine
 from .everything.search import Searches
 from .hosts import TrustedHosts
 from .large.folder import LargeFolder
 from .middleware import Guard, Observe
+from .root_path import HeadRequests, RootPath
 from .schemas import problem_responses
 from .settings import Settings
 from .tracing import HEADER
@@ -113,8 +114,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     problems.install(app)
     faults.install(app)
-    openapi.complete(app, with_token=bool(settings.all_tokens))
+    openapi.complete(app, with_token=bool(settings.all_tokens), root_path=settings.root_path)
     # The middleware that is added last is the outermost.
+    app.add_middleware(HeadRequests)
     app.add_middleware(Guard, settings=settings, budgets=engine.budgets, callers=engine.callers, metrics=figures)
     if settings.origins:
         app.add_middleware(
@@ -122,11 +124,12 @@ def create_app(settings: Settings) -> FastAPI:
             allow_origins=list(settings.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "X-Request-ID", HEADER],
-            expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location", "Retry-After"],
+            expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location", "Retry-After", MODEL_HEADER],
         )
     if not settings.all_tokens:
         app.add_middleware(TrustedHosts, allowed=settings.allowed_hosts)
     app.add_middleware(Observe, metrics=figures)
     if adapters:
         app.add_middleware(AdapterRequests, adapters=adapters, metrics=figures)
+    app.add_middleware(RootPath, root=settings.root_path)
     return app

@@ -55,10 +55,20 @@ class Lease:
         self._budget.book(amount)
         self.amount += amount
 
+    def hold(self, amount: int) -> None:
+        """Hold this amount in all, without a check: the caller has been allowed it already."""
+        self._budget.book(amount - self.amount)
+        self.amount = amount
+
+    def pass_on(self) -> Lease:
+        """Return a lease that holds everything from now on. So a `with` block gives nothing back when work goes on."""
+        taken = Lease(self._budget, self.amount)
+        self.amount = 0
+        return taken
+
     def give(self) -> None:
         """Give everything back. Only the first call counts."""
-        amount, self.amount = self.amount, 0
-        self._budget.book(-amount)
+        self.hold(0)
 
     def __enter__(self) -> Lease:
         return self
@@ -97,11 +107,6 @@ class Budget:
         lease = Lease(self, 0)
         lease.grow(amount)
         return lease
-
-    def hold(self, amount: int) -> Lease:
-        """Return a lease of an amount that somebody has been allowed already, and gives back soon."""
-        self.book(amount)
-        return Lease(self, amount)
 
     def check(self, amount: int = 1) -> None:
         """Refuse an amount that is not left.

@@ -16,9 +16,8 @@ from ..families.base import Size
 from ..masks.formats import TOLERANCE, feature_collection
 from .answers import MAX_MASK_PIXELS
 from .engine import Engine, Pair
-from .exports import Rle
 from .problems import Problem
-from .schemas import FORMATS, Box, Strict, encoded_mask
+from .schemas import FORMATS, Box, RleMask, Strict, encoded_mask
 from .store import StoredImage
 
 GEOJSON = "geojson"
@@ -61,7 +60,7 @@ class FindRequest(Strict):
         max_length=MAX_EXAMPLES,
         description="1 is an instance, 0 is something that must not be found. Default: all are 1.",
     )
-    masks: Annotated[list[Rle], Field(fail_fast=True)] = Field(
+    masks: Annotated[list[RleMask], Field(fail_fast=True)] = Field(
         default_factory=list,
         max_length=MAX_EXAMPLES,
         description="Example masks of the size of their image. The model takes boxes alone: a mask stands for its box.",

@@ -24,7 +24,7 @@ from .budgets import Budgets, work_pixels
 from .image_files import accept_image, to_jpeg
 from .logs import LOGGER
 from .metrics import Metrics
-from .problems import Problem
+from .problems import Problem, tell
 from .quotas import Callers
 from .settings import Settings
 from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, id_of
@@ -33,6 +33,8 @@ Result = TypeVar("Result")
 
 IN_FLIGHT = 16
 """Maximum predictions at Triton at a time. The others wait here, where they are cheap to reorder and to drop."""
+MODEL_HEADER = "X-Model"
+"""The header of an answer that names the model, if it is another one than the caller has named."""
 WATCH_SECONDS = 1.0
 PROBE_TIMEOUT = 5.0
 LEGACY_INDEX_SHARE = 4
@@ -176,6 +178,7 @@ class Engine:
             raise Problem(
                 404, f"there is no model {wanted[:80]!r}: choose one of {', '.join(pairs)}", code="unknown_model"
             )
+        tell(MODEL_HEADER, variant.name)
         return variant
 
     def client(self, pair: Pair, *, keeps_images: bool) -> SpeculativeSAM2Client:

@@ -24,7 +24,7 @@ from .bodies import MAX_VALUES
 from .faults import first_fault
 from .image_files import MEGA
 from .problems import Problem
-from .schemas import Strict
+from .schemas import RleMask, Side, Strict
 from .settings import MEBI
 
 if TYPE_CHECKING:
@@ -36,14 +36,6 @@ PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\x{FFFE}\x{FFFF}]*$"
 """XML and lists of classes hold no control characters."""
 MAX_FILE_NAME = 200
 """Bytes; file systems take 255 with the suffixes that writers add."""
-Side = Annotated[int, Field(ge=1, le=1_000_000)]
-
-
-class Rle(Strict):
-    """Compressed COCO RLE."""
-
-    size: Annotated[list[Side], Field(min_length=2, max_length=2)]
-    counts: str
 
 
 class ExportedObject(Strict):
@@ -52,7 +44,7 @@ class ExportedObject(Strict):
     label: str = Field(min_length=1, max_length=60, pattern=PRINTABLE)
     name: str = Field(default="", max_length=60, pattern=PRINTABLE)
     score: float = Field(default=1.0, allow_inf_nan=False)
-    rle: Rle
+    rle: RleMask
 
 
 class ExportedImage(Strict):

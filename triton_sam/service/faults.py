@@ -109,7 +109,8 @@ def _told(fault: Mapping[str, Any]) -> str:
         return f"it must have at {'least' if least else 'most'} {bound} {'item' if bound == 1 else 'items'}"
     if kind == "literal_error" and "labels" in fault["loc"] and type(given) is int:
         return f"{given} is unknown: use 1 (foreground) or 0 (background)"
-    return str(fault.get("msg", "not valid")).removeprefix("Value error, ")
+    message = str(fault.get("msg", "not valid")).removeprefix("Value error, ")
+    return "send it as a file, with a file name" if message.startswith("Expected UploadFile") else message
 
 
 def _of_an_id(fault: Mapping[str, Any]) -> Problem | None:

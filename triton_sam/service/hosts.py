@@ -15,6 +15,10 @@ from .problems import Problem, response
 HEALTH = "/health"
 """This path answers monitoring under any name of the host, and also when the service is busy."""
 ANY, LOCAL = "*", "localhost"
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+"""Methods that change nothing."""
+OWN_SITES = ("same-origin", "none")
+"""Values of Sec-Fetch-Site, by which a browser says that its user, or a page of the service itself, sends a request."""
 
 
 class TrustedHosts:
@@ -65,23 +69,34 @@ class TrustedHosts:
         return name.endswith(".localhost") or _is_address(name) or _is_among(name, self._allowed)
 
 
-def allowed_origin(headers: Headers, origins: Sequence[str], allowed: Sequence[str]) -> bool:
-    """Whether a browser's page of that origin may open a WebSocket; programs send no origin.
+def check_origin(scope: Scope, origins: Sequence[str], allowed: Sequence[str]) -> None:
+    """Refuse a request of a foreign web page that changes something or costs work, and its WebSocket.
+
+    A page may send such requests to any address without asking, and only cannot read the answers. A browser says where
+    they come from; other programs send no origin, and may do everything.
 
     Args:
-        headers: of the request.
-        origins: further origins that may.
-        allowed: names that the operator has given the service. A proxy may leave the port out of the header Host, or
-            put a name of its own there, so a page of one of these names is the service's own.
+        scope: of the request.
+        origins: further origins whose pages may do so, ``*`` for all.
+        allowed: names that the operator has given the service, see TrustedHosts. A proxy may leave the port out of the
+            header Host, or put a name of its own there, so a page of one of these names is the service's own.
+
+    Raises:
+        Problem: 403.
     """
-    origin = headers.get("origin")
-    if origin is None or ANY in origins or origin in origins:
-        return True
-    host = origin.partition("://")[2]
-    if host == headers.get("host"):
-        return True
-    # Not localhost: all programs of the machine share this name.
-    return _is_among(_name(host), {name.lower() for name in allowed} - {ANY, LOCAL})
+    if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
+        return
+    headers = Headers(scope=scope)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if site in OWN_SITES or (origin is None and site is None) or ANY in origins or origin in origins:
+        return
+    host = (origin or "").partition("://")[2]
+    own_names = {name.lower() for name in allowed} - {ANY, LOCAL}  # all programs of the machine share localhost
+    if host and (host == headers.get("host") or _is_among(_name(host), own_names)):
+        return
+    raise Problem(
+        403, "pages of this origin may not use the service: start it with --cors and the origin", code="origin"
+    )
 
 
 def _is_among(name: str, allowed: Collection[str]) -> bool:

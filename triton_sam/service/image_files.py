@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from PIL import Image, UnidentifiedImageError
 
+from .._common.values import is_base64
 from ..errors import MissingDependencyError
 from ..families.base import Size
 from ..inputs.deep import hint, tiff_size
@@ -42,6 +43,8 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
     except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
         if is_heic(content):
             raise Problem(415, f"the HEIC image is damaged: {AS_JPEG}") from None
+        if is_base64(content):
+            raise Problem(415, "these bytes are base64: send those of the image file itself") from None
         known = ", ".join(UPLOADS)
         raise Problem(415, f"unsupported or damaged image; supported: {known}{hint(io.BytesIO(content))}") from None
     if width * height > max_megapixels * MEGA:

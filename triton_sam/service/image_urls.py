@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 from ..transport.timed_sockets import CURRENT, Call
 from .budgets import Budgets
 from .problems import Problem
-from .public import PrivateAddressError, PublicPool
+from .public import FetchPool, PrivateAddressError
 from .schemas import Strict
 from .settings import MEBI, Settings
 
@@ -78,7 +78,7 @@ class ImageUrls:
 
     def _fetch(self, url: str, call: Call, end: float) -> bytes:
         CURRENT.call = call
-        with PublicPool(timed=True, retries=False) as pool:
+        with FetchPool() as pool:
             for _ in range(MAX_REDIRECTS + 1):
                 content, place = self._get(pool, url, end)
                 if not place:
@@ -87,7 +87,7 @@ class ImageUrls:
                 _check(url)
         raise _failed(f"the address leads on more than {MAX_REDIRECTS} times")
 
-    def _get(self, pool: PublicPool, url: str, end: float) -> tuple[bytes, str]:
+    def _get(self, pool: FetchPool, url: str, end: float) -> tuple[bytes, str]:
         """Return the content at an address, and the address that it leads to, "" if it leads nowhere."""
         host = urlsplit(url).hostname
         try:

@@ -8,16 +8,17 @@ import time
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from .._common.tracing import current_trace
 from . import problems
 from .adapter import ADAPTER, Adapter
 from .bodies import Answer, Body, UnreadError
 from .budgets import Budgets
-from .hosts import HEALTH
+from .hosts import HEALTH, check_origin
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
-from .problems import Problem, response
+from .problems import Problem, answer_headers, response
 from .quotas import Caller, Callers
 from .settings import Settings
 from .tracing import HEADER, read_trace
@@ -56,6 +57,8 @@ class Observe:
         name = new_request_id(headers.get("x-request-id"))
         trace = read_trace(headers.get(HEADER))
         token = request_id.set(name)
+        told: dict[str, str] = {}
+        told_before = answer_headers.set(told)
         started = time.monotonic()
         status = 500
         has_started = False
@@ -65,7 +68,7 @@ class Observe:
             if message["type"] == "http.response.start":
                 status, has_started = message["status"], True
                 headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = name
+                headers.update({**told, "X-Request-ID": name})
                 if trace is not None:
                     headers[HEADER] = trace.header
                 for header, value in SAFETY.items():
@@ -87,6 +90,7 @@ class Observe:
             trace_id = trace.trace_id if trace is not None else current_trace()
             self._book(scope, status, time.monotonic() - started, trace_id)
             request_id.reset(token)
+            answer_headers.reset(told_before)
 
     def _book(self, scope: Scope, status: int, seconds: float, trace_id: str | None) -> None:
         route = getattr(scope.get("route"), "path", None) or "other"
@@ -107,7 +111,7 @@ class Observe:
 
 
 class Guard:
-    """Refuses requests without a token, over a quota, or beyond the budgets of the service.
+    """Refuses requests of foreign web pages, without a token, over a quota, or beyond the budgets of the service.
 
     Args:
         app: the application.
@@ -126,16 +130,31 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
+        if scope["type"] == "websocket":
+            await self._open(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         with contextlib.ExitStack() as held:
             try:
+                self._check_origin(scope)
                 body = self._admit(scope, receive, held)
             except Problem as problem:
                 await _refuse(problem, scope, receive, send)
                 return
             await self._app(scope, body.receive, Answer(send, self._settings, self._budgets).send)
+
+    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._check_origin(scope)
+        except Problem as problem:
+            await WebSocket(scope, receive, send).send_denial_response(response(problem))
+            return
+        await self._app(scope, receive, send)
+
+    def _check_origin(self, scope: Scope) -> None:
+        check_origin(scope, self._settings.origins, self._settings.allowed_hosts)
 
     def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
         """Return the body of a request that may go on; ``held`` gives back what it holds."""

@@ -66,12 +66,13 @@ LIVE: dict[str, Any] = {
 }
 
 
-def complete(app: FastAPI, *, with_token: bool) -> None:
+def complete(app: FastAPI, *, with_token: bool, root_path: str = "") -> None:
     """Complete the document that FastAPI writes, and replace its form of errors by ours.
 
     Args:
         app: the application with all its routes.
         with_token: whether the service asks for a token.
+        root_path: the path that a proxy adds, see Settings.
     """
     make = app.openapi
 
@@ -87,6 +88,8 @@ def complete(app: FastAPI, *, with_token: bool) -> None:
                 schemas[model.__name__] = schema
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
+            if root_path:
+                document["servers"] = [{"url": root_path}]
             if with_token:
                 parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"token": []}]

@@ -45,7 +45,7 @@ def router(settings: Settings) -> APIRouter:
         document = _document("index.html")
         if settings.large_images is None:
             return document
-        return _html(bytes(document.body).replace(b'href="/large" hidden', b'href="/large"'))
+        return _html(bytes(document.body).replace(b'href="large" hidden', b'href="large"'))
 
     @api.get("/large")
     async def large() -> Response:

@@ -98,6 +98,17 @@ error_form: ContextVar[ErrorForm | None] = ContextVar("error_form", default=None
 """Turns a problem into the body of the answer while an adapter for another tool answers. None: problem+json."""
 
 
+answer_headers: ContextVar[dict[str, str] | None] = ContextVar("answer_headers", default=None)
+"""Further headers of the answer to a request, whichever route answers it; see tell()."""
+
+
+def tell(header: str, value: str) -> None:
+    """Add a header to the answer to the request that this task works for, if it works for one."""
+    headers = answer_headers.get()
+    if headers is not None:
+        headers[header] = value
+
+
 def cancelled() -> Problem:
     """Return the answer to a request that its client gave up."""
     return Problem(
@@ -137,10 +148,19 @@ def response(problem: Problem, **extra: Any) -> Response:
     return kind(content, problem.status, headers)
 
 
+def meant_by(error: Exception) -> Problem:
+    """Return what any exception means to a caller. One that nobody expects is logged."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, SamError):
+        return as_problem(error)
+    LOGGER.error("unexpected error", exc_info=error)
+    return Problem(500, "an error of the service itself; its log has the details")
+
+
 def unexpected(error: Exception) -> Response:
     """Return the answer to a fault of the service itself, and log the fault."""
-    LOGGER.error("unexpected error", exc_info=error)
-    return response(Problem(500, "an error of the service itself; its log has the details"))
+    return response(meant_by(error))
 
 
 def install(app: FastAPI) -> None:

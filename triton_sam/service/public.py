@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import socket
 import ssl
-from typing import Any
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -40,44 +39,27 @@ def is_public(address: str) -> bool:
     return found.is_global and not found.is_multicast
 
 
-class PublicPool(urllib3.PoolManager):
-    """A urllib3 pool that raises a PrivateAddressError instead of connecting to an address that is not public.
+class FetchPool(urllib3.PoolManager):
+    """A urllib3 pool whose connections end with the Call of their thread (transport/timed_sockets.py).
+
+    It waits for no slow sender beyond that, follows no redirect, repeats nothing, and keeps no connection.
 
     Args:
-        timed: whether its connections end with the Call of their thread (transport/timed_sockets.py), however slowly
-            the other side sends.
-        options: those of urllib3.
+        public: whether it raises a PrivateAddressError instead of connecting to an address that is not public.
     """
 
-    def __init__(self, *, timed: bool = False, **options: Any) -> None:
-        if timed:
-            context = ssl.create_default_context()
-            context.sslsocket_class = TimedTlsSocket
-            options["ssl_context"] = context
-        super().__init__(**options)
+    def __init__(self, *, public: bool = True) -> None:
+        context = ssl.create_default_context()
+        context.sslsocket_class = TimedTlsSocket
+        super().__init__(ssl_context=context, retries=False)
         self.pool_classes_by_scheme = (
-            {"http": _TimedHTTPPool, "https": _TimedHTTPSPool} if timed else {"http": _HTTPPool, "https": _HTTPSPool}
+            {"http": _PublicHTTPPool, "https": _PublicHTTPSPool} if public else {"http": _HTTPPool, "https": _HTTPSPool}
         )
 
 
-class _Checked(HTTPConnection):
-    def _new_conn(self) -> socket.socket:
-        # Checked before the connection, so that nobody finds out which ports of a private network are open, and
-        # after it, because the second look-up of a name may give another address.
-        host = self._dns_host
-        try:
-            found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
-            found = []  # urllib3 tells it
-        _check(self.host, [str(each[4][0]) for each in found])
-        return _checked(self.host, super()._new_conn())
-
-
-class _CheckedTLS(_Checked, HTTPSConnection):
-    pass
-
-
 class _Timed(HTTPConnection):
+    is_public = False
+
     def connect(self) -> None:
         super().connect()
         CURRENT.call.take(self.sock)  # with TLS, this is another socket than the one of _new_conn()
@@ -85,33 +67,44 @@ class _Timed(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         host, port = self._dns_host.strip("[]"), self.port or self.default_port
         try:
+            if not self.is_public:
+                return connect(host, port, CURRENT.call)
+            # Checked before the connection, so that nobody finds out which ports of a private network are open, and
+            # after it, because the second look-up of a name may give another address.
             _check(self.host, [str(each[4][0]) for each in resolve(host, port, CURRENT.call.left())])
-            connection = connect(host, port, CURRENT.call)
+            return _checked(self.host, connect(host, port, CURRENT.call))
         except TimeoutError:
             raise
         except OSError as error:
             raise NewConnectionError(self, str(error)) from error
-        return _checked(self.host, connection)
 
 
 class _TimedTLS(_Timed, HTTPSConnection):
     pass
 
 
+class _Public(_Timed):
+    is_public = True
+
+
+class _PublicTLS(_Public, HTTPSConnection):
+    pass
+
+
 class _HTTPPool(HTTPConnectionPool):
-    ConnectionCls = _Checked
-
-
-class _HTTPSPool(HTTPSConnectionPool):
-    ConnectionCls = _CheckedTLS
-
-
-class _TimedHTTPPool(HTTPConnectionPool):
     ConnectionCls = _Timed
 
 
-class _TimedHTTPSPool(HTTPSConnectionPool):
+class _HTTPSPool(HTTPSConnectionPool):
     ConnectionCls = _TimedTLS
+
+
+class _PublicHTTPPool(HTTPConnectionPool):
+    ConnectionCls = _Public
+
+
+class _PublicHTTPSPool(HTTPSConnectionPool):
+    ConnectionCls = _PublicTLS
 
 
 def _checked(host: str, connection: socket.socket) -> socket.socket:

@@ -21,6 +21,7 @@ else:
 
 Coordinate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
+Side = Annotated[int, Field(ge=1, le=1_000_000)]
 Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 
 
@@ -150,6 +151,13 @@ class CleanupRequest(Strict):
     def to_cleanup(self) -> Cleanup:
         """Return the options for the clients."""
         return Cleanup(**self.model_dump())
+
+
+class RleMask(Strict):
+    """A mask as compressed COCO RLE, in the size of its image."""
+
+    size: Annotated[list[Side], Field(min_length=2, max_length=2)] = Field(description="Height and width.")
+    counts: str = Field(max_length=1 << 21)
 
 
 class SegmentRequest(Prompt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,6 +78,7 @@ class Settings:
         max_searches: images that are searched for everything or for words at a time; more are answered 503.
         search_seconds: seconds that one such search may take.
         image_urls: whether callers may name images by their addresses, which the service fetches if they are public.
+        root_path: the path that a proxy adds before those of the service, such as ``/sam``; "" for none.
         static_max_age: seconds that a browser may keep the files of the page without asking.
         log_format: form of the log: "json" or "text".
         large_images: folder of large images that callers may look at and segment; None: there are none.
@@ -122,6 +124,7 @@ class Settings:
     max_searches: int = 4
     search_seconds: float = 600.0
     image_urls: bool = False
+    root_path: str = ""
     static_max_age: int = 0
     log_format: str = "json"
     large_images: str | None = None
@@ -146,6 +149,10 @@ class Settings:
         for name, option in LIMITS.items():
             if not getattr(self, name) > 0:  # NaN is not, either
                 raise ConfigurationError(f"{option} must be above 0")
+        if self.root_path and not re.fullmatch(r"(/[\w.~-]+)+", self.root_path, re.ASCII):
+            raise ConfigurationError(
+                f"--root-path {self.root_path!r}: write a path such as /sam, without a slash at its end"
+            )
         if self.large_images is not None and not Path(self.large_images).is_dir():
             raise ConfigurationError(f"--large-images: {self.large_images} is not a folder")
         if self.token is not None and not self.token.strip():

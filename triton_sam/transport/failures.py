@@ -154,13 +154,17 @@ def _of_status(status: str, url: ServerUrl, words: str) -> SamError | None:
         return InferenceError(f"{url} refuses access: {words}")
     if status in ("RESOURCE_EXHAUSTED", "413"):
         return InferenceError(f"{url} takes no request of that size: {words}")
-    return _no_triton(url, status) if status == "405" else None
+    if status == "405" or (status == "404" and words in ("Not Found", "HTTP status 404")):  # of a path, not of a model
+        return _no_triton(url, status)
+    return None
 
 
 def _no_triton(url: ServerUrl, status: str) -> InferenceError:
     text = f"{url} does not answer like a Triton server (HTTP status {status})"
     if status == "405":  # the port of metrics takes no POST
         text += f": {ADVICE}, not that of metrics (8002)"
+    elif url.path:
+        text += f": leave the path {url.path} out, unless a proxy in front of Triton adds it"
     return InferenceError(text)
 
 

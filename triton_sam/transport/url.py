@@ -48,6 +48,11 @@ class ServerUrl:
         return int(self._place.rpartition(":")[2])
 
     @property
+    def path(self) -> str:
+        """The base path with its slash; "" for none."""
+        return self.address[len(self._place) :]
+
+    @property
     def _place(self) -> str:
         """``host:port`` without a base path."""
         return self.address.partition("/")[0]

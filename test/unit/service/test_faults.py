@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from triton_sam.families import get_family
-from triton_sam.service.adapters import osam, roboflow_concepts, samgeo, x_anylabeling
+from triton_sam.service.adapters import osam, roboflow_concepts, x_anylabeling
 from triton_sam.service.adapters.bridge import Bridge, Target, _segment_request
 from triton_sam.service.adapters.cvat_tracker import TrackCall
 from triton_sam.service.adapters.sent_frames import video_prompt
@@ -58,14 +58,6 @@ class Pairs(Bridge):
 @pytest.mark.parametrize(
     ("kind", "value", "text"),
     [
-        (
-            samgeo.TextForm,
-            {"prompt": "a", "confidence_threshold": 2},
-            "confidence_threshold: send a number from 0 to 1",
-        ),
-        (samgeo.TextForm, {}, "prompt: it is missing"),
-        (samgeo.PredictForm, {"boxes": "{}"}, "boxes: Input should be a valid list"),
-        (samgeo.PredictForm, {"boxes": "{"}, "boxes: this is no JSON"),
         (FindRequest, {"text": 5}, "text: Input should be a valid string"),
         (FindRequest, {"text": ["a", 5]}, "text.1: Input should be a valid string"),
         (FindRequest, {"text": ["a"] * 65}, "text: it must have at most 64 items"),

@@ -9,14 +9,17 @@ pytest.importorskip("fastapi")
 pytest.importorskip("contourpy")
 from support.tools import without_holes
 
+from triton_sam.concepts.instances import Instance
 from triton_sam.families import get_family
+from triton_sam.masks.compare import intersection_over_union
 from triton_sam.masks.segment import Segment
 from triton_sam.service.adapters.bridge import Target
 from triton_sam.service.adapters.brush_rle import decode_brush, encode_brush
 from triton_sam.service.adapters.nuclio_masks import box_bits, interactor_json
 from triton_sam.service.adapters.roboflow import pixel_polygons
+from triton_sam.service.adapters.roboflow_concepts import _best_of_all
 from triton_sam.service.adapters.roboflow_logits import LogitsCache
-from triton_sam.service.adapters.task_regions import Region, drawn_prompt, percent_target
+from triton_sam.service.adapters.task_regions import Region, asked_of, drawn_prompt
 from triton_sam.service.problems import Problem
 
 
@@ -154,7 +157,7 @@ def test_drawn_regions_that_cannot_be_used(kind, value, words):
 def test_points_that_are_no_numbers(number):
     region = Region(type="keypointlabels", value={"x": number, "y": 3})
     with pytest.raises(Problem, match="a region needs the numbers x, y, in percent"):
-        percent_target([region])
+        asked_of([region], (10, 10))
 
 
 def clicks(*points, box=None):
@@ -193,3 +196,24 @@ def test_the_oldest_logits_go_first():
         cache.save("a", [clicks((number, 0))], [np.zeros((2, 2), np.float32)])
     kept = [cache.load("a", [clicks((number, 0), (9, 9))])[0] is not None for number in range(3)]
     assert kept == [False, True, True]
+
+
+def test_the_best_of_overlapping_masks_by_their_iou():
+    """As many pairs are left out without a look at their pixels, the result is compared with that of all pairs."""
+    dice = np.random.default_rng(5)
+    found = []
+    for number in range(120):
+        mask = np.zeros((60, 80), bool)
+        x, y = dice.integers(0, 70), dice.integers(0, 50)
+        mask[y : y + dice.integers(0, 30), x : x + dice.integers(0, 30)] = True
+        mask &= dice.random(mask.shape) < 0.9
+        found.append((number % 3, Instance(mask, 1 - number / 200, None)))
+    for threshold in (0.0, 0.2, 0.5, 1.0):
+        kept = []
+        for number, each in found:
+            if not each.area or all(
+                intersection_over_union(each.mask, other.mask) <= threshold for _, other in kept if other.area
+            ):
+                kept.append((number, each))
+        assert [id(each) for _, each in _best_of_all(iter(found), threshold)] == [id(each) for _, each in kept]
+        assert kept

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.errors import ConfigurationError
 from triton_sam.masks import trace_polygons
 from triton_sam.tiles.blocks import Blocks
 from triton_sam.tiles.georeference import Georeference
 from triton_sam.tiles.joining import Joiner, Placed
 from triton_sam.tiles.objects import LargeObject, to_geojson
 from triton_sam.tiles.parts import is_cut, part_around
-from triton_sam.tiles.projections import from_degrees
 from triton_sam.tiles.pyramid import Window
 
 
@@ -158,42 +157,3 @@ def test_a_turned_map() -> None:
     points = np.array([[1.0, 10.0], [4.0, 0.0]])
     np.testing.assert_allclose(place.to_map(points), [[132, 265], [108, 180]])
     np.testing.assert_allclose(place.to_pixels(place.to_map(points)), points, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("point", "epsg"),
-    [
-        ((360, 0), 4326), ((-360, 90), 4326), ((0, -90), 4326), ((0, 85.06), 3857), ((-177, 0), 32601),
-        ((177, 0), 32660), ((62.9, 0), 32631), ((3, 90), 32631), ((3, -90), 32731),
-    ],
-)  # fmt: skip
-def test_points_at_the_limits_are_taken(point: tuple[float, float], epsg: int) -> None:
-    assert np.isfinite(from_degrees(np.array([point], float), epsg)).all()
-
-
-@pytest.mark.parametrize(
-    ("point", "epsg"),
-    [
-        ((360.5, 0), 4326), ((0, 90.5), 4326), ((0, 85.1), 3857), ((177, 0), 32600), ((-177, 0), 32661),
-        ((-177, 0), 32501), ((177, 0), 32800), ((63, 0), 32631), ((63.5, 0), 32631), ((np.nan, 0), 4326),
-    ],
-)  # fmt: skip
-def test_points_beyond_the_limits_are_refused(point: tuple[float, float], epsg: int) -> None:
-    with pytest.raises(InputError):
-        from_degrees(np.array([point], float), epsg)
-
-
-def test_a_zone_that_crosses_the_date_line() -> None:
-    """Zone 1 has its meridian at -177 degrees: 179 degrees lie 4 degrees west of it, as -181 do."""
-    east, west = from_degrees(np.array([[179.0, 10.0], [-181.0, 10.0]]), 32601)
-    np.testing.assert_allclose(east, west)
-    mirrored = from_degrees(np.array([[-173.0, 10.0]]), 32601)[0]
-    assert east[0] - 500_000 == pytest.approx(500_000 - mirrored[0])
-
-
-def test_the_south_mirrors_the_north() -> None:
-    (east, north), (same, south) = (
-        from_degrees(np.array([[176.0, latitude]]), epsg)[0] for latitude, epsg in ((40.0, 32660), (-40.0, 32760))
-    )
-    assert same == pytest.approx(east)
-    assert south == pytest.approx(10_000_000 - north)

@@ -251,16 +251,25 @@ def test_a_server_on_this_machine_is_not_looked_for_behind_a_proxy(scheme, servi
         client.set_image(bundled("test/images") / "shapes.jpg")
 
 
+WITH_PATH = r" \(HTTP status 404\): leave the path /sam out, unless a proxy in front of Triton adds it"
+
+
 @pytest.mark.parametrize(
-    ("status", "words"), [("200 OK", re.escape(f": {ADVICE}")), ("404 Not Found", r" \(HTTP status 404\)")]
+    ("status", "body", "path", "words"),
+    [
+        ("200 OK", "hello", "", re.escape(f": {ADVICE}")),
+        ("404 Not Found", "hello", "", r" \(HTTP status 404\)"),
+        ("404 Not Found", "hello", "/sam", WITH_PATH),
+        ("404 Not Found", '{"error":"Not Found"}', "/sam", WITH_PATH),  # as Triton itself answers
+    ],
 )
-def test_a_server_that_is_no_triton(status, words):
+def test_a_server_that_is_no_triton(status, body, path, words):
     def answer(connection):
         connection.recv(100_000)
-        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\nhello".encode())
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
     with listener(answer) as (port, _):
-        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=0, timeout=5)
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}{path}"), retries=0, timeout=5)
         with pytest.raises(InferenceError, match=f"does not answer like a Triton server{words}$"):
             transport.ready_models()
 

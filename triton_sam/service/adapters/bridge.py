@@ -27,11 +27,11 @@ from ..answers import JSON
 from ..bodies import kind_of
 from ..cancellation import CancellableRequests
 from ..concepts import FindRequest, check_pair, find
-from ..engine import Engine, Pair
+from ..engine import MODEL_HEADER, Engine, Pair
 from ..everything.schemas import EverythingRequest
 from ..everything.search import Searches
 from ..faults import NO_NAMES, first_fault
-from ..problems import Problem
+from ..problems import Problem, tell
 from ..schemas import Prompt, SegmentRequest
 from ..store import StoredImage
 from ..videos.live import LiveVideos
@@ -151,7 +151,10 @@ class Bridge:
         pair = await self.engine.pair(family)
         if size and pair.name == family:
             fitting = (each for each in self.pairs.values() if each.family == pair.family)
-            return next((each for each in fitting if each.name.endswith(f"_{size}")), pair)
+            found = next((each for each in fitting if each.name.endswith(f"_{size}")), None)
+            if found is not None:
+                return found
+            tell(MODEL_HEADER, pair.name)  # of which nobody knows the size
         return pair
 
     async def words_pair(self, family: str | None = None) -> Pair:

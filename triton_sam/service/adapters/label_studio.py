@@ -1,4 +1,4 @@
-"""Label Studio: an ML backend for images and videos.
+"""Label Studio: an ML backend for images.
 
 Reference: label_studio_ml/api.py and examples/segment_anything_2_image of
 https://github.com/HumanSignal/label-studio-ml-backend.
@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ...concepts.query import MAX_TEXTS
 from ...families.base import Size
@@ -23,28 +23,24 @@ from ...masks.segment import Segment
 from ...wire.contract import MAX_OBJECTS
 from ..adapter import Adapter, basic_password
 from ..engine import Pair
+from ..middleware import CALLER
 from ..problems import Problem
 from ..store import StoredImage
 from .bridge import Bridge, Lenient, json_answer
 from .brush_rle import encode_brush
-from .label_studio_video import CONTROLS as VIDEO_CONTROLS
-from .label_studio_video import VideoCall, VideoEvents, capabilities
 from .task_images import TaskImages
-from .task_regions import BRUSH, POLYGON, Asked, Region, asked_of, drawn_prompt, percent_target, words_of
-from .task_videos import TaskVideos
+from .task_memory import TaskMemory
+from .task_regions import BRUSH, POLYGON, Asked, Region, asked_of, drawn_prompt, words_of
 
 CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 """The tags of a labelling setup that can hold a mask, the preferred one first, with the type of their results."""
 MAX_CONFIG = 1 << 20
 
 
-class Context(BaseModel):
-    """The regions of one click. The other members belong to an event of a video."""
-
-    model_config = ConfigDict(extra="allow")
+class Context(Lenient):
+    """The regions of one click."""
 
     result: list[Region] = Field(default_factory=list)
-    event: str | None = Field(default=None, max_length=64)
 
 
 class Parameters(Lenient):
@@ -96,24 +92,14 @@ class _Tool:
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
+        self._memory = TaskMemory()
         settings = bridge.engine.settings
         self._images = TaskImages(
             bridge, settings.label_studio_url, settings.label_studio_token, settings.label_studio_private_storage
         )
-        self._events = VideoEvents(bridge, TaskVideos(bridge, self._images))
 
     async def predict(self, request: Request, body: PredictRequest) -> Response:
         regions = body.params.context.result if body.params is not None and body.params.context is not None else []
-        event = body.params.context.event if body.params is not None and body.params.context is not None else None
-        if event == "capabilities":
-            pair = await self._bridge.pair(None)
-            names = [each.name for each in self._bridge.pairs.values() if each.tracks_videos]
-            result = [capabilities(names, version_of(pair))]
-            return json_answer({"results": [prediction(result, pair)], "model_version": version_of(pair)})
-        if body.tasks and (tag := video_tag(body.label_config)) is not None:
-            return await self._video(request, body, tag)
-        if event not in (None, "predict"):  # of a video, but the setup has none
-            return json_answer({"results": []})
         words = words_of(regions)
         if not body.tasks:
             return json_answer({"results": []})
@@ -121,7 +107,8 @@ class _Tool:
             return await self._find(request, body, words)
         control = control_of(body.label_config)
         pair = await self._bridge.pair(None)
-        image = await self._image(body.tasks[0], control)
+        image = await self._bridge.run(request, self._image(body.tasks[0], control))
+        regions = self._memory.joined((str(request.scope.get(CALLER)), image.image_id, body.tasks[0].id), regions)
         drawn = await self._bridge.run(request, self._drawn(regions, image.size, pair))
         targets, labels = asked_of(regions, image.size, drawn)
         found = await self._bridge.masks(
@@ -131,39 +118,27 @@ class _Tool:
         results = [each for candidates in found for each in candidates if each is not None]
         return json_answer({"results": [prediction_of(results, pair)], "model_version": version_of(pair)})
 
-    async def _video(self, request: Request, body: PredictRequest, tag: Control) -> Response:
-        """Answer an event of a video. Without a context, nobody has asked for anything."""
-        pair = await self._bridge.pair(None)
-        context = body.params.context if body.params is not None else None
-        if context is None:
-            return json_answer({"results": [], "model_version": version_of(pair)})
-        task = body.tasks[0]
-        address = task.data.get(tag.key)
-        if not isinstance(address, str):
-            raise Problem(422, f"the task has no video in `{tag.key}`")
-        names = {"from_name": tag.name, "to_name": tag.image}
-        members = context.model_extra or {}
-        event = context.event or "predict"
-        call = VideoCall(event, str(task.id), address, names, members, percent_target(context.result))
-        result = await self._events.answer(request, call)
-        return json_answer({"results": [prediction(result, pair)], "model_version": version_of(pair)})
-
     async def _find(self, request: Request, body: PredictRequest, words: list[str]) -> Response:
         """Return all instances of words in each task; without words, those of the labels of the setup."""
         if not words and not any(pair.finds_concepts for pair in self._bridge.pairs.values()):
             return json_answer({"results": []})  # nobody has asked for words, so nothing is wrong
         control = control_of(body.label_config)
-        texts = words or list(control.labels)[:MAX_TEXTS]
+        texts = words or control.labels
         if not texts:
             return json_answer({"results": []})
+        if len(words) > MAX_TEXTS:
+            raise Problem(422, f"{len(words)} words: a call takes {MAX_TEXTS}")
+        parts = [texts[start : start + MAX_TEXTS] for start in range(0, len(texts), MAX_TEXTS)]
         pair = await self._bridge.words_pair()
         predictions = []
         for task in body.tasks:
-            image = await self._image(task, control)
-            found = await self._bridge.instances(
-                *(request, image, pair, texts), lambda each: result_of(each, control, control.label(each.label))
-            )
-            predictions.append(prediction_of([each for each in found if each is not None], pair))
+            image = await self._bridge.run(request, self._image(task, control))
+            results = []
+            for part in parts:
+                results += await self._bridge.instances(
+                    *(request, image, pair, part), lambda each: result_of(each, control, control.label(each.label))
+                )
+            predictions.append(prediction_of([each for each in results if each is not None], pair))
         return json_answer({"results": predictions, "model_version": version_of(pair)})
 
     async def _drawn(self, regions: list[Region], size: Size, pair: Pair) -> list[Asked]:
@@ -226,26 +201,6 @@ def router(bridge: Bridge) -> APIRouter:
         return await tool.predict(request, await bridge.read(request, PredictRequest))
 
     return api
-
-
-def prediction(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:
-    """Return the results of an event as a prediction."""
-    return {"result": results, "score": 0.0, "model_version": version_of(pair)}
-
-
-def video_tag(config: str) -> Control | None:
-    """Return the tag of a labelling setup that takes objects of a video; None if it has none."""
-    try:
-        tree = ElementTree.fromstring(config)  # noqa: S314 - expat bounds the growth of entities
-    except ElementTree.ParseError:
-        return None
-    for tag in VIDEO_CONTROLS:
-        for element in tree.iter(tag):
-            video = next((each for each in tree.iter("Video") if each.get("name") == element.get("toName")), None)
-            if video is not None:
-                key = video.get("value", "").removeprefix("$")
-                return Control(element.get("name", ""), video.get("name", ""), tag, key)
-    return None
 
 
 def prediction_of(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:

@@ -26,6 +26,9 @@ NAMES = {
 }
 """osam's names of the filters."""
 FAMILIES = {"sam": "sam1", "sam1": "sam1", "sam2": "sam2", "sam3": "sam3"}
+SINGLE = {"sam1", "mobilesam"}
+"""Families whose decoder chooses one mask itself in osam: the best candidate of one point, else the single mask."""
+MAX_ID_BYTES = 64
 
 
 class Prompt(Lenient):
@@ -43,7 +46,8 @@ class GenerateRequest(Lenient):
     """A request of osam."""
 
     model: str = Field(max_length=128)
-    image: str
+    image: str | None = None
+    image_embedding: dict[str, Any] | None = None
     prompt: Prompt | None = None
 
 
@@ -56,17 +60,32 @@ def router(bridge: Bridge) -> APIRouter:
         """Return the mask of an object. Without a prompt, it is the object in the middle of the image, as in osam."""
         asked = await bridge.read(request, GenerateRequest)
         pair = await _pair(bridge, asked.model)
-        image = await bridge.image(asked.image)
+        image = await _image(bridge, asked)
         if asked.prompt is not None and asked.prompt.texts and not asked.prompt.points:
             annotations = await _instances(bridge, request, image, pair, asked.prompt)
-            return json_answer({"model": asked.model, "image_embedding": None, "annotations": annotations})
-        width, height = image.size
-        prompt = asked.prompt or Prompt(points=[[width / 2, height / 2]], point_labels=[FOREGROUND])
-        found = await bridge.masks(request, image, pair, [target_of(prompt)], annotation)
-        annotations = [each for candidates in found for each in candidates if each is not None]
-        return json_answer({"model": asked.model, "image_embedding": None, "annotations": annotations})
+        else:
+            width, height = image.size
+            prompt = asked.prompt or Prompt(points=[[width / 2, height / 2]], point_labels=[FOREGROUND])
+            annotations = await _best(bridge, request, image, pair, target_of(prompt))
+        return json_answer({"model": asked.model, "image_embedding": stand_in(image), "annotations": annotations})
 
     return api
+
+
+def stand_in(image: StoredImage) -> dict[str, Any]:
+    """Return an embedding as osam's types take it, whose numbers are the bytes of the id of an image."""
+    width, height = image.size
+    numbers = list(map(float, bytes.fromhex(image.image_id)))
+    return {"original_height": height, "original_width": width, "embedding": [[numbers]], "extra_features": []}
+
+
+def id_in(embedding: dict[str, Any]) -> str | None:
+    """Return the id of an image in the embedding of an earlier answer; None: it is from elsewhere."""
+    match embedding.get("embedding"):
+        case [[[*numbers]]] if len(numbers) <= MAX_ID_BYTES and not embedding.get("extra_features"):
+            if all(number in range(256) for number in numbers):
+                return bytes(map(int, numbers)).hex()
+    return None
 
 
 def target_of(prompt: Prompt) -> Target:
@@ -100,6 +119,28 @@ def annotation(segment: Segment) -> dict[str, Any] | None:
         "score": segment.score,
         "mask": base64.b64encode(cropped).decode(),
     }
+
+
+async def _image(bridge: Bridge, asked: GenerateRequest) -> StoredImage:
+    """Return the image of a request. That of an embedding comes before one in the request, as in osam."""
+    known = None if asked.image_embedding is None else id_in(asked.image_embedding)
+    if known is not None and (asked.image is None or bridge.engine.images.get(known) is not None):
+        return bridge.engine.image(known)
+    if asked.image is not None:
+        return await bridge.image(asked.image)
+    if asked.image_embedding is None:
+        raise Problem(422, "send an image: its bytes as base64 in `image`, or the `image_embedding` of an answer")
+    raise Problem(422, "image_embedding: only those of this service's answers are taken: send `image`")
+
+
+async def _best(
+    bridge: Bridge, request: Request, image: StoredImage, pair: Pair, target: Target
+) -> list[dict[str, Any]]:
+    """Return the mask that osam answers with: the candidate with the best score, or the single mask."""
+    is_single = pair.family.name in SINGLE and (target.box is not None or len(target.points) > 1)
+    [candidates] = await bridge.masks(request, image, pair, [target], annotation, multimask=not is_single)
+    drawn = [each for each in candidates if each is not None]
+    return [max(drawn, key=lambda each: each["score"])] if drawn else []
 
 
 async def _instances(

@@ -16,7 +16,7 @@ from ...concepts.query import MAX_EXAMPLES
 from ...errors import ImageError
 from ...families.base import FloatArray
 from ...inputs.images import open_image
-from ...masks.formats import multi_polygon
+from ...masks.polygons import main_polygons
 from ...masks.segment import Segment
 from ..adapter import Adapter, basic_password
 from ..engine import Pair
@@ -221,7 +221,7 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
 
 
 def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | None = None) -> dict[str, Any] | None:
-    """Return a mask as a feature: a polygon, or a multi-polygon of several parts. None: the mask is empty.
+    """Return a mask without specks as a feature: a polygon, or a multi-polygon of parts. None: the mask is empty.
 
     Args:
         segment: the mask.
@@ -229,10 +229,11 @@ def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | N
         model: the name of the model.
         plane: the plane of a stack or a series that it lies in.
     """
-    geometry = multi_polygon(segment.mask)
-    parts = geometry["coordinates"]
-    if not parts:
+    polygons = main_polygons(segment.mask)
+    if not polygons:
         return None
+    parts = [[[*ring.tolist(), ring[0].tolist()] for ring in (each.exterior, *each.holes)] for each in polygons]
+    geometry: dict[str, Any] = {"type": "MultiPolygon", "coordinates": parts}
     if len(parts) == 1:
         geometry = {"type": "Polygon", "coordinates": parts[0]}
     if plane is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +22,11 @@ from ...concepts.association import SAME_OBJECT
 from ...masks.compare import intersection_over_union
 from ...masks.rle import BoolArray, rle_to_mask
 from ...tracks.records import MaskRecord
+from .. import background
 from ..bodies import FILES, kind_of
-from ..budgets import Lease
 from ..engine import Pair
 from ..problems import Problem
+from ..videos.rooms import Room
 from ..videos.schemas import PropagateRequest
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
@@ -107,14 +109,23 @@ class Folder:
     """Frames that are uploaded, and not followed yet.
 
     Args:
-        path: the folder.
-        leases: its place among the videos, and its bytes.
+        room: their place among the videos.
+        files: the path and the number of bytes of each frame, by its name.
     """
 
-    path: Path
-    leases: tuple[Lease, Lease]
-    files: dict[str, Path] = field(default_factory=dict)
+    room: Room
+    files: dict[str, tuple[Path, int]] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
+
+    async def keep(self, name: str, content: bytes) -> None:
+        """Keep a frame in place of one with the same name.
+
+        Raises:
+            Problem: 503, there are too many bytes of videos on the disk.
+        """
+        path, before = self.files.get(name) or (self.room.folder / uuid.uuid4().hex, 0)
+        await self.room.write(content, path, before)
+        self.files[name] = path, len(content)
 
     def frames(self) -> list[Path]:
         """Return the files in the order of their numbers."""
@@ -123,7 +134,7 @@ class Folder:
             stem = PurePosixPath(name).stem
             return (int(stem) if stem.isdecimal() else float("inf"), name)
 
-        return [self.files[name] for name in sorted(self.files, key=order)]
+        return [self.files[name][0] for name in sorted(self.files, key=order)]
 
 
 class Uploads:
@@ -155,12 +166,17 @@ class Uploads:
                 raise Problem(422, f"a name has at most {MAX_NAME} characters")
             content = await file.read()
         async with self._lock:  # QuPath sends several at a time, and the first of them makes the folder
-            folder = self._folders.get(name) or await self._new(name)
-            check_count(self._bridge, len({*folder.files, file.filename}))
-            folder.leases[1].grow(len(content))
-            path = folder.files.setdefault(file.filename, folder.path / f"{len(folder.files):06d}")
+            folder = self._folders.get(name)
+            if folder is not None:
+                check_count(self._bridge, len({*folder.files, file.filename}))
+                await folder.keep(file.filename, content)
+            else:
+                check_count(self._bridge, 1)
+                async with self._bridge.videos.room() as room:
+                    folder = Folder(room)
+                    await folder.keep(file.filename, content)
+                    self._folders[name], room.is_kept = folder, True
             self._wait(name, folder)
-            await asyncio.to_thread(path.write_bytes, content)
         return file.filename
 
     async def video(self, name: str, pair: Pair) -> StoredVideo:
@@ -175,33 +191,22 @@ class Uploads:
             raise Problem(404, UNKNOWN)
         if folder.timer is not None:
             folder.timer.cancel()
-        place, disk = folder.leases
-        upload = Upload(folder.path, b"-", len(folder.files))
-        upload.frames, upload.name = folder.frames(), name
-        try:
-            return await self._bridge.videos.keep(upload, folder.path, place, pair)
-        finally:
-            disk.give()  # a video that is kept has its own
-
-    async def _new(self, name: str) -> Folder:
-        path, place = await self._bridge.videos.room()
-        self._folders[name] = Folder(path, (place, self._bridge.engine.budgets.video_bytes.take(0)))
-        return self._folders[name]
+        async with self._bridge.videos.own(folder.room) as room:
+            upload = Upload(room.folder, b"-", len(folder.files))
+            upload.frames, upload.name = folder.frames(), name
+            return await self._bridge.videos.keep(upload, room, pair)
 
     def _wait(self, name: str, folder: Folder) -> None:
         """Remove the folder if nobody uses it for a while."""
         if folder.timer is not None:
             folder.timer.cancel()
-        loop = asyncio.get_running_loop()
         seconds = self._bridge.engine.settings.video_idle_seconds
-        folder.timer = loop.call_later(seconds, lambda: loop.create_task(self._drop(name)))
+        folder.timer = asyncio.get_running_loop().call_later(seconds, self._drop, name, folder)
 
-    async def _drop(self, name: str) -> None:
-        async with self._lock:
-            folder = self._folders.pop(name, None)
-        if folder is not None:
-            folder.leases[1].give()
-            await self._bridge.videos.drop(folder.path, folder.leases[0])
+    def _drop(self, name: str, folder: Folder) -> None:
+        if self._folders.get(name) is folder:
+            del self._folders[name]
+            background.start(folder.room.close())
 
 
 class Sequences:
@@ -276,7 +281,7 @@ class Sequences:
                     raise Problem(422, f"there is no frame {frame}: the last one is {video.file.num_frames - 1}")
             return await work(video)
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._bridge.videos.remove(video.video_id)))
+            await background.finish(self._bridge.videos.remove(video.video_id))
 
     async def _find(
         self, request: Request, video: StoredVideo, frame: int, shown: list[Shown], owners: dict[int, tuple[int, str]]

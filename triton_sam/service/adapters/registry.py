@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ...errors import ConfigurationError
 from ..adapter import Adapter
-from . import cvat, label_studio, osam, qupath, roboflow, samgeo, x_anylabeling
+from . import cvat, label_studio, osam, qupath, roboflow, x_anylabeling
 
 ADAPTERS: dict[str, Adapter] = {
-    module.ADAPTER.name: module.ADAPTER
-    for module in (cvat, label_studio, x_anylabeling, qupath, roboflow, osam, samgeo)
+    module.ADAPTER.name: module.ADAPTER for module in (cvat, label_studio, x_anylabeling, qupath, roboflow, osam)
 }
 """All adapters by name."""
 

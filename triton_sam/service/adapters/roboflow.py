@@ -195,12 +195,13 @@ class _Tool:
     async def _image(
         self, request: Request, body: EmbedRequest | SegmentRequest | ConceptSegmentRequest
     ) -> StoredImage:
+        """Return the image of a request: a known id comes before what `image` has, as in Roboflow."""
         caller = str(request.scope.get(CALLER))
-        if body.image is None:
-            known = self._ids.find(caller, body.image_id) if body.image_id else None
-            if known is None:
-                raise Problem(422, "there is no image: send it in `image`, or the `image_id` of an embedded one")
+        known = self._ids.find(caller, body.image_id) if body.image_id else None
+        if known is not None and (body.image is None or self._bridge.engine.images.get(known) is not None):
             return self._bridge.engine.image(known)
+        if body.image is None:
+            raise Problem(422, "there is no image: send it in `image`, or the `image_id` of an embedded one")
         if body.image.type != "base64":
             raise Problem(422, f"an image of type {body.image.type!r} is not taken: send base64")
         image = await self._bridge.image(body.image.value)

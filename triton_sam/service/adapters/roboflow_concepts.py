@@ -6,6 +6,7 @@ Reference: inference/core/entities/requests/sam3.py and inference/models/sam3 of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -124,15 +125,16 @@ async def find_concepts(
         )
         found += [(numbers[each.object_index], each) for each in instances]
     if asked.nms_iou_threshold is not None:
-        found = _best_of_all(found, asked.nms_iou_threshold)
+        found.sort(key=lambda each: -each[1].score)
 
     async def fetch() -> list[Found]:
         return found
 
     def convert(each: Iterator[Found]) -> list[tuple[int, Any]]:
-        return [(number, write(instance)) for number, instance in each]
+        kept = each if asked.nms_iou_threshold is None else _best_of_all(each, asked.nms_iou_threshold)
+        return [(number, write(instance)) for number, instance in kept]
 
-    written = await bridge.engine.budgets.workers.run(2 * width * height, fetch, convert)
+    written = await bridge.run(request, bridge.engine.budgets.workers.run(2 * width * height, fetch, convert))
     return [
         {
             "prompt_index": number,
@@ -153,23 +155,36 @@ def _together(prompts: Sequence[Concept], default: float | None) -> list[list[in
     return list(groups.values())
 
 
-def _best_of_all(found: list[Found], threshold: float) -> list[Found]:
-    """Drop instances whose mask has a higher IoU with one of a better score, also one of another prompt."""
-    kept: list[Found] = []
-    for number, each in sorted(found, key=lambda one: -one[1].score):
-        if all(_iou(each, other) <= threshold for _, other in kept):
-            kept.append((number, each))
-    return kept
+@dataclass(frozen=True)
+class _Measured:
+    """A mask with its box and its area, which cost a look at every pixel."""
+
+    mask: BoolArray
+    box: tuple[int, int, int, int]
+    area: int
+
+    def overlaps(self, other: _Measured, threshold: float) -> bool:
+        """Whether the IoU of two masks is above a threshold. Most pairs need no look at their pixels."""
+        left, top = max(self.box[0], other.box[0]), max(self.box[1], other.box[1])
+        right, bottom = min(self.box[2], other.box[2]), min(self.box[3], other.box[3])
+        if left >= right or top >= bottom:
+            return False
+        areas = self.area + other.area
+        most = min(self.area, other.area, (right - left) * (bottom - top))
+        if most / (areas - most) <= threshold:
+            return False
+        shared = int(np.count_nonzero(self.mask[top:bottom, left:right] & other.mask[top:bottom, left:right]))
+        return shared / (areas - shared) > threshold
 
 
-def _iou(one: Instance, other: Instance) -> float:
-    """Return the IoU of two masks; boxes that do not touch need no look at the pixels."""
-    if one.box is None or other.box is None:
-        return 0.0
-    left, top = max(one.box[0], other.box[0]), max(one.box[1], other.box[1])
-    right, bottom = min(one.box[2], other.box[2]), min(one.box[3], other.box[3])
-    if left >= right or top >= bottom:
-        return 0.0
-    part: BoolArray = one.mask[top:bottom, left:right] & other.mask[top:bottom, left:right]
-    shared = int(np.count_nonzero(part))
-    return shared / (one.area + other.area - shared)
+def _best_of_all(found: Iterator[Found], threshold: float) -> Iterator[Found]:
+    """Drop instances whose mask has a higher IoU with an earlier one, also one of another prompt."""
+    kept: list[_Measured] = []
+    for number, each in found:
+        box = each.box
+        if box is not None:
+            measured = _Measured(each.mask, box, each.area)
+            if any(measured.overlaps(other, threshold) for other in kept):
+                continue
+            kept.append(measured)
+        yield number, each

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -19,7 +19,8 @@ from ...tracks.records import MaskRecord
 from ..engine import Pair
 from ..faults import first_fault
 from ..problems import Problem
-from ..videos.schemas import PropagateRequest, RleMask, VideoPrompt
+from ..schemas import RleMask
+from ..videos.schemas import PropagateRequest, VideoPrompt
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
 from .bridge import Bridge, decoded
@@ -49,26 +50,18 @@ async def keep_images(bridge: Bridge, texts: Sequence[str], pair: Pair, name: st
 
     Raises:
         Problem: 404, there is no video model; 413, too many frames or pixels; 415 or 422, a frame is no image; 503,
-            there are too many videos.
+            there are too many videos, or too many bytes of them on the disk.
         VideoError: the frames differ in size.
     """
     check_count(bridge, len(texts))
-    folder, place = await bridge.videos.room()
-
-    def write() -> list[Path]:
-        paths = [folder / f"{index:06d}" for index in range(len(texts))]
-        for index, (path, text) in enumerate(zip(paths, texts, strict=True)):
-            path.write_bytes(decoded(text, f"frame {index}"))
-        return paths
-
-    try:
-        paths = await asyncio.to_thread(write)
-    except BaseException:
-        await bridge.videos.drop(folder, place)
-        raise
-    upload = Upload(folder, b"-", len(texts))
-    upload.frames, upload.name = paths, name
-    return await bridge.videos.keep(upload, folder, place, pair)
+    async with bridge.videos.room() as room:
+        upload = Upload(room.folder, b"-", len(texts))
+        upload.name = name
+        for index, text in enumerate(texts):
+            content = await room.run(functools.partial(decoded, text, f"frame {index}"))
+            upload.frames.append(room.folder / f"{index:06d}")
+            await room.write(content, upload.frames[-1])
+        return await bridge.videos.keep(upload, room, pair)
 
 
 def check_count(bridge: Bridge, count: int) -> None:

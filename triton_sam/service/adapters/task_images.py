@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import threading
 import time
+from dataclasses import dataclass
 from urllib.parse import quote, urljoin, urlsplit
 
 import urllib3
 
+from ...transport.timed_sockets import CURRENT, Call
+from ..budgets import MAX_FETCHES
 from ..problems import Problem
-from ..public import PrivateAddressError, PublicPool
+from ..public import FetchPool, PrivateAddressError
+from ..settings import MEBI
 from ..store import StoredImage
-from .bridge import Bridge, decoded
+from .bridge import Bridge
 
 KEEP_SECONDS = 300.0
 """An image that was fetched so lately is not fetched again for the next click."""
 MAX_KEPT = 1024
 MAX_REDIRECTS = 4
 SECONDS = 30.0
+"""The time for one image, from the token to the last byte, with all redirects."""
+PIECE = 1 << 16
+HEADERS = {"Accept-Encoding": "identity", "Connection": "close"}
 CLOUD = ("s3://", "gs://", "azure-blob://")
 """Addresses in storages that Label Studio signs."""
 START = "start the service with --label-studio-url and the address of Label Studio"
+
+
+@dataclass(frozen=True)
+class _Pools:
+    """The connections for one image: to Label Studio itself, and to storages. They end at a time of the clock."""
+
+    own: FetchPool
+    storages: FetchPool
+    end: float
 
 
 class TaskImages:
@@ -39,9 +54,8 @@ class TaskImages:
         self._bridge = bridge
         self._url = None if url is None else url.rstrip("/") + "/"
         self._token = token
-        self._pool = urllib3.PoolManager(timeout=SECONDS, retries=False)
-        self._storages = self._pool if private_storage else PublicPool(timeout=SECONDS, retries=False)
-        self._lock = threading.Lock()
+        self._has_private_storage = private_storage
+        self._places = asyncio.Semaphore(MAX_FETCHES)  # each file takes as much memory as a request may have
         self._access = ("", 0.0)
         self._kept: dict[str, tuple[str, float]] = {}
 
@@ -53,7 +67,8 @@ class TaskImages:
             task: id of the task, for storages.
 
         Raises:
-            Problem: 422, the address belongs to another host; 502, Label Studio does not answer with the image.
+            Problem: 422, the address belongs to another host; 502, Label Studio does not answer with the image; 504,
+                it takes too long.
         """
         if address.startswith("data:"):
             return await self._bridge.image(address)
@@ -62,18 +77,21 @@ class TaskImages:
             found = self._bridge.engine.images.get(known[0])
             if found is not None:
                 return found
-        content = await self.content(address, task)
-        image = await self._bridge.engine.store(content)
+        image = await self._bridge.engine.store(await self._content(self._located(address, task)))
         while len(self._kept) >= MAX_KEPT:
             self._kept.pop(next(iter(self._kept)))
         self._kept[address] = (image.image_id, time.monotonic() + KEEP_SECONDS)
         return image
 
-    async def content(self, address: str, task: object, name: str = "image") -> bytes:
-        """Return the file of a task. See image()."""
-        if address.startswith("data:"):
-            return await asyncio.to_thread(decoded, address, name)
-        return await asyncio.to_thread(self._fetch, self._located(address, task))
+    async def _content(self, url: str) -> bytes:
+        """Return the file at a URL of Label Studio."""
+        async with self._places:
+            end = time.monotonic() + SECONDS
+            call = Call(end)
+            try:
+                return await asyncio.to_thread(self._fetch, url, call, end)
+            finally:
+                call.cancel()  # also when the caller has gone away
 
     def _located(self, address: str, task: object) -> str:
         """Return the URL at Label Studio."""
@@ -89,43 +107,53 @@ class TaskImages:
             )
         return found
 
-    def _fetch(self, url: str) -> bytes:
-        for _ in range(MAX_REDIRECTS):
-            content, place = self._get(url)
-            if not place:
-                return content
-            url = urljoin(url, place)
-            if urlsplit(url).scheme not in ("http", "https"):
-                break
-        raise Problem(502, "Label Studio leads from one address of the image to the next without an end")
+    def _fetch(self, url: str, call: Call, end: float) -> bytes:
+        CURRENT.call = call
+        with FetchPool(public=False) as own, FetchPool(public=not self._has_private_storage) as storages:
+            for _ in range(MAX_REDIRECTS):
+                content, place = self._get(_Pools(own, storages, end), url)
+                if not place:
+                    return content
+                url = urljoin(url, place)
+                if urlsplit(url).scheme not in ("http", "https"):
+                    break
+        raise Problem(502, "Label Studio has too many redirects for the image of the task")
 
-    def _get(self, url: str) -> tuple[bytes, str]:
+    def _get(self, pools: _Pools, url: str) -> tuple[bytes, str]:
         """Return the content at a URL, and the address that it leads to, "" if it leads nowhere."""
-        limit = self._bridge.engine.settings.max_body
-        pool = self._pool if self._is_label_studio(url) else self._storages
+        pool = pools.own if self._is_label_studio(url) else pools.storages
         try:
-            answer = pool.request("GET", url, headers=self._headers(url), redirect=False, preload_content=False)
+            headers = self._headers(url, pools.own)
+            answer = pool.request("GET", url, headers=headers, redirect=False, preload_content=False)
             try:
-                content = answer.read(limit + 1)
+                if answer.status in (401, 403):
+                    text = "Label Studio refuses the image: set LABEL_STUDIO_API_KEY to an access token of a member"
+                    raise Problem(502, text)
+                if answer.status >= 400:
+                    raise Problem(502, f"Label Studio answers {answer.status} to the request for the image")
+                place = answer.get_redirect_location() or ""
+                return b"" if place else self._read(answer), place
             finally:
-                answer.release_conn()
+                answer.close()
         except PrivateAddressError as error:
             raise Problem(
                 502,
                 f"Label Studio leads to a storage in a private network ({error}): if it is yours, start the service "
                 "with --label-studio-private-storage",
             ) from None
-        except urllib3.exceptions.HTTPError:
+        except (urllib3.exceptions.HTTPError, OSError, ValueError):
+            if time.monotonic() >= pools.end:
+                raise Problem(504, f"{_origin(url)} did not send the image within {SECONDS:g} s") from None
             raise self._silent(url) from None
-        if len(content) > limit:
-            raise Problem(413, f"the image of the task is larger than {limit} bytes")
-        if answer.status in (401, 403):
-            raise Problem(
-                502, "Label Studio refuses the image: set LABEL_STUDIO_API_KEY to an access token of a member"
-            )
-        if answer.status >= 400:
-            raise Problem(502, f"Label Studio answers {answer.status} to the request for the image")
-        return content, answer.get_redirect_location() or ""
+
+    def _read(self, answer: urllib3.BaseHTTPResponse) -> bytes:
+        limit = self._bridge.engine.settings.max_body
+        content = bytearray()
+        for piece in answer.stream(PIECE, decode_content=False):
+            content += piece
+            if len(content) > limit:
+                raise Problem(413, f"the image of the task is larger than {limit / MEBI:g} MiB (--max-body)")
+        return bytes(content)
 
     def _silent(self, url: str) -> Problem:
         """Return the problem of an address where nothing answers."""
@@ -138,27 +166,28 @@ class TaskImages:
     def _is_label_studio(self, url: str) -> bool:
         return self._url is not None and _origin(url) == _origin(self._url)
 
-    def _headers(self, url: str) -> dict[str, str]:
-        """Return the token, for Label Studio itself alone and not for a storage that it leads to."""
+    def _headers(self, url: str, own: FetchPool) -> dict[str, str]:
+        """Return the headers of a request. The token is for Label Studio alone, not for a storage that it leads to."""
         if self._token is None or not self._is_label_studio(url):
-            return {}
-        return {"Authorization": f"Bearer {self._refreshed()}" if _is_jwt(self._token) else f"Token {self._token}"}
+            return HEADERS
+        token = f"Bearer {self._refreshed(own)}" if _is_jwt(self._token) else f"Token {self._token}"
+        return {**HEADERS, "Authorization": token}
 
-    def _refreshed(self) -> str:
+    def _refreshed(self, own: FetchPool) -> str:
         """Return an access token, which Label Studio gives for a personal token and which lasts five minutes."""
-        with self._lock:
-            token, until = self._access
-            if time.monotonic() < until:
-                return token
-            try:
-                answer = self._pool.request("POST", f"{self._url}api/token/refresh", json={"refresh": self._token})
-                token = str(answer.json()["access"]) if answer.status == 200 else ""
-            except (urllib3.exceptions.HTTPError, ValueError, KeyError, TypeError):
-                token = ""
-            if not token:
-                raise Problem(502, "Label Studio gives no access for the token in LABEL_STUDIO_API_KEY")
-            self._access = (token, time.monotonic() + 240)
+        token, until = self._access
+        if time.monotonic() < until:
             return token
+        try:
+            address = f"{self._url}api/token/refresh"
+            answer = own.request("POST", address, headers=HEADERS, json={"refresh": self._token})
+            token = str(answer.json()["access"]) if answer.status == 200 else ""
+        except (ValueError, KeyError, TypeError):
+            token = ""
+        if not token:
+            raise Problem(502, "Label Studio gives no access for the token in LABEL_STUDIO_API_KEY")
+        self._access = (token, time.monotonic() + 240)
+        return token
 
 
 def _origin(url: str) -> str:

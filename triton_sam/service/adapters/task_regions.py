@@ -15,7 +15,6 @@ from pydantic import Field
 
 from ..._common.values import is_finite_number
 from ...annotate.prompts import mask_logits
-from ...concepts.query import MAX_TEXTS
 from ...families.base import Family, Size
 from ...masks.parts import find_parts, innermost_points
 from ...masks.polygons import fill_polygons
@@ -27,6 +26,7 @@ from .brush_rle import decode_brush
 
 KEYPOINT, RECTANGLE, TEXT = "keypointlabels", "rectanglelabels", "textarea"
 BRUSH, POLYGON = "brushlabels", "polygonlabels"
+MAX_NAME = 64
 MAX_CORNERS = 1 << 13
 """The most corners of a polygon: the time to fill it grows with them, in each row of the image."""
 MAX_STROKES = 8
@@ -39,6 +39,18 @@ class Region(Lenient):
     type: str = Field(max_length=64)
     value: dict[str, Any]
     is_positive: bool = True
+    id: Any = None
+
+    @property
+    def name(self) -> str | None:
+        """The id of the region, if it is one as Label Studio's page makes them."""
+        return self.id if isinstance(self.id, str) and 0 < len(self.id) <= MAX_NAME else None
+
+    @property
+    def label(self) -> str | None:
+        """The first label of the region."""
+        labels = self.value.get(self.type)
+        return labels[0] if isinstance(labels, list) and labels and isinstance(labels[0], str) else None
 
     @property
     def is_drawn(self) -> bool:
@@ -76,9 +88,9 @@ def drawn_prompt(region: Region, size: Size, family: Family) -> Asked | None:
         return None
     logits = mask_logits(mask, family) if family.takes_mask else None
     if region.type == POLYGON:
-        return Asked(Target(box=box, mask=logits), _label(region), box)
+        return Asked(Target(box=box, mask=logits), region.label, box)
     points = innermost_points(find_parts(mask), MAX_STROKES)
-    return Asked(Target(points, [1] * len(points), mask=logits), _label(region), box)
+    return Asked(Target(points, [1] * len(points), mask=logits), region.label, box)
 
 
 def asked_of(
@@ -87,7 +99,8 @@ def asked_of(
     """Return the objects that regions mean, and the label of each.
 
     Each rectangle and each drawn mask is an object of its own; points belong to the first of them around the point.
-    Points outside of all, or all if there is none, are one more object. Regions of other types mean nothing.
+    Points outside of all, or all if there is none, are one more object, if one of them is in the foreground; else they
+    belong to the last object. Regions of other types mean nothing.
 
     Args:
         regions: the regions.
@@ -98,28 +111,19 @@ def asked_of(
     points = [(_point(each.value, size), each) for each in regions if each.type == KEYPOINT]
     owners = [_owner(point, objects) for point, _ in points]
     targets, labels = [each.target for each in objects], [each.label for each in objects]
-    if None in owners:
-        alone = [each for (_, each), owner in zip(points, owners, strict=True) if owner is None]
+    alone = [each for (_, each), owner in zip(points, owners, strict=True) if owner is None]
+    if objects and not any(each.is_positive for each in alone):
+        owners = [len(objects) - 1 if owner is None else owner for owner in owners]
+    elif alone:
         targets.append(Target())
-        labels.append(_label(alone[-1]))
+        labels.append(
+            next((each.label for each in reversed(alone) if each.is_positive and each.label), alone[-1].label)
+        )
     for number, target in enumerate(targets):
         owner = number if number < len(objects) else None
         inside = [each for each, its in zip(points, owners, strict=True) if its == owner]
         targets[number] = _with_points(target, inside)
     return targets, labels
-
-
-def percent_target(regions: list[Region]) -> Target:
-    """Return the points and the last box of regions, in percent. A point is outside of the object if either member
-    says so: ``is_positive`` of the region, or ``positive`` of its value."""
-    points = [(_numbers(each.value, "x", "y"), each) for each in regions if each.type == KEYPOINT]
-    labels = [int(each.is_positive and each.value.get("positive", True) is not False) for _, each in points]
-    boxes = [_numbers(each.value, "x", "y", "width", "height") for each in regions if each.type == RECTANGLE]
-    box = None
-    if boxes:
-        x, y, width, height = boxes[-1]
-        box = [x, y, x + width, y + height]
-    return Target([point for point, _ in points], labels, box)
 
 
 def words_of(regions: list[Region]) -> list[str]:
@@ -130,7 +134,7 @@ def words_of(regions: list[Region]) -> list[str]:
         for text in texts if isinstance(texts, list) else [texts]:
             if isinstance(text, str):
                 found += [word.strip() for word in text.replace("\n", ",").split(",")]
-    return [word for word in found if word][:MAX_TEXTS]
+    return [word for word in found if word]
 
 
 def _brush(value: Mapping[str, Any], size: Size) -> BoolArray:
@@ -158,7 +162,7 @@ def _polygon(value: Mapping[str, Any], size: Size) -> BoolArray:
 
 def _boxed(region: Region, size: Size) -> Asked:
     box = _box(region.value, size)
-    return Asked(Target(box=box), _label(region), box)
+    return Asked(Target(box=box), region.label, box)
 
 
 def _with_points(target: Target, points: Sequence[tuple[list[float], Region]]) -> Target:
@@ -173,11 +177,6 @@ def _owner(point: list[float], objects: Sequence[Asked]) -> int | None:
     x, y = point
     boxes = (each.around for each in objects)
     return next((place for place, (x1, y1, x2, y2) in enumerate(boxes) if x1 <= x <= x2 and y1 <= y <= y2), None)
-
-
-def _label(region: Region) -> str | None:
-    labels = region.value.get(region.type)
-    return labels[0] if isinstance(labels, list) and labels and isinstance(labels[0], str) else None
 
 
 def _point(value: Mapping[str, Any], size: Size) -> list[float]:

@@ -156,7 +156,7 @@ def described(pair: Pair) -> dict[str, Any]:
     """Return the description of a model that X-AnyLabeling builds its window from."""
     widgets = (*WORD_WIDGETS, *WIDGETS) if pair.finds_concepts else WIDGETS
     return {
-        "display_name": f"triton_sam: {pair.name}",
+        "display_name": f"{pair.name} (triton_sam)",  # the list cuts long names
         "widgets": [{"name": name, "value": value} for name, value in widgets],
         "params": {"epsilon_factor": FINENESS, "show_boxes": False, "show_masks": True, "multimask_output": False},
         "capabilities": {},
@@ -174,7 +174,7 @@ def described_video(pair: Pair, has_words: bool) -> dict[str, Any]:
     widgets = [*(WORD_WIDGETS if has_words else ()), *clicks, ("toggle_preserve_existing_annotations", False)]
     return {
         **described(pair),
-        "display_name": f"triton_sam: {pair.name} (video)",
+        "display_name": f"{pair.name} video (triton_sam)",
         "widgets": [{"name": name, "value": value} for name, value in widgets],
         "batch_processing_mode": "video",
     }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,9 +10,7 @@ from typing import Any
 from fastapi import Request
 from pydantic import Field
 
-from ...errors import SamError
 from ...tracks.records import MaskRecord
-from .. import problems
 from ..problems import Problem
 from ..videos.schemas import PropagateRequest
 from ..videos.store import StoredVideo
@@ -26,9 +22,6 @@ SUFFIX = "-video"
 """The name of a video model is that of the pair, and this."""
 OBJECT = 99_999
 """The number of the object of clicks that name none."""
-NOTHING = "there is nothing to follow: click an object, or send words, first"
-MAX_TASKS = 8
-"""The most ways through its frames that a session remembers."""
 
 Shapes = list[dict[str, Any]]
 
@@ -61,37 +54,6 @@ class PromptRequest(Lenient):
 
 
 @dataclass(eq=False)
-class Task:
-    """A way through the frames that the tool asks about.
-
-    Args:
-        total: frames of the video.
-    """
-
-    total: int
-    status: str = "processing"
-    current: int = 0
-    done: int = 0
-    results: dict[str, Any] | None = None
-    error: str | None = None
-    runner: asyncio.Task[None] | None = None
-
-    async def stop(self) -> None:
-        """End the way after the frame that Triton computes."""
-        if self.runner is not None and not self.runner.done():
-            self.status = "cancelled"
-            self.runner.cancel()
-            await asyncio.wait({self.runner})
-
-    def told(self) -> dict[str, Any]:
-        """Return the state as the tool expects it."""
-        share = 1.0 if self.status == "completed" else self.done / self.total
-        known = {"status": self.status, "progress": share, "current_frame": self.current, "total_frames": self.total}
-        more = {"results": self.results, "error": self.error}
-        return {**known, **{name: value for name, value in more.items() if value is not None}}
-
-
-@dataclass(eq=False)
 class Session:
     """A video of X-AnyLabeling.
 
@@ -103,7 +65,6 @@ class Session:
         drawing: how masks are drawn.
         labels: the words of each object that words have found.
         finished: the objects that have been followed. A new prompt for one of them begins it anew.
-        tasks: the ways that the tool asks about.
     """
 
     video: StoredVideo
@@ -111,7 +72,6 @@ class Session:
     drawing: Drawing = field(default_factory=Drawing)
     labels: dict[int, str] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
-    tasks: dict[str, Task] = field(default_factory=dict)
 
     def place(self, frame: int) -> int:
         """Return the index of a frame here.
@@ -149,7 +109,7 @@ class Session:
         """
         number, segment = record.object_id, segment_of(record)
         shown = segment if score is None else replace(segment, score=score)
-        return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), group_id=number)
+        return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), number)
 
 
 class VideoSessions:
@@ -195,10 +155,8 @@ class VideoSessions:
         Raises:
             Problem: 404, it is not known.
         """
-        session = self.get(name)
+        self.get(name)
         del self._sessions[name]
-        for task in session.tasks.values():
-            await task.stop()
         await self._bridge.videos.remove(name)
 
     async def click(self, session: Session, body: PromptRequest) -> Shapes:
@@ -272,54 +230,6 @@ class VideoSessions:
                 yield {"type": "progress", "current_frame": frame, "total_frames": total, "progress": share}
         yield {"type": "completed", "results": results}
 
-    def start(self, session: Session, way: PropagateRequest) -> str:
-        """Follow the objects in the background, and return the name of the task.
-
-        Raises:
-            Problem: 409, they are being followed; 422, there is nothing to follow.
-        """
-        tracking = session.video.tracking
-        if tracking.is_tracking or any(task.status == "processing" for task in session.tasks.values()):
-            raise Problem(409, "the objects are being followed already: wait, or cancel it", code="tracking")
-        if not any(tracking.prompted.values()):
-            raise Problem(422, NOTHING)
-        task = Task(session.video.file.num_frames)
-        name = uuid.uuid4().hex
-        session.tasks = dict([*session.tasks.items()][1 - MAX_TASKS :]) | {name: task}
-        task.runner = asyncio.create_task(self._follow(session, way, task))
-        return name
-
-    def task(self, name: str) -> Task:
-        """Return a task.
-
-        Raises:
-            Problem: 404, it is not known, or not any more.
-        """
-        self._forget_ended()
-        for session_name, session in self._sessions.items():
-            if name in session.tasks:
-                self.get(session_name)  # a question is a use of the video
-                return session.tasks[name]
-        raise Problem(404, "the task is not known (any more)", code="task_not_found")
-
-    async def cancel(self, name: str) -> None:
-        """Stop a task after the frame that Triton computes.
-
-        Raises:
-            Problem: 404, it is not known.
-        """
-        await self.task(name).stop()
-
-    async def _follow(self, session: Session, way: PropagateRequest, task: Task) -> None:
-        try:
-            async for told in self.walk(session, way):
-                if told["type"] == "completed":
-                    task.results, task.status = told["results"], "completed"
-                else:
-                    task.current, task.done = told["current_frame"], task.done + 1
-        except (Problem, SamError) as error:
-            task.status, task.error = "failed", text_of(error)
-
     def _forget_ended(self) -> None:
         """Forget the sessions whose videos nobody has used for a while."""
         for name in list(self._sessions):
@@ -330,11 +240,6 @@ class VideoSessions:
 def pair_name(model: str) -> str:
     """Return the name of the pair of a video model."""
     return model.removesuffix(SUFFIX)
-
-
-def text_of(error: Problem | SamError) -> str:
-    """Return what the window shows of a failure."""
-    return error.detail if isinstance(error, Problem) else problems.as_problem(error).detail
 
 
 def _joined(shapes: list[Shapes]) -> Shapes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 from typing import Any
 
 import numpy as np
 
-from ...masks.polygons import mask_to_polygons
+from ...masks.polygons import SMALLEST_AREA, main_polygons, trace_polygons
+from ...masks.rings import FloatPoints
 from ...masks.segment import Segment
 from ..problems import Problem
 from .bridge import Lenient
@@ -18,6 +20,9 @@ LABEL = "AUTOLABEL_OBJECT"
 FINENESS = 0.001
 """The share of its length by which an outline may be simplified, unless the slider says another one."""
 LEAST_TOLERANCE = 0.5
+SMALLEST_SHARE_OF_MEAN = 0.2
+"""Of the mean area of an object's parts: X-AnyLabeling leaves out smaller ones (post_process() of its models)."""
+MOST_GROUPS = 1_000_000
 
 
 class Drawing(Lenient):
@@ -37,27 +42,28 @@ class Drawing(Lenient):
             raise Problem(422, "epsilon_factor must lie between 0 and 1")
 
 
-def shapes_of(segment: Segment, drawing: Drawing, label: str = LABEL, **members: Any) -> list[dict[str, Any]]:
+def shapes_of(segment: Segment, drawing: Drawing, label: str = LABEL, group: int | None = None) -> list[dict[str, Any]]:
     """Return a mask as shapes: a closed polygon for each part, and a rectangle if the caller wants it.
 
     Args:
         segment: the mask.
         drawing: how it is drawn.
         label: the label of the shapes.
-        members: further members of each shape.
+        group: the number of the object; None: the shapes of an object of several parts get a number of their own.
     """
     score = min(1.0, max(0.0, segment.score))
-    shared = {"label": label, "score": score, **members}
-    shapes = []
-    if drawing.show_masks:
-        for ring in _outlines(segment, drawing.epsilon_factor):
-            points = np.reshape(ring, (-1, 2)).tolist()
-            shapes.append({**shared, "shape_type": "polygon", "points": [*points, points[0]]})
+    outlines = _outlines(segment, drawing.epsilon_factor) if drawing.show_masks else []
+    shapes: list[dict[str, Any]] = []
+    for ring in outlines:
+        points = ring.tolist()
+        shapes.append({"shape_type": "polygon", "points": [*points, points[0]]})
     if drawing.show_boxes and segment.box is not None:
         x1, y1, x2, y2 = map(float, segment.box)
-        corners = [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
-        shapes.append({**shared, "shape_type": "rectangle", "points": corners})
-    return shapes
+        shapes.append({"shape_type": "rectangle", "points": [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]})
+    if group is None and len(shapes) > 1:
+        group = secrets.randbelow(MOST_GROUPS) + 1  # other objects of the file have groups, too
+    grouped = {} if group is None else {"group_id": group}
+    return [{"label": label, "score": score, **grouped, **shape} for shape in shapes]
 
 
 def words_of(text: str) -> list[str]:
@@ -66,13 +72,16 @@ def words_of(text: str) -> list[str]:
     return list(dict.fromkeys(each for each in texts if each))
 
 
-def _outlines(segment: Segment, fineness: float) -> list[list[float]]:
-    """Return the rings of a mask, simplified by a share of the length of the longest."""
-    rings = mask_to_polygons(segment.mask, LEAST_TOLERANCE)
-    tolerance = fineness * max(map(_length, rings), default=0.0)
-    return rings if tolerance <= LEAST_TOLERANCE else mask_to_polygons(segment.mask, tolerance)
+def _outlines(segment: Segment, fineness: float) -> list[FloatPoints]:
+    """Return the outlines of a mask, without specks, simplified by a share of the length of the longest."""
+    polygons = trace_polygons(segment.mask, LEAST_TOLERANCE)
+    if not polygons:
+        return []
+    tolerance = max(LEAST_TOLERANCE, fineness * max(_length(each.exterior) for each in polygons))
+    least = SMALLEST_SHARE_OF_MEAN * sum(each.area for each in polygons) / len(polygons)
+    kept = main_polygons(segment.mask, tolerance, smallest_share=0.0, smallest_area=max(least, SMALLEST_AREA))
+    return [each.exterior for each in kept]
 
 
-def _length(ring: list[float]) -> float:
-    points = np.reshape(ring, (-1, 2))
-    return float(np.linalg.norm(points - np.roll(points, 1, axis=0), axis=1).sum())
+def _length(ring: FloatPoints) -> float:
+    return float(np.linalg.norm(ring - np.roll(ring, 1, axis=0), axis=1).sum())

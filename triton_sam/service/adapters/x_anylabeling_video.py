@@ -6,7 +6,7 @@ Reference: app/api/video.py of X-AnyLabeling-Server, read as a contract.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -14,12 +14,10 @@ from pydantic import Field
 from starlette.responses import StreamingResponse
 
 from ..._common import strict_json
-from ...errors import SamError
-from ..logs import LOGGER
-from ..problems import Problem
+from ..problems import Problem, meant_by
 from ..videos import events
 from .bridge import Bridge, Lenient, json_answer
-from .x_anylabeling_sessions import InitRequest, PromptRequest, Session, VideoSessions, text_of
+from .x_anylabeling_sessions import InitRequest, PromptRequest, Session, VideoSessions
 
 
 class PropagateFrames(Lenient):
@@ -54,34 +52,15 @@ def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
             raise Problem(422, "send a text_prompt, or points")
         return _success({"frame_index": body.frame_index, "masks": shapes, "num_objects": len(shapes)})
 
-    @api.post("/v1/video/propagate", summary="Follow objects in the background for X-AnyLabeling")
-    async def propagate(request: Request) -> Response:
-        """Begin to follow all objects."""
-        body = await bridge.read(request, PropagateFrames)
-        session = sessions.get(body.session_id)
-        name = sessions.start(session, session.way(body.start_frame, body.end_frame))
-        return _success({"task_id": name, "status": "processing", "message": "Propagation started"})
-
     @api.post(
         "/v1/video/propagate/stream", summary="Follow objects for X-AnyLabeling", response_class=StreamingResponse
     )
-    async def stream(request: Request) -> StreamingResponse:
+    async def stream(request: Request) -> events.EventStream:
         """Follow all objects, and tell the progress and the shapes as server-sent events."""
         body = await bridge.read(request, PropagateFrames)
         session = sessions.get(body.session_id)
         told = _told(sessions.walk(session, session.way(body.start_frame, body.end_frame)), session)
-        return StreamingResponse(told, media_type=events.MEDIA_TYPE, headers=events.HEADERS)
-
-    @api.get("/v1/video/status/{task_id}", summary="Progress of a task for X-AnyLabeling")
-    async def status(task_id: str) -> Response:
-        """Return the state of a task, and at its end the shapes of all frames."""
-        return _success(sessions.task(task_id).told())
-
-    @api.post("/v1/video/cancel/{task_id}", summary="Cancel a task for X-AnyLabeling")
-    async def cancel(task_id: str) -> Response:
-        """Stop a task after at most one more frame."""
-        await sessions.cancel(task_id)
-        return _success({"message": "Task cancelled"})
+        return events.EventStream(told)
 
     @api.post("/v1/video/cleanup/{session_id}", summary="End a session for X-AnyLabeling")
     async def cleanup(session_id: str) -> Response:
@@ -90,7 +69,7 @@ def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
         return _success({"message": f"Session {session_id} cleaned up"})
 
 
-async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) -> AsyncIterator[bytes]:
+async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) -> AsyncGenerator[bytes, None]:
     """Yield events as the tool expects them. If nobody reads to the end, the objects are followed no further."""
     start = {"type": "started", "total_frames": session.video.file.num_frames, "start_frame_index": session.first}
     yield _event(start)
@@ -98,11 +77,8 @@ async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) ->
         async with contextlib.aclosing(walk) as found:
             async for each in found:
                 yield _event(each)
-    except (Problem, SamError) as error:
-        yield _event({"type": "error", "message": text_of(error)})
-    except Exception:  # noqa: BLE001 - the reader has an answer with status 200 already
-        LOGGER.exception("tracking failed")
-        yield _event({"type": "error", "message": "an error of the service itself; its log has the details"})
+    except Exception as error:  # noqa: BLE001 - the reader has an answer with status 200 already
+        yield _event({"type": "error", "message": meant_by(error).detail})
 
 
 def _event(members: dict[str, Any]) -> bytes:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
-from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from ..answers import JSON
 from ..cancellation import CancellableRequests
 from ..engine import Engine
 from ..everything.schemas import EverythingAnswer, EverythingRequest
-from ..everything.search import Search, Searches, first_of, told
+from ..everything.search import Searches, first_of, told
 from ..schemas import problem_responses
 from ..videos import events
 from .v1 import ImageId
@@ -25,22 +23,6 @@ ANSWERS: dict[str, Any] = {
         events.MEDIA_TYPE: {"schema": {"type": "string"}},
     },
 }
-
-
-class EventStream(StreamingResponse):
-    """The events of a search. The search ends with the connection, also if not a single event was sent."""
-
-    def __init__(self, search: Search, first: events.Event) -> None:
-        self._search = search
-        content = told(first, events.stream(search.events))
-        super().__init__(content, media_type=events.MEDIA_TYPE, headers=events.HEADERS)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._search.leave()
 
 
 def router(engine: Engine, searches: Searches, requests: CancellableRequests) -> APIRouter:
@@ -75,7 +57,7 @@ def router(engine: Engine, searches: Searches, requests: CancellableRequests) ->
             if events.MEDIA_TYPE in accept.lower():
                 first = await requests.run(request, first_of(search), timeout=seconds)
                 is_handed_over = True
-                return EventStream(search, first)
+                return events.EventStream(told(first, events.stream(search.events)), search.leave)
             objects, done = await requests.run(request, search.objects(), timeout=seconds)
         finally:
             if not is_handed_over:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
@@ -72,9 +73,11 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
 async def _wanted(request: Request, engine: Engine) -> Export:
     if kind_of(request.headers) != FILES:
         raise Problem(415, f"send the images as {FILES}, in the part `{FIELD}`", code="content_type")
-    async with request.form(max_files=1, max_fields=0) as form:
+    # A part without the name of a file is a field for the parser; both hold the same lines.
+    async with request.form(max_files=1, max_fields=1, max_part_size=engine.settings.max_body) as form:
         part = form.get(FIELD)
-        if not isinstance(part, UploadFile):
-            raise Problem(422, f"the form has no file with the name `{FIELD}`")
+        if part is None:
+            raise Problem(422, f"the form has no part with the name `{FIELD}`")
+        file = part.file if isinstance(part, UploadFile) else io.BytesIO(part.encode())
         limits = engine.settings.max_json, engine.settings.max_megapixels
-        return await run_in_threadpool(Export.read, part.file, *limits)
+        return await run_in_threadpool(Export.read, file, *limits)

@@ -20,13 +20,11 @@ from typing import Any
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from ...client.speculative import SpeculativeSAM2Client
-from ...errors import SamError
 from ...families.base import FloatArray, Size
 from .. import messages, problems
 from ..answers import clean_previews, client_prompt
 from ..budgets import PAGE_BURST, Pace
 from ..engine import Engine, Pair
-from ..hosts import allowed_origin
 from ..logs import LOGGER
 from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
 from ..middleware import bearer_token, no_token
@@ -70,10 +68,8 @@ def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str
     """Return the name of the caller who may open a page; ``held`` gives back what the page holds.
 
     Raises:
-        Problem: 401, 403, 429 or 503; this caller may not open a page, or not now.
+        Problem: 401, 429 or 503; this caller may not open a page, or not now.
     """
-    if not allowed_origin(socket.headers, engine.settings.origins, engine.settings.allowed_hosts):
-        raise Problem(403, "pages of this origin may not use the service: start it with --cors and the origin")
     given = bearer_token(socket.headers) or _token_in(socket.scope["subprotocols"])
     caller = engine.callers.find(given)
     if caller is None:
@@ -256,10 +252,8 @@ class _Page:
             outcome = "answered"
         except asyncio.CancelledError:
             outcome = "replaced"
-        except Problem as problem:
-            self._outbox.put(request.lane, _error(problem, request.model_dump()))
-        except SamError as error:
-            self._outbox.put(request.lane, _error(problems.as_problem(error), request.model_dump()))
+        except Exception as error:  # noqa: BLE001 - the page waits for an answer, whatever a library throws
+            self._outbox.put(request.lane, _error(problems.meant_by(error), request.model_dump()))
         finally:
             self._engine.metrics.live.labels(request.lane, outcome).inc()
 

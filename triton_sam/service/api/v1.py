@@ -24,6 +24,8 @@ from ..store import StoredImage
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
 ModelName = Annotated[str | None, Query(max_length=128, description="A name that `GET /v1/models` lists.")]
 
+MAX_FIELD = 1 << 30
+"""Bytes of a part without a file name, so that its sender reads what is wrong. The body has a limit of its own."""
 _BYTES = {
     "type": "string",
     "format": "binary",
@@ -215,10 +217,12 @@ async def uploaded(request: Request) -> bytes:
     """
     kind = kind_of(request.headers)
     if kind == FILES:
-        async with request.form() as form:
+        async with request.form(max_part_size=MAX_FIELD) as form:
             part = form.get("image")
             if not isinstance(part, UploadFile):
-                raise Problem(422, "the form has no file with the name `image`")
+                raise Problem(
+                    422, "the form has no file `image`: send it with a file name, as `curl -F image=@FILE` does"
+                )
             return await part.read()
     content = await request.body()
     if not content:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path as FilePath
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, StreamingResponse
 
 from ..cancellation import CancellableRequests
@@ -16,20 +13,18 @@ from ..engine import Engine
 from ..problems import Problem
 from ..schemas import problem_responses
 from ..videos import events
-from ..videos.downloads import FILES, Download, prepare
+from ..videos.downloads import FILES, DownloadFile, prepare
 from ..videos.files import LARGEST_WIDTH, SMALLEST_WIDTH, to_jpeg
-from ..videos.propagation import Propagation
 from ..videos.schemas import (
     MAX_FRAME,
     Cancelled,
     DownloadFormat,
     FrameMasks,
-    KnownMasks,
     PropagateRequest,
     VideoInfo,
     VideoPrompt,
 )
-from ..videos.store import StoredVideo, Videos
+from ..videos.store import Videos
 from .v1 import ModelName
 
 VideoId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/videos` answered.")]
@@ -88,8 +83,9 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         The service keeps the video on its disk, until nobody has used it for a while, or until it is deleted.
         """
         pair = await videos.pair(model)
-        found, folder, place = await videos.receive(request)
-        video = await requests.run(request, videos.keep(found, folder, place, pair, every))
+        async with videos.room() as room:
+            found = await videos.receive(request, room)
+            video = await requests.run(request, videos.keep(found, room, pair, every))
         response.headers["Location"] = f"/v1/videos/{video.video_id}"
         return videos.describe(video)
 
@@ -195,33 +191,18 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         response_class=StreamingResponse,
         responses={200: EVENTS, **problem_responses(400, 404, 409, 413, 422)},
     )
-    async def propagate(video_id: VideoId, body: PropagateRequest) -> StreamingResponse:
+    async def propagate(video_id: VideoId, body: PropagateRequest) -> events.EventStream:
         """Track all objects from frame to frame, and get their masks as server-sent events.
 
         Tracking stops after at most one more frame if the client hangs up. The masks that are done stay.
         """
         propagation = await videos.get(video_id).tracking.propagate(body)
-        return StreamingResponse(_told(propagation), media_type=events.MEDIA_TYPE, headers=events.HEADERS)
+        return events.EventStream(events.stream(propagation.events), propagation.leave)
 
     @api.post("/{video_id}/cancel", summary="Stop tracking", responses=problem_responses(404, 413, 422))
     async def cancel(request: Request, video_id: VideoId) -> Cancelled:
         """Stop tracking after at most one more frame, and wait for it. The masks that are done stay."""
         return Cancelled(cancelled=await requests.run(request, videos.get(video_id).tracking.cancel()))
-
-    @api.put(
-        "/{video_id}/masks",
-        summary="Bring masks back",
-        status_code=204,
-        response_class=Response,
-        responses=problem_responses(400, 404, 409, 413, 422, 499),
-    )
-    async def restore(request: Request, video_id: VideoId, body: KnownMasks) -> Response:
-        """Bring masks back that an earlier tracking of the same video has found, so that downloads hold them.
-
-        Prompt the objects first. Where masks overlap, a label map shows the object with the highest id.
-        """
-        await requests.run(request, videos.get(video_id).tracking.restore(body))
-        return Response(status_code=204)
 
     @api.get(
         "/{video_id}/masks",
@@ -244,41 +225,8 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         """Return all masks that are known so far as one file."""
         video = videos.get(video_id)
         found = prepare(wanted, video.stem, video.file, video.tracking.records, videos.decoders)
-        path = await requests.run(request, _write(engine, video, wanted, found), timeout=DOWNLOAD_SECONDS)
-        kind = FILES[wanted]
-        return FileResponse(
-            path,
-            media_type=kind.media_type,
-            filename=f"{video.stem}-{kind.suffix}",
-            background=BackgroundTask(path.unlink, missing_ok=True),
-        )
+        with DownloadFile(engine.budgets, video.room.folder, wanted, found) as file:
+            await requests.run(request, file.write(), timeout=DOWNLOAD_SECONDS)
+            return file.answer()
 
     return api
-
-
-async def _told(propagation: Propagation) -> AsyncIterator[bytes]:
-    """Yield the events of a propagation. If nobody reads to the end, the propagation stops."""
-    try:
-        async for piece in events.stream(propagation.events):
-            yield piece
-    finally:
-        propagation.leave()
-
-
-async def _write(engine: Engine, video: StoredVideo, form: str, download: Download) -> FilePath:
-    """Write a download to the folder of its video, in a thread that stops at the next frame if nobody wants it."""
-    path = video.folder / f"{uuid.uuid4().hex}-{FILES[form].suffix}"
-
-    async def fetch() -> list[int]:
-        return sorted(download.records)
-
-    def work(frames: Iterator[int]) -> None:
-        try:
-            FILES[form].write(path, download, frames)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-
-    width, height = video.file.size
-    await engine.budgets.workers.run(2 * width * height, fetch, work)
-    return path

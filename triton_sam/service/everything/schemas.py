@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ...everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE
+from ...masks.cleanup import MAX_THRESHOLD
 from ...masks.formats import TOLERANCE
 from ..schemas import FORMATS, CleanupRequest, Strict, encoded_mask
 
@@ -39,6 +40,13 @@ class EverythingRequest(Strict):
     stability_score_offset: float | None = Field(
         default=None, ge=0, le=100, description="The change of the threshold by which stability is measured."
     )
+    mask_threshold: float | None = Field(
+        default=None,
+        ge=-MAX_THRESHOLD,
+        le=MAX_THRESHOLD,
+        allow_inf_nan=False,
+        description="Logits above it are foreground. A lower number gives larger masks.",
+    )
     box_nms_thresh: Share | None = Field(
         default=None, description="Of masks whose boxes have a higher IoU, the best stays."
     )
@@ -64,6 +72,9 @@ class EverythingRequest(Strict):
     )
     multimask_output: bool | None = Field(
         default=None, description="Whether each point gives all candidates (three, or one with SAM-HQ)."
+    )
+    use_m2m: bool | None = Field(
+        default=None, description="Whether to refine each mask once, with its logits as a prompt (SAM2)."
     )
     cleanup: CleanupRequest | None = Field(default=None, description="How to clean the masks. Default: not at all.")
     model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")

@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from ..._common import strict_json
-from ...errors import SamError
 from ...masks.formats import TOLERANCE
 from ...masks.rle import rle_to_mask
 from ...masks.segment import Segment
 from .. import problems
 from ..budgets import stopping
 from ..engine import Engine, Pair
-from ..logs import LOGGER
 from ..problems import Problem, cancelled
 from ..store import StoredImage
 from ..videos.events import Event, event
@@ -47,7 +45,6 @@ class Search:
     def __init__(
         self, engine: Engine, image: StoredImage, pair: Pair, request: EverythingRequest, finder: Finder
     ) -> None:
-        place = engine.budgets.searches.take()
         self.events: asyncio.Queue[Event] = asyncio.Queue(WAITING_EVENTS)
         self.problem: Problem | None = None
         self._engine = engine
@@ -59,8 +56,10 @@ class Search:
         self._is_left = False
         self._end = cancelled()
         self._started = time.monotonic()
-        self.task = asyncio.create_task(self._run())
-        self.task.add_done_callback(lambda _: place.give())
+        with engine.budgets.searches.take() as place:
+            self.task = asyncio.create_task(self._run())
+            running = place.pass_on()
+        self.task.add_done_callback(lambda _: running.give())
 
     def stop(self) -> None:
         """Stop, because the service stops. The reader still gets the event ``error``."""
@@ -102,13 +101,8 @@ class Search:
             await self._fail(
                 Problem(504, f"the search took more than {seconds:g} s: ask for fewer points", code="timeout")
             )
-        except Problem as problem:
-            await self._fail(problem)
-        except SamError as error:
-            await self._fail(problems.as_problem(error))
-        except Exception:  # noqa: BLE001 - the reader may have an answer with status 200 already
-            LOGGER.exception("the search for everything failed")
-            await self._fail(Problem(500, "an error of the service itself; its log has the details"))
+        except Exception as error:  # noqa: BLE001 - the reader may have an answer with status 200 already
+            await self._fail(problems.meant_by(error))
 
     async def _search(self) -> None:
         embeddings = await self._engine.embed(self._image, self._pair)
@@ -219,7 +213,7 @@ async def first_of(search: Search) -> Event:
     return first
 
 
-async def told(first: Event, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def told(first: Event, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield the events of a search as they are sent."""
     yield first.to_bytes()
     if not first.is_last:

@@ -11,6 +11,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
@@ -20,6 +21,7 @@ from ...tiles import LargeImage, open_large_image
 from ...tiles.folders import large_images_below
 from ...tiles.opening import check_packages
 from ...tiles.pyramid import Region, Window
+from .. import background
 from ..engine import Engine
 from ..image_files import MEGA
 from ..problems import Problem
@@ -31,6 +33,26 @@ KEPT = 16
 """Files that stay open."""
 FRESH_SECONDS = 1.0
 """The folder is not searched more often, whatever callers ask."""
+
+
+@dataclass(eq=False)
+class _Opened:
+    """An open file.
+
+    Args:
+        stamp: tells whether the file was replaced.
+        image: the image in it.
+        readers: how many requests use it.
+    """
+
+    stamp: tuple[int, int]
+    image: LargeImage
+    readers: int = 0
+    is_closed: bool = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.image.close()
 
 
 class LargeFolder:
@@ -49,9 +71,9 @@ class LargeFolder:
         self._folder = Path(folder).resolve()
         self._engine = engine
         self._paths: dict[str, tuple[str, Path]] = {}
-        self._open: OrderedDict[str, tuple[tuple[int, int], LargeImage]] = OrderedDict()
-        self._readers: dict[int, int] = {}
-        self._lock = asyncio.Lock()
+        self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._replaced: list[_Opened] = []
+        self._opening: dict[str, asyncio.Lock] = {}
         self._search = asyncio.Lock()
         self._searched = -math.inf
 
@@ -77,17 +99,15 @@ class LargeFolder:
         if image_id not in self._paths:
             raise Problem(404, "there is no large image with this id: see GET /v1/large", code="unknown_image")
         name, path = self._paths[image_id]
-        async with self._lock:
-            image = await asyncio.to_thread(self._opened, image_id, path)
-            self._readers[id(image)] = self._readers.get(id(image), 0) + 1
+        opened = await background.finish(self._opened(image_id, path))
+        while opened.is_closed:  # other requests took its place before this one could go on
+            opened = await background.finish(self._opened(image_id, path))
+        opened.readers += 1
         try:
-            yield name, image
+            yield name, opened.image
         finally:
-            self._readers[id(image)] -= 1
-            if not self._readers[id(image)] and all(kept is not image for _, kept in self._open.values()):
-                del self._readers[id(image)]
-                image.close()  # the file was replaced meanwhile
-            self._trim(KEPT)
+            opened.readers -= 1
+            self._trim()
 
     async def tile(self, image: LargeImage, level: int, column: int, row: int) -> bytes:
         """Return a tile of a level as JPEG.
@@ -167,35 +187,45 @@ class LargeFolder:
 
     def close(self) -> None:
         """Close all files."""
-        for _, image in self._open.values():
-            image.close()
+        for opened in (*self._open.values(), *self._replaced):
+            opened.close()
         self._open.clear()
+        self._replaced.clear()
 
     def _find(self) -> dict[str, tuple[str, Path]]:
         found = large_images_below(self._folder)
         return {_id_of(name): (name, path) for name, path in found if path.resolve().is_relative_to(self._folder)}
 
-    def _opened(self, image_id: str, path: Path) -> LargeImage:
-        """Return an open image; a file that was replaced is opened again."""
-        stamp = _stamp(path)
-        before = self._open.get(image_id)
-        if before is not None and before[0] == stamp:
+    async def _opened(self, image_id: str, path: Path) -> _Opened:
+        """Return an open image; a file that was replaced is opened again.
+
+        Threads read files, but only the event loop changes what is open. The caller runs this to its end.
+        """
+        async with self._opening.setdefault(image_id, asyncio.Lock()):
+            stamp = await asyncio.to_thread(_stamp, path)
+            known = self._open.get(image_id)
+            if known is None or known.stamp != stamp:
+                opened = _Opened(stamp, await asyncio.to_thread(self._read, path))
+                if image_id in self._open:
+                    self._replaced.append(self._open[image_id])
+                self._open[image_id] = opened
             self._open.move_to_end(image_id)
-            return before[1]
+            return self._open[image_id]
+
+    def _read(self, path: Path) -> LargeImage:
         if path.is_dir():
             self.check_links(path)
-        image = open_large_image(path)
-        if before is not None and not self._readers.get(id(before[1])):
-            before[1].close()
-        self._open[image_id] = stamp, image
-        return image
+        return open_large_image(path)
 
-    def _trim(self, count: int) -> None:
-        idle = [key for key, (_, image) in self._open.items() if not self._readers.get(id(image))]
-        for key in idle[: max(0, len(self._open) - count)]:
-            _, image = self._open.pop(key)
-            self._readers.pop(id(image), None)
-            image.close()
+    def _trim(self) -> None:
+        """Close what nobody reads: files that were replaced, and those used longest ago, beyond KEPT."""
+        idle = [image_id for image_id, opened in self._open.items() if not opened.readers]
+        for image_id in idle[: max(0, len(self._open) - KEPT)]:
+            self._replaced.append(self._open.pop(image_id))
+        ended = [opened for opened in self._replaced if not opened.readers]
+        for opened in ended:
+            self._replaced.remove(opened)
+            opened.close()
 
 
 def levels_of(image: LargeImage) -> list[LargeLevel]:

@@ -219,8 +219,7 @@ live.addEventListener("status", ({ detail }) => {
   warn("");
   if (wasUp && models.map((model) => model.name).join() === detail.models.join()) return;
   void loadModels().then(() => {
-    if (!pictures.image && !video.isOpen) return pictures.resume();
-    return pictures.isSent ? masks.refresh() : pictures.reupload();
+    if (pictures.image || video.isOpen) return pictures.isSent ? masks.refresh() : pictures.reupload();
   });
 });
 

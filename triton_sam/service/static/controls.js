@@ -4,6 +4,7 @@ import { keep } from "./choices.js";
 import { saveDataSet } from "./data-sets.js";
 import { droppedFiles } from "./files.js";
 import { installKeys } from "./keys.js";
+import { urlOf } from "./rest.js";
 import { saveCoco, saveCutout, saveMask, saveOverlay, saveVideo } from "./saves.js";
 import { toggle as toggleTheme } from "./theme.js";
 
@@ -131,7 +132,7 @@ export function connectControls(page) {
 
 async function openSample(page, name) {
   try {
-    const answer = await fetch(`/static/samples/${name}`);
+    const answer = await fetch(urlOf(`/static/samples/${name}`));
     if (!answer.ok) throw new Error();
     await page.open([new File([await answer.blob()], name, { type: "image/jpeg" })]);
   } catch {

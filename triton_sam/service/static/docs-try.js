@@ -1,6 +1,6 @@
 // The parts of /docs that act: a button that copies the curl line, and a form that sends the request and shows the answer.
 
-import { token } from "./rest.js";
+import { token, urlOf } from "./rest.js";
 
 const SHOWN = 20_000; // characters of an answer
 const ids = new Map(); // of what was uploaded last, by the name of the parameter
@@ -95,7 +95,7 @@ function request({ verb, path, kind }, places, inputs, body, parts) {
 
 async function asked({ path }, [address, options]) {
   const started = performance.now();
-  const answer = await fetch(address, options);
+  const answer = await fetch(urlOf(address), options);
   const content = await answer.blob();
   const took = Math.round(performance.now() - started);
   const kind = answer.headers.get("Content-Type") ?? "no body";

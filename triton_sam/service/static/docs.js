@@ -2,7 +2,7 @@
 // It uses no library and loads nothing from other sites.
 
 import { copyButton, make, tryForm } from "./docs-try.js";
-import { rememberToken, token } from "./rest.js";
+import { rememberToken, token, urlOf } from "./rest.js";
 
 const place = document.getElementById("document");
 
@@ -50,7 +50,7 @@ function fields(api, schema) {
 }
 
 function curl(api, verb, path, kind, schema) {
-  const target = `${location.origin}${path.replace(/\{(image|video)_id\}/, "$ID")}`;
+  const target = urlOf(path).replace(/\{(image|video)_id\}/, "$ID");
   const parts = ["curl -s"];
   if (verb !== "get") parts.push(`-X ${verb.toUpperCase()}`);
   if (kind === "application/json") {
@@ -116,7 +116,7 @@ function tokenField() {
 }
 
 async function show() {
-  const api = await (await fetch("/openapi.json")).json();
+  const api = await (await fetch(urlOf("/openapi.json"))).json();
   place.replaceChildren(
     make("h1", { textContent: `${api.info.title} ${api.info.version}` }),
     ...api.info.description.trim().split("\n\n").map((text) => make("p", {}, ...prose(text))),

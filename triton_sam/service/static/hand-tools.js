@@ -1,13 +1,12 @@
 // The tools that change masks by hand: pointers over the image, the section "Edit" of the panel, and their keys.
 
 import { Brush } from "./brush.js";
-import { Corners } from "./corners.js";
 import { Edits } from "./edits.js";
 import { Polygon } from "./polygon.js";
 
 const $ = (id) => document.getElementById(id);
 const ALL = "all";
-const TOOLS = ["brush", "erase", "polygon", "cut-polygon", "corners"];
+const TOOLS = ["brush", "erase", "polygon", "cut-polygon"];
 
 /** page: as Edits takes it, and {actions, show()}. Return {polygon, paint(context), takeCornerBack(), update()}. */
 export function connectHandTools(page) {
@@ -15,20 +14,18 @@ export function connectHandTools(page) {
   const edits = new Edits(page);
   const brush = new Brush(edits, stage, scene);
   const polygon = new Polygon(edits, stage, page.show);
-  const corners = new Corners(page, edits);
-  const tools = { brush, erase: brush, polygon, "cut-polygon": polygon, corners };
+  const tools = { brush, erase: brush, polygon, "cut-polygon": polygon };
   const tool = () => (edits.image ? (tools[stage.tool] ?? null) : null);
   connectPointers(stage, tool);
-  connectPanel(edits, brush, polygon, corners, scene);
-  connectKeys(edits, tool, corners, actions);
+  connectPanel(edits, brush, polygon, scene);
+  connectKeys(edits, tool, actions);
   return {
     polygon,
     paint: (context) => tool()?.paint(context, 1 / stage.scale),
-    takeCornerBack: () => (polygon.isOn && polygon.takeBack()) || corners.takeBack(),
+    takeCornerBack: () => polygon.isOn && polygon.takeBack(),
     update() {
       update(edits, brush, scene);
       updatePolygon(edits, polygon, stage);
-      updateCorners(edits, corners);
     },
   };
 }
@@ -82,7 +79,7 @@ function connectPointers(stage, tool) {
   }
 }
 
-function connectPanel(edits, brush, polygon, corners, scene) {
+function connectPanel(edits, brush, polygon, scene) {
   const chosen = () => {
     const others = edits.others;
     return $("edit-other").value === ALL ? others : others.filter((each) => String(each.id) === $("edit-other").value);
@@ -99,9 +96,6 @@ function connectPanel(edits, brush, polygon, corners, scene) {
   on("brush-size", () => (brush.size = Number($("brush-size").value)), "input");
   on("polygon-close", () => polygon.close());
   on("polygon-discard", () => polygon.discard());
-  on("corner-remove", () => corners.remove());
-  on("corner-add", () => corners.add());
-  on("corner-detail", () => (corners.detail = Number($("corner-detail").value)), "input");
   connectRows(edits, scene);
 }
 
@@ -126,9 +120,9 @@ function connectRows(edits, scene) {
   list.addEventListener("pointercancel", () => (dragged = null));
 }
 
-const LETTERS = { p: "brush", x: "erase", g: "polygon", v: "corners" };
+const LETTERS = { p: "brush", x: "erase", g: "polygon" };
 
-function connectKeys(edits, tool, corners, actions) {
+function connectKeys(edits, tool, actions) {
   const act = (event) => {
     const key = event.key.toLowerCase();
     if (event.ctrlKey || event.metaKey) {
@@ -152,8 +146,6 @@ function connectKeys(edits, tool, corners, actions) {
     },
     true,
   );
-  addEventListener("keyup", () => corners.settle());
-  addEventListener("blur", () => corners.settle());
 }
 
 /** Show what the tools can do now. */
@@ -184,20 +176,6 @@ function updatePolygon(edits, polygon, stage) {
   $("polygon-buttons").hidden = !count;
   $("polygon-close").disabled = !polygon.isClosable;
   if (count) $("undo").disabled = false;
-}
-
-/** Show the corners of the active mask, and say what can be done with them. */
-function updateCorners(edits, corners) {
-  void corners.refresh();
-  $("corners-hint").hidden = !corners.isOn;
-  $("corners-hint").textContent = edits.active
-    ? "Drag a corner to move it. A double click on a side adds one, and a right click removes one."
-    : "Select an object that has a mask and is shown.";
-  $("corner-buttons").hidden = !corners.isOn;
-  $("corner-slider").hidden = !corners.isOn || !edits.active;
-  $("corner-tolerance").textContent = corners.tolerance ? `${corners.tolerance.toFixed(1)} px` : "";
-  $("corner-remove").disabled = $("corner-add").disabled = !corners.chosen;
-  if (corners.canTakeBack) $("undo").disabled = false;
 }
 
 function offer(select, others) {

@@ -1,7 +1,7 @@
 // The WebSocket: it sends positions and receives masks. It has two lanes, "hover" and "click"; in each lane, the newest
 // request replaces the older ones.
 
-import { Problem, models, token } from "./rest.js";
+import { Problem, models, token, urlOf } from "./rest.js";
 
 const VERSION = 2; // of the messages; it must equal VERSION in service/messages.py
 const FIRST_PAUSE = 300;
@@ -26,10 +26,7 @@ export class Live extends EventTarget {
   }
 
   connect() {
-    const socket = new WebSocket(
-      `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live`,
-      protocols(token()),
-    );
+    const socket = new WebSocket(urlOf("/live").replace(/^http/, "ws"), protocols(token()));
     let opened = false;
     socket.binaryType = "arraybuffer";
     this.#socket = socket;

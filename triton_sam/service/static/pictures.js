@@ -14,7 +14,6 @@ export class Pictures {
   #page;
   #shelf;
   #opening = null; // an AbortController
-  #waiting = null; // the video of the time before a reload, until the service has it
   #sentFor = null; // the model for which the service has the image
 
   /** page: {forImages, everything, video, stage, settings, begin(mode), show, warn, endHover, isUp()} */
@@ -40,18 +39,10 @@ export class Pictures {
     return this.#sentFor === this.#page.settings.model;
   }
 
-  /** Open the image or the video that was open when the page was closed. */
+  /** Open the image that was open when the page was closed. */
   async start() {
-    const [entry, kept] = [await this.#shelf.start(), await this.#page.video.kept()];
-    this.#waiting = kept && kept.opened > (entry?.opened ?? 0) ? kept : null;
-    if (this.#waiting) await this.resume();
-    else if (entry && !this.image && !this.#opening) await this.openEntry(entry);
-  }
-
-  /** Open the video of the time before a reload, if the service could not take it until now. */
-  async resume() {
-    const kept = this.#waiting;
-    if (kept && !this.image && !this.#page.video.isOpen && !this.#opening) await this.#openVideo(kept.file, kept);
+    const entry = await this.#shelf.start();
+    if (entry && !this.image && !this.#page.video.isOpen && !this.#opening) await this.openEntry(entry);
   }
 
   /** Open a video, a project, or images, of which the first is shown; COCO files give objects to images that are open. */
@@ -112,19 +103,17 @@ export class Pictures {
     if (!problem) await this.#page.forImages.masks.refresh();
   }
 
-  async #openVideo(file, kept = null) {
+  async #openVideo(file) {
     const problem = await this.#opens(OPENING, file.name, async (isCurrent, signal) => {
-      await this.#page.video.open(file, signal, (part) => isCurrent() && sending("video", part, OPENING), kept);
-      this.#waiting = null;
+      await this.#page.video.open(file, signal, (part) => isCurrent() && sending("video", part, OPENING));
       this.#shelf.leave();
       this.image = null;
       this.#page.everything.reset();
       this.#page.begin(this.#page.video);
       this.#sentFor = this.#page.settings.model;
     });
-    if (problem?.status === 401) void askToken().then(() => this.#openVideo(file, kept));
+    if (problem?.status === 401) void askToken().then(() => this.#openVideo(file));
     else this.#page.show();
-    if (kept && !problem) await this.#page.video.masks.refresh();
   }
 
   async #openProject(file) {
@@ -150,7 +139,7 @@ export class Pictures {
   cancel() {
     if (!this.#opening) return;
     this.#opening.abort();
-    this.#opening = this.#waiting = null;
+    this.#opening = null;
     busy("");
     this.#page.show();
   }
@@ -214,7 +203,6 @@ export class Pictures {
   #show(entry, file, picture) {
     const { forImages, video, stage } = this.#page;
     this.#shelf.leave();
-    this.#waiting = null;
     const { key, id, name, width, height } = entry;
     video.close();
     this.image = forImages.masks.image = { key, id, name, stem: name.replace(/\.[^.]*$/, ""), width, height, file };

@@ -168,7 +168,7 @@ export class Polygon {
 }
 
 /** Fill an area thinly with the colour of its object. */
-export function fillArea(context, area, color) {
+function fillArea(context, area, color) {
   context.fillStyle = color;
   context.globalAlpha = 0.25;
   context.fill(area, "evenodd");
@@ -176,7 +176,7 @@ export function fillArea(context, area, color) {
 }
 
 /** Draw an outline that can be seen on bright and on dark images. */
-export function strokeOutline(context, outline, unit) {
+function strokeOutline(context, outline, unit) {
   context.lineJoin = "round";
   for (const [width, style] of [[4, "rgb(0 0 0 / 60%)"], [2, "#fff"]]) {
     context.lineWidth = width * unit;
@@ -185,8 +185,8 @@ export function strokeOutline(context, outline, unit) {
   }
 }
 
-/** Draw a corner of an outline, for polygons and for the corners of masks. */
-export function paintCorner(context, x, y, radius, color, unit) {
+/** Draw a corner of an outline. */
+function paintCorner(context, x, y, radius, color, unit) {
   context.beginPath();
   context.arc(x, y, radius, 0, 2 * Math.PI);
   context.fillStyle = color;

@@ -3,6 +3,7 @@
 import { sendWithProgress } from "./sending.js";
 
 const TOKEN = "triton-sam-token";
+const ROOT = new URL("../", import.meta.url).href; // a proxy may have put the service below a path
 
 export class Problem extends Error {
   constructor(members) {
@@ -28,6 +29,11 @@ export function rememberToken(text) {
   }
 }
 
+/** Return the URL of a path of the service, such as "/v1/models". */
+export function urlOf(path) {
+  return ROOT + path.slice(1);
+}
+
 /** ``send`` sends the request instead of fetch(). */
 export async function call(path, options = {}, send = fetch) {
   const headers = new Headers(options.headers);
@@ -38,7 +44,7 @@ export async function call(path, options = {}, send = fetch) {
   }
   let answer;
   try {
-    answer = await send(path, { ...options, headers });
+    answer = await send(urlOf(path), { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem({ status: 0, detail: "the service cannot be reached" });

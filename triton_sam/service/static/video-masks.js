@@ -5,22 +5,17 @@ import * as rest from "./video-rest.js";
 import { framesOf } from "./video-scene.js";
 
 const MAX_PATHS = 400;
-const BATCH = { frames: 100, masks: 1000, characters: 500_000 }; // of masks that are sent in one request
 
 export class VideoMasks extends EventTarget {
   /** The open video: {id, width, height, num_frames, ...}; null when none is open. */
   video = null;
   /** Is called before anything is sent: the service takes no prompt while it tracks. */
   before = async () => {};
-  /** Is called with a frame and its masks when they have changed. */
-  changed = () => {};
   #scene;
   #found = new Map(); // frame -> Map(object -> {rle, score, object_score})
   #paths = new Map(); // mask -> Path2D
   #sent = new Map(); // object -> Map(frame -> prompt as text), as the service knows it
   #errors = new Map(); // prompt as text -> message
-  #answered = new Map(); // "object/frame" -> the prompt, as text, whose mask was kept there
-  #missing = new Set(); // frames whose masks the service does not know
   #working = null;
 
   constructor(scene) {
@@ -31,26 +26,14 @@ export class VideoMasks extends EventTarget {
   reset() {
     this.#found.clear();
     this.#paths.clear();
-    this.#answered.clear();
-    this.forgetSent();
-  }
-
-  /** The prompts that have been answered. restore() takes them with the masks of [{frame, objects}], for example after a reload. */
-  get answered() {
-    return [...this.#answered];
-  }
-
-  restore(masks, answered) {
-    for (const { frame, objects } of masks) this.#found.set(frame, new Map(objects.map((mask) => [mask.object_id, mask])));
-    this.#answered = new Map(answered);
-    this.#missing = new Set(this.#found.keys());
-  }
-
-  /** The service knows nothing of the objects any more: everything has to be sent again. */
-  forgetSent() {
     this.#sent.clear();
     this.#errors.clear();
-    this.#missing = new Set(this.#found.keys());
+  }
+
+  /** Whether a frame without a prompt has a mask. */
+  get hasTracked() {
+    const prompted = this.#scene.promptedFrames;
+    return [...this.#found].some(([frame, masks]) => masks.size && !prompted.includes(frame));
   }
 
   maskOf(object, frame = this.#scene.frame) {
@@ -117,7 +100,6 @@ export class VideoMasks extends EventTarget {
     const masks = this.#found.get(frame) ?? new Map();
     for (const object of objects) masks.set(object.object_id, object);
     this.#found.set(frame, masks);
-    this.changed(frame, [...masks.values()]);
   }
 
   /**
@@ -164,27 +146,7 @@ export class VideoMasks extends EventTarget {
       const gone = [...known.keys()].find((frame) => !object.prompts[frame]);
       if (gone !== undefined) return (video) => this.#clear(video, object.id, gone);
     }
-    return this.#missing.size ? (video) => this.#restore(video) : null;
-  }
-
-  /** Give the service the masks of some frames that it has forgotten, so that downloads hold them. */
-  async #restore(video) {
-    const isAnswered = (object) => framesOf(object).some((frame) => this.#answered.get(`${object.id}/${frame}`) === this.#keyOf(object, frame));
-    const known = new Set(this.#scene.objects.filter(isAnswered).map((object) => object.id)); // the service refuses others
-    const frames = [];
-    const taken = [];
-    let [masks, characters] = [0, 0];
-    for (const frame of this.#missing) {
-      if (taken.length >= BATCH.frames || masks >= BATCH.masks || characters >= BATCH.characters) break;
-      taken.push(frame);
-      const there = [...(this.#found.get(frame)?.values() ?? [])].filter((mask) => known.has(mask.object_id));
-      const objects = there.map(({ object_id, rle, score, object_score }) => ({ object_id, rle, score, object_score }));
-      if (objects.length) frames.push({ frame, objects });
-      masks += objects.length;
-      characters += objects.reduce((sum, { rle }) => sum + rle.counts.length, 0);
-    }
-    if (frames.length) await unlessGone(rest.restore(video, frames));
-    for (const frame of taken) this.#missing.delete(frame);
+    return null;
   }
 
   async #prompt(video, object, frame) {
@@ -197,10 +159,7 @@ export class VideoMasks extends EventTarget {
         points: points.map((point) => [point.x, point.y]),
         labels: points.length ? points.map((point) => point.label) : null,
       });
-      // A session that begins anew answers without the memory of other frames: the mask of a prompt that is known already stays.
-      const place = `${object.id}/${frame}`;
-      if (this.#answered.get(place) !== key || !this.maskOf(object, frame)) this.keep(answer);
-      this.#answered.set(place, key);
+      this.keep(answer);
     } catch (problem) {
       if (problem.status !== 422) throw problem;
       this.#errors.set(key, problem.message); // this prompt never works: do not send it again
@@ -211,20 +170,13 @@ export class VideoMasks extends EventTarget {
   async #clear(video, id, frame) {
     await unlessGone(rest.clearPrompt(video, frame, id));
     this.#sent.get(id)?.delete(frame);
-    this.#answered.delete(`${id}/${frame}`);
-    this.#drop(frame, id);
+    this.#found.get(frame)?.delete(id);
   }
 
   async #remove(video, id) {
     await unlessGone(rest.removeObject(video, id));
     this.#sent.delete(id);
-    for (const place of [...this.#answered.keys()].filter((each) => each.startsWith(`${id}/`))) this.#answered.delete(place);
-    for (const frame of this.#found.keys()) this.#drop(frame, id);
-  }
-
-  #drop(frame, id) {
-    const masks = this.#found.get(frame);
-    if (masks?.delete(id)) this.changed(frame, [...masks.values()]);
+    for (const masks of this.#found.values()) masks.delete(id);
   }
 
   #isActive(object) {

@@ -28,11 +28,6 @@ export async function removeObject(id, object) {
   await call(`/v1/videos/${id}/objects/${object}`, { method: "DELETE" });
 }
 
-/** Bring masks back that the page has: [{frame, objects}]. */
-export async function restore(id, frames) {
-  await call(`/v1/videos/${id}/masks`, { method: "PUT", body: JSON.stringify({ frames }), headers: JSON_TYPE });
-}
-
 export async function cancel(id) {
   await call(`/v1/videos/${id}/cancel`, { method: "POST" });
 }

@@ -1,6 +1,5 @@
 // The video mode of the page: it opens a video, shows and plays its frames, and tracks the objects.
 
-import { KeptVideo } from "./kept-video.js";
 import { Timeline } from "./timeline.js";
 import { Frames } from "./video-frames.js";
 import { VideoMasks } from "./video-masks.js";
@@ -9,7 +8,6 @@ import { VideoScene } from "./video-scene.js";
 
 const $ = (id) => document.getElementById(id);
 const LARGEST = 1280; // width of the pictures of frames
-const NOTE_PAUSE = 100; // ms
 const AHEAD = 6; // frames that are loaded before they are played
 const VIDEO_NAME = /\.(mp4|m4v|mov|webm|mkv|avi)$/i;
 
@@ -26,9 +24,6 @@ export class Video {
   /** How often tracking has ended. */
   ended = 0;
   #page;
-  #keeper = new KeptVideo();
-  #noting = null; // a timer
-  #noted = ""; // the state that was kept last
   #frames = null;
   #timeline;
   #wanted = 0; // the frame that is shown as soon as its picture is there
@@ -41,16 +36,12 @@ export class Video {
   constructor(page) {
     this.#page = page;
     this.masks.before = () => this.stop();
-    this.masks.changed = (frame, objects) => this.#keeper.keep(frame, objects);
     this.#timeline = new Timeline($("marks"), $("seek"), (frame) => this.goTo(frame));
-    addEventListener("pagehide", () => {
-      this.#note();
-      if (this.info) rest.forget(this.info.id);
-    });
+    addEventListener("pagehide", () => this.info && rest.forget(this.info.id));
     addEventListener("beforeunload", (event) => {
-      this.#note();
-      if (this.info && this.scene.objects.length && !this.#keeper.isSafe) event.preventDefault();
+      if (this.info && this.scene.objects.length) event.preventDefault(); // the page does not keep videos
     });
+    indexedDB.deleteDatabase("triton-sam-video"); // earlier versions of the page kept a video there
     $("play").addEventListener("click", () => this.togglePlay());
     $("step-back").addEventListener("click", () => this.step(-1));
     $("step-forward").addEventListener("click", () => this.step(1));
@@ -64,29 +55,17 @@ export class Video {
     return this.info !== null;
   }
 
-  /** Whether prompts and masks are in the browser's database. */
-  get isSafe() {
-    return this.#noting === null && this.#keeper.isSafe;
-  }
-
   get last() {
     return this.info.num_frames - 1;
   }
 
-  /** Return the video that was open when the page was closed; null if there is none. */
-  kept() {
-    return this.#keeper.open();
-  }
-
-  /** Upload a video and show its first frame; with what kept() has returned, the frame that was shown, prompts and masks. */
-  async open(file, signal, heard, kept = null) {
+  /** Upload a video and show its first frame. */
+  async open(file, signal, heard) {
     const info = await rest.upload(file, this.#page.settings.model, signal, heard);
     const frames = this.#framesOf(info);
-    const state = kept?.state ? JSON.parse(kept.state) : null;
-    const frame = Math.min(state?.frame ?? 0, info.num_frames - 1);
     let first;
     try {
-      first = await frames.get(frame);
+      first = await frames.get(0);
       signal.throwIfAborted();
     } catch (error) {
       frames.close();
@@ -97,15 +76,8 @@ export class Video {
     this.#take(info, file, frames);
     this.scene.reset();
     this.masks.reset();
-    if (kept) this.#keeper.resume(kept);
-    else this.#keeper.begin(file, this.info.name, info.model);
-    if (state) {
-      this.scene.restore(state.scene);
-      if (kept.model === info.model) this.masks.restore(kept.masks, state.answered);
-      else this.#keeper.forgetMasks(info.model);
-    }
-    this.scene.view(frame);
-    this.#wanted = frame;
+    this.scene.view(0);
+    this.#wanted = 0;
     this.#page.stage.show(first, { width: info.width, height: info.height });
   }
 
@@ -116,11 +88,12 @@ export class Video {
     const isAnother = info.model !== this.info.model;
     this.#take(info, file, this.#framesOf(info));
     rest.forget(id); // after its frames: none of them is asked for any more
-    if (isAnother) {
-      this.masks.reset();
-      this.#keeper.forgetMasks(info.model);
-    } else this.masks.forgetSent();
+    const hadTracked = this.masks.hasTracked;
+    this.masks.reset();
     await this.masks.refresh();
+    if (hadTracked && !isAnother) {
+      this.#page.warn("The service had forgotten this video. Your prompts are sent again: track again for the masks of the other frames.");
+    }
   }
 
   close() {
@@ -130,8 +103,6 @@ export class Video {
     this.#timeline.close();
     rest.forget(this.info.id); // after its frames: none of them is asked for any more
     this.info = this.masks.video = null;
-    this.#keeper.end();
-    this.#noted = "";
   }
 
   /** Show a frame. */
@@ -203,7 +174,6 @@ export class Video {
   update() {
     $("timeline").hidden = !this.info;
     if (!this.info) return;
-    this.#noting ??= setTimeout(() => this.#note(), NOTE_PAUSE);
     this.#timeline.show(this.scene, this.masks, this.#wanted);
     $("frame-number").textContent = `${this.#wanted} / ${this.last}`;
     const label = this.#playing ? "Pause" : "Play";
@@ -219,18 +189,6 @@ export class Video {
     $("track-ways").hidden = this.isTracking;
     $("track-running").hidden = !this.isTracking;
     $("track-stop").disabled = false;
-  }
-
-  /** Keep the prompts and the frame that is shown, if they have changed. */
-  #note() {
-    clearTimeout(this.#noting);
-    this.#noting = null;
-    if (!this.info) return;
-    const { scene, masks } = this;
-    const state = JSON.stringify({ frame: this.#wanted, scene: scene.state, answered: masks.answered });
-    if (state === this.#noted) return;
-    this.#noted = state;
-    this.#keeper.note(state);
   }
 
   #take(info, file, frames) {

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
+from starlette.responses import FileResponse
+from starlette.types import Receive, Scope, Send
 
 from ...inputs.images import open_image
 from ...tracks.formats import TRACK_FORMATS, TrackedVideo
 from ...tracks.records import MaskRecord
+from ..budgets import Budgets
 from ..problems import Problem
 from .decoders import Decoders
 from .files import VideoFile
 from .records import Records
+from .tracking import gone
 
 
 @dataclass(frozen=True)
@@ -102,3 +107,78 @@ FILES: dict[str, FileKind] = {
     "overlay": FileKind("overlay.mp4", "video/mp4", _write_whole("overlay")),
 }
 """The file of each format."""
+
+
+class DownloadFile:
+    """A file that is made for one answer. It goes with its block, or with the answer that answer() returns.
+
+    Args:
+        budgets: bytes of the disk, and pixels of the worker.
+        folder: takes the file.
+        form: name of the format.
+        download: the contents.
+    """
+
+    def __init__(self, budgets: Budgets, folder: Path, form: str, download: Download) -> None:
+        self._budgets = budgets
+        self._kind = FILES[form]
+        self._path = folder / f"{uuid.uuid4().hex}-{self._kind.suffix}"
+        self._download = download
+        self._disk = budgets.video_bytes.take(0)
+        self._is_passed_on = self._is_closed = False
+
+    def __enter__(self) -> DownloadFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_passed_on:
+            self.close()
+
+    def close(self) -> None:
+        """Remove the file. A thread that still writes it removes it at its end."""
+        self._is_closed = True
+        self._path.unlink(missing_ok=True)
+        self._disk.give()
+
+    async def write(self) -> None:
+        """Write the file in a thread, which stops at the next frame if nobody waits for it any more.
+
+        Raises:
+            Problem: 404, the video has been removed; 503, there are too many bytes of videos on the disk, or the
+                service stops.
+        """
+
+        async def fetch() -> list[int]:
+            return sorted(self._download.records)
+
+        def work(frames: Iterator[int]) -> int:
+            try:
+                self._kind.write(self._path, self._download, frames)
+                return self._path.stat().st_size
+            finally:
+                if self._is_closed:
+                    self._path.unlink(missing_ok=True)
+
+        width, height = self._download.video.size
+        try:
+            self._disk.grow(await self._budgets.workers.run(2 * width * height, fetch, work))
+        except FileNotFoundError:
+            raise gone() from None
+
+    def answer(self) -> FileResponse:
+        """Return the answer, which removes the file when it ends, in whichever way."""
+        self._is_passed_on = True
+        name = f"{self._download.name}-{self._kind.suffix}"
+        return _OwnFile(self._path, self.close, media_type=self._kind.media_type, filename=name)
+
+
+class _OwnFile(FileResponse):
+    def __init__(self, path: Path, close: Callable[[], None], *, media_type: str, filename: str) -> None:
+        super().__init__(path, media_type=media_type, filename=filename)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ..._common import strict_json
 
@@ -44,7 +47,7 @@ def event(name: str, **members: Any) -> Event:
     return Event(name, strict_json.dumps(members, separators=(",", ":")))
 
 
-async def stream(events: asyncio.Queue[Event]) -> AsyncIterator[bytes]:
+async def stream(events: asyncio.Queue[Event]) -> AsyncGenerator[bytes, None]:
     """Yield the events of a queue up to the last one."""
     while True:
         try:
@@ -55,3 +58,27 @@ async def stream(events: asyncio.Queue[Event]) -> AsyncIterator[bytes]:
         yield found.to_bytes()
         if found.is_last:
             return
+
+
+class EventStream(StreamingResponse):
+    """An answer of events. What makes them ends with the connection, also if not a single event was sent.
+
+    Args:
+        content: the events as they are sent.
+        leave: called at the end.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, content: AsyncGenerator[bytes, None], leave: Callable[[], object] = lambda: None) -> None:
+        super().__init__(content, headers=HEADERS)
+        self._content = content
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+            await self._content.aclose()

@@ -16,6 +16,7 @@ from ...inputs.video.path import SharedPath
 from ...masks.rle import BoolArray
 from ...masks.video_segment import VideoSegment
 from ...tracks.records import MaskRecord
+from .. import background
 from ..budgets import Lease
 from ..engine import Engine, Pair
 from ..logs import LOGGER
@@ -66,6 +67,7 @@ class LiveVideo:
         self._place, self._memory = leases
         self._video: OpenVideo | None = None
         self._lock = asyncio.Lock()
+        self._is_closed = False
 
     async def begin(self, drawn: Sequence[Drawn]) -> list[MaskRecord]:
         """Prompt objects in the first frame, which get the numbers 1, 2, ..., and return their masks.
@@ -119,24 +121,26 @@ class LiveVideo:
         return await self._run(work)
 
     async def close(self) -> None:
-        """End the session at Triton. It raises nothing."""
-        async with self._lock:
-            video, self._video = self._video, None
-            if video is not None:
-                with contextlib.suppress(SamError):  # Triton closes an idle session by itself
-                    await video.aclose()
-        self._place.give()
-        self._memory.give()
-        self._records.clear()
+        """End the session at Triton, and give everything back."""
+        try:
+            async with self._lock:
+                self._is_closed = True
+                video, self._video = self._video, None
+                if video is not None:
+                    with contextlib.suppress(SamError):  # Triton closes an idle session by itself
+                        await video.aclose()
+        finally:
+            self._place.give()
+            self._memory.give()
+            self._records.clear()
 
     def _add(self, image: StoredImage) -> None:
         most = self._engine.settings.max_video_frames
         if self._frames.count >= most:
             raise Problem(413, f"a video may have {most} frames")
-        before = self._frames.nbytes
         self._engine.budgets.video_masks.check(len(image.content))
         self._frames.append(image.content, image.size)
-        self._memory.grow(self._frames.nbytes - before)
+        self._memory.hold(self._frames.nbytes)  # not more than before and this frame
         self._path.append(image.image_id)
 
     async def _catch_up(self) -> None:
@@ -166,12 +170,12 @@ class LiveVideo:
 
         async def run() -> Result:
             async with self._lock:
+                if self._is_closed:
+                    raise Problem(404, UNKNOWN, code="unknown_state")
                 return await work()
 
-        task = asyncio.create_task(run())
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have gone away
         try:
-            return await asyncio.shield(task)
+            return await background.finish(run())
         finally:
             self.used = time.monotonic()
 
@@ -218,15 +222,15 @@ class LiveVideos:
         """
         pair = await self._videos.pair(pair.name)
         budgets = self._engine.budgets
-        place = budgets.videos.take()
-        video = LiveVideo(image, self._videos.clients.of(pair), self._engine, (place, budgets.video_masks.take(0)))
+        with budgets.videos.take() as place, budgets.video_masks.take(0) as memory:
+            client = self._videos.clients.of(pair)
+            video = LiveVideo(image, client, self._engine, (place.pass_on(), memory.pass_on()))
         name = uuid.uuid4().hex
         self._live[name] = video
         try:
             return name, await video.begin(drawn)
         except BaseException:
-            closing = asyncio.ensure_future(self._end(name))  # it waits for the call, which goes on
-            await asyncio.shield(closing)
+            await background.finish(self._end(name))  # it waits for the call, which goes on
             raise
 
     def get(self, name: str) -> LiveVideo:
@@ -261,5 +265,5 @@ class LiveVideos:
             now = time.monotonic()
             for name, video in list(self._live.items()):
                 if not video.is_busy and now - video.used > idle:
-                    await self._end(name)
+                    background.start(self._end(name))  # one that fails or takes long holds up no other
                     LOGGER.info("session removed", extra={"fields": {"idle_seconds": idle}})

@@ -7,9 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from ...errors import SamError
 from .. import problems
-from ..logs import LOGGER
 from ..problems import Problem
 from .clients import OpenVideo
 from .events import Event, event
@@ -72,13 +70,8 @@ class Propagation:
         try:
             async with self._lock:
                 await self._track()
-        except Problem as problem:
-            await self._fail(problem)
-        except SamError as error:
-            await self._fail(problems.as_problem(error))
-        except Exception:  # noqa: BLE001 - the reader has an answer with status 200 already
-            LOGGER.exception("tracking failed")
-            await self._fail(Problem(500, "an error of the service itself; its log has the details"))
+        except Exception as error:  # noqa: BLE001 - the reader has an answer with status 200 already
+            await self._fail(problems.meant_by(error))
 
     async def _track(self) -> None:
         ask = self._request

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from ...masks.formats import TOLERANCE
 from ...tracks.formats import TRACK_FORMATS
 from ...wire.contract import MAX_POINTS
-from ..schemas import FORMATS, Box, Point, Strict
+from ..schemas import FORMATS, Box, Point, RleMask, Strict
 
 FRAME_FORMATS = {name: form for name, form in FORMATS.items() if form.encode is not None}
 """Formats of single masks."""
@@ -24,13 +24,6 @@ else:
 FrameIndex = Annotated[int, Field(ge=0, lt=MAX_FRAME, description="The index of a frame, from 0.")]
 ObjectId = Annotated[int, Field(ge=1, lt=MAX_FRAME, description="A number that the caller gives to the object.")]
 Tolerance = Annotated[float, Field(ge=0, le=100, description="The largest distance, in pixels, of a polygon.")]
-
-
-class RleMask(Strict):
-    """A mask as compressed COCO RLE, in the size of the video."""
-
-    size: Annotated[list[int], Field(min_length=2, max_length=2)] = Field(description="Height and width.")
-    counts: str = Field(max_length=1 << 20)
 
 
 class VideoPrompt(Strict):
@@ -78,28 +71,6 @@ class PropagateRequest(Strict):
     reverse: bool = Field(default=False, description="Whether to go backwards.")
     format: MaskFormat = Field(default=next(iter(FRAME_FORMATS)), description="The format of the masks.")
     tolerance: Tolerance = TOLERANCE
-
-
-class KnownMask(Strict):
-    """A mask that the caller has from an earlier tracking."""
-
-    object_id: ObjectId
-    rle: RleMask
-    score: float = Field(allow_inf_nan=False, description="The IoU with the true mask that the model predicted.")
-    object_score: float = Field(allow_inf_nan=False, description="A logit: above 0 the model saw the object.")
-
-
-class KnownFrame(Strict):
-    """The masks of one frame that the caller has."""
-
-    frame: FrameIndex
-    objects: list[KnownMask] = Field(max_length=256)
-
-
-class KnownMasks(Strict):
-    """Masks that the caller has from an earlier tracking of the same video."""
-
-    frames: list[KnownFrame] = Field(min_length=1, max_length=256)
 
 
 class ObjectInfo(BaseModel):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import threading
 import time
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from ..budgets import Budgets, Lease, stopping
+from .. import background
+from ..budgets import Budgets, stopping
 from ..engine import Engine, Pair
 from ..logs import LOGGER
 from ..problems import Problem, cancelled
@@ -23,6 +24,7 @@ from .clients import VideoClients
 from .decoders import Decoders, StoredFrames
 from .files import VideoFile, examine
 from .folders import Folder
+from .rooms import Room
 from .schemas import ObjectInfo, VideoInfo
 from .tracking import Tracking
 from .uploads import Upload
@@ -40,21 +42,19 @@ class StoredVideo:
     Args:
         video_id: a random id.
         name: the name of the file at its sender.
-        folder: holds its files.
+        room: its place, its bytes, and the folder of its files.
         file: the video on the disk.
         model: name of the pair that tracks it.
         tracking: its objects and masks.
-        leases: parts of budgets that it holds.
         used: time of the clock at which somebody used it last.
     """
 
     video_id: str
     name: str
-    folder: Path
+    room: Room
     file: VideoFile
     model: str
     tracking: Tracking
-    leases: tuple[Lease, ...]
     used: float = field(default_factory=time.monotonic)
 
     @property
@@ -99,6 +99,7 @@ class Videos:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         await asyncio.gather(*(self.remove(video_id) for video_id in list(self._videos)))
+        await background.wait()
         await self.clients.close()
         if self._folder is not None:
             await asyncio.to_thread(self._folder.remove)
@@ -126,59 +127,56 @@ class Videos:
             )
         return pair
 
-    async def receive(self, request: Request) -> tuple[Upload, Path, Lease]:
-        """Write the files of a request to a folder of their own. keep() or drop() must follow.
-
-        Raises:
-            Problem: 503, there are too many videos; see uploads.receive().
-        """
-        folder, place = await self.room()
-        try:
-            return await uploads.receive(request, folder, self._engine.settings.max_video_frames), folder, place
-        except BaseException as error:
-            await self.drop(folder, place)
-            if isinstance(error, ClientDisconnect):
-                raise cancelled() from None
-            raise
-
-    async def room(self) -> tuple[Path, Lease]:
-        """Return a new folder and the place of a video. keep() or drop() must follow.
+    @contextlib.asynccontextmanager
+    async def room(self) -> AsyncIterator[Room]:
+        """Lend a room for a new video. It is given back at the end of the block, unless keep() has taken it.
 
         Raises:
             Problem: 503, there are too many videos.
         """
         if self._is_stopping:
             raise stopping()
-        place = self._budgets.videos.take()
+        with self._budgets.videos.take() as place, self._budgets.video_bytes.take(0) as disk:
+            room = Room(place.pass_on(), disk.pass_on(), self._make_folder)
+        async with self.own(room):
+            await room.open()
+            yield room
+
+    @contextlib.asynccontextmanager
+    async def own(self, room: Room) -> AsyncIterator[Room]:
+        """Close a room at the end of the block, unless somebody has kept it there."""
+        room.is_kept = False
         try:
-            return await asyncio.to_thread(self._make_folder), place
-        except BaseException:
-            place.give()
-            raise
+            yield room
+        finally:
+            if not room.is_kept:
+                await room.close()
 
-    async def drop(self, folder: Path | None, place: Lease) -> None:
-        """Remove an upload that is not kept."""
-        place.give()
-        if folder is not None:
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+    async def receive(self, request: Request, room: Room) -> Upload:
+        """Write the files of a request to the folder of a room.
 
-    async def keep(self, upload: Upload, folder: Path, place: Lease, pair: Pair, every: int = 1) -> StoredVideo:
-        """Check an upload and keep it. Every how many frames one is tracked: ``every``.
+        Raises:
+            Problem: see uploads.receive().
+        """
+        try:
+            return await uploads.receive(request, room, self._engine.settings.max_video_frames)
+        except ClientDisconnect:
+            raise cancelled() from None
+
+    async def keep(self, upload: Upload, room: Room, pair: Pair, every: int = 1) -> StoredVideo:
+        """Check an upload, and keep it with its room. Every how many frames one is tracked: ``every``.
 
         Raises:
             Problem: it is not a video, or too large.
             VideoError: it is damaged.
         """
-        try:
-            async with self._checks:
-                file = await asyncio.to_thread(examine, upload, self._engine.settings)
-        except BaseException:
-            await self.drop(folder, place)
-            raise
+        file = await room.run(lambda: examine(upload, self._engine.settings), self._checks)
+        size = await room.run(lambda: file.nbytes)
         frames = StoredFrames(file, self.decoders)
         tracking = Tracking(frames, self.clients.of(pair), self._budgets, self._engine.metrics, every=every)
-        disk = self._budgets.video_bytes.hold(file.nbytes)  # the request holds as much until it ends
-        video = StoredVideo(uuid.uuid4().hex, upload.name, folder, file, pair.name, tracking, (place, disk))
+        room.disk.hold(size)  # an upload in a form holds as much besides, until its request ends
+        room.is_kept = True
+        video = StoredVideo(uuid.uuid4().hex, upload.name, room, file, pair.name, tracking)
         self._videos[video.video_id] = video
         return video
 
@@ -203,7 +201,7 @@ class Videos:
         video = self._videos.pop(video_id, None)
         if video is None:
             return False
-        await asyncio.shield(asyncio.ensure_future(self._remove(video)))
+        await background.finish(self._remove(video))
         return True
 
     def describe(self, video: StoredVideo) -> VideoInfo:
@@ -218,7 +216,7 @@ class Videos:
             num_frames=video.file.num_frames,
             fps=round(float(video.file.rate), 3),
             duration=round(float(video.file.num_frames / video.file.rate), 3),
-            bytes=video.leases[-1].amount,
+            bytes=video.room.disk.amount,
             model=video.model,
             every=tracking.every,
             objects=[
@@ -231,26 +229,25 @@ class Videos:
         )
 
     async def _remove(self, video: StoredVideo) -> None:
-        await video.tracking.close()
-        await asyncio.to_thread(self.decoders.forget, video.file)
-        await asyncio.to_thread(shutil.rmtree, video.folder, ignore_errors=True)
-        for lease in video.leases:
-            lease.give()
+        try:
+            await video.tracking.close()
+            await asyncio.to_thread(self.decoders.forget, video.file)
+        finally:
+            await video.room.close()
 
     async def _sweep(self) -> None:
         idle = self._engine.settings.video_idle_seconds
         while True:
             await asyncio.sleep(min(MOST_SECONDS, idle / 4))
-            await self._remove_unused(idle)
+            self._remove_unused(idle)
 
-    async def _remove_unused(self, idle: float) -> None:
+    def _remove_unused(self, idle: float) -> None:
         now = time.monotonic()
         for video in list(self._videos.values()):
             if video.tracking.is_tracking:
                 video.used = now
             elif now - video.used > idle:
-                with contextlib.suppress(OSError):
-                    await self.remove(video.video_id)
+                background.start(self.remove(video.video_id))  # one that fails or takes long holds up no other
                 LOGGER.info("video removed", extra={"fields": {"video": video.video_id, "idle_seconds": idle}})
 
     def _make_folder(self) -> Path:

@@ -9,23 +9,21 @@ from typing import Any, TypeVar
 
 from ...errors import SamError
 from ...inputs.video.base import FrameSource
-from ...masks.rle import BoolArray, mask_to_rle, rle_to_mask
-from ...masks.segment import mask_to_box
+from ...masks.rle import BoolArray, rle_to_mask
 from ...masks.video_segment import VideoSegment
 from ...tracks.records import MaskRecord
+from .. import background
 from ..budgets import Budgets
 from ..metrics import Metrics
 from ..problems import Problem
+from ..schemas import RleMask
 from .clients import Masks, OpenVideo, VideoClient
 from .propagation import Propagation
 from .records import Records, overlapping
 from .schemas import (
     FRAME_FORMATS,
     FrameMasks,
-    KnownMask,
-    KnownMasks,
     PropagateRequest,
-    RleMask,
     VideoMask,
     VideoPrompt,
 )
@@ -61,6 +59,7 @@ class Tracking:
         self._video: OpenVideo | None = None
         self._lock = asyncio.Lock()
         self._propagation: Propagation | None = None
+        self._is_closed = False
 
     @property
     def is_tracking(self) -> bool:
@@ -144,32 +143,6 @@ class Tracking:
 
         await self._change(work)
 
-    async def restore(self, known: KnownMasks) -> None:
-        """Keep masks that the caller has from an earlier tracking, in place of those that are known.
-
-        Raises:
-            Problem: 404, an object has no prompt; 409, a propagation runs; 422, a frame is not there or a mask has
-                another size; 503, there is no memory for them.
-            InputError: the RLE of a mask is damaged.
-        """
-        for each in known.frames:
-            self._check_frame(each.frame)
-            for mask in each.objects:
-                self._check_object(mask.object_id)
-
-        async def fetch() -> Sequence[tuple[int, KnownMask]]:
-            return [(each.frame, mask) for each in known.frames for mask in each.objects]
-
-        def make(masks: Iterator[tuple[int, KnownMask]]) -> list[MaskRecord]:
-            return [self._record(frame, mask) for frame, mask in masks]
-
-        async def work(_: OpenVideo) -> None:
-            width, height = self._frames.size
-            for record in await self._budgets.workers.run(2 * width * height, fetch, make):
-                self.records.put(record.frame, [record])
-
-        await self._change(work)
-
     async def propagate(self, request: PropagateRequest) -> Propagation:
         """Begin to track all objects.
 
@@ -184,11 +157,12 @@ class Tracking:
         video = self._video
         if video is None:
             raise Problem(422, "there is no prompt to track from: add a prompt to a frame first")
-        place = self._budgets.tracks.take()
         first = min(frame for frames in self.prompted.values() for frame in frames)
         total = self._count(request, first if request.start is None else request.start)
-        self._propagation = Propagation(self, video, request, total, self._lock)
-        self._propagation.task.add_done_callback(lambda _: place.give())
+        with self._budgets.tracks.take() as place:
+            self._propagation = Propagation(self, video, request, total, self._lock)
+            running = place.pass_on()
+        self._propagation.task.add_done_callback(lambda _: running.give())
         return self._propagation
 
     async def cancel(self) -> bool:
@@ -210,17 +184,18 @@ class Tracking:
             self._propagation.stop()
 
     async def close(self) -> None:
-        """Stop everything, end the session at Triton, and forget all masks. It raises nothing."""
+        """Stop everything, end the session at Triton, and forget all masks."""
         if self._propagation is not None:
-            self._propagation.end(Problem(404, "the video has been removed", code="unknown_video"))
+            self._propagation.end(gone())
             await asyncio.wait({self._propagation.task})
         async with self._lock:
+            self._is_closed = True
             video, self._video = self._video, None
+            self.prompted.clear()
+            self.records.clear()
             if video is not None:
                 with contextlib.suppress(SamError):  # Triton closes an idle session by itself
                     await video.aclose()
-            self.prompted.clear()
-            self.records.clear()
 
     async def keep(
         self, frame: int, masks: Masks, form: str, tolerance: float, *, is_complete: bool = False
@@ -260,13 +235,13 @@ class Tracking:
 
         async def run() -> Result:
             async with self._lock:
+                if self._is_closed:
+                    raise gone()
                 if self._video is None:
                     self._video = await self._client.open(self._frames, every=self.every)
                 return await work(self._video)
 
-        task = asyncio.create_task(run())
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have gone away
-        return await asyncio.shield(task)
+        return await background.finish(run())
 
     def _check_idle(self) -> None:
         if self.is_tracking:
@@ -289,16 +264,16 @@ class Tracking:
         there = left // self.every + 1
         return min(there, request.count or there)
 
-    def _record(self, frame: int, known: KnownMask) -> MaskRecord:
-        mask = self._mask(known.rle, "rle")
-        scores = round(known.score, 5), round(known.object_score, 5)
-        return MaskRecord(frame, known.object_id, mask_to_rle(mask), *scores, mask_to_box(mask), int(mask.sum()))
-
-    def _mask(self, rle: RleMask, name: str = "mask_rle") -> BoolArray:
+    def _mask(self, rle: RleMask) -> BoolArray:
         width, height = self._frames.size
         if rle.size != [height, width]:
-            raise Problem(422, f"{name}.size must be [{height}, {width}], the height and width of the video")
+            raise Problem(422, f"mask_rle.size must be [{height}, {width}], the height and width of the video")
         return rle_to_mask({"size": rle.size, "counts": rle.counts})
+
+
+def gone() -> Problem:
+    """Return the answer to a caller whose video has been removed meanwhile."""
+    return Problem(404, "the video has been removed", code="unknown_video")
 
 
 def _answer(segment: VideoSegment, form: str, tolerance: float) -> VideoMask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -9,9 +10,9 @@ from typing import IO, Any
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.concurrency import run_in_threadpool
 
 from ..problems import Problem
+from .rooms import Room
 
 VIDEO, FRAMES = "video", "frames"
 MAX_HEADERS = 8192
@@ -132,8 +133,8 @@ class Upload:
         self._has_ended = True
 
 
-async def receive(request: Request, folder: Path, max_frames: int) -> Upload:
-    """Write the files of a request to a folder.
+async def receive(request: Request, room: Room, max_frames: int) -> Upload:
+    """Write the files of a request to the folder of a room.
 
     Raises:
         Problem: see Upload; and 415, the request is not multipart/form-data.
@@ -142,10 +143,10 @@ async def receive(request: Request, folder: Path, max_frames: int) -> Upload:
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary:
         raise Problem(415, f"send the video as multipart/form-data, in the field `{VIDEO}` or in fields `{FRAMES}`")
-    upload = Upload(folder, boundary, max_frames)
+    upload = Upload(room.folder, boundary, max_frames)
     try:
         async for piece in request.stream():
-            await run_in_threadpool(upload.write, piece)
+            await room.run(functools.partial(upload.write, piece))
         upload.finish()
     finally:
         upload.close()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._common.values import json_kind
+from ..._common.values import is_base64, json_kind
 from ...errors import ImageError, InputError, PromptError
 from ...inputs.prompts import Prompts, check_prompts
 from ...masks.cleanup import Cleanup
@@ -99,7 +99,7 @@ def read_request(tensors: Tensors) -> SessionRequest:
     """Read a request.
 
     Raises:
-        ImageError: ``image_b64`` is not valid base64.
+        ImageError: ``image_b64`` is not valid base64, or ``image`` is base64.
         PromptError: ``prompt_json`` is not valid JSON, or has wrong keys or types.
         InputError: inputs contradict each other, or there is no image.
     """
@@ -122,7 +122,7 @@ def _read_tensors(tensors: Tensors) -> SessionRequest:
     multimask = tensors.get(contract.MULTIMASK_OUTPUT)
     form = _format(read_bytes(tensors, contract.OUTPUT_FORMAT))
     return SessionRequest(
-        image=read_bytes(tensors, contract.IMAGE),
+        image=_image(read_bytes(tensors, contract.IMAGE)),
         image_id=None if image_id is None else _text(image_id, contract.IMAGE_ID),
         point_coords=tensors.get(contract.POINT_COORDS),
         point_labels=tensors.get(contract.POINT_LABELS),
@@ -132,6 +132,14 @@ def _read_tensors(tensors: Tensors) -> SessionRequest:
         output_format=form,
         cleanup=_cleanup(read_bytes(tensors, contract.CLEANUP), form),
     )
+
+
+def _image(content: bytes | None) -> bytes | None:
+    if content is not None and is_base64(content):
+        raise ImageError(
+            f"{contract.IMAGE} has base64: send the bytes of the file, or send base64 in {contract.IMAGE_B64}"
+        )
+    return content
 
 
 def _read_json(tensors: Tensors) -> SessionRequest:

@@ -1,0 +1,407 @@
+"""Whatever a request takes is given back, however it ends: places, bytes, pixels, files on the disk, sessions.
+
+Thousands of requests to an application in this process end at random moments (a seed chooses them), and its models fail
+at random. Afterwards, every budget in /metrics is as it was at the beginning, and no file is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import random
+import tempfile
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("av")
+pytest.importorskip("zarr")
+from support import clip
+from support.dying_requests import WAYS, Dying, DyingPage, form_request, json_request
+from support.fake_everything import FakeFinder
+from support.fake_video_client import WITH_VIDEO_MODEL, FakeVideo
+from support.fake_words import FakeWords, held
+from support.large_images import draw, write_tiff
+from support.tools import base64_of
+
+from triton_sam.errors import InferenceError, ServerUnreachableError
+from triton_sam.families import get_family
+from triton_sam.masks.segment import Segment
+from triton_sam.service.app import create_app
+from triton_sam.service.engine import Pair
+from triton_sam.service.settings import Settings
+
+# Starlette's FileResponse may be cancelled while it opens its file, which is closed a moment later.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+REQUESTS, AT_A_TIME = 1500, 12
+IDLE_SECONDS = 1.0
+SMALL = (40, 30)
+FAILURES = (InferenceError("the GPU is gone"), ServerUnreachableError("gone"), RuntimeError("a bug"), OSError("a disk"))
+
+
+class Dice:
+    """A seeded random generator, and awaits that fail now and then."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    async def wait(self) -> None:
+        """Suspend for some steps, and perhaps fail."""
+        for _ in range(self.random.randrange(4)):
+            await asyncio.sleep(0)
+        if self.random.random() < 0.05:
+            raise self.random.choice(FAILURES)
+
+
+class FakeVideoClient:
+    """The client of a video model, whose sessions fail now and then."""
+
+    seconds, gate, failure, most_objects = 0.0, None, None, 1 << 20
+
+    def __init__(self, dice: Dice) -> None:
+        self.dice = dice
+        self.opened: list[FakeVideo] = []
+
+    async def open(self, source, *, every=1):
+        await self.dice.wait()
+        self.opened.append(FailingVideo(self, source, every))
+        return self.opened[-1]
+
+    async def aclose(self):
+        """There is no connection."""
+
+
+class FailingVideo(FakeVideo):
+    def __init__(self, client, source, every):
+        super().__init__(client, source, every)
+        self.dice = client.dice
+
+    async def add(self, *values, **options):
+        await self.dice.wait()
+        return await super().add(*values, **options)
+
+    async def propagate(self, *values, **options):
+        async for each in super().propagate(*values, **options):
+            await self.dice.wait()
+            yield each
+
+    async def aclose(self):
+        await super().aclose()
+        await self.dice.wait()
+
+
+class FakeClient(FakeWords):
+    """The client of an encoder and a decoder. Its masks are one rectangle."""
+
+    def __init__(self, dice: Dice) -> None:
+        super().__init__()
+        self.dice = dice
+        self.family = get_family("sam2")
+
+    async def find_async(self, *values, **options):
+        await self.dice.wait()
+        return await super().find_async(*values, **options)
+
+    async def segment_each_async(self, coords=None, box=None, **_):
+        await self.dice.wait()
+        mask = np.zeros(SMALL[::-1], bool)
+        mask[5:20, 5:30] = True
+        count = max(len(coords or ()), len(box or ()))
+        return iter([Segment(mask, 0.9, np.zeros((256, 256), np.float32), number) for number in range(count)])
+
+    async def predict_async(self, **_):
+        await self.dice.wait()
+        task = asyncio.get_running_loop().create_future()
+        task.set_result((np.zeros((1, 1, 256, 256), np.float32), np.full((1, 1), 0.9)))
+        return 1, task
+
+    def cleanup_session(self, _):
+        """There are no lanes."""
+
+    cancel_session_requests = cleanup_session = lambda *_, **__: None
+
+
+def png() -> bytes:
+    from io import BytesIO
+
+    from PIL import Image
+
+    buffer = BytesIO()
+    Image.new("RGB", SMALL, (9, 90, 40)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class Users:
+    """Make up requests of users of every part of the service."""
+
+    def __init__(self, dice: Dice, large: str, video: bytes) -> None:
+        self.dice = dice
+        self.image = png()
+        self.image_id = ""
+        self.large = large
+        self.video = video
+        self.frames = [base64_of(clip.png(number)) for number in range(3)]
+        self.videos: list[str] = []
+        self.sessions: list[str] = []
+        self.states: list[str] = []
+
+    def one(self) -> Dying | DyingPage:
+        """Return the next request."""
+        random = self.dice.random
+        steps = int(10 ** random.uniform(0, 2.6)) - 1
+        made = random.choice(self.kinds)(self)
+        if isinstance(made, Dying):
+            made.way, made.steps = random.choices(WAYS, (3, 3, 2, 1))[0], steps
+            if random.random() < 0.04:
+                made.body = made.body[: len(made.body) // 2]  # damaged
+            return made
+        return DyingPage(made, steps, random.choice(WAYS))
+
+    def learn(self, request: Dying) -> None:
+        """Remember what an answer names, for later requests."""
+        if request.status >= 300 or not request.answer.startswith(b"{"):
+            return
+        with contextlib.suppress(ValueError):
+            told = request.json()
+            if request.path.startswith("/v1/videos?") and "num_frames" in told:
+                self.videos = [*self.videos[-5:], told["id"]]
+            elif "states" in told:
+                self.states = [*self.states[-5:], *filter(None, told["states"])]
+            elif isinstance(told.get("data"), dict) and "session_id" in told["data"]:
+                self.sessions = [*self.sessions[-5:], told["data"]["session_id"]]
+
+    def some(self, known: list[str]) -> str:
+        return self.dice.random.choice(known) if known else "0" * 32
+
+    def page(self):
+        click = {"type": "segment", "lane": "click", "seq": 1, "image": self.image_id, "points": [[9, 9]]}
+        return [{"type": "hello", "version": 2}, click, {**click, "lane": "hover"}, {"type": "cancel", "lane": "hover"}]
+
+    def segment(self):
+        form = self.dice.random.choice(["rle", "png", "polygons"])
+        return json_request("POST", f"/v1/images/{self.image_id}/segment", {"points": [[9, 9]], "format": form})
+
+    def everything(self):
+        accept = self.dice.random.choice(["text/event-stream", "application/json"])
+        return json_request("POST", f"/v1/images/{self.image_id}/everything", {}, accept=accept)
+
+    def find(self):
+        return json_request("POST", f"/v1/images/{self.image_id}/find", {"text": "dog", "model": "sam3"})
+
+    def preview(self):
+        return Dying("GET", f"/v1/images/{self.image_id}/preview")
+
+    def upload_video(self):
+        if self.dice.random.random() < 0.5:
+            return form_request("/v1/videos", {}, [("video", "a.mp4", self.video)], every="1")
+        frames = [("frames", f"{number}.png", clip.png(number)) for number in range(3)]
+        return form_request("/v1/videos", {}, frames, every="1")
+
+    def prompt_video(self):
+        body = {"frame": 0, "object_id": 1, "points": [[60, 120]]}
+        return json_request("POST", f"/v1/videos/{self.some(self.videos)}/prompts", body)
+
+    def propagate(self):
+        return json_request("POST", f"/v1/videos/{self.some(self.videos)}/propagate", {})
+
+    def download(self):
+        form = self.dice.random.choice(["png", "rle", "coco", "overlay"])
+        request = Dying("GET", f"/v1/videos/{self.some(self.videos)}/masks?format={form}")
+        spans = [b"bytes=0-3", b"bytes=99999999-", b"bytes=x-y"]  # one that fits, and two that make it fail
+        request.headers = [(b"range", self.dice.random.choice(spans))] if self.dice.random.random() < 0.5 else []
+        return request
+
+    def frame(self):
+        return Dying("GET", f"/v1/videos/{self.some(self.videos)}/frames/1")
+
+    def delete_video(self):
+        return Dying("DELETE", f"/v1/videos/{self.some(self.videos)}")
+
+    def cvat(self):
+        begins = not self.states or self.dice.random.random() < 0.5
+        shapes = [[10, 10, 90, 90]] if begins else []
+        states = [] if begins else [self.some(self.states)]
+        body = {"image": self.dice.random.choice(self.frames), "shapes": shapes, "states": states}
+        return json_request("POST", "/api/function_invocations", body, x_nuclio_function_name="triton-sam-sam2-tracker")
+
+    def annotate(self):
+        body = {"model": "sam2-video", "frames": self.frames}
+        return json_request("POST", "/x-anylabeling/v1/video/init", body)
+
+    def annotate_click(self):
+        body = {"points": [[0.2, 0.5]], "point_labels": [1], "obj_id": 10000, "session_id": self.some(self.sessions)}
+        return json_request("POST", "/x-anylabeling/v1/video/prompt", {"model": "sam2-video", **body})
+
+    def annotate_follow(self):
+        body = {"model": "sam2-video", "session_id": self.some(self.sessions)}
+        return json_request("POST", "/x-anylabeling/v1/video/propagate/stream", body)
+
+    def qupath_upload(self):
+        name = self.dice.random.choice("abc")
+        return form_request(
+            "/sam/upload/", {"dirname": name}, [("file", f"{self.dice.random.randrange(3)}.png", png())]
+        )
+
+    def qupath_video(self):
+        body = {
+            "type": "sam2_t",
+            "dirname": self.dice.random.choice("abc"),
+            "objs": {"0": [{"obj_id": 1, "bbox": [5, 5, 9, 9]}]},
+        }
+        if self.dice.random.random() < 0.4:
+            del body["dirname"]
+            body["b64imgs"] = self.frames
+        return json_request("POST", "/sam/video/", body)
+
+    def roboflow(self):
+        body = {"image": {"type": "base64", "value": base64_of(self.image)}, "nms_iou_threshold": 0.5}
+        return json_request("POST", "/sam3/concept_segment", {**body, "prompts": [{"type": "text", "text": "dog"}]})
+
+    def legacy(self):
+        return form_request("/prediction", {"x": "9", "y": "9"}, [("image", "a.png", self.image)])
+
+    def export(self):
+        rle = {"size": [30, 40], "counts": "0`0"}
+        line = json.dumps({"name": "a", "width": 40, "height": 30, "objects": [{"label": "a", "rle": rle}]}).encode()
+        return form_request("/v1/exports", {}, [("images", "a.jsonl", line)], format="coco")
+
+    def tile(self):
+        return Dying("GET", f"/v1/large/{self.large}/levels/0/tiles/0/0")
+
+    def segment_large(self):
+        return json_request("POST", f"/v1/large/{self.large}/segment", {"points": [[20, 20]]})
+
+    kinds = (
+        page, segment, everything, find, preview, upload_video, prompt_video, prompt_video, propagate, download,
+        download, frame, delete_video, cvat, annotate, annotate_click, annotate_follow, qupath_upload, qupath_video,
+        roboflow, legacy, export, tile, segment_large,
+    )  # fmt: skip
+
+
+def pairs(_):
+    sam2, sam3 = get_family("sam2"), get_family("sam3")
+    return {
+        "sam2": Pair("sam2", sam2, "1", keeps_images=True, tracks_videos=True),
+        "sam3": Pair("sam3", sam3, "1", keeps_images=True, finds_concepts=True),
+    }
+
+
+async def ask(app, request: Dying):
+    await request.send_to(app)
+    return request
+
+
+async def used(app) -> dict[str, float]:
+    """What is used of each budget, and of what else a service counts."""
+    text = (await ask(app, Dying("GET", "/metrics"))).answer.decode()
+    names = ("triton_sam_service_budget_used", "triton_sam_service_pages", "triton_sam_service_requests_in_flight")
+    lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(names)]
+    return {name: float(value) for name, _, value in lines}
+
+
+async def settled(app, files, expected) -> tuple[dict[str, float], list[str]]:
+    """Wait until everything is given back; the tests fails with what is not after a while."""
+    end = time.monotonic() + 20
+    while True:
+        found = await used(app), [str(each) for each in files()]
+        if found == (expected, []) or time.monotonic() > end:
+            return found
+        await asyncio.sleep(0.05)
+
+
+async def drive(app, users: Users, dice: Dice, requests: int) -> None:
+    left = iter(range(requests))
+
+    async def user() -> None:
+        for _ in left:
+            request = users.one()
+            await request.send_to(app)
+            if isinstance(request, Dying):
+                users.learn(request)
+
+    await asyncio.gather(*(user() for _ in range(AT_A_TIME)))
+
+
+def run(tmp_path, seed: int, requests: int) -> None:
+    """Let requests die, and check that everything is given back."""
+    dice = Dice(seed)
+    slides = tmp_path / "slides"
+    slides.mkdir()
+    write_tiff(slides / "a.tif", draw([(10, 10, 90, 90)], (300, 200)), levels=1)
+    video = clip.write_clip(tmp_path / "clip.mp4", 3).read_bytes()
+    settings = Settings(
+        url=WITH_VIDEO_MODEL,
+        adapters=("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam"),
+        large_images=str(slides),
+        video_idle_seconds=IDLE_SECONDS,
+        max_videos=8,
+        max_searches=2,
+        max_tracks=2,
+        timeout=5.0,
+    )
+    app = create_app(settings)
+    engine = app.state.engine
+    client, video_client = FakeClient(dice), FakeVideoClient(dice)
+
+    async def embed(engine, image, pair):
+        await dice.wait()
+        image.keep(pair.origin, held(image.content, image.size))
+        return image.embeddings[pair.origin]
+
+    for name, fake in {"_pairs": pairs, "_embed": embed, "client": lambda *_, **__: client}.items():
+        setattr(engine, name, functools.partial(fake, engine) if name != "_pairs" else functools.partial(fake, None))
+    app.state.videos.clients.connect = lambda *_: video_client
+    app.state.searches.find = FakeFinder()
+    folders = tmp_path / "temporary"
+
+    def files():
+        return [path for path in folders.rglob("*") if path.parent != folders]
+
+    async def all_of_it() -> None:
+        async with app.router.lifespan_context(app):
+            users = Users(dice, "", video)
+            before = await used(app)
+            assert set(before.values()) == {0, 1}  # the request for the metrics itself is counted
+            users.large = (await ask(app, Dying("GET", "/v1/large"))).json()["images"][0]["id"]
+            uploaded = await ask(app, form_request("/v1/images", {}, [("image", "a.png", users.image)]))
+            while uploaded.status != 201:
+                uploaded = await ask(app, form_request("/v1/images", {}, [("image", "a.png", users.image)]))
+            users.image_id = uploaded.json()["id"]
+            await drive(app, users, dice, requests)
+            assert users.videos  # some have come to an end
+            assert users.sessions
+            assert users.states
+            budgets, left = await settled(app, files, before)
+            assert {name: value for name, value in budgets.items() if value != before[name]} == {}
+            assert left == []
+        assert all(each.is_closed for each in video_client.opened)
+
+    asyncio.run(all_of_it())
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    logging.disable()  # the text of a thousand tracebacks takes longer than the requests
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_when_requests_die_at_random_moments(tmp_path):
+    run(tmp_path, 1, REQUESTS)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_nothing_is_lost_in_ten_thousand_requests(tmp_path, seed):
+    run(tmp_path, seed, 10_000)

@@ -167,14 +167,14 @@ def read_tiff(stream: Stream, name: str) -> Image.Image | None:
                 )
             values, axes = page.asarray(), str(page.axes)
             samples, turn = samples_of_page(page), page.tags.get(ORIENTATION)
+        while axes[0] not in "YXS":  # the depth of a volume
+            values, axes = values[0], axes[1:]
+        if axes[0] == "S":
+            values = np.moveaxis(values, 0, -1)
     except ImageError:
         raise
     except Exception:  # noqa: BLE001 - tifffile raises almost any exception; Pillow's words for damaged files are better
         return None
-    while axes[0] not in "YXS":  # the depth of a volume
-        values, axes = values[0], axes[1:]
-    if axes[0] == "S":
-        values = np.moveaxis(values, 0, -1)
     if values.ndim == 3 and values.shape[2] > 4:
         say_channels(values.shape[2], name)
     return _shown(values, samples, 1 if turn is None else int(turn.value), name)

@@ -17,7 +17,7 @@ from triton_sam.service.adapters.x_anylabeling_shapes import Drawing, shapes_of
 @pytest.fixture
 def parts() -> list[np.ndarray]:
     """Return the masks of an object: two large parts, one of 36 pixels, and a speck of one pixel."""
-    rectangles = (slice(5, 45), slice(5, 45)), (slice(5, 45), slice(60, 90)), (slice(50, 56), slice(5, 11))
+    rectangles = (slice(5, 45), slice(5, 45)), (slice(5, 45), slice(60, 90)), (slice(50, 53), slice(5, 8))
     masks = np.zeros((4, 60, 100), bool)
     for mask, (rows, columns) in zip(masks, (*rectangles, (slice(58, 59), slice(98, 99))), strict=True):
         mask[rows, columns] = True

@@ -282,9 +282,9 @@ def test_the_metrics_have_the_times_of_operations_and_frames(video, video_server
         session = Session(transport, video[3], num_frames=COUNT)
         timed("frame", lambda: session.send(*range(COUNT)))
         timed("operation", lambda: session.do("add_prompt", frame_index=0, object_id=1, points=[[50, 60]]))
-        timed("operation", lambda: session.do("propagate", frame_index=0, frame_count=COUNT, first=True))
+        timed("operation", lambda: session.do("propagate", frame_index=0, first=True))
         close_sessions()
     for kind, count in (("frame", 1), ("operation", 2)):
         wait_until(lambda kind=kind, count=count: grown[kind]("triton_sam_request_seconds_count") == count)
-        assert grown[kind]("triton_sam_request_seconds_sum") == pytest.approx(took[kind], rel=0.3)
+        assert took[kind] / 10 < grown[kind]("triton_sam_request_seconds_sum") < took[kind]  # of the client's time
         assert Scrape(video_server.metrics_url).total("triton_sam_waiting_requests", kind=kind) == 0

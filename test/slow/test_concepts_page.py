@@ -278,11 +278,6 @@ def test_adapters_find_what_the_client_finds(service: RunningService, found: Fou
     answer = post(service, "/api/generate", {"model": "sam3:latest", "image": image, "prompt": prompt})
     assert [each["score"] for each in answer["annotations"]] == pytest.approx(scores, abs=1e-4)
 
-    form = {"prompt": "dog", "confidence_threshold": str(threshold), "output_format": "json"}
-    sent = service.http.post("/segment/text", files={"file": ("photo.png", found.content)}, data=form, timeout=200)
-    assert sent.status_code == 200, sent.text
-    assert [each["score"] for each in sent.json()["detections"]] == pytest.approx(scores, abs=1e-4)
-
 
 def test_labelling_tools_get_the_masks_that_the_client_finds(
     service: RunningService, found: Found, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ import numpy as np
 
 from triton_sam.annotate.prompts import mask_logits
 from triton_sam.masks import mask_to_box
-from triton_sam.masks.polygons import fill_polygons, mask_to_polygons
+from triton_sam.masks.polygons import fill_polygons, mask_to_polygons, trace_polygons
 from triton_sam.masks.rle import BoolArray
 
 CLICK, AWAY = [200, 180], [400, 300]
@@ -75,17 +75,24 @@ def without_holes(mask: BoolArray) -> BoolArray:
 
 
 def without_specks(mask: BoolArray, share_of_mean: float = 0.0) -> BoolArray:
-    """Return a mask without small parts, for formats that a person edits.
+    """Return a mask without small parts and with its small holes filled, for formats that a person edits.
 
     Args:
         mask: the mask.
-        share_of_mean: smaller parts than this share of their mean area are left out; 0: those below a twentieth of
-            the largest part.
+        share_of_mean: parts and holes below this share of the mean area of the parts are small; 0: those below a
+            hundredth of the largest part, or below ten pixels.
     """
-    parts = [mask & filled([ring], (mask.shape[0], mask.shape[1])) for ring in mask_to_polygons(mask, 0)]
-    areas = [int(part.sum()) for part in parts]
-    least = share_of_mean * float(np.mean(areas)) if share_of_mean else max(areas) / 20
-    return np.logical_or.reduce([part for part, area in zip(parts, areas, strict=True) if area >= least])
+    size = mask.shape[0], mask.shape[1]
+    polygons = trace_polygons(mask, 0)
+    areas = [int(filled([polygon.exterior, *polygon.holes], size).sum()) for polygon in polygons]
+    least = share_of_mean * float(np.mean(areas or 0)) if share_of_mean else max(areas, default=0) / 100
+    least = max(least, 10)
+    kept = np.zeros(size, bool)
+    for polygon, area in zip(polygons, areas, strict=True):
+        if area >= least:
+            holes = [hole for hole in polygon.holes if filled([hole], size).sum() >= least]
+            kept |= filled([polygon.exterior, *holes], size)
+    return kept
 
 
 def filled_each(rings: Iterable[Any], shape: tuple[int, ...]) -> BoolArray:

@@ -101,6 +101,7 @@ class ConceptTransport:
     """
 
     def __init__(self, family: Family, files: Mapping[str, Path]) -> None:
+        self._family = family
         self._models = OnnxModels(family, files)
         pair, cache = ModelPair(family), ImageCache(_CACHE_BYTES)
         self._name = pair.session_model
@@ -141,7 +142,7 @@ class ConceptTransport:
 
     def model_config(self, model: str) -> Mapping[str, Any]:  # noqa: ARG002 - there is only one model
         """See BaseTransport."""
-        return {"input": []}
+        return {"input": [{"name": tensor.name} for tensor in contract.inputs(self._family)]}
 
     def close(self) -> None:
         """See BaseTransport."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shutil
@@ -103,8 +102,11 @@ def writable_repository(*, create: bool = True) -> Path:
         own.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=own.parent) as temporary:
             copy = shutil.copytree(bundled("model_repository"), Path(temporary, own.name))
-            with contextlib.suppress(FileExistsError):  # another process was faster
+            try:
                 copy.rename(own)
+            except OSError:
+                if not own.is_dir():  # otherwise, another process was faster
+                    raise
     return own
 
 

@@ -9,8 +9,9 @@ import pytest
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, RepositoryError
 from triton_sam.families.sam2 import Sam2
+from triton_sam.repository import folder
 from triton_sam.repository.config import config_for, parse_config
-from triton_sam.repository.folder import default_repository, list_models, weights_in
+from triton_sam.repository.folder import default_repository, list_models, weights_in, writable_repository
 from triton_sam.repository.names import check_name
 from triton_sam.repository.onnx_header import read_metadata
 from triton_sam.repository.selection import read_repository, select_models
@@ -101,6 +102,24 @@ def test_default_repository_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert default_repository().resolve() == tmp_path / "model_repository"
     monkeypatch.setenv("TRITON_SAM_REPOSITORY", "elsewhere")
     assert default_repository() == Path("elsewhere")
+
+
+def test_two_first_exports_of_a_wheel_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process makes the user's own repository while this one copies."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRITON_SAM_REPOSITORY", raising=False)
+    monkeypatch.setattr(folder, "checkout", lambda: None)
+    monkeypatch.setattr(folder, "data_folder", lambda: tmp_path / "data")
+    make_model(tmp_path / "wheel" / "a", weights=b"ours")
+
+    def bundled_meanwhile(_: str) -> Path:
+        make_model(tmp_path / "data" / "model_repository" / "a", weights=b"theirs")
+        return tmp_path / "wheel"
+
+    monkeypatch.setattr(folder, "bundled", bundled_meanwhile)
+    own = writable_repository()
+    assert [path.read_bytes() for path in own.rglob("*.onnx")] == [b"theirs"]
+    assert [path.name for path in own.parent.iterdir()] == ["model_repository"]
 
 
 def test_list_of_the_committed_repository() -> None:

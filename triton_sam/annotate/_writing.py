@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -36,22 +37,30 @@ def write_file(folder: Path, name: str, content: bytes | str) -> None:
     atomic_write(path, content if isinstance(content, bytes) else content.encode())
 
 
-def with_stems(records: Callable[[], Iterable[Named]], left: list[Skipped]) -> Iterator[tuple[str, Named]]:
+def with_stems(
+    records: Callable[[], Iterable[Named]], left: list[Skipped], *, keeps_suffix: bool = False
+) -> Iterator[tuple[str, Named]]:
     """Yield each record, or result of a large image, and its image's name without the suffix.
 
     An image whose file another image has already, or whose file cannot have a name, is left out and listed in ``left``.
     """
     taken: dict[str, str] = {}
     for record in records():
-        stem = str(PurePosixPath(record.name).with_suffix(""))
+        name = PurePosixPath(_inside(record.name))
+        stem = str(name if keeps_suffix else name.with_suffix(""))
         if taken.setdefault(stem, record.name) != record.name:
             why = f"{taken[stem]} has the same file {stem}: rename one of them, or use another --format"
             left.append(Skipped(record.name, "image", why))
-        elif not is_too_long(stem, record, left):
+        elif not _is_too_long(stem, record, left):
             yield stem, record
 
 
-def is_too_long(stem: str, record: Named, left: list[Skipped]) -> bool:
+def _inside(name: str) -> str:
+    """Return the name of an image as a path below the folder of a format, whatever folders a list or data set names."""
+    return "/".join(part for part in posixpath.normpath(name).split("/") if part not in ("", ".."))
+
+
+def _is_too_long(stem: str, record: Named, left: list[Skipped]) -> bool:
     """Whether the name of a file with the longest suffix is too long for file systems; if so, list it in ``left``."""
     if len(os.fsencode(PurePosixPath(stem).name)) <= _NAME_BYTES - _SUFFIX_BYTES:
         return False

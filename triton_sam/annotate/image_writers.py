@@ -16,7 +16,7 @@ from ..masks.formats import TOLERANCE, to_feature, to_geometry
 from ..masks.label_map import LabelMap, label_map_by_area, label_map_png
 from ..masks.polygons import Trace, joined_ring
 from ..masks.rle import BoolArray
-from ._writing import Categories, Records, class_numbers, is_too_long, one_line, plain, with_stems, write_file
+from ._writing import Categories, Records, class_numbers, one_line, plain, with_stems, write_file
 from .records import ImageRecord
 from .sources import Skipped
 
@@ -118,9 +118,8 @@ def write_geojson(folder: Path, records: Records, categories: Categories, trace:
 def write_labels(folder: Path, records: Records, _: Categories, __: Trace) -> list[Skipped]:
     """Write a PNG for each image below `labels`: pixels hold the number of their object, from 1; small objects win."""
     left: list[Skipped] = []
-    for record in records():
-        if not is_too_long(record.name, record, left):
-            write_file(folder, f"labels/{record.name}.png", label_map_png(_label_map(record)))
+    for name, record in with_stems(records, left, keeps_suffix=True):
+        write_file(folder, f"labels/{name}.png", label_map_png(_label_map(record)))
     return left
 
 

@@ -161,8 +161,13 @@ def _find(source: str, path: Path, images: Path | None) -> Source:
 
 
 def _is_name(root: Path, line: str) -> bool:
-    """Return whether a line of a list names an image: it is not empty, and not a comment."""
-    return bool(line.strip()) and (not line.startswith("#") or find_file(root, line) is not None)
+    """Return whether a line of a list names an image: it is not empty, and not a comment.
+
+    On this machine, the name of a file may begin with #. At a URL, looking for it would take a request or more.
+    """
+    if not line.startswith("#"):
+        return bool(line.strip())
+    return not is_remote(root) and find_file(root, line) is not None
 
 
 def _of_folder(folder: Path) -> Source:

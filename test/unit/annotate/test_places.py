@@ -61,6 +61,13 @@ def test_a_folder_a_pattern_and_a_file_at_a_url(bucket: str) -> None:
     assert pickle.loads(pickle.dumps(item)).content() == item.content()
 
 
+def test_a_comment_of_a_list_asks_no_storage(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triton_sam.annotate.sources.find_file", lambda *_: pytest.fail("a request for a comment"))
+    (tmp_path / "list.txt").write_text("# of July\n000.png\n")
+    found = read_source(str(tmp_path / "list.txt"), remote.place_of(bucket))
+    assert [item.name for item in found.items] == ["000.png"]
+
+
 def test_every_leaves_images_out(bucket: str, tmp_path: Path) -> None:
     assert names(bucket, every=2) == ["000.png", "b/deep/001.png"]
     write_images(tmp_path, 5)

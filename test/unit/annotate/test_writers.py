@@ -158,6 +158,19 @@ def test_parquet_has_a_row_for_each_object(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", WRITERS)
+def test_names_that_lead_out_of_their_folder_lead_into_no_other(name: str, tmp_path: Path) -> None:
+    names = ("../../up.png", "/photos/../root.png", "../a/../up.png", "a/up.png")
+    out = tmp_path / "deep" / "out"
+    out.mkdir(parents=True)
+    records = [record(number, each, LARGE) for number, each in enumerate(names, 1)]
+    left = WRITERS[name].write(out, lambda: records, CATEGORIES, main_polygons)
+    found = [path.relative_to(out) for path in tmp_path.rglob("*") if path.is_file()]  # raises for one beside it
+    assert {path.parts[0] for path in found if len(path.parts) > 1} <= {name}
+    assert {path.stem.removesuffix(".png") for path in found if len(path.parts) > 2} <= {"up", "root"}
+    assert [(each.image, each.what) for each in left] in ([], [("../a/../up.png", "image")])
+
+
+@pytest.mark.parametrize("name", WRITERS)
 def test_every_format_writes_a_run_without_objects(name: str, tmp_path: Path) -> None:
     write(name, tmp_path, [])
     write(name, tmp_path, [record(1, "one.jpg")])

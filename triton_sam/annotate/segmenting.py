@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,6 @@ from .sources import ImageItem, Skipped
 
 Progress = Callable[[ImageItem, float], None]
 """Is told how much of an image is done, 0..1. Several threads call it."""
-QUICK = 3.0
-"""Seconds of a search that needs no progress."""
 AT_ONCE = 16
 """Objects in one request, so that the full-size masks of an image with many objects fit into memory."""
 
@@ -70,20 +67,13 @@ def together(prompts: Sequence[Prompt], family: Family) -> dict[str, Any]:
 def all_objects(
     parameters: Mapping[str, Any], category: int, progress: Progress = lambda *_: None
 ) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that finds all objects of an image by client.everything(); all get one category.
-
-    The objects are the same with and without progress. But the answer to one request for a whole image comes sooner
-    from a fast server, and too late for the timeout from a slow one: so the last image decides how to search the next.
-    """
-    is_slow = True
+    """Return the function that finds all objects of an image by client.everything(); all get one category."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        nonlocal is_slow
         image = opened(item)
-        began = time.monotonic()
-        told = (lambda step: progress(item, step.done / step.total)) if is_slow else None
-        objects = client.everything(image.content, progress=told, **parameters)
-        is_slow = time.monotonic() - began > QUICK
+        objects = client.everything(
+            image.content, progress=lambda step: progress(item, step.done / step.total), **parameters
+        )
         return ImageRecord.of(item, image.size, objects, [category] * len(objects), image.skipped)
 
     return work

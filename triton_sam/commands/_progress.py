@@ -94,7 +94,7 @@ def estimate(client: SamTritonClient, parameters: Parameters, images: int, serve
     """Return how long the search of many images takes at least, from a small search; None if the server is busy."""
     began = time.monotonic()
     try:
-        client.everything(FIXED_IMAGE, points_per_side=TRIAL_SIDE, progress=lambda _: None)
+        client.everything(FIXED_IMAGE, points_per_side=TRIAL_SIDE)
     except SamError:
         return None  # the run says what is wrong
     each = (time.monotonic() - began) / TRIAL_SIDE**2

@@ -14,7 +14,6 @@ import pytest
 from support.annotated import FakeClient, FakeServers, coco, servers, write_images
 from support.conditions import wait_until
 
-from triton_sam.annotate import segmenting
 from triton_sam.annotate.records import ImageRecord
 from triton_sam.annotate.sources import ImageItem
 from triton_sam.cli import main
@@ -61,7 +60,7 @@ class Searcher(FakeClient):
 
     def everything(self, image: Any, progress: Any = None, **parameters: Any) -> list:
         with self._servers.lock:
-            self._servers.prompts.append({"everything": parameters, "progress": progress is not None})
+            self._servers.prompts.append({"everything": parameters})
         for done in (1, 2, 3, 4) if progress else ():
             progress(Step(done, 4, None, None))
         return []
@@ -86,7 +85,6 @@ def test_a_search_of_many_images_moves_and_begins_with_an_estimate(
             super().tell(item, share)
 
     monkeypatch.setattr(_progress, "RunProgress", Told)
-    monkeypatch.setattr(segmenting, "QUICK", -1.0)  # this server is slow
     write_images(tmp_path / "in", 3)
     command = ["annotate", str(tmp_path / "in"), "--with", "everything", "--out", str(tmp_path / "out")]
     assert main(command) == 0
@@ -95,17 +93,10 @@ def test_a_search_of_many_images_moves_and_begins_with_an_estimate(
     assert re.search(r"3 images with 1024 points each: at least \d+ s, at \d+ ms a point", said)
     assert "3.00/3 images" in said
     trial = searchers.prompts[0]
-    assert trial == {"everything": {"points_per_side": 3}, "progress": True}
+    assert trial == {"everything": {"points_per_side": 3}}
     searchers.prompts.clear()
     assert main(command) == 0  # nothing is left to estimate
     assert searchers.prompts == []
-
-
-def test_a_fast_server_gets_one_request_for_an_image(searchers: FakeServers, tmp_path: Path) -> None:
-    write_images(tmp_path / "in", 3)
-    command = ["annotate", str(tmp_path / "in"), "--with", "everything", "--out", str(tmp_path / "out")]
-    assert main([*command, "-q", "--threads", "1"]) == 0
-    assert [each["progress"] for each in searchers.prompts] == [True, False, False]
 
 
 def test_boxes_move_the_bar_after_each_request(servers: FakeServers, tmp_path: Path) -> None:

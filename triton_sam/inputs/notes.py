@@ -45,8 +45,8 @@ def say_stretch(low: float, high: float, name: str) -> None:
     """Say which values of an image become black and white."""
     say_once(
         "stretch",
-        f"{name} has values of more than 8 bits: {low:g} becomes black, and {high:g} white. For another range, scale "
-        "the image to 8 bits first, or (TIFF) use `triton-sam large --stretch`.",
+        f"{name} has values of more than 8 bits: {low:.8g} becomes black, and {high:.8g} white. For another range, "
+        "scale the image to 8 bits first, or (TIFF) use `triton-sam large --stretch`.",
     )
 
 

@@ -32,14 +32,16 @@ class Stretch:
     def to_bytes(self, values: Values) -> Bytes:
         """Return values of any shape as uint8 of the same shape."""
         invalid = _invalid(values, self.nodata)
-        low = np.float32(self.low)
-        floats = values.astype(np.float32)
+        # Floats of 32 bits would lose the differences of large numbers: 4,000,000,000 and 4,000,000,100 would be equal.
+        floats: Values = values.astype(np.float32 if values.dtype.itemsize <= 2 else np.float64)
         if invalid is not None:
-            floats[invalid] = low
+            floats[invalid] = self.low
+        low, high = self.low / 2, self.high / 2  # halves, since the range of all floats is no finite number
+        floats *= 0.5
         floats -= low
-        floats *= np.float32(255.0 / (self.high - self.low) if self.high > self.low else 0.0)
+        floats *= 255.0 / (high - low) if high > low else 0.0
         if self.is_inverted:
-            np.subtract(np.float32(255), floats, out=floats)
+            np.subtract(255, floats, out=floats)
         found = np.clip(np.rint(floats, out=floats), 0, 255, out=floats).astype(np.uint8)
         if invalid is not None:
             found[invalid] = 0

@@ -12,6 +12,8 @@ from triton_sam.errors import ImageError
 from triton_sam.families import get_family
 from triton_sam.inputs.formats import FORMATS
 from triton_sam.inputs.images import encoder_input, image_bytes, open_image
+from triton_sam.inputs.samples import Samples
+from triton_sam.inputs.stretch import value_range
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -157,6 +159,23 @@ def test_a_16_bit_image_of_one_value_becomes_black():
 def test_32_bit_values_are_stretched_from_their_own_range():
     values = np.array([[100_000, 200_000], [300_000, 100_000]], np.int32)
     np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 2], [[0, 128], [255, 0]])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        ([4_000_000_000, 4_000_000_020, 4_000_000_100], np.uint32, [0, 51, 255]),
+        ([-2_000_000_100, -2_000_000_080, -2_000_000_000], np.int32, [0, 51, 255]),
+        ([1e12, 1e12 + 0.2, 1e12 + 1], np.float64, [0, 51, 255]),
+        ([-3e38, 0, 3e38], np.float32, [0, 128, 255]),
+        ([-1.7e308, 0, 1.7e308], np.float64, [0, 128, 255]),
+    ],
+)
+def test_the_range_of_large_numbers_is_that_of_their_differences(values, dtype, expected):
+    array = np.array([values], dtype)
+    stretch = Samples().stretch(value_range([array]), array.dtype)
+    assert stretch.to_bytes(array).tolist() == [expected]
 
 
 @pytest.mark.filterwarnings("error")  # Pillow warns when it must drop a palette's transparency itself

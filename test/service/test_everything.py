@@ -86,7 +86,7 @@ def test_parameters_reach_the_search(http, path, finder):
 def test_every_parameter_of_the_generators_is_there():
     elsewhere = {"point_grids", "left_open"}  # in Python only
     asked = set(EverythingRequest.model_fields)
-    assert {each.name for each in dataclasses.fields(Parameters)} - elsewhere - {"adaptive"} <= asked
+    assert {each.name for each in dataclasses.fields(Parameters)} - elsewhere <= asked
     values = {"mask_threshold": 3.0, "use_m2m": True, "stability_score_offset": 2.0, "min_mask_region_area": 4}
     parameters = parameters_of("sam2", EverythingRequest(**values).options())
     assert {name: getattr(parameters, name) for name in values} == values

@@ -12,7 +12,7 @@ IMAGES_IN_CACHE = 3
 def serve(repository, http_port=0, more=(), **options):
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
-    models = ["sam2", "sam2_encoder_jpeg", *(path.name for path in repository.glob("*_everything")), *more]
+    models = ["sam2", "sam2_encoder_jpeg", *more]
     ports = {"http_port": http_port, "grpc_port": 0, "metrics_port": 0}
     return local_server.LocalServer(repository, models=models, **ports, **options)
 

@@ -286,5 +286,5 @@ def test_the_metrics_have_the_times_of_operations_and_frames(video, video_server
         close_sessions()
     for kind, count in (("frame", 1), ("operation", 2)):
         wait_until(lambda kind=kind, count=count: grown[kind]("triton_sam_request_seconds_count") == count)
-        assert took[kind] / 10 < grown[kind]("triton_sam_request_seconds_sum") < took[kind]  # of the client's time
+        assert 0 < grown[kind]("triton_sam_request_seconds_sum") < took[kind]  # which the client measured
         assert Scrape(video_server.metrics_url).total("triton_sam_waiting_requests", kind=kind) == 0

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,9 +129,9 @@ def test_a_storage_that_is_lost_ends_the_run_and_marks_no_tile_as_bad(
     assert annotate(f"{storage.url}/{name}", whole) == 0
     everything = ColourServer.everything
 
-    def lose(self: ColourServer, pixels: np.ndarray) -> list[Segment]:
+    def lose(self: ColourServer, pixels: np.ndarray, **options: Any) -> list[Segment]:
         storage.failing, storage.failures = name, [500] * 1000
-        return everything(self, pixels)
+        return everything(self, pixels, **options)
 
     with monkeypatch.context() as lost:
         lost.setattr(ColourServer, "everything", lose)

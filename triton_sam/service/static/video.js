@@ -41,7 +41,7 @@ export class Video {
     addEventListener("beforeunload", (event) => {
       if (this.info && this.scene.objects.length) event.preventDefault(); // the page does not keep videos
     });
-    indexedDB.deleteDatabase("triton-sam-video"); // earlier versions of the page kept a video there
+    window.indexedDB?.deleteDatabase("triton-sam-video"); // earlier versions of the page kept a video there
     $("play").addEventListener("click", () => this.togglePlay());
     $("step-back").addEventListener("click", () => this.step(-1));
     $("step-forward").addEventListener("click", () => this.step(1));

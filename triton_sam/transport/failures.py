@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..families.tables import GUARD_PREFIX
 from ..wire import triton_texts
-from ..wire.contract import has_code, read_error
+from ..wire.contract import INTERNAL, has_code, read_error
 from .url import ServerUrl
 
 ADVICE = "give Triton's port of HTTP (8000) or gRPC (8001)"
@@ -104,7 +104,9 @@ def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
     )
 
 
-def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None:
+def _error_of_model(model: str | None, url: ServerUrl, message: str) -> SamError | None:
+    if model is None:
+        return None
     if triton_texts.NOT_READY.search(message):
         return ModelNotReadyError(
             f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
@@ -128,10 +130,11 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ServerTimeoutError(f"no answer from {url} in time")
     if model is not None and has_code(message):
         failed = InferenceError(f"{model} failed: {message}")
+        if message.startswith(f"{INTERNAL}: "):  # what Triton said of a model that this one asked
+            return _error_of_model(model, url, message) or failed
         meant = read_error(failed)  # the callers that know the model read other codes
         return ServerBusyError(f"{url} is busy: {meant}") if isinstance(meant, ServerBusyError) else failed
-    known = None if model is None else _error_of_model(model, url, message)
-    if known is not None:
+    if (known := _error_of_model(model, url, message)) is not None:
         return known
     if triton_texts.QUEUE_IS_FULL.search(message):
         return ServerBusyError(f"{url} is busy: {message}")

@@ -12,6 +12,7 @@ from triton_sam.errors import (
     PromptError,
     SamError,
     ServerBusyError,
+    ServerUnreachableError,
     UnknownImageError,
 )
 from triton_sam.transport.failures import map_error
@@ -34,6 +35,7 @@ def test_every_code_comes_back_as_the_error_that_was_sent(code: str) -> None:
         ("BAD_IMAGE: the file 'UNKNOWN_IMAGE_ID: 1' is not an image", ImageError),
         ("BAD_REQUEST: there is no parameter 'BUSY: '", InferenceError),
         ("INTERNAL: sam2_encoder failed: BUSY: this is a text", InferenceError),
+        ("INTERNAL: sam2_decoder failed: Stub process 'sam2_decoder_0_0' is not healthy.", ServerUnreachableError),
         ("BUSY: too many requests wait here already", ServerBusyError),
         ("MODEL_NOT_READY: this server does not have sam3_detector", ModelNotReadyError),
         ("UNKNOWN_IMAGE_ID: no image 'is not healthy' here", UnknownImageError),

@@ -1,0 +1,144 @@
+"""Read the weights of an official checkpoint without torch: files of torch.save(), safetensors, and folders of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from .._common.text import one_line
+from ..errors import CheckpointError
+from .safetensors_file import read_safetensors
+from .stored import Stored, UnsupportedError
+from .torch_file import read_torch_file
+
+SINGLE_NAME = "model.safetensors"
+"""The file with the weights in a folder in transformers' layout."""
+
+INDEX_NAME = f"{SINGLE_NAME}.index.json"
+"""The file that lists the shards of the weights in such a folder, in place of SINGLE_NAME."""
+
+MAX_INDEX = 100_000_000
+"""Bytes of the longest list of shards."""
+
+_ZIP = b"PK\x03\x04"
+# torch.save() before 1.6 begins with a pickle of the number 0x1950A86A20F9469CFC6C, in binary or decimal form.
+_OLD_MAGIC = (0x1950A86A20F9469CFC6C.to_bytes(10, "little"), str(0x1950A86A20F9469CFC6C).encode())
+_TAR_MAGIC, _TAR_PLACE = b"ustar", 257
+
+
+@contextlib.contextmanager
+def open_checkpoint(path: str | Path, download_hint: str) -> Iterator[Mapping[str, Stored]]:
+    """Open a checkpoint and describe its tensors, which are read one by one when they are needed.
+
+    The content of a file decides its format, not its suffix: a file of torch.save() since PyTorch 1.6 with a state
+    dict, either bare or as ``{"model": state dict}``, or a file of safetensors. A folder in transformers' layout has
+    model.safetensors, or model.safetensors.index.json and its shards. Nothing in a file is executed.
+
+    Args:
+        path: the file or folder.
+        download_hint: a command that downloads it, for the message about a missing file.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged, cannot be read, or holds no state dict.
+    """
+    path = Path(path)
+    with contextlib.ExitStack() as stack:
+        with _explained(path, download_hint):
+            tensors = _folder(stack, path, download_hint) if path.is_dir() else _file(stack, path)
+        yield tensors
+
+
+@contextlib.contextmanager
+def _explained(path: Path, download_hint: str) -> Iterator[None]:
+    """Turn every error into a CheckpointError that begins with the path."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except UnsupportedError as error:
+        raise CheckpointError(f"{path} {one_line(error)}") from error
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise CheckpointError(f"no checkpoint at {path}: get one with `{download_hint}`") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"not enough memory to read {path}") from error
+    except Exception as error:  # damaged bytes lead to errors of any kind in zipfile, pickletools and json
+        raise CheckpointError(
+            f"{path} is not a readable PyTorch checkpoint (damaged or cut off?): {one_line(error)}"
+        ) from error
+
+
+def _folder(stack: contextlib.ExitStack, folder: Path, download_hint: str) -> dict[str, Stored]:
+    single, index = folder / SINGLE_NAME, folder / INDEX_NAME
+    if single.exists() or not index.is_file():
+        with _explained(single, download_hint):
+            return _file(stack, single)
+    tensors = {}
+    with _explained(index, download_hint):
+        shards = _shards(index)
+    for shard, names in shards.items():
+        with _explained(folder / shard, download_hint):
+            content = _file(stack, folder / shard)
+        if not names <= content.keys():
+            raise CheckpointError(f"{folder / shard} lacks {min(names - content.keys())!r}, which {index} lists")
+        tensors.update({name: content[name] for name in names})
+    return tensors
+
+
+def _shards(index: Path) -> dict[str, set[str]]:
+    """Return the names of the tensors in each shard. Each shard is a file in the folder of the index."""
+    if index.stat().st_size > MAX_INDEX:
+        raise ValueError(f"the list of shards has more than {MAX_INDEX} bytes")
+    content = json.loads(index.read_bytes())
+    shards: dict[str, set[str]] = {}
+    for name, shard in content["weight_map"].items():
+        # PureWindowsPath also splits at backslashes and colons, which lead elsewhere on Windows.
+        if shard in ("", ".", "..") or PureWindowsPath(shard).name != shard:
+            raise ValueError(f"{shard!r} is not the name of a file in the folder")
+        shards.setdefault(shard, set()).add(name)
+    return shards
+
+
+def _file(stack: contextlib.ExitStack, path: Path) -> dict[str, Stored]:
+    if path.exists() and not path.is_file() and not path.is_dir():  # opening a pipe would wait for a writer
+        raise CheckpointError(f"{path} is not a regular file")
+    file = stack.enter_context(path.open("rb"))
+    head = file.read(512)
+    if not head:
+        raise ValueError("the file is empty")
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    stack.callback(_close, mapped)
+    if head.startswith(_ZIP):
+        return _torch_file(mapped, stack.enter_context(zipfile.ZipFile(file)), path)
+    if any(magic in head[:64] for magic in _OLD_MAGIC):
+        raise CheckpointError(f"{path} has PyTorch's old format (before 1.6), which only PyTorch reads: use --trace")
+    if head.startswith(_TAR_MAGIC, _TAR_PLACE):
+        raise CheckpointError(
+            f"{path} has PyTorch's oldest format (tar): load it with PyTorch, and save its state dict"
+        )
+    if head[8:9] == b"{":
+        return read_safetensors(mapped)
+    raise ValueError("it is neither a file of torch.save() nor safetensors")
+
+
+def _torch_file(mapped: mmap.mmap, archive: zipfile.ZipFile, path: Path) -> dict[str, Stored]:
+    content = read_torch_file(mapped, archive)
+    state: Any = content.get("model", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds no state dict")
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, Stored):
+            raise CheckpointError(f"{path} holds no state dict: {repr(name)[:100]} is not a tensor")
+    return state
+
+
+def _close(mapped: mmap.mmap) -> None:
+    """Close a mapped file. If arrays still show its content, it stays mapped until they are gone."""
+    with contextlib.suppress(BufferError):
+        mapped.close()

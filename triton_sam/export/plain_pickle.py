@@ -1,0 +1,183 @@
+"""Read a pickle without executing anything in it: only data, and calls of functions that the caller lists by name.
+
+pickle.Unpickler with a restricted find_class() would not be enough: a pickle could still change the attributes of the
+functions that it may use, and fill the memory with a large index of its memo. So this interprets the opcodes itself, as
+PyTorch does for ``weights_only``; pickletools splits the pickle into opcodes.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .stored import UnsupportedError
+
+_CONSTANTS = frozenset(
+    {
+        "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+        "SHORT_BINSTRING", "BINSTRING", "BINBYTES", "SHORT_BINBYTES",
+    }
+)  # fmt: skip
+_NEW: Mapping[str, Callable[[], Any]] = {
+    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": list,
+}  # fmt: skip
+_ALIASES = {
+    "BINPUT": "PUT", "LONG_BINPUT": "PUT", "BINGET": "GET", "LONG_BINGET": "GET",
+    "APPENDS": "EXTEND", "ADDITEMS": "EXTEND", "NEWOBJ": "REDUCE",
+}  # fmt: skip
+_IGNORED = ("PROTO", "FRAME", "STOP")
+_LENGTHS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+class Name(str):
+    """The name of a function or class in a pickle, for example ``torch.FloatStorage``."""
+
+    __slots__ = ()
+
+
+class PlainPickle:
+    """Interprets one pickle. Sets become lists, because nothing in a checkpoint of weights needs them."""
+
+    def __init__(self, known: Mapping[str, Callable[..., Any] | None], persistent: Callable[[Any], Any]) -> None:
+        """Prepare for one pickle.
+
+        Args:
+            known: functions that stand for the names that the pickle may call; None for names that are only values.
+            persistent: returns the object of a persistent id.
+        """
+        self._known = known
+        self._persistent = persistent
+        self._stack: list[Any] = []
+        self._marked: list[list[Any]] = []
+        self._memo: dict[int, Any] = {}
+
+    def read(self, data: bytes) -> Any:
+        """Return the content of a pickle.
+
+        Args:
+            data: the pickle.
+
+        Raises:
+            UnsupportedError: the pickle refers to an unknown name.
+            Exception: of any kind, if the pickle is damaged.
+        """
+        for opcode, argument, _ in pickletools.genops(data):
+            self._execute(_ALIASES.get(opcode.name, opcode.name), argument)
+        return self._stack.pop()
+
+    def _execute(self, opcode: str, argument: Any) -> None:
+        if opcode in _CONSTANTS:
+            self._stack.append(argument)
+        elif opcode in _NEW:
+            self._stack.append(_NEW[opcode]())
+        elif opcode in _LENGTHS:
+            self._stack.append(tuple(self._take(_LENGTHS[opcode])))
+        elif opcode not in _IGNORED:
+            execute = getattr(self, f"_op_{opcode.lower()}", None)
+            if execute is None:
+                raise ValueError(f"the pickle has the unsupported opcode {opcode}")
+            execute(argument)
+
+    def _take(self, count: int) -> list[Any]:
+        if len(self._stack) < count:
+            raise ValueError("the pickle takes more values than it has")
+        values = self._stack[-count:]
+        del self._stack[-count:]
+        return values
+
+    def _op_mark(self, _: None) -> None:
+        self._marked.append(self._stack)
+        self._stack = []
+
+    def _since_mark(self) -> list[Any]:
+        values = self._stack
+        self._stack = self._marked.pop()
+        return values
+
+    def _op_tuple(self, _: None) -> None:
+        values = self._since_mark()  # before the stack, which it changes
+        self._stack.append(tuple(values))
+
+    def _op_append(self, _: None) -> None:
+        self._into_list(self._take(1))
+
+    def _op_extend(self, _: None) -> None:
+        self._into_list(self._since_mark())
+
+    def _into_list(self, values: list[Any]) -> None:
+        if type(self._stack[-1]) is not list:
+            raise ValueError("the pickle appends to something that is not a list")
+        self._stack[-1].extend(values)
+
+    def _op_setitem(self, _: None) -> None:
+        self._into_dict(self._take(2))
+
+    def _op_setitems(self, _: None) -> None:
+        self._into_dict(self._since_mark())
+
+    def _into_dict(self, values: list[Any]) -> None:
+        if type(self._stack[-1]) is not dict:
+            raise ValueError("the pickle sets an item of something that is not a dict")
+        self._stack[-1].update(checked_dict(zip(values[::2], values[1::2], strict=True)))
+
+    def _op_put(self, index: int) -> None:
+        self._memo[index] = self._stack[-1]
+
+    def _op_memoize(self, _: None) -> None:
+        self._memo[len(self._memo)] = self._stack[-1]
+
+    def _op_get(self, index: int) -> None:
+        self._stack.append(self._memo[index])
+
+    def _op_global(self, words: str) -> None:
+        self._name(words.replace(" ", "."))
+
+    def _op_stack_global(self, _: None) -> None:
+        module, name = self._take(2)
+        self._name(f"{module}.{name}" if type(module) is type(name) is str else "")
+
+    def _name(self, name: str) -> None:
+        name = name.replace("__builtin__.", "builtins.")  # the name in Python 2, which protocol 2 writes
+        if name not in self._known:
+            raise UnsupportedError(
+                f"refers to {name[:200]!r}, which a checkpoint of weights does not need: save only the state dict in it"
+            )
+        self._stack.append(Name(name))
+
+    def _op_binpersid(self, _: None) -> None:
+        self._stack.append(self._persistent(*self._take(1)))
+
+    def _op_reduce(self, _: None) -> None:
+        name, arguments = self._take(2)
+        self._stack.append(self.call(name, arguments))
+
+    def call(self, name: Any, arguments: Any) -> Any:
+        """Return what a known function of a name returns.
+
+        Raises:
+            ValueError: the name is not that of a function, or the arguments are not a tuple.
+        """
+        function = self._known[name] if type(name) is Name else None
+        if function is None or type(arguments) is not tuple:
+            raise ValueError("the pickle calls something that is not a function")
+        return function(*arguments)
+
+    def _op_build(self, _: None) -> None:
+        self._take(1)  # the state of an OrderedDict (_metadata) or of a Parameter is not needed for the weights
+
+
+def checked_dict(items: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
+    """Return a dict of pairs whose keys are plain values, so that hashing a key takes neither a stack nor long.
+
+    Raises:
+        ValueError: a key is not a plain value or a tuple of plain values.
+    """
+    plain = (str, int, float, bool, bytes, type(None), Name)
+    made = {}
+    for key, value in items:
+        if not all(type(part) in plain for part in (key if type(key) is tuple else [key])):
+            raise ValueError("the pickle has a dict with a key that is not a plain value")
+        made[key] = value
+    return made

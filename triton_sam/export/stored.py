@@ -1,0 +1,120 @@
+"""One tensor of a checkpoint file that is read when it is needed, without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._common.extras import missing
+from ..errors import CheckpointError
+
+try:
+    import ml_dtypes
+except ImportError as error:
+    raise missing("reading checkpoints needs", "local", error) from error
+
+DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
+    {
+        "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"),
+        "bfloat16": np.dtype(ml_dtypes.bfloat16),
+        "int64": np.dtype("<i8"), "int32": np.dtype("<i4"), "int16": np.dtype("<i2"), "int8": np.dtype("i1"),
+        "uint8": np.dtype("u1"), "bool": np.dtype("?"),
+    }
+)  # fmt: skip
+"""The types of tensors that checkpoints may have, by their names in PyTorch."""
+
+MAX_DIMENSIONS = 32
+"""NumPy 1 supports no more."""
+
+
+_MAX_ELEMENTS = 2**60
+
+
+class UnsupportedError(Exception):
+    """A file has something that cannot be read without torch. The text begins with a verb; the file is the subject."""
+
+
+class Stored:
+    """One tensor of a checkpoint, which is not read yet.
+
+    Attributes:
+        shape: of the tensor. It comes from the file: compare it with the expected shape before calling read(), because
+            an expanded tensor can be much larger than the file.
+        dtype: of the tensor in the file.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[], memoryview | bytes],
+        elements: int,
+        dtype: np.dtype[Any],
+        shape: Sequence[int],
+        *,
+        offset: int = 0,
+        strides: Sequence[int] | None = None,
+    ) -> None:
+        """Describe a tensor in a buffer of a file.
+
+        Args:
+            source: returns the buffer, little-endian.
+            elements: number of elements in the buffer.
+            dtype: of the buffer, a value of DTYPES.
+            shape: of the tensor.
+            offset: index of the tensor's first element in the buffer.
+            strides: between the elements of the tensor, in elements; None: it is C-contiguous.
+
+        Raises:
+            ValueError: the tensor does not lie inside the buffer.
+        """
+        if len(shape) > MAX_DIMENSIONS or (strides is not None and len(strides) != len(shape)):
+            raise ValueError(f"a tensor has {len(shape)} sizes, or another number of strides")
+        strides = contiguous(shape) if strides is None else strides
+        if any(type(number) is not int or number < 0 for number in [offset, *shape, *strides]):
+            raise ValueError("a tensor has a size, stride or offset that is not a natural number")
+        if math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
+            raise ValueError("a tensor has more elements than any memory")
+        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if 0 not in shape and last >= elements:
+            raise ValueError("a tensor reaches beyond the end of its storage")
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self._source = source
+        self._offset = offset
+        self._strides = [
+            stride * dtype.itemsize if size > 1 else 0 for size, stride in zip(shape, strides, strict=True)
+        ]  # the stride of a single element can be any number
+
+    def read(self) -> npt.NDArray[np.generic]:
+        """Return the tensor as a C-contiguous array: floating-point numbers as FP32, all others as they are stored.
+
+        Call it inside the context of open_checkpoint(). The array may be a read-only view of the file, which then stays
+        mapped until the array is gone. A file that another program shortens meanwhile ends this process.
+
+        Raises:
+            CheckpointError: the memory is too small, or the tensor cannot be decompressed.
+        """
+        wanted = self.dtype if self.dtype.kind in "iub" else np.dtype(np.float32)
+        try:
+            if 0 in self.shape:
+                return np.empty(self.shape, wanted)
+            start = np.frombuffer(self._source(), self.dtype)[self._offset :]
+            view = np.lib.stride_tricks.as_strided(start, self.shape, self._strides, writeable=False)
+            with np.errstate(all="ignore"):  # a number beyond the range of FP32 becomes infinite, as in PyTorch
+                return np.require(view, wanted, ["C_CONTIGUOUS", "ALIGNED"])
+        except MemoryError as error:
+            raise CheckpointError(f"not enough memory to read a tensor of the shape {list(self.shape)}") from error
+
+
+def of_array(array: npt.NDArray[np.generic]) -> Stored:
+    """Return an array in place of a tensor of a file."""
+    return Stored(array.tobytes, array.size, array.dtype, array.shape)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a C-contiguous tensor of a shape, in elements."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

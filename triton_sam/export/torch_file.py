@@ -1,0 +1,157 @@
+"""Read a file of torch.save() without torch: a zip archive with a pickle and one record for each storage."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zipfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._common.text import one_line
+from ..errors import CheckpointError
+from .plain_pickle import Name, PlainPickle, checked_dict
+from .stored import DTYPES, Stored, UnsupportedError
+
+MAX_PICKLE = 32 * 2**20
+"""Bytes of the longest pickle that is read; that of 10 000 tensors has less than 2 MB."""
+
+_HEADER = struct.Struct("<4s22xHH")
+_UTF8, _ENCRYPTED = 0x800, 0x1
+_STORAGES = {
+    "torch.DoubleStorage": "float64", "torch.FloatStorage": "float32", "torch.HalfStorage": "float16",
+    "torch.BFloat16Storage": "bfloat16", "torch.LongStorage": "int64", "torch.IntStorage": "int32",
+    "torch.ShortStorage": "int16", "torch.CharStorage": "int8", "torch.ByteStorage": "uint8",
+    "torch.BoolStorage": "bool",
+}  # fmt: skip
+_UNTYPED_STORAGE = "torch.storage.UntypedStorage"
+_OTHER_TYPES = (
+    "uint16", "uint32", "uint64", "complex32", "complex64", "complex128",
+    "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+
+
+class Storage(NamedTuple):
+    """A storage of a file: the buffer of one or several tensors."""
+
+    source: Callable[[], memoryview | bytes]
+    elements: int
+    dtype: np.dtype[Any] | None  # None: only the tensors have a type
+
+
+def read_torch_file(mapped: mmap.mmap, archive: zipfile.ZipFile) -> Any:
+    """Return the content of a file that torch.save() wrote, with a Stored for each tensor.
+
+    Args:
+        mapped: the file.
+        archive: the same file.
+
+    Raises:
+        UnsupportedError: the content needs more than tensors and plain values, or has another byte order.
+        Exception: of any kind, if the file is damaged.
+    """
+    return _TorchFile(mapped, archive).content()
+
+
+class _TorchFile:
+    def __init__(self, mapped: mmap.mmap, archive: zipfile.ZipFile) -> None:
+        self._mapped = mapped
+        self._archive = archive
+        self._prefix = archive.namelist()[0].partition("/")[0]
+        known: dict[str, Callable[..., Any] | None] = {
+            "torch._utils._rebuild_tensor": _tensor,
+            "torch._utils._rebuild_tensor_v2": _tensor,
+            "torch._utils._rebuild_tensor_v3": _tensor_of_type,
+            "torch._utils._rebuild_parameter": _parameter,
+            "torch._utils._rebuild_parameter_with_state": _parameter,
+            "torch._tensor._rebuild_from_type_v2": self._rebuilt,
+            "torch.nn.parameter.Parameter": _parameter,
+            "torch.Tensor": None,
+            "torch.Size": _nothing,
+            "torch.device": _nothing,
+            "collections.OrderedDict": checked_dict,
+            "collections.Counter": _nothing,
+            "_codecs.encode": _nothing,
+            "builtins.bytearray": _nothing,
+            "builtins.set": _nothing,
+            "builtins.complex": _nothing,
+        }
+        known.update(dict.fromkeys([*_STORAGES, _UNTYPED_STORAGE]))
+        known.update(dict.fromkeys(f"torch.{name}" for name in [*DTYPES, *_OTHER_TYPES]))
+        self._pickle = PlainPickle(known, self._storage)
+
+    def content(self) -> Any:
+        order = f"{self._prefix}/byteorder"
+        if order in self._archive.NameToInfo and bytes(self._record("byteorder")[1]()) != b"little":
+            raise UnsupportedError("is not little-endian: only PyTorch reads it")
+        size, pickle = self._record("data.pkl")
+        if size > MAX_PICKLE:
+            raise ValueError(f"its pickle has {size} bytes, more than {MAX_PICKLE}")
+        return self._pickle.read(bytes(pickle()))
+
+    def _record(self, name: str) -> tuple[int, Callable[[], memoryview | bytes]]:
+        """Return the size of a record, and a function that returns its bytes."""
+        info = self._archive.getinfo(f"{self._prefix}/{name}")
+        size = info.file_size
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
+            return size, lambda: self._decompressed(info)
+        signature, name_length, extra_length = _HEADER.unpack_from(self._mapped, info.header_offset)
+        start = info.header_offset + _HEADER.size
+        own_name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
+        if signature != b"PK\x03\x04" or self._mapped[start : start + name_length] != own_name:
+            raise ValueError(f"the record {name!r} is not at its place")
+        start += name_length + extra_length
+        if size != info.compress_size or start + size > len(self._mapped):
+            raise ValueError(f"the record {name!r} is cut off")
+        return size, lambda: memoryview(self._mapped)[start : start + size]
+
+    def _decompressed(self, info: zipfile.ZipInfo) -> bytes:
+        try:
+            data = self._archive.read(info)
+            if len(data) != info.file_size:
+                raise ValueError("it is cut off")
+            return data
+        except MemoryError:
+            raise
+        except Exception as error:  # the decompressors share no base class below Exception
+            raise CheckpointError(f"cannot decompress {info.filename!r}: {one_line(error)}") from error
+
+    def _storage(self, identifier: Any) -> Storage:
+        kind, storage_type, key, _location, elements = identifier
+        if kind != "storage" or type(storage_type) is not Name or type(key) is not str or type(elements) is not int:
+            raise ValueError("the pickle has an unknown kind of persistent id")
+        size, source = self._record(f"data/{key}")
+        dtype = DTYPES[_STORAGES[storage_type]] if storage_type in _STORAGES else None
+        if size != elements * (dtype.itemsize if dtype else 1):
+            raise ValueError(f"the storage {key!r} has {size} bytes, which is not the size of its tensors")
+        return Storage(source, elements, dtype)
+
+    def _rebuilt(self, name: Any, _kind: Any, arguments: Any, _state: Any) -> Any:
+        """Return a tensor with attributes, which are left out."""
+        return self._pickle.call(name, arguments)
+
+
+def _tensor(
+    storage: Any, offset: Any, shape: Any, strides: Any, _gradient: Any = None, _hooks: Any = None, more: Any = None
+) -> Stored:
+    if type(storage) is not Storage or storage.dtype is None:
+        raise ValueError("a tensor has a storage without a type")
+    if more:
+        raise UnsupportedError("has a tensor that is negated or conjugated lazily")
+    return Stored(storage.source, storage.elements, storage.dtype, shape, offset=offset, strides=strides)
+
+
+def _tensor_of_type(*arguments: Any) -> Any:
+    """Refuse a tensor of one of the types that have no storage type of their own, for example FP8."""
+    dtype = next((argument for argument in arguments if type(argument) is Name), "?")
+    raise UnsupportedError(f"has a tensor of the unsupported type {dtype!r}")
+
+
+def _parameter(data: Any, *_: Any) -> Any:
+    return data
+
+
+def _nothing(*_: Any) -> None:
+    """Stand for a value that is no part of the weights."""

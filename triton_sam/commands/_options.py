@@ -140,6 +140,15 @@ def add_client(parser: argparse.ArgumentParser, *, several_urls: bool = False) -
     add_repository(parser)
 
 
+def add_trace(parser: argparse.ArgumentParser) -> None:
+    """Add --trace."""
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="trace the official model with PyTorch, and do not fill the template for it, which gives the same files",
+    )
+
+
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add --quiet."""
     parser.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")

@@ -21,7 +21,6 @@ from PIL import Image
 
 from .._common import strict_json
 from .._common.bundle import bundled, checkout
-from .._common.extras import install
 from .._common.files import atomic_path
 from ..client.sync import SAM2TritonClient
 from ..errors import SamError
@@ -175,7 +174,7 @@ def _print_next_steps() -> None:
         "outlines are coarse. Use the official weights for real masks. Next steps:\n"
         "  triton-sam serve                          keep a server running on this machine\n"
         "  triton-sam predict photo.jpg --point 300,200 --overlay overlay.png\n"
-        f"  {install('local,export')} && triton-sam setup sam2 base_plus\n"
-        "                                            the official weights: download, export, serve as sam2\n"
+        "  triton-sam setup mobilesam                official weights, 41 MB: served as mobilesam\n"
+        "  triton-sam setup sam2 base_plus           the better ones of SAM2.1, 324 MB: served as sam2\n"
         "  docker compose up -d                      on a host with an NVIDIA GPU"
     )

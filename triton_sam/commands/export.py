@@ -39,6 +39,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
     parser.add_argument(
         "--image-size", type=int, metavar="PIXELS", help="side of the encoder's input (default: the official size)"
     )
+    _options.add_trace(parser)
     parser.add_argument("--device", default="cpu", help="torch device that traces the graphs (default: cpu)")
     _options.add_name(parser, "name the models VARIANT_encoder and VARIANT_decoder (default: the family's name)")
     parser.add_argument(
@@ -88,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
         name=args.name or None,
         image_size=args.image_size,
         random_seed=args.random,
+        trace=args.trace,
         device=args.device,
         precision=args.precision,
         half_storage=args.half_storage,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from ..errors import ConfigurationError
 from ..export import registry
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_video(parser, tuple(FAMILIES))
     _options.add_concepts(parser, tuple(FAMILIES))
     _options.add_name(parser, "name to serve the model under, beside the default one, for example sam2.1_large")
+    _options.add_trace(parser)
     _options.add_quiet(parser)
 
 
@@ -37,10 +39,9 @@ def run(args: argparse.Namespace) -> int:
     _families.check_before_download(args, "setup", published=published)
     if published:
         return _hub.run_onnx(args, _published_precision(args))
-    registry.exporter(args.family)  # before the download, so that a missing package is reported first
     settings = Settings(
         _options.repository(args, writes=True),
-        checkpoint=fetch_checkpoint(args),
+        trace=args.trace,
         name=args.name or None,
         precision=args.precision or "fp32",
         video=bool(args.video),
@@ -48,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
         progress=not args.quiet,
         options=_families.exporter_options(args, "setup"),
     )
-    registry.export(args.family, settings)
+    registry.check_packages(args.family, settings)  # before the download
+    registry.export(args.family, replace(settings, checkpoint=fetch_checkpoint(args)))
     return 0
 
 

@@ -1,4 +1,6 @@
 """Export checkpoints to ONNX.
 
-All modules except `registry`, `exporter` and `settings` need the export extra (torch, sam2, onnx).
+Where there is a template for a model, the weights of a checkpoint fill it, which needs onnx alone (the local extra).
+Other models are traced with torch and the official packages (the export extra): `tracing`, `point_graphs` and the
+modules of the families.
 """

@@ -33,6 +33,8 @@ class Exporter(ABC):
     """The family's name."""
     stride: ClassVar[int] = 1
     """Settings.image_size must be a multiple of this number of pixels."""
+    is_proved: ClassVar[bool] = False
+    """Whether the graphs come from templates: they are known to run, so that an export need not try each one."""
     counting_device: ClassVar[str] = "meta"
     """The torch device on which build() runs if only the number of parameters matters."""
 

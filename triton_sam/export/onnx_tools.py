@@ -1,25 +1,20 @@
-"""Turn a graph that torch exported into a file that keeps the wire contract.
+"""Turn a graph into a file that keeps the wire contract. This needs the onnx package, but not torch.
 
-The functions here trace a module, name dynamic dimensions, add defaults of optional inputs, set metadata, and write and
-check files.
+The functions here name dynamic dimensions, add defaults of optional inputs, set metadata, and write and check files.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-import torch
 from onnx import TensorProto, numpy_helper
 
-from .._common.quiet import quiet
 from .._common.text import first_line, valid_utf8
 from ..errors import ExportError
 from ..families.base import ModelSpec, Tensor
@@ -38,47 +33,6 @@ _HALF_STORAGE_MINIMUM = 256
 """store_half() leaves tensors with fewer elements in FP32, since they would save almost nothing."""
 
 
-def trace(
-    module: torch.nn.Module,
-    spec: ModelSpec,
-    example: Sequence[torch.Tensor],
-    dynamic: Mapping[str, Mapping[int, torch.export.Dim]],
-) -> onnx.ModelProto:
-    """Export a module with torch's exporter, and suppress the exporter's output.
-
-    Args:
-        module: its forward() takes the spec's inputs and returns the spec's outputs, in the spec's order. It is moved
-            to the device of the example, because buffers that a wrapper module registers are on the CPU at first.
-        spec: the names of inputs and outputs.
-        example: one tensor for each input.
-        dynamic: maps the name of an input to its dynamic dimensions, by axis. All other dimensions are fixed.
-
-    Raises:
-        ExportError: torch cannot export the module.
-    """
-    # Given by position, because some tensor names are not valid names of Python arguments.
-    shapes = tuple(dict(dynamic[name]) if name in dynamic else None for name in spec.input_names)
-    try:
-        # Where the first of its ways to export fails, torch prints the whole graph to stderr, and tries the next one.
-        with quiet(), contextlib.redirect_stderr(io.StringIO()), torch.no_grad():
-            program = torch.onnx.export(
-                module.eval().to(example[0].device),
-                tuple(example),
-                dynamo=True,
-                opset_version=OPSET,
-                dynamic_shapes=shapes,
-                input_names=list(spec.input_names),
-                output_names=list(spec.output_names),
-                verbose=False,
-            )
-    except torch.onnx.OnnxExporterError as error:
-        raise ExportError(f"torch could not export the {spec.role}: {first_line(error)}") from error
-    if program is None:
-        raise ExportError(f"torch returned no graph for the {spec.role}")
-    model: onnx.ModelProto = program.model_proto
-    return model
-
-
 def strip(model: onnx.ModelProto) -> None:
     """Remove stack traces, which hold local paths, and the shapes of intermediate values.
 
@@ -91,22 +45,6 @@ def strip(model: onnx.ModelProto) -> None:
         del item.metadata_props[:]
         item.ClearField("doc_string")
     model.ClearField("doc_string")
-
-
-def free_batch(model: onnx.ModelProto) -> None:
-    """Make the batch dynamic in reshapes that were traced with an image batch of 1.
-
-    A constant shape that starts with 1 starts with -1 afterwards.
-    """
-    shapes = {item.name: item for item in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type != "Reshape" or node.input[1] not in shapes:
-            continue
-        shape = numpy_helper.to_array(shapes[node.input[1]])
-        if shape.size > 1 and shape[0] == 1 and (shape > 0).all():
-            freed = shape.copy()
-            freed[0] = -1
-            shapes[node.input[1]].CopyFrom(numpy_helper.from_array(freed, node.input[1]))
 
 
 def label_dimensions(model: onnx.ModelProto, spec: ModelSpec) -> None:

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._common import strict_json
@@ -32,12 +33,14 @@ from .settings import Settings
 
 try:
     import onnx
-    import torch
 
     from . import guards, onnx_tools, rewrites
     from . import precision as precisions
 except ImportError as error:
-    raise missing("exporting needs", "export", error, "export,local") from error
+    raise missing("exporting needs", "local", error) from error
+
+if TYPE_CHECKING:
+    import torch
 
 
 _HASH_KEY = "triton_sam.checkpoint_sha256"
@@ -78,8 +81,8 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     repository = settings.output_dir
     progress = Progress(settings.variant, settings.progress)
     metadata = _metadata(exporter, settings)
-    with progress.step("building the model"):
-        model = _build(exporter, settings)
+    with progress.step("filling templates, without PyTorch" if exporter.is_proved else "building the model"):
+        model = build(exporter, settings)
     metadata.update(_checkpoint_metadata(settings))
     if thresholds := settings.thresholds or thresholds_of(metadata):
         metadata[METADATA_KEY] = strict_json.dumps(dict(thresholds))
@@ -107,7 +110,8 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
             for role, spec in specs.items():
                 with progress.step(f"checking the {_words(role)}"):
                     onnx_tools.check(workspaces[role] / spec.filename)
-                    onnx_tools.try_out(workspaces[role] / spec.filename)
+                    if not exporter.is_proved:
+                        onnx_tools.try_out(workspaces[role] / spec.filename)
             missing = (
                 Missing()
                 if settings.required_inputs
@@ -131,7 +135,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     return Exported(models, version, metadata)
 
 
-def _build(exporter: Exporter, settings: Settings) -> torch.nn.Module:
+def build(exporter: Exporter, settings: Settings) -> Any:
     """Return the official model with all parts that the settings ask for, on the device that traces it."""
     model = exporter.load(
         settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
@@ -139,10 +143,10 @@ def _build(exporter: Exporter, settings: Settings) -> torch.nn.Module:
     if settings.concepts:
         exporter.add_concepts(model, settings)
     exporter.check(model, settings)
-    return _to_device(model, settings.device)
+    return model if settings.device == "cpu" else _to_device(model, settings.device)
 
 
-def _graph(exporter: Exporter, model: torch.nn.Module, spec: ModelSpec, settings: Settings) -> onnx.ModelProto:
+def _graph(exporter: Exporter, model: Any, spec: ModelSpec, settings: Settings) -> onnx.ModelProto:
     """Trace one model and return its finished graph. The traced one, which may be another, is released."""
     traced = exporter.trace(model, spec, settings.options)
     return finish_graph(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..families.base import LABEL_NO_POINT
 from ..families.tables import ModelSpec
-from . import onnx_tools
+from . import tracing
 
 LABEL_PADDING = -1
 """The label of the padding token, which the official prompt encoders append to the points."""
@@ -298,6 +298,6 @@ def trace_decoder(decoder: nn.Module, spec: ModelSpec, embeddings: Sequence[Tens
         torch.zeros(1, device=device),
     ]
     free = {0: prompts, 1: points}
-    graph = onnx_tools.trace(decoder, spec, example, {"point_coords": free, "point_labels": free})
-    onnx_tools.free_batch(graph)
+    graph = tracing.trace(decoder, spec, example, {"point_coords": free, "point_labels": free})
+    tracing.free_batch(graph)
     return graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigurationError
+from .._common.extras import find_package, install
+from ..errors import CheckpointError, ConfigurationError
 from ..families import get_family
 from .exporter import Exporter
 from .settings import Settings
@@ -18,6 +20,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from .pipeline import Exported
     from .reference import ConceptReference, EverythingReference, Reference, VideoReference
+    from .stored import Stored
 
 
 def exporter(family: str) -> Exporter:
@@ -51,11 +54,79 @@ def export(family: str, settings: Settings) -> Exported:
         ExportError: torch or ONNX Runtime refused the model, or the files cannot be written.
         MissingDependencyError: a package that the exporter needs is missing.
     """
-    # Imported before the pipeline, so that the error for a missing package is one line.
-    chosen = exporter(family)
-    from .pipeline import export_models
+    with contextlib.ExitStack() as stack:
+        chosen = _filled(stack, family, settings) or exporter(family)
+        # Imported after the exporter, so that the error for a missing package is one line.
+        from .pipeline import export_models
 
-    return export_models(chosen, settings)
+        return export_models(chosen, settings)
+
+
+def check_packages(family: str, settings: Settings) -> None:
+    """Check before a download that the packages that an export needs are installed.
+
+    Args:
+        family: name of the family.
+        settings: the settings of the export, without the checkpoint.
+
+    Raises:
+        MissingDependencyError: a package is missing.
+    """
+    from .filled import usable_templates
+
+    table = get_family(family)
+    if not usable_templates(table, settings.complete(table)):
+        exporter(family)
+
+
+def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exporter | None:
+    """Return the exporter that fills the template for the weights; None if there is no such template.
+
+    Random weights are those of the official model, so they need torch; the template saves the trace.
+
+    Args:
+        stack: closes the checkpoint.
+        family: name of the family.
+        settings: the caller's choices.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged; or no template fits, and there is no torch for a trace.
+    """
+    from .filled import FilledExporter, usable_templates
+
+    table = get_family(family)
+    found = usable_templates(table, settings.complete(table))
+    if not found:
+        return None
+    tensors: Mapping[str, Stored]
+    if settings.checkpoint is None:
+        tensors = _random_tensors(family, settings)
+    else:
+        from .checkpoint import open_checkpoint
+
+        tensors = stack.enter_context(open_checkpoint(settings.checkpoint, f"triton-sam download {family}"))
+    for template in found:
+        if template.fits(tensors):
+            return FilledExporter(table, template, tensors)
+    if find_package("torch") is not None:
+        return None
+    nearest = min(found, key=lambda each: sum(map(len, each.misfit(tensors))))
+    absent, surplus, others = nearest.misfit(tensors)
+    raise CheckpointError(
+        f"{settings.checkpoint} does not fit {table.label} {nearest.size}: {len(absent)} tensors missing, "
+        f"{len(surplus)} too many, {len(others)} with another shape (for example {(absent + surplus + others)[0]}). "
+        f"Models that are not official ones need PyTorch: {install('export,local')}"
+    )
+
+
+def _random_tensors(family: str, settings: Settings) -> dict[str, Stored]:
+    """Return the tensors of the official model with random weights."""
+    from .stored import of_array
+
+    official = exporter(family)
+    settings = official.prepare(settings.complete(official.family))
+    model = official.load(None, settings.model, image_size=settings.side, random_seed=settings.random_seed)
+    return {name: of_array(tensor.detach().numpy()) for name, tensor in model.state_dict().items()}
 
 
 def reference(family: str, checkpoint: Path | None, model: str | None, random_seed: int | None) -> Reference:

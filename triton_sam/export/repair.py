@@ -22,7 +22,7 @@ try:
 
     from . import guards
 except ImportError as error:
-    raise missing("repairing needs", "export", error) from error
+    raise missing("repairing needs", "local", error) from error
 
 
 def add_missing_guards(repository: Path, names: Sequence[str] = ()) -> list[Path]:

@@ -29,6 +29,7 @@ class Settings:
         image_size: side of the square image that the encoder takes, in pixels. None: the official size, which is the
             one that clients send.
         random_seed: seed of random weights, which replace a checkpoint in tests; None with a checkpoint.
+        trace: trace the official model with torch also where there is a template for it, see templates.py.
         device: the torch device that traces the graphs, for example "cpu" or "cuda".
         precision: "fp32"; "fp16" for GPUs: weights and arithmetic are FP16, inputs and outputs FP32; or "int8" for
             CPUs: the encoder's matrix products are quantised dynamically, and the other models stay FP32.
@@ -52,6 +53,7 @@ class Settings:
     name: str | None = None
     image_size: int | None = None
     random_seed: int | None = None
+    trace: bool = False
     device: str = "cpu"
     precision: str = "fp32"
     half_storage: bool = False

@@ -21,7 +21,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.commands import export as export_command  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
-from triton_sam.export import onnx_tools, registry  # noqa: E402
+from triton_sam.export import onnx_tools, registry, tracing  # noqa: E402
 from triton_sam.export.exporter import Exporter  # noqa: E402
 from triton_sam.export.pipeline import export_models  # noqa: E402
 from triton_sam.export.sam1.graphs import Sam1Encoder  # noqa: E402
@@ -200,9 +200,9 @@ def test_a_graph_is_traced_on_one_device(encoder: Any, monkeypatch: pytest.Monke
             super().__init__()
             self.image_encoder = torch.nn.Linear(1, 1)
 
-    monkeypatch.setattr(torch.onnx, "export", keep)
+    monkeypatch.setattr(tracing, "export_program", keep)
     example = torch.zeros(2, 3, 32, 32, device="meta")
-    onnx_tools.trace(encoder(Model().to("meta")), Sam2.encoder, [example], {})
+    tracing.trace(encoder(Model().to("meta")), Sam2.encoder, [example], {})
     tensors = [*traced[0].buffers(), *traced[0].parameters()]
     assert len(tensors) == 4
     assert {tensor.device.type for tensor in tensors} == {"meta"}
@@ -221,7 +221,7 @@ def test_torch_prints_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
 
     example = torch.zeros(1, 3, 32, 32)
     example[0, 0, 0, 0] = 5
-    onnx_tools.trace(Cut(), Sam2.encoder, [example], {})
+    tracing.trace(Cut(), Sam2.encoder, [example], {})
     found = capsys.readouterr()
     assert found.out + found.err == ""
 

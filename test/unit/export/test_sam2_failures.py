@@ -60,8 +60,9 @@ def test_corrupt_checkpoint_changes_nothing(micro_export: MicroExport, old: Path
 def test_checkpoint_of_another_size_changes_nothing(micro_export: MicroExport, old: Path, tmp_path: Path) -> None:
     checkpoint, before = tmp_path / "sam2.1_hiera_tiny.pt", snapshot(old)
     torch.save({"model": micro_export.model.state_dict()}, checkpoint)
+    wanted = "configs/sam2.1/sam2.1_hiera_t.yaml"
     with pytest.raises(CheckpointError, match="--model-cfg"):
-        registry.export("sam2", Settings(old, checkpoint=checkpoint, progress=False))
+        registry.export("sam2", Settings(old, checkpoint=checkpoint, model=wanted, progress=False))
     assert snapshot(old) == before
 
 

@@ -23,7 +23,7 @@ try:
     import onnx
     import torch
 
-    from .. import onnx_tools
+    from .. import tracing
     from ..point_graphs import trace_decoder
     from ..sam2.video_graphs import trace_video
     from .graphs import EdgeTamDecoder, EdgeTamEncoder
@@ -60,7 +60,7 @@ class EdgeTamExporter(Exporter):
         if spec.role == ENCODER:
             example = torch.rand(2, 3, side, side)
             images = {"image": {0: torch.export.Dim("images", min=1)}}
-            return onnx_tools.trace(EdgeTamEncoder(model), EdgeTam.encoder, [example], images)
+            return tracing.trace(EdgeTamEncoder(model), EdgeTam.encoder, [example], images)
         shapes = ((256, 16), (32, 4), (64, 8))
         embeddings = [torch.rand(1, channels, side // stride, side // stride) for channels, stride in shapes]
         return trace_decoder(EdgeTamDecoder(sam2_of(model)), EdgeTam.decoder, embeddings, side)

@@ -152,7 +152,7 @@ class WindowAttention(nn.Module):
         heads = attention.num_heads
         # The scale and the shift of the normalisation are part of the projections.
         weights = attention.qkv.weight * attention.norm.weight
-        biases = attention.qkv.bias + attention.qkv.weight @ attention.norm.bias
+        biases = _shifted(attention.qkv, attention.norm.bias)
         query, key, value = weights.reshape(heads, 3, -1, weights.shape[1]).transpose(0, 1).flatten(1, 2)
         query_bias, _, value_bias = biases.reshape(heads, 3, -1).transpose(0, 1).flatten(1, 2)
         constants = {
@@ -160,7 +160,7 @@ class WindowAttention(nn.Module):
             "query_bias": query_bias * attention.scale,
             "key": key,
             "value": value,
-            "bias": attention.proj.bias + attention.proj.weight @ value_bias,
+            "bias": _shifted(attention.proj, value_bias),
             "offsets": attention.attention_biases[:, attention.attention_bias_idxs],
         }
         for name, tensor in constants.items():
@@ -176,3 +176,11 @@ class WindowAttention(nn.Module):
         value = windows.split(functional.linear(rows, self.value))
         weights = (query @ key.transpose(2, 3) + self.offsets).softmax(dim=-1)
         return functional.linear(windows.join(weights @ value, x.shape[0]), self.proj.weight, self.bias)
+
+
+def _shifted(projection: nn.Linear, shift: Tensor) -> Tensor:
+    """Return the bias of a projection whose inputs are shifted.
+
+    The sum has the precision of FP64, so that it does not depend on the order in which a library adds.
+    """
+    return (projection.bias.double() + projection.weight.double() @ shift.double()).float()

@@ -18,7 +18,7 @@ try:
     import onnx
     import torch
 
-    from .. import onnx_tools
+    from .. import tracing
     from ..point_graphs import trace_decoder
     from .graphs import Sam1Decoder, Sam1Encoder
 except ImportError as error:
@@ -74,7 +74,7 @@ def _trace_encoder(graph: type[torch.nn.Module], model: Any, spec: ModelSpec) ->
     images = torch.export.Dim("images", min=1)
     side = model.image_encoder.img_size
     example = torch.rand(2, 3, side, side, device=model.device)
-    return onnx_tools.trace(graph(model), spec, [example], {"image": {0: images}})
+    return tracing.trace(graph(model), spec, [example], {"image": {0: images}})
 
 
 def _trace_decoder(graph: type[torch.nn.Module], model: Any, spec: ModelSpec) -> onnx.ModelProto:

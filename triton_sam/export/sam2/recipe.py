@@ -25,7 +25,7 @@ try:
     import onnx
     import torch
 
-    from .. import onnx_tools
+    from .. import tracing
     from ..point_graphs import trace_decoder
     from ..weights import seeded
     from . import attention
@@ -143,7 +143,7 @@ def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:
     images = torch.export.Dim("images", min=1)
     example = torch.rand(2, 3, model.image_size, model.image_size, device=model.device)
     with contextlib.nullcontext() if standard_operators else attention.fused_attention(model):
-        return onnx_tools.trace(Sam2Encoder(model), Sam2.encoder, [example], {"image": {0: images}})
+        return tracing.trace(Sam2Encoder(model), Sam2.encoder, [example], {"image": {0: images}})
 
 
 def _trace_decoder(model: Any) -> onnx.ModelProto:

@@ -15,7 +15,7 @@ from ...families.sam2 import TRACKING as SAM2_TRACKING
 from ...families.tables import ModelSpec
 from ...families.tables import Tensor as TensorSpec
 from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
-from .. import onnx_tools
+from .. import tracing
 from .memory_graphs import MemoryAttention, MemoryEncoder
 from .tracking_graphs import MaskPrompt, TrackingDecoder
 
@@ -118,8 +118,8 @@ def trace_video(
         for tensor in spec.inputs
     }
     example = [_example(tensor, model.device) for tensor in spec.inputs]
-    graph = onnx_tools.trace(graphs[spec.role](model, not standard_operators), spec, example, dynamic)
-    onnx_tools.free_batch(graph)
+    graph = tracing.trace(graphs[spec.role](model, not standard_operators), spec, example, dynamic)
+    tracing.free_batch(graph)
     return graph
 
 

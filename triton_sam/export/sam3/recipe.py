@@ -23,7 +23,7 @@ try:
     import onnx
     import torch
 
-    from .. import onnx_tools
+    from .. import tracing
     from .concept_graphs import ConceptEncoder, Detector, MaskHead, TextEncoder
     from .graphs import Sam3Decoder, Sam3Encoder
     from .tokenizer import tokenizer_text
@@ -166,7 +166,7 @@ def _trace(module: torch.nn.Module, spec: ModelSpec, device: torch.device) -> on
         value = torch.rand(shape, device=device)
         example.append(value.to(torch.int64) if tensor.dtype == "INT64" else value)
         dynamic[tensor.name] = {axis: free[side] for axis, side in enumerate(tensor.shape) if isinstance(side, str)}
-    return onnx_tools.trace(module, spec, example, dynamic)
+    return tracing.trace(module, spec, example, dynamic)
 
 
 EXPORTER = Sam3Exporter()

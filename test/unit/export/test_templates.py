@@ -1,0 +1,174 @@
+"""Templates: a checkpoint fills the same files as a trace of the official model, without torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("mobile_sam")
+
+from triton_sam._common.bundle import checkout  # noqa: E402
+from triton_sam.errors import CheckpointError  # noqa: E402
+from triton_sam.export import registry  # noqa: E402
+from triton_sam.export.pipeline import Exported  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
+from triton_sam.export.templates import FOLDER, MADE, _members, templates  # noqa: E402
+from triton_sam.families import FAMILIES, get_family  # noqa: E402
+
+pytestmark = [pytest.mark.export, pytest.mark.xdist_group("templates")]
+
+MAKER = "tools/maintain/make_templates.py"
+QUICK = {"sam1": "micro", "mobilesam": "micro", "samhq": "micro", "edgetam": "micro", "sam2": "sam2.1_hiera_micro.yaml"}
+"""The exporter's name of the smallest size of each family."""
+FAMILIES_WITH_TEMPLATES = [name for name in FAMILIES if (FOLDER / f"{name}.tar.xz").is_file()]
+
+
+def sources() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sources", Path(str(checkout()), "tools/maintain/sources.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def checkpoint_of(family: str, path: Path, change: Any = None) -> Path:
+    """Write the official model with random weights, as its publisher would."""
+    official = registry.exporter(family)
+    model = official.load(None, QUICK[family], image_size=official.family.image_size, random_seed=5)
+    state = model.state_dict()
+    if change is not None:
+        change(state)
+    torch.save({"model": state}, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MobileSAM's quick size, in a file whose name says nothing."""
+    return checkpoint_of("mobilesam", tmp_path_factory.mktemp("checkpoint") / "fine-tune 3.bin")
+
+
+def exported(family: str, folder: Path, **settings: Any) -> Exported:
+    return registry.export(family, Settings(folder, progress=False, **settings))
+
+
+def filled(family: str, folder: Path, **settings: Any) -> Exported:
+    """Export without the exporter that traces."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "exporter", lambda _: pytest.fail("the template was not used"))
+        return exported(family, folder, **settings)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("family", FAMILIES_WITH_TEMPLATES)
+def test_the_templates_belong_to_the_code_that_traces(family: str) -> None:
+    made = json.loads(_members(family)[MADE])
+    assert made["sources"] == sources().digest(family), f"run `python {MAKER} {family}`, and commit its file"
+
+
+@pytest.mark.parametrize("family", FAMILIES_WITH_TEMPLATES)
+def test_each_official_size_has_the_graphs_of_its_table(family: str) -> None:
+    table = get_family(family)
+    found = {(each.size, each.side) for each in templates(table)}
+    assert {(size.name, table.image_size) for size in table.sizes if size.official} <= found
+    for size, side in found:
+        at = table.at(side)
+        for role in at.models_for(video=table.tracking is not None, concepts=False):
+            assert {f"{size}/{side}/{role}.onnx", f"{size}/{side}/{role}.json"} <= _members(family).keys()
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
+def test_all_files_equal_those_of_a_trace(checkpoint: Path, tmp_path: Path, precision: str) -> None:
+    filled("mobilesam", tmp_path / "filled", checkpoint=checkpoint, precision=precision)
+    exported("mobilesam", tmp_path / "traced", checkpoint=checkpoint, precision=precision, model="micro", trace=True)
+    found, expected = files_of(tmp_path / "filled"), files_of(tmp_path / "traced")
+    assert found.keys() == expected.keys()
+    for name, content in expected.items():
+        assert found[name] == content, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in FAMILIES_WITH_TEMPLATES if name != "mobilesam"])
+def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(family, tmp_path / "weights.pt")
+    own = {"checkpoint": checkpoint, "video": get_family(family).tracking is not None}
+    filled(family, tmp_path / "filled", **own)
+    exported(family, tmp_path / "traced", model=QUICK[family], trace=True, **own)
+    found, expected = files_of(tmp_path / "filled"), files_of(tmp_path / "traced")
+    assert found.keys() == expected.keys()
+    for name, content in expected.items():
+        assert found[name] == content, name
+
+
+def test_random_weights_fill_the_template_with_those_of_the_official_model(tmp_path: Path) -> None:
+    random = exported("mobilesam", tmp_path / "a", model="micro", random_seed=5)
+    checkpoint = checkpoint_of("mobilesam", tmp_path / "weights.pt")
+    loaded = filled("mobilesam", tmp_path / "b", checkpoint=checkpoint)
+    for role, path in random.files.items():
+        one, other = (onnx.load(each) for each in (path, loaded.files[role]))
+        assert one.graph == other.graph
+    assert random.metadata["triton_sam.checkpoint"] == "random seed 5"
+
+
+WITHOUT_TORCH = """
+import sys
+for name in ("torch", "torchvision", "sam2", "transformers", "timm", "mobile_sam", "segment_anything"):
+    sys.modules[name] = None  # as if it were not installed
+from triton_sam.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_it_works_where_there_is_no_torch(checkpoint: Path, tmp_path: Path) -> None:
+    command = ["export", "mobilesam", "--checkpoint", str(checkpoint), "--output-dir", str(tmp_path / "models")]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "without PyTorch" in done.stderr
+    filled("mobilesam", tmp_path / "expected", checkpoint=checkpoint)
+    assert files_of(tmp_path / "models") == files_of(tmp_path / "expected")
+
+
+def test_another_model_is_refused_where_there_is_no_torch(tmp_path: Path) -> None:
+    torch.save({"model": {"weight": torch.ones(3)}}, tmp_path / "other.pt")
+    command = ["export", "mobilesam", "--checkpoint", str(tmp_path / "other.pt"), "--output-dir", str(tmp_path / "m")]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 1
+    assert "does not fit MobileSAM" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "m").exists()
+
+
+def test_damaged_weights_leave_nothing_behind(tmp_path: Path) -> None:
+    def damage(state: dict[str, Any]) -> None:
+        next(iter(state.values())).view(-1)[0] = float("nan")
+
+    damaged = checkpoint_of("mobilesam", tmp_path / "damaged.pt", damage)
+    with pytest.raises(CheckpointError, match="NaN or infinity"):
+        exported("mobilesam", tmp_path / "models", checkpoint=damaged)
+    assert files_of(tmp_path / "models") == {}
+
+
+def test_the_tensors_decide_the_size(checkpoint: Path, tmp_path: Path) -> None:
+    assert filled("mobilesam", tmp_path, checkpoint=checkpoint).metadata["triton_sam.config"] == "mobilesam_micro"
+
+
+def test_a_size_that_the_tensors_contradict_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="does not fit"):
+        exported("mobilesam", tmp_path, checkpoint=checkpoint, model="vit_t")

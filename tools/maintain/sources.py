@@ -1,0 +1,43 @@
+"""The digest of the code that decides what a template contains. A test compares it with that of the stored ones."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from pathlib import Path
+
+EXPORT = Path(__file__).parents[2] / "triton_sam/export"
+COMMON = ("derive.py", "tracing.py", "rewrites.py")
+FOLDERS = {
+    "sam1": ("sam1",),
+    "sam2": ("sam2",),
+    "sam3": ("sam3",),
+    "mobilesam": ("sam1", "mobilesam"),
+    "edgetam": ("sam2", "edgetam"),
+    "samhq": ("sam1", "mobilesam", "samhq"),
+}
+"""The folders whose modules build and trace the models of each family."""
+
+
+def digest(family: str) -> str:
+    """Return the digest for a family; comments, docstrings and layout do not count."""
+    points = () if family == "sam3" else ("point_graphs.py",)
+    files = [EXPORT / name for name in (*COMMON, *points)]
+    for folder in FOLDERS[family]:
+        files += [path for path in sorted((EXPORT / folder).glob("*.py")) if "reference" not in path.name]
+    found = hashlib.sha256()
+    for path in files:
+        found.update(_code(path).encode())
+    return found.hexdigest()
+
+
+def _code(path: Path) -> str:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,0 +1,93 @@
+"""The graphs of official models without weights, and how the weights follow from a checkpoint.
+
+The graph of a size is always the same; only its weights differ. `tools/maintain/make_templates.py` traces the official
+models once and writes an archive for each family. An export fills the graphs with the weights of a checkpoint, which
+needs neither torch nor the official packages.
+
+An archive is a tar file compressed by xz. It has the shapes of the tensors of each size, and for each image size and
+role a graph, and the trees of its weights, see derive.py.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..families.base import Family
+from ..families.tables import ModelSpec
+from .derive import Tree
+from .stored import Stored
+
+if TYPE_CHECKING:
+    import onnx
+
+FOLDER = Path(__file__).parent / "template_files"
+LAYOUT, MADE = "layout.json", "made.json"
+
+
+@dataclass(frozen=True)
+class Template:
+    """The graphs of one size and image size.
+
+    Args:
+        size: name of the size, as in Family.sizes.
+        side: side of the encoder's image in pixels.
+        layout: shapes of the model's tensors, by name.
+    """
+
+    size: str
+    side: int
+    layout: Mapping[str, tuple[int, ...]]
+
+    def fits(self, tensors: Mapping[str, Stored]) -> bool:
+        """Return whether these are the model's tensors, and no other ones."""
+        return self.layout.keys() == tensors.keys() and all(
+            tensors[name].shape == shape for name, shape in self.layout.items()
+        )
+
+    def misfit(self, tensors: Mapping[str, Stored]) -> tuple[list[str], list[str], list[str]]:
+        """Return the names of the tensors that are missing, too many, or of another shape."""
+        absent, surplus = self.layout.keys() - tensors.keys(), tensors.keys() - self.layout.keys()
+        others = [name for name in self.layout.keys() & tensors.keys() if tensors[name].shape != self.layout[name]]
+        return sorted(absent), sorted(surplus), sorted(others)
+
+
+@cache
+def templates(family: Family) -> list[Template]:
+    """Return all templates of a family; empty if it has no archive."""
+    found = []
+    members = _members(family.name)
+    for size in family.sizes:
+        paths = [name.split("/") for name in members if name.startswith(f"{size.name}/")]
+        if paths:
+            shapes = json.loads(members[f"{size.name}/{LAYOUT}"])
+            layout = {name: tuple(shape) for name, shape in shapes.items()}
+            sides = {int(path[1]) for path in paths if len(path) == 3}
+            found += [Template(size.name, side, layout) for side in sorted(sides)]
+    return found
+
+
+def graph_of(family: Family, template: Template, spec: ModelSpec) -> tuple[onnx.ModelProto, dict[str, Tree]]:
+    """Return the graph of a role, and the trees of the weights that have no content in it."""
+    import onnx
+
+    members = _members(family.name)
+    place = f"{template.size}/{template.side}/{spec.role}"
+    trees: dict[str, Tree] = json.loads(members[f"{place}.json"])
+    return onnx.ModelProto.FromString(members[f"{place}.onnx"]), trees
+
+
+@cache
+def _members(family: str) -> Mapping[str, bytes]:
+    """Return the files in the archive of a family, by name; empty if there is none."""
+    path = FOLDER / f"{family}.tar.xz"
+    if not path.is_file():
+        return {}
+    with tarfile.open(path) as archive:
+        files = {member.name: archive.extractfile(member) for member in archive}
+        return {name: stream.read() for name, stream in files.items() if stream is not None}

@@ -33,7 +33,8 @@ class Stretch:
         """Return values of any shape as uint8 of the same shape."""
         invalid = _invalid(values, self.nodata)
         # Floats of 32 bits would lose the differences of large numbers: 4,000,000,000 and 4,000,000,100 would be equal.
-        floats: Values = values.astype(np.float32 if values.dtype.itemsize <= 2 else np.float64)
+        is_exact = values.dtype.itemsize <= 2 or values.dtype == np.float32
+        floats: Values = values.astype(np.float32 if is_exact else np.float64)
         if invalid is not None:
             floats[invalid] = self.low
         low, high = self.low / 2, self.high / 2  # halves, since the range of all floats is no finite number

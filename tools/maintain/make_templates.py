@@ -11,6 +11,7 @@ import json
 import lzma
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -169,7 +170,12 @@ def main() -> None:
     parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("--size", action="append", help="make this size only, beside those that the work folder has")
     parser.add_argument("--side", action="append", type=int, help="make this image size only, as for --size")
-    parser.add_argument("--work", type=Path, required=True, help="folder for the parts, which are kept")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path(tempfile.gettempdir(), "triton-sam-templates"),
+        help="folder for the parts, which are kept (default: %(default)s)",
+    )
     args = parser.parse_args()
     family = get_family(args.family)
     work = args.work / family.name

@@ -2,7 +2,7 @@
 
 Weights are derived in two places. Modules compute some while they are built, with torch, and `Recorder` watches them.
 The exporter's optimiser computes others from the graph as it was traced, where they still have their names and their
-nodes. What two state dicts give the same value for is a constant.
+nodes. A weight that has the same value for two state dicts is a constant.
 """
 
 from __future__ import annotations

@@ -48,14 +48,22 @@ def open_checkpoint(path: str | Path, download_hint: str) -> Iterator[Mapping[st
     """
     path = Path(path)
     with contextlib.ExitStack() as stack:
-        with _explained(path, download_hint):
+        with explained(path, download_hint):
             tensors = _folder(stack, path, download_hint) if path.is_dir() else _file(stack, path)
         yield tensors
 
 
 @contextlib.contextmanager
-def _explained(path: Path, download_hint: str) -> Iterator[None]:
-    """Turn every error into a CheckpointError that begins with the path."""
+def explained(path: Path, download_hint: str) -> Iterator[None]:
+    """Turn every error of the block into a CheckpointError that names the file.
+
+    Args:
+        path: the file or folder.
+        download_hint: see open_checkpoint().
+
+    Raises:
+        CheckpointError: the block raised an error.
+    """
     try:
         yield
     except CheckpointError:
@@ -77,13 +85,13 @@ def _explained(path: Path, download_hint: str) -> Iterator[None]:
 def _folder(stack: contextlib.ExitStack, folder: Path, download_hint: str) -> dict[str, Stored]:
     single, index = folder / SINGLE_NAME, folder / INDEX_NAME
     if single.exists() or not index.is_file():
-        with _explained(single, download_hint):
+        with explained(single, download_hint):
             return _file(stack, single)
     tensors = {}
-    with _explained(index, download_hint):
+    with explained(index, download_hint):
         shards = _shards(index)
     for shard, names in shards.items():
-        with _explained(folder / shard, download_hint):
+        with explained(folder / shard, download_hint):
             content = _file(stack, folder / shard)
         if not names <= content.keys():
             raise CheckpointError(f"{folder / shard} lacks {min(names - content.keys())!r}, which {index} lists")

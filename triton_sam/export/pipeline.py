@@ -81,7 +81,8 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     repository = settings.output_dir
     progress = Progress(settings.variant, settings.progress)
     metadata = _metadata(exporter, settings)
-    with progress.step("filling templates, without PyTorch" if exporter.is_proved else "building the model"):
+    needs_no_torch = exporter.is_proved and settings.checkpoint is not None  # random weights are the official model's
+    with progress.step("filling templates, without PyTorch" if needs_no_torch else "building the model"):
         model = build(exporter, settings)
     metadata.update(_checkpoint_metadata(settings))
     if thresholds := settings.thresholds or thresholds_of(metadata):

@@ -46,9 +46,7 @@ class Template:
 
     def fits(self, tensors: Mapping[str, Stored]) -> bool:
         """Return whether these are the model's tensors, and no other ones."""
-        return self.layout.keys() == tensors.keys() and all(
-            tensors[name].shape == shape for name, shape in self.layout.items()
-        )
+        return not any(self.misfit(tensors))
 
     def misfit(self, tensors: Mapping[str, Stored]) -> tuple[list[str], list[str], list[str]]:
         """Return the names of the tensors that are missing, too many, or of another shape."""

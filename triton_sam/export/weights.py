@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._common.extras import missing
+from .._common.text import first_line
 from ..errors import CheckpointError, ConfigurationError
 
 try:
     import torch
 except ImportError as error:
     raise missing("exporting needs", "export", error) from error
+
+from .checkpoint import explained
 
 Weights = Mapping[str, Any]
 Built = TypeVar("Built")
@@ -78,18 +81,8 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
     Raises:
         CheckpointError: the file is missing or damaged, cannot be read, or holds no state dict.
     """
-    try:
+    with explained(path, download_hint):
         content = _load(path)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise CheckpointError(f"no checkpoint at {path}: get one with `{download_hint}`") from error
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-    except MemoryError as error:
-        raise CheckpointError(f"not enough memory to read {path}") from error
-    except Exception as error:  # torch's unpickler raises errors of any kind for missing or wrong bytes
-        raise CheckpointError(
-            f"{path} is not a readable PyTorch checkpoint (damaged or cut off?): {_reason(error)}"
-        ) from error
     state = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} holds no state dict")
@@ -97,19 +90,17 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
 
 
 def _load(path: Path) -> Any:
-    if path.suffix != ".safetensors":
-        return torch.load(path, map_location="cpu", weights_only=True)
-    from safetensors.torch import load_file
+    try:
+        if path.suffix != ".safetensors":
+            return torch.load(path, map_location="cpu", weights_only=True)
+        from safetensors.torch import load_file
 
-    return load_file(path)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type if it has none."""
-    if isinstance(error, pickle.UnpicklingError) and error.__context__ is not None:
-        error = error.__context__  # torch's own message advises how to execute the code in the file
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+        return load_file(path)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # torch's unpickler raises errors of any kind for missing or wrong bytes
+        is_wrapped = isinstance(error, pickle.UnpicklingError)  # with advice on how to execute the code in the file
+        raise ValueError(first_line((is_wrapped and error.__context__) or error)) from error
 
 
 def load_strictly(model: torch.nn.Module, state: Weights, path: Path, question: str) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
 from support.commands import error_of  # noqa: E402
-from support.micro_export import MicroExport  # noqa: E402
+from support.micro_export import SEED, MicroExport  # noqa: E402
 
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.errors import ExportError  # noqa: E402
@@ -85,9 +85,11 @@ def test_command_passes(traced_micro: None, images: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_command_fails_outside_the_bars(traced_micro: None, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # traced_micro exports the weights of seed 0, whatever is asked for.
-    arguments = ["verify", "sam2", "--random", "--size", "micro", "--seed", "1", "-q"]
+def test_command_fails_outside_the_bars(
+    micro_export: MicroExport, images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = ["--size", "micro", "--random", "--seed", str(SEED + 1)]
+    arguments = ["verify", "sam2", *other, "--exported", str(micro_export.repository), "-q"]
     assert main([*arguments, "--image", str(images / "shapes.jpg")]) == 1
     assert "14 of 14 outside the thresholds" in capsys.readouterr().out
 

@@ -1,42 +1,38 @@
 """Makes the templates of all official models: graphs without weights, and how the weights follow from a checkpoint.
 
-A model is traced twice, with two seeds; a third trace proves that the template gives the same graph for other weights.
+A model is traced with two seeds: what differs follows from the weights, and the second trace proves the trees that the
+first one gave. `--check` compares the stored templates with a third one.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import lzma
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.maintain.recipes import Recipes, Recorder, traced_graphs
+from tools.maintain.recipes import Recipes
 from tools.maintain.sources import digest
-from triton_sam.export import onnx_tools, pipeline, rewrites
+from tools.maintain.traces import Traced, traced
 from triton_sam.export.derive import Tree, evaluate
-from triton_sam.export.registry import exporter
 from triton_sam.export.settings import Settings
-from triton_sam.export.templates import FOLDER, LAYOUT, MADE
+from triton_sam.export.templates import FOLDER, LAYOUT, MADE, graph_of, templates
 from triton_sam.families import FAMILIES, Family, get_family
 from triton_sam.families.tables import ModelSize
 
-Array = npt.NDArray[Any]
-SEEDS = (1, 2, 3)
+SEEDS, OTHER_SEED = (1, 2), 3
 SIDES = {"sam2": (1024, 512)}
 """Image sizes besides the official one: 512 is that of fast videos."""
 PACKAGES = (
@@ -51,98 +47,90 @@ PACKAGES = (
 )
 
 
-@dataclass
-class Traced:
-    """One model with random weights: its state dict, and the graphs of a role before and after the optimiser."""
-
-    state: Mapping[str, Array]
-    raw: onnx.ModelProto
-    graph: onnx.ModelProto
-    recorder: Recorder
-
-
-def traces(family: str, settings: Settings, seed: int) -> Iterator[tuple[str, Traced]]:
-    """Trace all models of a family with the weights of a seed."""
-    chosen = exporter(family)
-    settings = chosen.prepare(replace(settings, random_seed=seed).complete(chosen.family))
-    model = pipeline.build(chosen, settings)
-    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    specs = chosen.family.at(settings.side).models_for(video=settings.video, concepts=settings.concepts)
-    for role, spec in specs.items():
-        with traced_graphs() as raw, Recorder() as recorder:
-            graph = chosen.trace(model, spec, settings.options)
-        onnx_tools.strip(graph)
-        rewrites.reorder_gelu(graph)
-        onnx_tools.label_dimensions(graph, spec)
-        yield role, Traced(state, raw[-1], graph, recorder)
-
-
 def recipe_of(first: Traced, second: Traced) -> tuple[onnx.ModelProto, dict[str, Tree]]:
     """Return a graph without the weights that a checkpoint gives, and the trees of these weights."""
-    recipes = Recipes(first.state, first.recorder, first.raw, second.raw)
-    others = {item.name: numpy_helper.to_array(item) for item in second.graph.graph.initializer}
-    users = {name: node for node in first.graph.graph.node for name in node.input}
+    recipes = Recipes(first.state, first.made, onnx.ModelProto.FromString(first.raw), first.leaves, second.leaves)
+    skeleton = onnx.ModelProto.FromString(first.graph)
+    users = {name: node for node in skeleton.graph.node for name in node.input}
     trees = {}
-    for item in first.graph.graph.initializer:
-        array = numpy_helper.to_array(item)
-        if item.name in others and np.array_equal(array, others[item.name], equal_nan=array.dtype.kind == "f"):
-            continue
-        trees[item.name] = recipes.of(item.name, array, users.get(item.name))
-    skeleton = onnx.ModelProto()
-    skeleton.CopyFrom(first.graph)
     for item in skeleton.graph.initializer:
-        if item.name in trees:
-            item.ClearField("raw_data")
+        array, other = first.weights[item.name], second.weights.get(item.name)
+        if other is None or not np.array_equal(array, other, equal_nan=array.dtype.kind == "f"):
+            trees[item.name] = recipes.of(item.name, array, users.get(item.name))
+        elif not (item.int32_data or item.int64_data or item.float_data):
+            item.raw_data = array.tobytes()
     return skeleton, trees
 
 
-def differences(skeleton: onnx.ModelProto, trees: Mapping[str, Tree], traced: Traced) -> dict[str, float]:
+def differences(skeleton: onnx.ModelProto, trees: Mapping[str, Tree], trace: Traced) -> dict[str, float]:
     """Return what a template gives differently from a trace, in units in the last place; empty if nothing."""
     found = {}
     given = {item.name: item for item in skeleton.graph.initializer}
-    if list(skeleton.graph.node) != list(traced.graph.graph.node):
+    if list(skeleton.graph.node) != list(onnx.ModelProto.FromString(trace.graph).graph.node):
         found["nodes"] = np.inf
-    for item in traced.graph.graph.initializer:
-        wanted = numpy_helper.to_array(item)
-        if item.name in trees:
-            array = np.ascontiguousarray(evaluate(trees[item.name], traced.state.__getitem__))
+    for name, wanted in trace.weights.items():
+        if name in trees:
+            array = np.ascontiguousarray(evaluate(trees[name], trace.state.__getitem__))
         else:
-            array = numpy_helper.to_array(given[item.name])
+            array = numpy_helper.to_array(given[name])
         if array.shape != wanted.shape or array.dtype != wanted.dtype:
-            found[item.name] = np.inf
+            found[name] = np.inf
         elif array.tobytes() != wanted.tobytes():
-            found[item.name] = float(np.max(np.abs(array - wanted) / np.spacing(np.abs(wanted).max())))
+            found[name] = float(np.max(np.abs(array - wanted) / np.spacing(np.abs(wanted).max())))
     return found
+
+
+def run(family: Family, size: ModelSize, side: int, seed: int, folder: Path) -> dict[str, Traced]:
+    """Trace all roles of a size with the random weights of a seed."""
+    own: dict[str, Any] = {"video": family.tracking is not None, "concepts": bool(family.concepts)}
+    settings = Settings(Path("unused"), model=size.model, image_size=side, progress=False, random_seed=seed, **own)
+    return traced(family.name, settings, folder)
+
+
+def prove(label: str, skeleton: onnx.ModelProto, trees: Mapping[str, Tree], found: Traced) -> None:
+    """Compare what a template gives with a trace.
+
+    Raises:
+        SystemExit: they differ by more than 1 unit in the last place.
+    """
+    wrong = differences(skeleton, trees, found)
+    largest = max(wrong.values(), default=0)
+    print(f"{label}: {len(trees)} weights, largest difference {largest:g} ulp", flush=True)
+    if largest > 1:
+        raise SystemExit(f"the template differs from a trace: {wrong}")
 
 
 def make(family: Family, size: ModelSize, side: int, folder: Path) -> None:
     """Write the templates of all roles of a size to a folder.
 
     Raises:
-        SystemExit: a template does not give the graph of a trace.
+        SystemExit: a template does not give the graph of the second trace.
     """
-    own = {"video": family.tracking is not None, "concepts": bool(family.concepts)}
-    settings = Settings(Path("unused"), model=size.model, image_size=side, progress=False, **own)
-    runs = [traces(family.name, settings, seed) for seed in SEEDS]
     roles = folder / str(side)
     roles.mkdir(parents=True, exist_ok=True)
-    for (role, first), (_, second), (_, third) in zip(*runs, strict=True):
-        layout = {name: list(array.shape) for name, array in first.state.items()}
-        (folder / LAYOUT).write_text(json.dumps(layout, separators=(",", ":")))
-        skeleton, trees = recipe_of(first, second)
-        first.recorder.made.clear()
-        del second
-        gc.collect()
-        wrong = differences(skeleton, trees, third)
-        print(
-            f"{family.name} {size.name} {side} {role}: {len(trees)} weights, largest difference "
-            f"{max(wrong.values(), default=0):g} ulp",
-            flush=True,
-        )
-        if max(wrong.values(), default=0) > 1:
-            raise SystemExit(f"the template differs from a trace: {wrong}")
-        (roles / f"{role}.onnx").write_bytes(skeleton.SerializeToString(deterministic=True))
-        (roles / f"{role}.json").write_text(json.dumps(trees, separators=(",", ":")))
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        runs = [run(family, size, side, seed, Path(scratch, str(seed))) for seed in SEEDS]
+        for role, first in runs[0].items():
+            layout = {name: list(array.shape) for name, array in first.state.items()}
+            (folder / LAYOUT).write_text(json.dumps(layout, separators=(",", ":")))
+            skeleton, trees = recipe_of(first, runs[1][role])
+            prove(f"{family.name} {size.name} {side} {role}", skeleton, trees, runs[1][role])
+            (roles / f"{role}.onnx").write_bytes(skeleton.SerializeToString(deterministic=True))
+            (roles / f"{role}.json").write_text(json.dumps(trees, separators=(",", ":")))
+
+
+def check(family: Family, size: ModelSize, side: int) -> None:
+    """Compare the stored templates of a size with a trace with other weights.
+
+    Raises:
+        SystemExit: they differ.
+    """
+    template = next(each for each in templates(family) if (each.size, each.side) == (size.name, side))
+    with tempfile.TemporaryDirectory() as scratch:
+        specs = family.at(side).models_for(video=family.tracking is not None, concepts=bool(family.concepts))
+        for role, found in run(family, size, side, OTHER_SEED, Path(scratch)).items():
+            skeleton, trees = graph_of(family, template, specs[role])
+            prove(f"{family.name} {size.name} {side} {role}", skeleton, trees, found)
 
 
 def pack(family: str, work: Path) -> Path:
@@ -170,6 +158,7 @@ def main() -> None:
     parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("--size", action="append", help="make this size only, beside those that the work folder has")
     parser.add_argument("--side", action="append", type=int, help="make this image size only, as for --size")
+    parser.add_argument("--check", action="store_true", help="make nothing: compare the stored templates with a trace")
     parser.add_argument(
         "--work",
         type=Path,
@@ -182,7 +171,12 @@ def main() -> None:
     for size in family.sizes:
         if args.size is None or size.name in args.size:
             for side in args.side or SIDES.get(family.name, (family.image_size,)):
-                make(family, size, side, work / size.name)
+                if args.check:
+                    check(family, size, side)
+                else:
+                    make(family, size, side, work / size.name)
+    if args.check:
+        return
     target = pack(family.name, work)
     print(f"{target}: {target.stat().st_size} bytes")
 

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import torch
-from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from triton_sam._common.quiet import quiet
-from triton_sam.export import tracing
 from triton_sam.export.derive import JOIN, TAKE, VALUE, Tree, evaluate, value
 
 Array = npt.NDArray[Any]
@@ -37,55 +33,52 @@ class UnknownDerivationError(Exception):
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps the operations on real tensors, by the content of their results."""
+    """Keeps the operations on real tensors, by the content of their results.
 
-    def __init__(self) -> None:
+    Args:
+        state: arrays that stay as they are; they are kept without a copy.
+    """
+
+    def __init__(self, state: Mapping[str, Array]) -> None:
         super().__init__()
-        self.made: dict[bytes, tuple[str, tuple[Any, ...], Mapping[str, Any], int, Any]] = {}
+        self.made: dict[bytes, tuple[str, tuple[Any, ...], bool, int, Array]] = {}
+        self._kept = {key(array): array.ravel() for array in state.values()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            frozen = tuple(self._frozen(each) for each in args)  # before an operation in place changes them
+        except TypeError:
+            return func(*args, **(kwargs or {}))
         found = func(*args, **(kwargs or {}))
         results = found if isinstance(found, (tuple, list)) else (found,)
         for index, result in enumerate(results):
-            if isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor) and result.device.type == "cpu":
-                frozen = tuple(_frozen(each) for each in args)
-                if not any(isinstance(each, torch.Tensor) for each in frozen):
+            with contextlib.suppress(TypeError):
+                array = self._frozen(result)
+                if isinstance(array, np.ndarray):
                     name = func._overloadpacket.__name__  # noqa: SLF001 - there is no other name of an operator
-                    self.made.setdefault(
-                        key(_frozen(result)), (name, frozen, dict(kwargs or {}), index, _frozen(result))
-                    )
+                    self.made.setdefault(key(array), (name, frozen, bool(kwargs), index, array))
         return found
 
+    def _frozen(self, thing: Any) -> Any:
+        """Return a tensor as an array that stays as it is; equal ones are kept once.
 
-def _frozen(thing: Any) -> Any:
-    """Return a tensor as an array; the recorder itself must not see the conversion."""
-    if isinstance(thing, torch.Tensor) and not isinstance(thing, FakeTensor) and thing.device.type == "cpu":
-        with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001
-            return thing.detach().numpy()
-    if isinstance(thing, (list, tuple)):
-        return [_frozen(each) for each in thing]
-    return thing
-
-
-@contextlib.contextmanager
-def traced_graphs() -> Iterator[list[onnx.ModelProto]]:
-    """Keep each graph as it was before the exporter's optimiser changed it; triton_sam then sees the optimised one."""
-    raw: list[onnx.ModelProto] = []
-    original = tracing.export_program
-
-    def both(*args: Any, **options: Any) -> Any:
-        with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001 - the recorder would end the trace
-            program = original(*args, **options, optimize=False)
-        raw.append(onnx.ModelProto.FromString(program.model_proto.SerializeToString()))
-        with quiet(), contextlib.redirect_stderr(io.StringIO()):
-            program.optimize()
-        return program
-
-    tracing.export_program = both
-    try:
-        yield raw
-    finally:
-        tracing.export_program = original
+        Raises:
+            TypeError: the tensor has no content that NumPy could hold.
+        """
+        if isinstance(thing, torch.Tensor):
+            if isinstance(thing, FakeTensor) or thing.device.type != "cpu":
+                raise TypeError("a tensor without content")
+            with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001 - it would see the conversion
+                array = thing.detach().numpy()
+            name = key(array)
+            if name not in self._kept:
+                self._kept[name] = array.flatten()
+            return self._kept[name].reshape(array.shape)
+        if isinstance(thing, (torch.UntypedStorage, torch.Generator)):
+            raise TypeError("no argument of an operation that a recipe has")
+        if isinstance(thing, (list, tuple)):
+            return [self._frozen(each) for each in thing]
+        return thing
 
 
 def key(array: Array) -> bytes:
@@ -100,13 +93,19 @@ class Recipes:
 
     Args:
         state: the state dict.
-        recorder: what torch computed before and during the trace.
-        raw: the graph before the optimiser.
-        other: the same with another state dict.
+        made: what torch computed during the trace, see Recorder.
+        raw: the graph before the optimiser, without its weights.
+        leaves: its weights.
+        others: the same with another state dict.
     """
 
     def __init__(
-        self, state: Mapping[str, Array], recorder: Recorder, raw: onnx.ModelProto, other: onnx.ModelProto
+        self,
+        state: Mapping[str, Array],
+        made: Mapping[bytes, tuple[str, tuple[Any, ...], bool, int, Array]],
+        raw: onnx.ModelProto,
+        leaves: Mapping[str, Array],
+        others: Mapping[str, Array],
     ) -> None:
         self.state = state
         self.known: dict[bytes, list[str]] = {}
@@ -114,10 +113,10 @@ class Recipes:
             self.known.setdefault(key(array), []).append(name)
             if array.ndim >= 2:
                 self.known.setdefault(key(array.T), []).append(name)
-        self.recorder = recorder
+        self.made = made
         self.pending: set[bytes] = set()
-        self.leaves = {item.name: numpy_helper.to_array(item) for item in raw.graph.initializer}
-        self.others = {item.name: numpy_helper.to_array(item) for item in other.graph.initializer}
+        self.leaves = leaves
+        self.others = others
         self.nodes = {output: node for node in raw.graph.node for output in node.output}
         self.raw = raw
 
@@ -151,7 +150,7 @@ class Recipes:
                 turned: Tree = ["transpose", [TAKE, name], list(range(found.ndim))[::-1]]
                 return turned if found.T.shape == array.shape else ["reshape", turned, list(array.shape)]
         own = key(array)
-        made = self.recorder.made.get(own)
+        made = self.made.get(own)
         if made is None or own in self.pending:  # an operation that changes nothing has its own result as an argument
             return None
         self.pending.add(own)
@@ -166,9 +165,7 @@ class Recipes:
         found = self._by_content(thing)
         return value(thing) if found is None else found
 
-    def _recorded(
-        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], index: int, out: Array
-    ) -> Tree | None:
+    def _recorded(self, name: str, args: tuple[Any, ...], has_options: bool, index: int, out: Array) -> Tree | None:
         """Return the tree of what an operation of torch returned; None if it does not depend on the state dict."""
         if name == "copy_":
             return self._by_content(args[1])
@@ -176,7 +173,7 @@ class Recipes:
             parts = [self._argument(each) for each in args[0]]
             axis = args[1] if len(args) > 1 else 0
             return [JOIN, parts, axis % out.ndim] if any(map(_depends, parts)) else None
-        if name in _ARITHMETIC and not kwargs:
+        if name in _ARITHMETIC and not has_options:
             operands = [self._argument(each) for each in args[:2]]
             return [_ARITHMETIC[name], *operands] if any(map(_depends, operands)) else None
         source = self._by_content(args[0]) if args and isinstance(args[0], np.ndarray) else None
@@ -191,6 +188,8 @@ class Recipes:
             return ["pad", source, [[0, 0]] * (out.ndim - len(pairs)) + pairs[::-1]]
         if name == "pow" and args[1] == 0.5:
             return ["root", source]
+        if name in ("sin", "cos"):
+            return [{"sin": "sine", "cos": "cosine"}[name], source]
         if name in _VIEWS:
             return ["reshape", source, list(out.shape)]
         if name in ("t", "transpose", "permute", "numpy_T"):

@@ -18,13 +18,16 @@ FOLDERS = {
 }
 """The folders whose modules build and trace the models of each family."""
 
+UNRELATED = ("reference", "filled", "names", "tokenizer")
+"""How the names of modules end that neither build nor trace a model."""
+
 
 def digest(family: str) -> str:
     """Return the digest for a family; comments, docstrings and layout do not count."""
     points = () if family == "sam3" else ("point_graphs.py",)
     files = [EXPORT / name for name in (*COMMON, *points)]
     for folder in FOLDERS[family]:
-        files += [path for path in sorted((EXPORT / folder).glob("*.py")) if "reference" not in path.name]
+        files += [path for path in sorted((EXPORT / folder).glob("*.py")) if not path.stem.endswith(UNRELATED)]
     found = hashlib.sha256()
     for path in files:
         found.update(_code(path).encode())

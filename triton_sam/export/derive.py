@@ -28,6 +28,8 @@ _UNARY: Mapping[str, Callable[..., Array]] = MappingProxyType(
         "choose": lambda array, axis, places, shape: np.take(array, np.reshape(places, shape), axis),
         "pad": np.pad,
         "root": np.sqrt,
+        "sine": np.sin,
+        "cosine": np.cos,
         "cast": lambda array, dtype: array.astype(dtype),
     }
 )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
+    from .onnx_writer import Later
     from .reference import ConceptReference, EverythingReference, Reference, VideoReference
 
 
@@ -34,7 +35,7 @@ class Exporter(ABC):
     stride: ClassVar[int] = 1
     """Settings.image_size must be a multiple of this number of pixels."""
     is_proved: ClassVar[bool] = False
-    """Whether the graphs come from templates: they are known to run, so that an export need not try each one."""
+    """Whether the graphs come from templates: they are known to be valid and to run, so FP32 files are not tried."""
     counting_device: ClassVar[str] = "meta"
     """The torch device on which build() runs if only the number of parameters matters."""
 
@@ -95,6 +96,15 @@ class Exporter(ABC):
         Raises:
             ExportError: torch cannot export the model.
         """
+
+    def later(self, model: Any, spec: ModelSpec) -> Later:  # noqa: ARG002
+        """Return the weights that trace() has left without content: those that are computed while a file is written.
+
+        Args:
+            model: from load().
+            spec: that of trace().
+        """
+        return {}
 
     def add_concepts(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have none
         """Load the official detector of concepts and attach it to a model from load(), before its graphs are traced.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._common.extras import missing
 from ..errors import CheckpointError
 from ..families import Family
 from ..families.tables import ModelSize, ModelSpec
-from .derive import evaluate
+from .derive import Tree, evaluate
 from .exporter import Exporter
 from .settings import Settings
 from .stored import Stored
@@ -20,6 +23,9 @@ from .templates import Template, graph_of, templates
 
 try:
     import onnx
+
+    from .onnx_tools import fill
+    from .onnx_writer import Later
 except ImportError as error:
     raise missing("exporting needs", "local", error) from error
 
@@ -35,6 +41,10 @@ def usable_templates(family: Family, settings: Settings) -> list[Template]:
         return []
     wanted = {size.name for size in family.sizes if settings.model in (None, size.model)}
     return [each for each in templates(family) if each.size in wanted and settings.side == each.side]
+
+
+_SMALL = 256
+"""Weights with at most this number of elements are filled at once, all others while a file is written."""
 
 
 class FilledExporter(Exporter):
@@ -53,6 +63,17 @@ class FilledExporter(Exporter):
         self._template = template
         self._tensors = tensors
 
+    @staticmethod
+    def official(tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG004
+        """Return the tensors of a checkpoint by the names of the official model, those of Template.layout.
+
+        Args:
+            tensors: those of the file.
+            template: the template that they may fit.
+            settings: from Settings.complete().
+        """
+        return tensors
+
     @property
     def family(self) -> Family:
         """See Exporter.family."""
@@ -68,21 +89,39 @@ class FilledExporter(Exporter):
         return self._tensors
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
-        """Return the graph of a role with the weights of the checkpoint; see Exporter.trace.
+        """Return a graph with its small weights, which the steps after a trace look at; see Exporter.trace.
 
         Raises:
             CheckpointError: a weight is not finite, or the memory is too small.
         """
         graph, trees = graph_of(self._family, self._template, spec)
-        for item in graph.graph.initializer:
-            if item.name not in trees:
-                continue
-            array = evaluate(trees[item.name], lambda name: model[name].read())
-            if not np.isfinite(array).all():
-                raise CheckpointError(f"the weights are damaged: {item.name} contains NaN or infinity")
-            item.raw_data = np.ascontiguousarray(array).tobytes()
+        small = {item.name for item in graph.graph.initializer if _is_small(item)}
+        fill(graph, {name: partial(_weight, name, tree, model) for name, tree in trees.items() if name in small})
         return graph
+
+    def later(self, model: Any, spec: ModelSpec) -> Later:
+        """See Exporter.later."""
+        graph, trees = graph_of(self._family, self._template, spec)
+        large = {item.name for item in graph.graph.initializer if not _is_small(item)}
+        return {name: partial(_weight, name, tree, model) for name, tree in trees.items() if name in large}
 
     def config(self, settings: Settings) -> str:  # noqa: ARG002
         """See Exporter.config."""
         return self.size.config
+
+
+def _is_small(item: onnx.TensorProto) -> bool:
+    shape: list[int] = list(item.dims)
+    return math.prod(shape) <= _SMALL
+
+
+def _weight(name: str, tree: Tree, tensors: Mapping[str, Stored]) -> npt.NDArray[Any]:
+    """Return a weight.
+
+    Raises:
+        CheckpointError: the weight is not finite, or the memory is too small.
+    """
+    array = np.ascontiguousarray(evaluate(tree, lambda name: tensors[name].read()))
+    if not np.isfinite(array).all():
+        raise CheckpointError(f"the weights are damaged: {name} contains NaN or infinity")
+    return array

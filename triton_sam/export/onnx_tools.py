@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from onnx import TensorProto, numpy_helper
 from .._common.text import first_line, valid_utf8
 from ..errors import ExportError
 from ..families.base import ModelSpec, Tensor
+from . import onnx_writer
 
 OPSET = 18
 ONNX_RUNTIME_DOMAIN = "com.microsoft"
@@ -31,6 +33,8 @@ EXTERNAL_DATA_LIMIT = 1_900_000_000
 
 _HALF_STORAGE_MINIMUM = 256
 """store_half() leaves tensors with fewer elements in FP32, since they would save almost nothing."""
+
+_NOTHING: onnx_writer.Later = MappingProxyType({})
 
 
 def strip(model: onnx.ModelProto) -> None:
@@ -112,28 +116,39 @@ def store_half(model: onnx.ModelProto) -> None:
     model.graph.node.extend(nodes)
 
 
-def is_large(model: onnx.ModelProto) -> bool:
+def is_large(model: onnx.ModelProto, later: onnx_writer.Later = _NOTHING) -> bool:
     """Return whether the weights exceed EXTERNAL_DATA_LIMIT."""
-    return sum(len(item.raw_data) for item in model.graph.initializer) > EXTERNAL_DATA_LIMIT
+    return sum(onnx_writer.size_of(item, later) for item in model.graph.initializer) > EXTERNAL_DATA_LIMIT
 
 
-def save(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """Write a model. Weights above EXTERNAL_DATA_LIMIT go to `<name>.data` in the same folder.
+def fill(model: onnx.ModelProto, later: onnx_writer.Later) -> None:
+    """Compute the weights that have no content yet, and put them into the model.
+
+    Raises:
+        CheckpointError: a weight cannot be computed.
+    """
+    for item in model.graph.initializer:
+        if item.name in later:
+            item.raw_data = later[item.name]().tobytes()
+
+
+def save(model: onnx.ModelProto, path: Path, later: onnx_writer.Later = _NOTHING) -> list[Path]:
+    """Write a model. Weights above EXTERNAL_DATA_LIMIT go to `<name>.data` in the same folder, and out of the model.
 
     Returns:
         The files that were written, all flushed to the disk.
 
     Raises:
         OSError: the disk is full or not writable.
+        CheckpointError: a weight cannot be computed.
     """
     model.ir_version = min(model.ir_version, MAX_IR_VERSION)
-    external = path.with_name(path.name + ".data") if is_large(model) else None
-    onnx.save_model(
-        model, path, save_as_external_data=external is not None, location=external.name if external else None
-    )
-    if external is not None:  # onnx lets only the owner read this file, but Triton may run as another user
-        external.chmod(path.stat().st_mode)
-    written = [path] if external is None else [path, external]
+    written = [path]
+    if is_large(model, later):
+        written.append(path.with_name(path.name + ".data"))
+        onnx_writer.move_out(model, written[1], later)
+        later = _NOTHING
+    onnx_writer.write(model, path, later)
     for file in written:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())

@@ -29,12 +29,12 @@ from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
 from ..sessions.configs import Missing, missing_programs
 from . import programs
 from .exporter import Exporter
-from .settings import Settings
+from .settings import PRECISIONS, Settings
 
 try:
     import onnx
 
-    from . import guards, onnx_tools, rewrites
+    from . import guards, onnx_tools, onnx_writer, rewrites
     from . import precision as precisions
 except ImportError as error:
     raise missing("exporting needs", "local", error) from error
@@ -96,11 +96,11 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
             for role, spec in specs.items():
                 folder, workspace = folders[role], workspaces[role]
                 with progress.step(f"exporting the {_words(role)}"):
-                    graph = _graph(exporter, model, spec, settings)
+                    graph, later = _graph(exporter, model, spec, settings)
                     onnx_tools.set_metadata(graph, metadata)
-                    files = onnx_tools.save(graph, workspace / spec.filename)
+                    files = onnx_tools.save(graph, workspace / spec.filename, later)
                     text = config_for(graph, folder.name, spec.filename)
-                    del graph
+                    del graph, later
                 moves += [(file, folder / str(version) / file.name) for file in files]
                 moves += programs.text_move(CONFIG_NAME, text, workspace, folder)
                 for name, content in exporter.companions(role, settings).items():
@@ -108,11 +108,10 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
             # A check needs several times the memory of a file, so the official model goes before the first one.
             del model
             gc.collect()  # traced modules refer to each other
-            for role, spec in specs.items():
+            for role, spec in specs.items() if not exporter.is_proved or _is_converted(settings) else ():
                 with progress.step(f"checking the {_words(role)}"):
                     onnx_tools.check(workspaces[role] / spec.filename)
-                    if not exporter.is_proved:
-                        onnx_tools.try_out(workspaces[role] / spec.filename)
+                    onnx_tools.try_out(workspaces[role] / spec.filename)
             missing = (
                 Missing()
                 if settings.required_inputs
@@ -147,12 +146,24 @@ def build(exporter: Exporter, settings: Settings) -> Any:
     return model if settings.device == "cpu" else _to_device(model, settings.device)
 
 
-def _graph(exporter: Exporter, model: Any, spec: ModelSpec, settings: Settings) -> onnx.ModelProto:
-    """Trace one model and return its finished graph. The traced one, which may be another, is released."""
+def _graph(
+    exporter: Exporter, model: Any, spec: ModelSpec, settings: Settings
+) -> tuple[onnx.ModelProto, onnx_writer.Later]:
+    """Trace one model; return its finished graph, and its weights that are computed while it is written."""
     traced = exporter.trace(model, spec, settings.options)
-    return finish_graph(
+    later = exporter.later(model, spec)
+    if _is_converted(settings):
+        onnx_tools.fill(traced, later)
+        later = {}
+    graph = finish_graph(
         traced, spec, settings.precision, settings.half_storage, required_inputs=settings.required_inputs
     )
+    return graph, later
+
+
+def _is_converted(settings: Settings) -> bool:
+    """Return whether an export stores the weights in another precision than the official one."""
+    return settings.precision != PRECISIONS[0] or settings.half_storage
 
 
 def finish_graph(

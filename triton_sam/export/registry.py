@@ -18,6 +18,8 @@ from .exporter import Exporter
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from ..families import Family
+    from .filled import FilledExporter
     from .pipeline import Exported
     from .reference import ConceptReference, EverythingReference, Reference, VideoReference
     from .stored import Stored
@@ -92,31 +94,42 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
     Raises:
         CheckpointError: the checkpoint is missing or damaged; or no template fits, and there is no torch for a trace.
     """
-    from .filled import FilledExporter, usable_templates
+    from .filled import usable_templates
 
     table = get_family(family)
-    found = usable_templates(table, settings.complete(table))
+    settings = settings.complete(table)
+    found = usable_templates(table, settings)
     if not found:
         return None
-    tensors: Mapping[str, Stored]
+    kind = _filled_exporter(table)
+    named: list[Mapping[str, Stored]]
     if settings.checkpoint is None:
-        tensors = _random_tensors(family, settings)
+        named = [_random_tensors(family, settings)] * len(found)
     else:
-        from .checkpoint import open_checkpoint
+        from .checkpoint import explained, open_checkpoint
 
-        tensors = stack.enter_context(open_checkpoint(settings.checkpoint, f"triton-sam download {family}"))
-    for template in found:
-        if template.fits(tensors):
-            return FilledExporter(table, template, tensors)
+        hint = f"triton-sam download {family}"
+        tensors = stack.enter_context(open_checkpoint(settings.checkpoint, hint))
+        with explained(settings.checkpoint, hint):
+            named = [kind.official(tensors, template, settings) for template in found]
+    misfits = [template.misfit(official) for template, official in zip(found, named, strict=True)]
+    nearest = min(range(len(found)), key=lambda index: sum(map(len, misfits[index])))
+    if not any(misfits[nearest]):
+        return kind(table, found[nearest], named[nearest])
     if find_package("torch") is not None:
         return None
-    nearest = min(found, key=lambda each: sum(map(len, each.misfit(tensors))))
-    absent, surplus, others = nearest.misfit(tensors)
+    absent, surplus, others = misfits[nearest]
     raise CheckpointError(
-        f"{settings.checkpoint} does not fit {table.label} {nearest.size}: {len(absent)} tensors missing, "
+        f"{settings.checkpoint} does not fit {table.label} {found[nearest].size}: {len(absent)} tensors missing, "
         f"{len(surplus)} too many, {len(others)} with another shape (for example {(absent + surplus + others)[0]}). "
         f"Models that are not official ones need PyTorch: {install('export,local')}"
     )
+
+
+def _filled_exporter(table: Family) -> type[FilledExporter]:
+    module, _, name = table.filled_exporter.partition(":")
+    found: type[FilledExporter] = getattr(import_module(module), name)
+    return found
 
 
 def _random_tensors(family: str, settings: Settings) -> dict[str, Stored]:

@@ -8,7 +8,7 @@ import mmap
 from collections.abc import Mapping
 from typing import Any
 
-from .stored import DTYPES, Stored, UnsupportedError
+from .stored import DTYPES, Stored, UnsupportedError, part
 
 MAX_HEADER = 100_000_000
 """Bytes of the longest header that the format allows."""
@@ -64,7 +64,7 @@ def _tensor(mapped: mmap.mmap, name: str, entry: Mapping[str, Any], start: int, 
         raise UnsupportedError(f"has the tensor {name!r} of the unsupported type {entry['dtype']!r}")
     dtype = DTYPES[_NAMES[entry["dtype"]]]
     count, rest = divmod(stop - start, dtype.itemsize)
-    tensor = Stored(lambda: memoryview(mapped)[start:stop], count, dtype, entry["shape"])
+    tensor = Stored(lambda: part(mapped, start, stop), count, dtype, entry["shape"])
     if rest or math.prod(tensor.shape) != count:
         raise ValueError(f"the tensor {name!r} has a shape of another size than its data")
     return tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -110,9 +111,57 @@ class Stored:
             raise CheckpointError(f"not enough memory to read a tensor of the shape {list(self.shape)}") from error
 
 
+class Derived(Stored):
+    """A tensor that is computed from others when it is read.
+
+    Attributes:
+        shape: of the tensor.
+    """
+
+    def __init__(self, shape: Sequence[int], compute: Callable[[], npt.NDArray[np.generic]]) -> None:
+        self.shape = tuple(shape)
+        self._compute = compute
+
+    def read(self) -> npt.NDArray[np.generic]:
+        """See Stored.read."""
+        return self._compute()
+
+
+def joined(tensors: Sequence[Stored]) -> Stored:
+    """Return tensors one below the other.
+
+    Raises:
+        ValueError: they differ in more than the number of rows.
+    """
+    if len({(len(each.shape), each.shape[1:]) for each in tensors}) != 1 or not tensors[0].shape:
+        raise ValueError("tensors that belong together have different shapes")
+    rows = sum(each.shape[0] for each in tensors)
+    return Derived((rows, *tensors[0].shape[1:]), lambda: np.concatenate([each.read() for each in tensors]))
+
+
+def halves(tensor: Stored) -> tuple[Stored, Stored]:
+    """Return the upper and the lower half of the rows of a tensor.
+
+    Raises:
+        ValueError: it has no even number of rows.
+    """
+    if not tensor.shape or tensor.shape[0] % 2:
+        raise ValueError("a tensor with two halves has no even number of rows")
+    middle = tensor.shape[0] // 2
+    shape = (middle, *tensor.shape[1:])
+    return Derived(shape, lambda: tensor.read()[:middle]), Derived(shape, lambda: tensor.read()[middle:])
+
+
 def of_array(array: npt.NDArray[np.generic]) -> Stored:
     """Return an array in place of a tensor of a file."""
     return Stored(array.tobytes, array.size, array.dtype, array.shape)
+
+
+def part(mapped: mmap.mmap, start: int, stop: int) -> memoryview:
+    """Return a part of a mapped file. Parts that were used before leave this process's memory until the next use."""
+    if hasattr(mapped, "madvise"):  # not on Windows
+        mapped.madvise(mmap.MADV_DONTNEED)
+    return memoryview(mapped)[start:stop]
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:

@@ -44,10 +44,6 @@ class Template:
     side: int
     layout: Mapping[str, tuple[int, ...]]
 
-    def fits(self, tensors: Mapping[str, Stored]) -> bool:
-        """Return whether these are the model's tensors, and no other ones."""
-        return not any(self.misfit(tensors))
-
     def misfit(self, tensors: Mapping[str, Stored]) -> tuple[list[str], list[str], list[str]]:
         """Return the names of the tensors that are missing, too many, or of another shape."""
         absent, surplus = self.layout.keys() - tensors.keys(), tensors.keys() - self.layout.keys()

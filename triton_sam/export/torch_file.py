@@ -13,7 +13,7 @@ import numpy as np
 from .._common.text import one_line
 from ..errors import CheckpointError
 from .plain_pickle import Name, PlainPickle, checked_dict
-from .stored import DTYPES, Stored, UnsupportedError
+from .stored import DTYPES, Stored, UnsupportedError, part
 
 MAX_PICKLE = 32 * 2**20
 """Bytes of the longest pickle that is read; that of 10 000 tensors has less than 2 MB."""
@@ -105,7 +105,7 @@ class _TorchFile:
         start += name_length + extra_length
         if size != info.compress_size or start + size > len(self._mapped):
             raise ValueError(f"the record {name!r} is cut off")
-        return size, lambda: memoryview(self._mapped)[start : start + size]
+        return size, lambda: part(self._mapped, start, start + size)
 
     def _decompressed(self, info: zipfile.ZipInfo) -> bytes:
         try:

@@ -128,6 +128,8 @@ class Family(ABC):
     """Command-line options that only this family has."""
     exporter: ClassVar[str] = ""
     """Where the family's triton_sam.export.exporter.Exporter is, as "package.module:NAME"; it is imported lazily."""
+    filled_exporter: ClassVar[str] = "triton_sam.export.filled:FilledExporter"
+    """Where the class is that exports from a template, as "package.module:NAME"; it is imported lazily."""
     export_script: ClassVar[str] = ""
     """A script of this project that does the same as `triton-sam export`; error messages name it."""
     mask_generator: ClassVar[str] = ""

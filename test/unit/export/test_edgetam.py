@@ -9,6 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # its graphs take minutes to trace
 torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
 timm = pytest.importorskip("timm")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
@@ -27,8 +28,9 @@ from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.edgetam.graphs import EdgeTamDecoder, EdgeTamEncoder, fused  # noqa: E402
 from triton_sam.export.edgetam.model import build_image_model, load_model  # noqa: E402
-from triton_sam.export.edgetam.names import IMAGE_POSITION, of_meta_name, transformers_name  # noqa: E402
+from triton_sam.export.edgetam.names import IMAGE_POSITION, VIDEO_HALF, of_meta_name, transformers_name  # noqa: E402
 from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families import spec_of  # noqa: E402
 from triton_sam.families.edgetam import EdgeTam  # noqa: E402
 
@@ -161,6 +163,31 @@ def test_checkpoints_of_meta_and_of_transformers_load(changeable: Any, tmp_path:
     changeable.save_pretrained(tmp_path / "folder")
     for path in (tmp_path / "folder", tmp_path / "folder" / "model.safetensors"):
         torch.testing.assert_close(load_model(path, "micro").state_dict(), changeable.state_dict())
+
+
+def filled(folder: Path, checkpoint: Path, *, video: bool = True) -> dict[str, Any]:
+    """Return the graphs of an export from the template, by role."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "exporter", lambda _: pytest.fail("the template was not used"))
+        exported = registry.export("edgetam", Settings(folder, checkpoint, video=video, progress=False))
+    return {role: onnx.load(path).graph for role, path in exported.files.items()}
+
+
+def test_checkpoints_of_both_layouts_fill_the_same_graphs(changeable: Any, tmp_path: Path) -> None:
+    positions = changeable.shared_image_embedding.positional_embedding
+    changeable.prompt_encoder.shared_embedding.positional_embedding.copy_(positions)  # Meta's model has them once
+    torch.save({"model": meta_state(changeable)}, tmp_path / "edgetam.pt")
+    changeable.save_pretrained(tmp_path / "folder")
+    graphs = filled(tmp_path / "a", tmp_path / "edgetam.pt")
+    assert graphs == filled(tmp_path / "b", tmp_path / "folder")
+    image = {
+        name: value
+        for name, value in meta_state(changeable).items()
+        if not transformers_name(name).startswith(VIDEO_HALF)
+    }
+    torch.save(image, tmp_path / "image.pt")
+    of_image = filled(tmp_path / "c", tmp_path / "image.pt", video=False)
+    assert of_image == {role: graphs[role] for role in of_image}
 
 
 def test_wrong_checkpoints_are_refused(changeable: Any, tmp_path: Path) -> None:

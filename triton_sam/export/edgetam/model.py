@@ -136,7 +136,7 @@ def _vision(size: str, image_size: int) -> Any:
 
 
 def _adapt(state: dict[str, Any], model: torch.nn.Module) -> None:
-    adapt_names(state)
+    adapt_names(state, torch.cat, lambda weight: weight.chunk(2))
     if not any(name.startswith(VIDEO_HALF) for name in state):
         state.update({name: value for name, value in model.state_dict().items() if name.startswith(VIDEO_HALF)})
         setattr(model, _WITHOUT_VIDEO, True)

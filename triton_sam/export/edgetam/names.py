@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-import torch
+Weight = TypeVar("Weight")
 
 VIDEO_HALF = (
     "memory_",
@@ -111,21 +111,35 @@ def of_meta_name(state: Mapping[str, Any], meta: str) -> Any:
     return state[transformers_name(meta)]
 
 
-def adapt_names(state: dict[str, Any]) -> None:
-    """Turn a state dict with names of either layout into one with those of transformers, in place."""
+def adapt_names(
+    state: dict[str, Weight],
+    join: Callable[[list[Weight]], Weight],
+    halve: Callable[[Weight], tuple[Weight, Weight]],
+) -> None:
+    """Turn a state dict with names of either layout into one with those of transformers, in place.
+
+    Args:
+        state: the weights, of whatever type.
+        join: returns weights one below the other.
+        halve: returns the upper and the lower half of the rows of a weight.
+    """
     if any(name.startswith(_META) for name in state):
-        _adapt_meta(state)
+        _adapt_meta(state, join, halve)
     if POINT_POSITION in state:
         state.setdefault(IMAGE_POSITION, state[POINT_POSITION])
 
 
-def _adapt_meta(state: dict[str, Any]) -> None:
+def _adapt_meta(
+    state: dict[str, Weight],
+    join: Callable[[list[Weight]], Weight],
+    halve: Callable[[Weight], tuple[Weight, Weight]],
+) -> None:
     kinds = sorted(name for name in state if _POINT_KIND.fullmatch(name))
     found = {transformers_name(name): value for name, value in state.items() if name not in kinds}
     if kinds:
-        found[POINT_KINDS] = torch.cat([state[name] for name in kinds])
+        found[POINT_KINDS] = join([state[name] for name in kinds])
     for name in [name for name in found if name.endswith(_KEYS_AND_VALUES)]:
         place = name.removesuffix(_KEYS_AND_VALUES)
-        found[f"{place}.k_proj.weight"], found[f"{place}.v_proj.weight"] = found.pop(name).chunk(2)
+        found[f"{place}.k_proj.weight"], found[f"{place}.v_proj.weight"] = halve(found.pop(name))
     state.clear()
     state.update(found)

@@ -11,14 +11,17 @@ ARG PYTHON_TAG=3.11-slim-bookworm
 
 FROM python:${PYTHON_TAG} AS export
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 SAM2_BUILD_CUDA=0
-# The export runs on the CPU. This index has PyTorch's wheels without CUDA, whose versions (2.15.0+cpu) rank above those
-# of the same number (2.15.0) with gigabytes of CUDA libraries.
+# Official models need no PyTorch. EXTRAS=export installs it, for SAM3's words, SAM2.0 and models of other sizes. The export
+# runs on the CPU: this index has PyTorch's wheels without CUDA, whose versions (2.15.0+cpu) rank above those of the same
+# number (2.15.0) with gigabytes of CUDA libraries.
+ARG EXTRAS=
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /opt/triton-sam
 COPY . .
-# An export also runs its graphs, so it needs ONNX Runtime, which the extra leaves open: there is one for CPUs and one for GPUs.
+# An export also runs its graphs, so it needs ONNX Runtime; the extra local would bring Triton, too.
 # The user has the uid 1000 of Triton's container, so that both may write to the same volume.
-RUN pip install --constraint constraints.txt --extra-index-url "$TORCH_INDEX" ".[export]" onnxruntime \
+RUN pip install --constraint constraints.txt ${EXTRAS:+--extra-index-url "$TORCH_INDEX"} ".${EXTRAS:+[$EXTRAS]}" \
+    onnx onnxruntime ml_dtypes huggingface_hub \
     && useradd --uid 1000 --create-home sam \
     && install --directory --owner=1000 --group=1000 /models /checkpoints
 USER 1000:1000

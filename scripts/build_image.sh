@@ -13,6 +13,7 @@ this script again.
   TRITON_TAG        release of Triton (default: the one in the Dockerfile)
   TARGET            stage of the Dockerfile: triton, export (downloads and exports checkpoints) or service (REST and web
                     page). The default names of the last two are triton-sam-export:latest and triton-sam-service:latest.
+  EXTRAS            with TARGET=export: "export" adds PyTorch, for SAM3's words, SAM2.0, and models of other sizes
   CONTAINER_ENGINE  docker or podman (default: the one that answers)
 HELP
 }
@@ -40,4 +41,5 @@ if ! engine=$(container_engine); then
     echo "build_image.sh: neither docker nor podman answers: start one, or use scripts/run_triton.sh without a container" >&2
     exit 1
 fi
-exec "$engine" build --build-arg "TRITON_TAG=$tag" --target "$target" --tag "${1:-$image}" "$root"
+exec "$engine" build --build-arg "TRITON_TAG=$tag" ${EXTRAS:+--build-arg "EXTRAS=$EXTRAS"} \
+    --target "$target" --tag "${1:-$image}" "$root"

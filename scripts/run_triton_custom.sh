@@ -10,7 +10,7 @@ Exports the checkpoint into MODEL_REPOSITORY (default: model_repository of this 
 was exported from the same file. Then serves it with scripts/run_triton.sh, whose variables apply as well.
 
 The export runs with the Python of this host if that has the extra `export`. Otherwise it runs in the image
-triton-sam-export:latest, which the script builds with docker or podman if it is missing.
+triton-sam-export:pytorch, which the script builds with docker or podman if it is missing.
 
   SAM2_CHECKPOINT   absolute path of a SAM2.1 or SAM2.0 checkpoint
   SAM2_MODEL_CFG    model configuration, for example configs/sam2.1/sam2.1_hiera_l.yaml (default: from the file name)
@@ -62,7 +62,7 @@ PYTHON
 
 # Export in the image. The repository and the checkpoint are mounted, and the caller owns the files that are written.
 export_in_image() {
-    local engine image=triton-sam-export:latest configuration=${SAM2_MODEL_CFG:-}
+    local engine image=triton-sam-export:pytorch configuration=${SAM2_MODEL_CFG:-}
     if [[ ${TRITON_LOCAL:-0} == 1 ]] || ! engine=$(container_engine); then
         echo "run_triton_custom.sh: neither this host's Python nor a container can export: start docker or podman, or run" \
             "(cd $root && python3 -m venv .venv && . .venv/bin/activate && pip install -c constraints.txt -e \".[local,export]\")" >&2
@@ -70,7 +70,7 @@ export_in_image() {
     fi
     if ! "$engine" image inspect "$image" >/dev/null 2>&1; then
         echo "run_triton_custom.sh: building $image, which exports checkpoints" >&2
-        CONTAINER_ENGINE=$engine TARGET=export "$root/scripts/build_image.sh" "$image" >&2 || return 1
+        CONTAINER_ENGINE=$engine TARGET=export EXTRAS=export "$root/scripts/build_image.sh" "$image" >&2 || return 1
     fi
     local options=(--rm --user "$(id -u):$(id -g)" --env HOME=/tmp
         -v "$(cd -- "$repository" && pwd):/models" -v "$checkpoint:/checkpoints/$(basename "$checkpoint"):ro")

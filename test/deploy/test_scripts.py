@@ -269,13 +269,14 @@ class TestRunTritonCustom:
         assert done.returncode == 0, done.stderr
         calls = [line for line in machine.calls.read_text().splitlines() if re.search(" (build|run) ", line)]
         assert calls[0] == (
-            f"{engine} build --build-arg TRITON_TAG={TAG} --target export --tag triton-sam-export:latest {clone}"
+            f"{engine} build --build-arg TRITON_TAG={TAG} --build-arg EXTRAS=export"
+            f" --target export --tag triton-sam-export:pytorch {clone}"
         )
         assert f" -v {models}:/models -v {checkpoint}:/checkpoints/{checkpoint.name}:ro " in calls[1]
         assert f" --user {user}:{user} " in calls[1]
         assert f":ro{mapping} --entrypoint" in calls[1]
         command = f"export sam2 --checkpoint /checkpoints/{checkpoint.name} --model-repository /models"
-        assert calls[1].endswith(f"--entrypoint triton-sam triton-sam-export:latest {command}")
+        assert calls[1].endswith(f"--entrypoint triton-sam triton-sam-export:pytorch {command}")
         assert calls[-1].startswith(f"{engine} run --rm --name sam2-triton-server ")
 
     def test_the_image_gets_a_configuration_file_of_the_host(self, machine, models, checkpoint, tmp_path):

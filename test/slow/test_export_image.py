@@ -1,7 +1,6 @@
 """The Dockerfile's image `export`, built and run with Podman as the compose file runs it.
 
-The base image is a stand-in (see `support/containers.py`), and the wheels of PyTorch come from the package index that
-pip uses on this machine, so they may hold CUDA libraries that the real image does without.
+The base image is a stand-in (see `support/containers.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from support import containers
 yaml = pytest.importorskip("yaml")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = [
-    pytest.mark.nightly,  # the image has several gigabytes
+    pytest.mark.nightly,
     pytest.mark.slow,
     pytest.mark.timeout(3000),
     pytest.mark.skipif(bool(containers.missing()), reason=containers.missing() or "-"),
@@ -43,10 +42,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[containers.Podm
             pytest.skip(str(error))
         (podman.directory / "models").mkdir()
         containers.give_to_containers(podman.directory)
-        # Pip leaves out an index that is not there, and takes PyTorch from the one of this machine.
-        podman.compose(
-            "--profile", "export", "build", "--build-arg", "TORCH_INDEX=file:///none", "export", timeout=2400
-        )
+        podman.compose("--profile", "export", "build", "export", timeout=2400)
         yield podman
 
 

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -35,6 +34,9 @@ from triton_sam.families.tables import ModelSize
 SEEDS, OTHER_SEED = (1, 2), 3
 SIDES = {"sam2": (1024, 512)}
 """Image sizes besides the official one: 512 is that of fast videos."""
+LIMIT = 2
+"""Largest difference of a weight in units in the last place of the largest one. torch rounds x ** 0.5, which EdgeTAM's
+folded normalisations contain, not to the nearest number, and a product doubles the difference."""
 PACKAGES = (
     "torch",
     "onnx",
@@ -82,8 +84,10 @@ def differences(skeleton: onnx.ModelProto, trees: Mapping[str, Tree], trace: Tra
 
 def run(family: Family, size: ModelSize, side: int, seed: int, folder: Path) -> dict[str, Traced]:
     """Trace all roles of a size with the random weights of a seed."""
-    own: dict[str, Any] = {"video": family.tracking is not None, "concepts": bool(family.concepts)}
-    settings = Settings(Path("unused"), model=size.model, image_size=side, progress=False, random_seed=seed, **own)
+    video = family.tracking is not None
+    settings = Settings(
+        Path("unused"), model=size.model, image_size=side, progress=False, random_seed=seed, video=video
+    )
     return traced(family.name, settings, folder)
 
 
@@ -91,12 +95,12 @@ def prove(label: str, skeleton: onnx.ModelProto, trees: Mapping[str, Tree], foun
     """Compare what a template gives with a trace.
 
     Raises:
-        SystemExit: they differ by more than 1 unit in the last place.
+        SystemExit: they differ by more than LIMIT.
     """
     wrong = differences(skeleton, trees, found)
     largest = max(wrong.values(), default=0)
     print(f"{label}: {len(trees)} weights, largest difference {largest:g} ulp", flush=True)
-    if largest > 1:
+    if largest > LIMIT:
         raise SystemExit(f"the template differs from a trace: {wrong}")
 
 
@@ -127,7 +131,7 @@ def check(family: Family, size: ModelSize, side: int) -> None:
     """
     template = next(each for each in templates(family) if (each.size, each.side) == (size.name, side))
     with tempfile.TemporaryDirectory() as scratch:
-        specs = family.at(side).models_for(video=family.tracking is not None, concepts=bool(family.concepts))
+        specs = family.at(side).models_for(video=family.tracking is not None, concepts=False)
         for role, found in run(family, size, side, OTHER_SEED, Path(scratch)).items():
             skeleton, trees = graph_of(family, template, specs[role])
             prove(f"{family.name} {size.name} {side} {role}", skeleton, trees, found)

@@ -35,12 +35,12 @@ def add_size(parser: argparse.ArgumentParser, families: Iterable[str]) -> None:
     known = "; ".join(_sizes(get_family(name)) for name in families)
     parser.add_argument(
         "--size",
-        help=f"size of the model: {known} (default: from the checkpoint's name; with --random, the first)",
+        help=f"size of the model: {known} (default: from the checkpoint; with --random, the first)",
     )
 
 
 def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | None:
-    """Return the model's name for the family's exporter; None if the checkpoint's file name decides.
+    """Return the model's name for the family's exporter; None if the checkpoint decides.
 
     Args:
         args: arguments with ``family``, ``size`` and the family's options.

@@ -26,7 +26,7 @@ try:
     import huggingface_hub
     from huggingface_hub import errors
 except ImportError as error:
-    raise missing("a download from the Hugging Face hub needs", "export", error) from error
+    raise missing("a download from the Hugging Face hub needs", "local", error) from error
 
 _VERSION = 1
 """The version folder of downloaded models."""

@@ -19,7 +19,7 @@ from .derive import Tree, evaluate
 from .exporter import Exporter
 from .settings import Settings
 from .stored import Stored
-from .templates import Template, graph_of, templates
+from .templates import Layout, Template, graph_of, templates
 
 try:
     import onnx
@@ -40,7 +40,9 @@ def usable_templates(family: Family, settings: Settings) -> list[Template]:
     if settings.trace or settings.device != "cpu" or any(settings.options.values()):
         return []
     wanted = {size.name for size in family.sizes if settings.model in (None, size.model)}
-    return [each for each in templates(family) if each.size in wanted and settings.side == each.side]
+    roles = family.models_for(video=settings.video, concepts=settings.concepts).keys()
+    found = [each for each in templates(family) if each.size in wanted and each.side == settings.side]
+    return [each for each in found if roles <= each.roles]
 
 
 _SMALL = 256
@@ -64,13 +66,30 @@ class FilledExporter(Exporter):
         self._tensors = tensors
 
     @staticmethod
-    def official(tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG004
+    def place(checkpoint: Path) -> Path:
+        """Return the file or folder to read for a checkpoint that the caller named.
+
+        Raises:
+            CheckpointError: the checkpoint is missing.
+        """
+        return checkpoint
+
+    @staticmethod
+    def wanted(template: Template, settings: Settings) -> Layout:  # noqa: ARG004
+        """Return the tensors that a checkpoint must have, and no others, after official(): their shapes by name."""
+        return template.layout
+
+    @classmethod
+    def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
         """Return the tensors of a checkpoint by the names of the official model, those of Template.layout.
 
         Args:
             tensors: those of the file.
             template: the template that they may fit.
             settings: from Settings.complete().
+
+        Raises:
+            ValueError: tensors that belong together have different shapes.
         """
         return tensors
 

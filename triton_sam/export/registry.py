@@ -95,6 +95,7 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
         CheckpointError: the checkpoint is missing or damaged; or no template fits, and there is no torch for a trace.
     """
     from .filled import usable_templates
+    from .templates import misfit
 
     table = get_family(family)
     settings = settings.complete(table)
@@ -102,17 +103,21 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
     if not found:
         return None
     kind = _filled_exporter(table)
-    named: list[Mapping[str, Stored]]
+    tensors: Mapping[str, Stored]
     if settings.checkpoint is None:
-        named = [_random_tensors(family, settings)] * len(found)
+        tensors = _random_tensors(family, settings)
+        named = [kind.official(tensors, template, settings) for template in found]
     else:
         from .checkpoint import explained, open_checkpoint
 
         hint = f"triton-sam download {family}"
-        tensors = stack.enter_context(open_checkpoint(settings.checkpoint, hint))
-        with explained(settings.checkpoint, hint):
+        checkpoint = kind.place(settings.checkpoint)
+        tensors = stack.enter_context(open_checkpoint(checkpoint, hint))
+        with explained(checkpoint, hint):
             named = [kind.official(tensors, template, settings) for template in found]
-    misfits = [template.misfit(official) for template, official in zip(found, named, strict=True)]
+    misfits = [
+        misfit(kind.wanted(template, settings), official) for template, official in zip(found, named, strict=True)
+    ]
     nearest = min(range(len(found)), key=lambda index: sum(map(len, misfits[index])))
     if not any(misfits[nearest]):
         return kind(table, found[nearest], named[nearest])
@@ -134,11 +139,11 @@ def _filled_exporter(table: Family) -> type[FilledExporter]:
 
 def _random_tensors(family: str, settings: Settings) -> dict[str, Stored]:
     """Return the tensors of the official model with random weights."""
+    from .pipeline import build
     from .stored import of_array
 
     official = exporter(family)
-    settings = official.prepare(settings.complete(official.family))
-    model = official.load(None, settings.model, image_size=settings.side, random_seed=settings.random_seed)
+    model = build(official, official.prepare(settings))
     return {name: of_array(tensor.detach().numpy()) for name, tensor in model.state_dict().items()}
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import onnx
 
 FOLDER = Path(__file__).parent / "template_files"
+Layout = Mapping[str, tuple[int, ...]]
+"""The shapes of tensors, by name."""
 LAYOUT, MADE = "layout.json", "made.json"
 
 
@@ -37,18 +39,21 @@ class Template:
     Args:
         size: name of the size, as in Family.sizes.
         side: side of the encoder's image in pixels.
+        roles: the models that have a graph.
         layout: shapes of the model's tensors, by name.
     """
 
     size: str
     side: int
-    layout: Mapping[str, tuple[int, ...]]
+    roles: frozenset[str]
+    layout: Layout
 
-    def misfit(self, tensors: Mapping[str, Stored]) -> tuple[list[str], list[str], list[str]]:
-        """Return the names of the tensors that are missing, too many, or of another shape."""
-        absent, surplus = self.layout.keys() - tensors.keys(), tensors.keys() - self.layout.keys()
-        others = [name for name in self.layout.keys() & tensors.keys() if tensors[name].shape != self.layout[name]]
-        return sorted(absent), sorted(surplus), sorted(others)
+
+def misfit(layout: Layout, tensors: Mapping[str, Stored]) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of the tensors that are missing, too many, or of another shape than in a layout."""
+    absent, surplus = layout.keys() - tensors.keys(), tensors.keys() - layout.keys()
+    others = [name for name in layout.keys() & tensors.keys() if tensors[name].shape != layout[name]]
+    return sorted(absent), sorted(surplus), sorted(others)
 
 
 @cache
@@ -61,8 +66,11 @@ def templates(family: Family) -> list[Template]:
         if paths:
             shapes = json.loads(members[f"{size.name}/{LAYOUT}"])
             layout = {name: tuple(shape) for name, shape in shapes.items()}
-            sides = {int(path[1]) for path in paths if len(path) == 3}
-            found += [Template(size.name, side, layout) for side in sorted(sides)]
+            roles: dict[int, set[str]] = {}
+            for path in paths:
+                if len(path) == 3:
+                    roles.setdefault(int(path[1]), set()).add(path[2].partition(".")[0])
+            found += [Template(size.name, side, frozenset(roles[side]), layout) for side in sorted(roles)]
     return found
 
 

@@ -23,14 +23,23 @@ from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.export.stored import of_array  # noqa: E402
-from triton_sam.export.templates import FOLDER, MADE, Template, _members, templates  # noqa: E402
+from triton_sam.export.templates import FOLDER, MADE, _members, misfit, templates  # noqa: E402
 from triton_sam.families import FAMILIES, get_family  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.xdist_group("templates")]
 
 MAKER = "tools/maintain/make_templates.py"
-QUICK = {"sam1": "micro", "mobilesam": "micro", "samhq": "micro", "edgetam": "micro", "sam2": "sam2.1_hiera_micro.yaml"}
+QUICK = {
+    "sam1": "micro",
+    "sam2": "sam2.1_hiera_micro.yaml",
+    "sam3": "reduced",
+    "mobilesam": "micro",
+    "samhq": "micro",
+    "edgetam": "micro",
+}
 """The exporter's name of the smallest size of each family."""
+ROUNDED = {"edgetam": 2, "sam3": 1}
+"""The families whose weights may differ in the last places: torch rounds roots and sines otherwise than NumPy."""
 FAMILIES_WITH_TEMPLATES = [name for name in FAMILIES if (FOLDER / f"{name}.tar.xz").is_file()]
 
 
@@ -50,8 +59,25 @@ def checkpoint_of(family: str, path: Path, change: Any = None) -> Path:
     state = model.state_dict()
     if change is not None:
         change(state)
+    if family == "sam3":
+        return sam3_folder(model, path)
     torch.save({"model": state}, path)
     return path
+
+
+def sam3_folder(model: Any, folder: Path) -> Path:
+    """Write SAM3's tracker as facebook/sam3 has it, with a tensor of the detector."""
+    from safetensors.torch import save_file
+
+    model.save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    state = {"detector_model.text_projection.bias": torch.zeros(2)}
+    for name, tensor in model.state_dict().items():
+        is_backbone = name.startswith("vision_encoder.backbone.")
+        placed = f"detector_model.{name}" if is_backbone else f"tracker_model.{name}"
+        state[placed.replace("tracker_model.vision_encoder.neck.", "tracker_neck.")] = tensor.contiguous()
+    save_file(state, folder / "model.safetensors")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +133,20 @@ def test_all_files_equal_those_of_a_trace(checkpoint: Path, tmp_path: Path, prec
 def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> None:
     checkpoint = checkpoint_of(family, tmp_path / "weights.pt")
     own = {"checkpoint": checkpoint, "video": get_family(family).tracking is not None}
-    filled(family, tmp_path / "filled", **own)
-    exported(family, tmp_path / "traced", model=QUICK[family], trace=True, **own)
+    graphs = filled(family, tmp_path / "filled", **own).files
+    traced = exported(family, tmp_path / "traced", model=QUICK[family], trace=True, **own).files
     found, expected = files_of(tmp_path / "filled"), files_of(tmp_path / "traced")
     assert found.keys() == expected.keys()
     for name, content in expected.items():
-        assert found[name] == content, name
+        assert found[name] == content or (family in ROUNDED and name.endswith((".onnx", "SHA256SUMS"))), name
+    for role, path in traced.items() if family in ROUNDED else ():
+        one, other = onnx.load(graphs[role]), onnx.load(path)
+        for ours, theirs in zip(one.graph.initializer, other.graph.initializer, strict=True):
+            array, wanted = onnx.numpy_helper.to_array(ours), onnx.numpy_helper.to_array(theirs)
+            limit = ROUNDED[family] * np.spacing(np.abs(wanted).max()) if wanted.dtype.kind == "f" else 0
+            np.testing.assert_allclose(array, wanted, rtol=0, atol=limit, err_msg=ours.name)
+            ours.CopyFrom(theirs)
+        assert one == other
 
 
 def test_random_weights_fill_the_template_with_those_of_the_official_model(tmp_path: Path) -> None:
@@ -186,6 +220,5 @@ def test_a_size_that_the_tensors_contradict_is_refused(checkpoint: Path, tmp_pat
     ],
 )
 def test_a_checkpoint_fits_by_names_and_shapes(shapes: dict[str, tuple[int, ...]], fits: bool) -> None:
-    template = Template("size", 1024, {"a": (2, 3), "b": (4,)})
     tensors = {name: of_array(np.zeros(shape, np.float32)) for name, shape in shapes.items()}
-    assert any(template.misfit(tensors)) is not fits
+    assert any(misfit({"a": (2, 3), "b": (4,)}, tensors)) is not fits

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import numpy as np
+from typing import TypeVar
 
 from ..filled import FilledExporter
 from ..settings import Settings
-from ..stored import Stored, halves, joined, of_array
-from ..templates import Template
+from ..stored import Stored, halves, joined
+from ..templates import Layout, Template
 from .names import VIDEO_HALF, adapt_names
+
+T = TypeVar("T")
 
 
 class EdgeTamFilled(FilledExporter):
     """Fills a template of EdgeTAM."""
 
     @staticmethod
-    def official(tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:
-        """See FilledExporter.official. If no video is wanted, a checkpoint may lack the weights that only videos need.
+    def wanted(template: Template, settings: Settings) -> Layout:
+        """See FilledExporter.wanted. If no video is wanted, a checkpoint may lack the weights that only videos need."""
+        return template.layout if settings.video else _without_video(template.layout)
 
-        Raises:
-            ValueError: tensors that belong together have different shapes.
-        """
+    @classmethod
+    def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
+        """See FilledExporter.official."""
         state = dict(tensors)
         adapt_names(state, joined, halves)
-        if not settings.video and not any(name.startswith(VIDEO_HALF) for name in state):
-            unused = {name: shape for name, shape in template.layout.items() if name.startswith(VIDEO_HALF)}
-            state.update({name: of_array(np.zeros(shape, np.float32)) for name, shape in unused.items()})
-        return state
+        return state if settings.video else _without_video(state)
+
+
+def _without_video(named: Mapping[str, T]) -> dict[str, T]:
+    return {name: value for name, value in named.items() if not name.startswith(VIDEO_HALF)}

@@ -11,6 +11,7 @@ from ..._common.extras import missing
 from ..._common.text import first_line
 from ...errors import CheckpointError, ConfigurationError
 from ..weights import randomise, seeded
+from .checkpoints import checkpoint_folder
 
 try:
     import torch
@@ -136,20 +137,6 @@ def detector_configuration(size: str) -> Any:
     vision = configuration(size).vision_config
     reduced = {} if size == "full" else _REDUCED_DETECTOR
     return Sam3Config(vision_config=vision, **reduced)
-
-
-def checkpoint_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint that is given as a folder or as a file in that folder.
-
-    Raises:
-        CheckpointError: the checkpoint or its config.json is missing.
-    """
-    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
-    if not checkpoint.exists():
-        raise CheckpointError(f"no checkpoint at {checkpoint}: get one with `scripts/download_sam3.sh`")
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} holds no config.json: give the folder that scripts/download_sam3.sh writes")
-    return folder
 
 
 def load_official(checkpoint: Path, official: Any) -> Any:

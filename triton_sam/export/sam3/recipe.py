@@ -15,8 +15,9 @@ from ...families.sam3 import Sam3
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..settings import Settings
+from .checkpoints import NO_MEMORY_PLACEMENTS, checkpoint_folder, config_name, metadata_of, placement
 from .concept_reference import Sam3ConceptReference
-from .model import add_detector, build_model, checkpoint_folder, load_model
+from .model import add_detector, build_model, load_model
 from .reference import Sam3Reference
 
 try:
@@ -29,8 +30,6 @@ try:
     from .tokenizer import tokenizer_text
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
-
-NO_MEMORY_PLACEMENTS = ("published", "meta")
 
 
 class Sam3Exporter(Exporter):
@@ -50,9 +49,9 @@ class Sam3Exporter(Exporter):
         """See Exporter.prepare. The position embeddings and the wire contract allow only one image size."""
         if settings.image_size != Sam3.image_size:
             raise ConfigurationError(f"image size {settings.image_size}: SAM3 supports {Sam3.image_size} only")
-        if _placement(settings) not in NO_MEMORY_PLACEMENTS:
+        if placement(settings) not in NO_MEMORY_PLACEMENTS:
             known = ", ".join(NO_MEMORY_PLACEMENTS)
-            raise ConfigurationError(f"no_memory has no value {_placement(settings)!r}: choose one of {known}")
+            raise ConfigurationError(f"no_memory has no value {placement(settings)!r}: choose one of {known}")
         if settings.checkpoint is not None:
             settings = replace(settings, checkpoint=checkpoint_folder(settings.checkpoint))
         if choice := _text_encoder(settings):
@@ -102,14 +101,12 @@ class Sam3Exporter(Exporter):
 
     def config(self, settings: Settings) -> str:
         """See Exporter.config."""
-        if settings.checkpoint is not None:
-            return "sam3_tracker"
-        return f"sam3_tracker_{settings.model or 'full'}"
+        return config_name(settings)
 
     def metadata(self, settings: Settings) -> Mapping[str, str]:
         """See Exporter.metadata."""
         lite = {"triton_sam.text_encoder": Path(choice).name} if (choice := _text_encoder(settings)) else {}
-        return {"triton_sam.no_memory_embedding": _placement(settings), **lite}
+        return {**metadata_of(settings), **lite}
 
     def build(self, model: str) -> torch.nn.Module:
         """See Exporter.build."""
@@ -118,10 +115,6 @@ class Sam3Exporter(Exporter):
     def reference(self, model: Any) -> Sam3Reference:
         """See Exporter.reference."""
         return Sam3Reference(model)
-
-
-def _placement(settings: Settings) -> str:
-    return str(settings.options.get("no_memory") or NO_MEMORY_PLACEMENTS[0])
 
 
 def _text_encoder(settings: Settings) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._common.extras import find_package, missing
 from ...errors import ExportError
-from .model import checkpoint_folder
+from .checkpoints import checkpoint_folder
 
 try:
     from transformers import CLIPTokenizer

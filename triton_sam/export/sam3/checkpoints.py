@@ -1,0 +1,69 @@
+"""SAM3's checkpoints: a folder in transformers' layout, and the names of its tensors. This needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from ...errors import CheckpointError
+from ..settings import Settings
+from ..stored import Stored
+
+NO_MEMORY_PLACEMENTS = ("published", "meta")
+
+_BACKBONE, _NECK = "vision_encoder.backbone.", "vision_encoder.neck."
+
+
+def checkpoint_folder(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint that is given as a folder or as a file in that folder.
+
+    Raises:
+        CheckpointError: the checkpoint or its config.json is missing.
+    """
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    if not checkpoint.exists():
+        raise CheckpointError(f"no checkpoint at {checkpoint}: get one with `scripts/download_sam3.sh`")
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} holds no config.json: give the folder that scripts/download_sam3.sh writes")
+    return folder
+
+
+def config_name(settings: Settings) -> str:
+    """Return the name of the model's configuration, for the metadata of the exported files."""
+    if settings.checkpoint is not None:
+        return "sam3_tracker"
+    return f"sam3_tracker_{settings.model or 'full'}"
+
+
+def placement(settings: Settings) -> str:
+    """Return where no_memory_embedding is added, a value of NO_MEMORY_PLACEMENTS if the settings are valid."""
+    return str(settings.options.get("no_memory") or NO_MEMORY_PLACEMENTS[0])
+
+
+def metadata_of(settings: Settings) -> dict[str, str]:
+    """Return SAM3's own metadata of the exported files."""
+    return {"triton_sam.no_memory_embedding": placement(settings)}
+
+
+def by_official_names(tensors: Mapping[str, Stored], names: Iterable[str]) -> dict[str, Stored]:
+    """Return the tensors of a checkpoint that Sam3TrackerModel has, by its names.
+
+    The checkpoint is that of a Sam3VideoModel, which has the tracker, a detector, and one backbone for both; or that of
+    a Sam3TrackerModel. Reference: the entry sam3_tracker in transformers' conversion_mapping.
+
+    Args:
+        tensors: those of the file.
+        names: those of Sam3TrackerModel.
+    """
+    found = {name: next((place for place in _places(name) if place in tensors), None) for name in names}
+    return {name: tensors[place] for name, place in found.items() if place is not None}
+
+
+def _places(name: str) -> Iterator[str]:
+    """Yield the names that a tensor may have in a file."""
+    yield name
+    yield f"tracker_model.{name}"
+    if name.startswith(_BACKBONE):
+        yield f"detector_model.{name}"
+    if name.startswith(_NECK):
+        yield f"tracker_neck.{name.removeprefix(_NECK)}"

@@ -1,0 +1,41 @@
+"""The export of SAM3's tracker from a template. Words need PyTorch: much of the detector is computed by the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..filled import FilledExporter
+from ..settings import Settings
+from ..stored import Stored
+from ..templates import Template
+from .checkpoints import by_official_names, checkpoint_folder, config_name, metadata_of
+
+
+class Sam3Filled(FilledExporter):
+    """Fills a template of SAM3's tracker."""
+
+    @staticmethod
+    def place(checkpoint: Path) -> Path:
+        """See FilledExporter.place."""
+        return checkpoint_folder(checkpoint)
+
+    @classmethod
+    def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
+        """See FilledExporter.official. A checkpoint also has the tensors of videos and words."""
+        return by_official_names(tensors, template.layout)
+
+    def prepare(self, settings: Settings) -> Settings:
+        """See Exporter.prepare."""
+        if settings.checkpoint is not None:
+            settings = replace(settings, checkpoint=checkpoint_folder(settings.checkpoint))
+        return super().prepare(settings)
+
+    def config(self, settings: Settings) -> str:
+        """See Exporter.config."""
+        return config_name(settings)
+
+    def metadata(self, settings: Settings) -> Mapping[str, str]:
+        """See Exporter.metadata."""
+        return metadata_of(settings)

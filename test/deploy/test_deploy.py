@@ -20,6 +20,7 @@ from triton_sam.download import catalogue as checkpoints
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("jsonschema")
 from support import helm, manifests  # noqa: E402
+from support.manifest import project  # noqa: E402
 
 ROOT = checkout()
 AUTOSCALED = ROOT / "deploy/kubernetes/overlays/autoscaled"
@@ -62,37 +63,42 @@ def test_the_command_runs_all_checks(lint: ModuleType) -> None:
 # --- each checker finds a fault
 
 
-def broken_compose(tmp_path: Path, old: str, new: str) -> Path:
+FAULTS = [
+    ("restart: unless-stopped", "restarts: unless-stopped", "restarts"),
+    ("name: triton-sam", 'version: "3"\nname: triton-sam', "obsolete"),
+    ("${BIND_ADDRESS:-127.0.0.1}:${HTTP_PORT", "${HTTP_PORT", "open to everybody"),
+    ("${GRAFANA_PORT:-3000}:3000", "${PROMETHEUS_PORT:-9090}:3000", "profile monitoring: two services use"),
+    ("target: service", "target: nowhere", "no stage nowhere"),
+    ("monitoring/rules.yml", "monitoring/rulez.yml", "does not exist"),
+    ("SHM_SIZE:-1gb", "SHM_SIZE:-2gb", "SHM_SIZE"),
+    ("${NGINX_IMAGE:-nginx:1.30-alpine}", "nginx", "no tag"),
+    ("PROMETHEUS_IMAGE:-prom/prometheus:", "PROMETHEUS_IMAGE:-prom/prometheus:0", "PROMETHEUS_IMAGE is"),
+    ("${UID:-1000}", "${UID:-0}", "UID is '0' by default"),
+]
+"""Words of the compose file, what takes their place, and words of the fault."""
+
+
+def test_faults_in_the_compose_file_are_found(
+    lint: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("docker-compose.yml", ".env.example", "Dockerfile"):
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("deploy", "model_repository"):
         (tmp_path / name).symlink_to(ROOT / name)
-    text = (tmp_path / "docker-compose.yml").read_text()
-    assert old in text
-    (tmp_path / "docker-compose.yml").write_text(text.replace(old, new))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("restart: unless-stopped", "restarts: unless-stopped", "restarts"),
-        ("name: triton-sam", 'version: "3"\nname: triton-sam', "obsolete"),
-        ("${BIND_ADDRESS:-127.0.0.1}:${HTTP_PORT", "${HTTP_PORT", "open to everybody"),
-        ("${GRAFANA_PORT:-3000}:3000", "${PROMETHEUS_PORT:-9090}:3000", "profile monitoring: two services use"),
-        ("target: service", "target: nowhere", "no stage nowhere"),
-        ("monitoring/rules.yml", "monitoring/rulez.yml", "does not exist"),
-        ("SHM_SIZE:-1gb", "SHM_SIZE:-2gb", "SHM_SIZE"),
-        ("${NGINX_IMAGE:-nginx:1.30-alpine}", "nginx", "no tag"),
-        ("NGINX_IMAGE:-nginx:1.30", "NGINX_IMAGE:-nginx:1.31", "NGINX_IMAGE is"),
-        ("${UID:-1000}", "${UID:-0}", "UID is '0' by default"),
-    ],
-)
-def test_a_fault_in_the_compose_file_is_found(
-    lint: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, words: str
-) -> None:
     monkeypatch.setattr(lint, "compose_program", lambda profiles: [])
-    assert any(words in fault for fault in lint.compose(broken_compose(tmp_path, old, new)))
+    assert list(lint.compose(tmp_path)) == []
+    text = (tmp_path / "docker-compose.yml").read_text()
+    for old, new, _ in FAULTS:
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "docker-compose.yml").write_text(text)
+    found = list(lint.compose(tmp_path))
+    assert [words for _, _, words in FAULTS if not any(words in fault for fault in found)] == []
+
+
+def test_a_fault_in_the_table_of_pixi_is_found(lint: ModuleType) -> None:
+    broken = {**project()["tool"]["pixi"], "tasks": {"demo": {"command": "triton-sam demo"}}}
+    assert list(lint.schema_errors(broken, "pixi-schema.json"))
 
 
 def test_every_promised_profile_is_there() -> None:
@@ -224,30 +230,19 @@ def test_the_patch_of_the_documents_fits_the_deployment(lint: ModuleType, tmp_pa
         pytest.skip(str(reason))
 
 
-def test_the_documents_know_the_default_release() -> None:
-    (tag,) = re.findall(r"(?m)^ARG TRITON_TAG=(\S+)$", (ROOT / "Dockerfile").read_text())
-    text = DEPLOY_PAGE.read_text()
-    assert f"| `{tag}` (default) |" in text
-    assert f"{tag.removesuffix('-py3')} unless you set it" in text
-    alerts = re.findall(r"(?m)^\| `([A-Z][a-z]\w+)` \|", text)
-    rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]
-    assert alerts == [rule["alert"] for group in rules for rule in group["rules"] if "alert" in rule]
-
-
-@pytest.mark.parametrize("overlay", ["single-gpu", "autoscaled", "openshift"])
-def test_our_rendering_equals_that_of_kustomize(overlay: str) -> None:
-    folder = ROOT / "deploy/kubernetes/overlays" / overlay
+def test_our_rendering_equals_that_of_kustomize() -> None:
     try:
         kubectl = helm.program("kubectl")
     except helm.MissingProgramError as reason:
         pytest.skip(str(reason))
-    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, timeout=120, check=True)
 
     def key(manifest: dict) -> tuple[str, str]:
         return manifest["kind"], manifest["metadata"]["name"]
 
-    theirs = sorted((one for one in yaml.safe_load_all(done.stdout) if one), key=key)
-    assert sorted(manifests.render(folder), key=key) == theirs
+    for folder in sorted((ROOT / "deploy/kubernetes/overlays").iterdir()):
+        done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, timeout=120, check=True)
+        theirs = sorted((one for one in yaml.safe_load_all(done.stdout) if one), key=key)
+        assert sorted(manifests.render(folder), key=key) == theirs, folder.name
 
 
 def test_a_patch_without_a_target_is_an_error(tmp_path: Path) -> None:

@@ -100,7 +100,17 @@ def test_rules_and_dashboard_are_those_of_the_folder_monitoring(helm_program: st
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ports_of_probes_and_services_exist(case: str) -> None:
+def test_the_objects_of_a_release_fit_together(case: str) -> None:
+    check_ports(case)
+    check_volumes_claims_and_accounts(case)
+    check_policies(case)
+    check_security(case)
+    if backends(case):
+        check_routes(case)
+
+
+def check_ports(case: str) -> None:
+    """Probes and Services name ports that their pods have."""
     for name, (_, spec) in pods(case).items():
         for container in spec["containers"]:
             ports = {port["name"] for port in container.get("ports", [])}
@@ -128,8 +138,12 @@ def backends(case: str) -> set[tuple[str, int | str]]:
     return found
 
 
-@pytest.mark.parametrize("case", ["openshift", "s3", "full"])
-def test_routes_lead_to_services(case: str) -> None:
+def test_each_way_into_the_cluster_is_rendered() -> None:
+    assert {case for case in CASES if backends(case)} == {"openshift", "s3", "full"}
+
+
+def check_routes(case: str) -> None:
+    """Every Ingress and route leads to a port of a Service."""
     services = {one["metadata"]["name"]: one["spec"]["ports"] for one in by_kind(case, "Service")}
     reached = {(name, port) for name, port in backends(case) if not name.startswith("candidate")}
     assert reached
@@ -139,8 +153,8 @@ def test_routes_lead_to_services(case: str) -> None:
         assert (name.replace("candidate", "sam"), port) in reached
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_volumes_claims_and_accounts_exist(case: str) -> None:
+def check_volumes_claims_and_accounts(case: str) -> None:
+    """Pods name volumes, claims and accounts that the release has."""
     names = set(rendered(case))
     for _, spec in pods(case).values():
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
@@ -155,8 +169,8 @@ def test_volumes_claims_and_accounts_exist(case: str) -> None:
     assert ("replicas" in rendered(case)["Deployment/sam-triton-sam"]["spec"]) == (scaled is None)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_policies_select_their_pods_and_let_the_right_ones_in(case: str) -> None:
+def check_policies(case: str) -> None:
+    """Policies select their pods, and let in and out those that need it."""
     (budget,) = by_kind(case, "PodDisruptionBudget")
     assert selected(case, budget["spec"]["selector"]) == {"sam-triton-sam"}
     policies = {one["metadata"]["name"]: one["spec"] for one in by_kind(case, "NetworkPolicy")}
@@ -192,8 +206,8 @@ def test_gateways_and_routers_may_reach_what_they_lead_to() -> None:
         assert sources("openshift", name) == [{"policy-group.network.openshift.io/ingress": ""}]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_pods_obey_the_restricted_standard(case: str) -> None:
+def check_security(case: str) -> None:
+    """Pods obey the restricted standard of Kubernetes."""
     for _, spec in pods(case).values():
         security = spec["securityContext"]
         assert security["runAsNonRoot"] is True
@@ -246,21 +260,18 @@ def test_a_canary_gets_its_share_or_its_header() -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "value", "words"),
-    [
+def test_faults_in_rendered_objects_are_found() -> None:
+    pytest.importorskip("kubernetes_validate")
+    lint = script("lint_deploy")
+    for name, path, value, words in (
         ("HTTPRoute/sam-triton-sam", ("spec", "rules", 0, "matches", 0, "path", "type"), "Prefix", "Prefix"),
         ("GRPCRoute/sam-triton-sam", ("spec", "rules", 0, "backendRefs", 0, "port"), "grpc", "grpc"),
         ("Gateway/sam-triton-sam", ("spec", "listeners", 0, "protocol"), 7, "7"),
         ("PrometheusRule/sam-triton-sam", ("spec", "groups", 0, "rules", 0, "expr"), [], "expr"),
         ("Deployment/sam-triton-sam", ("spec", "template", "spec", "runtimeClas"), "nvidia", "runtimeClas"),
-    ],
-)
-def test_a_fault_in_a_rendered_object_is_found(name: str, path: tuple, value: Any, words: str) -> None:
-    pytest.importorskip("kubernetes_validate")
-    lint = script("lint_deploy")
-    broken = copy.deepcopy(rendered("full")[name])
-    assert list(lint.manifest_errors(broken)) == []
-    place = functools.reduce(lambda inner, key: inner[key], path[:-1], broken)
-    place[path[-1]] = value
-    assert any(words in fault for fault in lint.manifest_errors(broken))
+    ):
+        broken: Any = copy.deepcopy(rendered("full")[name])
+        assert list(lint.manifest_errors(broken)) == []
+        place = functools.reduce(lambda inner, key: inner[key], path[:-1], broken)
+        place[path[-1]] = value
+        assert any(words in fault for fault in lint.manifest_errors(broken)), name

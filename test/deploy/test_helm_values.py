@@ -140,45 +140,50 @@ def test_a_token_guards_the_rest_service() -> None:
 # --- wrong values
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("gpu.count=none", "at '/gpu/count': got string, want integer"),
-        ("gpu.cuont=2", "at '/gpu': additional properties 'cuont' not allowed"),
-        ("models[0].size=huge", "at '/models/0': missing property 'family'"),
-        ("models[0].family=sam2,models[0].size=vit_h", "must be one of 'tiny', 'small', 'base_plus', 'large'"),
-        ("modelStore.type=nfs", "at '/modelStore/type': value must be one of 'pvc', 's3', 'gcs', 'image'"),
-        ("modelStore.type=s3", "modelStore.type s3 needs modelStore.bucket.path"),
-        ("modelStore.pvc.size=big", "at '/modelStore/pvc/size': 'big' does not match"),
-        ("replicas=2", "several pods need a volume for all"),
-        ("autoscaling.enabled=true,engineCache.type=pvc,modelStore.type=image", "several pods need an engine cache"),
-        ("rest.enabled=true", "rest.enabled needs a token"),
-        ("ingress.enabled=true,rest.enabled=true,rest.token.open=true", "needs ingress.host and, for TLS"),
-        ("gateway.enabled=true", "gateway.enabled needs gateway.parentRefs"),
-        ("gateway.canary.weight=101", "at '/gateway/canary/weight': maximum: got 101, want 100"),
-        ("gateway.canary.weight=5", "gateway.canary.weight needs gateway.canary.release"),
-        ("openshift.route.enabled=true", "openshift.route leads to the REST service, which does not run"),
-        ("openshift.route.target=grafana", "must be one of 'rest', 'triton'"),
-    ],
-)
-def test_a_wrong_value_is_one_clear_error(setting: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        helm.template(setting)
-    assert str(caught.value).count("Error") == 1
+def test_the_schema_finds_all_wrong_values_at_once() -> None:
+    with pytest.raises(ValueError, match="don't meet the specifications of the schema") as caught:
+        helm.template(
+            *("gpu.count=none", "gpu.cuont=2", "modelStore.type=nfs", "modelStore.pvc.size=big"),
+            *("models[0].size=huge", "models[1].family=sam2,models[1].size=vit_h"),
+            *("gateway.canary.weight=101", "openshift.route.target=grafana"),
+        )
+    found = {line.strip().removeprefix("- ") for line in str(caught.value).splitlines()}
+    assert found >= {
+        "at '/gpu/count': got string, want integer",
+        "at '/gpu': additional properties 'cuont' not allowed",
+        "at '/models/0': missing property 'family'",
+        "at '/models/1/size': value must be one of 'tiny', 'small', 'base_plus', 'large'",
+        "at '/modelStore/type': value must be one of 'pvc', 's3', 'gcs', 'image'",
+        "at '/gateway/canary/weight': maximum: got 101, want 100",
+        "at '/openshift/route/target': value must be one of 'rest', 'triton'",
+    }
+    assert "at '/modelStore/pvc/size': 'big' does not match" in str(caught.value)
 
 
-def test_values_that_would_block_or_repeat_are_refused(tmp_path: Path) -> None:
+def test_values_that_do_not_fit_each_other_are_one_clear_error(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     for text, message in (
+        ("modelStore: {type: s3}", "modelStore.type s3 needs modelStore.bucket.path"),
+        ("replicas: 2", "several pods need a volume for all"),
+        (
+            "autoscaling: {enabled: true}\nengineCache: {type: pvc}\nmodelStore: {type: image}",
+            "several pods need an engine cache",
+        ),
+        ("autoscaling: {enabled: true, minReplicas: 9}\nmodelStore: {type: image}", "autoscaling.minReplicas"),
+        ("rest: {enabled: true}", "rest.enabled needs a token"),
+        ("ingress: {enabled: true}\nrest: {enabled: true, token: {open: true}}", "needs ingress.host and, for TLS"),
+        ("gateway: {enabled: true}", "gateway.enabled needs gateway.parentRefs"),
+        ("gateway: {enabled: true, target: triton, parentRefs: [{name: edge}]}", "networkPolicy.gatewayNamespaces"),
+        ("gateway: {canary: {weight: 5}}", "gateway.canary.weight needs gateway.canary.release"),
+        ("openshift: {route: {enabled: true}}", "openshift.route leads to the REST service, which does not run"),
         ("models: [{family: sam2, size: tiny}, {family: sam2, size: large}]", 'two models are served as "sam2"'),
         ("models: []", "minItems: got 0, want 1"),
         ("modelStore: {type: image}\nmodels: [{family: sam2, size: tiny, config: [--gpus, '0']}]", "can be written"),
-        ("gateway: {enabled: true, target: triton, parentRefs: [{name: edge}]}", "networkPolicy.gatewayNamespaces"),
-        ("autoscaling: {enabled: true, minReplicas: 9}\nmodelStore: {type: image}", "autoscaling.minReplicas"),
     ):
         values.write_text(text)
-        with pytest.raises(ValueError, match=re.escape(message)):
+        with pytest.raises(ValueError, match=re.escape(message)) as caught:
             helm.template(values)
+        assert str(caught.value).count("Error") == 1
 
 
 # --- the chart itself

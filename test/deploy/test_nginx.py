@@ -80,9 +80,9 @@ def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url: 
     np.testing.assert_array_equal(masks, same)
 
 
-def test_masks_by_the_command_line_through_tls(front, url: str, images: Path, monkeypatch, capsys) -> None:
+def test_masks_by_the_command_line_through_tls(front, images: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("TRITON_TOKEN", front.options["headers"]["Authorization"].removeprefix("Bearer "))
-    server = ["--url", url, "--ca-certs", str(front.options["ca_certs"])]
+    server = ["--url", front.https, "--ca-certs", str(front.options["ca_certs"])]
     assert main(["predict", str(images / "shapes.jpg"), "--point", "200,180", *server]) == 0
     assert "object 0: score " in capsys.readouterr().out
     assert main(["models", *server]) == 0
@@ -121,9 +121,9 @@ def test_verify_through_the_proxy(front, images: Path, monkeypatch, capsys) -> N
     assert {row["runner"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"onnxruntime", "served"}
 
 
-def test_masks_by_the_async_client_through_tls(front, url: str, images: Path) -> None:
+def test_masks_by_the_async_client_through_tls(front, images: Path) -> None:
     async def click():
-        async with SpeculativeSAM2Client(url, **front.options) as client:
+        async with SpeculativeSAM2Client(front.grpcs, **front.options) as client:
             await client.set_image_async(images / "shapes.jpg")
             _, task = await client.predict_async([[200, 180]], [1])
             return await task
@@ -132,13 +132,21 @@ def test_masks_by_the_async_client_through_tls(front, url: str, images: Path) ->
     assert (masks[0, 0] > 0).sum() > 100
 
 
-@pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer ", "Basic Zmlyc3Q6"])
-def test_a_wrong_token_is_refused(front, url: str, header: str | None, images: Path) -> None:
-    options = {**front.options, "headers": {"Authorization": header} if header else None}
-    with SAM2TritonClient(url, **options) as client, pytest.raises(InferenceError, match="refuses access") as caught:
-        client.set_image(images / "shapes.jpg")
-    assert "needs a token" in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_wrong_token_is_refused(front, images: Path) -> None:
+    for url, header in (
+        (front.https, None),
+        (front.grpcs, "Bearer wrong"),
+        (front.https, "Bearer "),
+        (front.grpcs, "Basic Zmlyc3Q6"),
+    ):
+        options = {**front.options, "headers": {"Authorization": header} if header else None}
+        with (
+            SAM2TritonClient(url, **options) as client,
+            pytest.raises(InferenceError, match="refuses access") as caught,
+        ):
+            client.set_image(images / "shapes.jpg")
+        assert "needs a token" in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(front, url: str, images: Path) -> None:

@@ -1,67 +1,35 @@
-"""What the documents show works: Python blocks run, commands parse, options, files and links exist."""
+"""Every block of Python in the documents runs as it stands. test_lint_docs.py checks the rest of the documents."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 import textwrap
-from functools import cache
-from pathlib import Path
 
 import certifi
 import pytest
-from support.manifest import pixi_tasks
 
 from triton_sam._common.bundle import checkout
-from triton_sam.cli import build_parser
 
 ROOT = checkout()
-if ROOT is None:
+if ROOT is None or not (ROOT / "tools").is_dir():
     pytest.skip("documents are in the checkout only", allow_module_level=True)
 
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "test").rglob("*.md"))]
-DOCUMENTS += [ROOT / "checkpoints" / "README.md", *sorted((ROOT / "triton_sam").rglob("*.md"))]
-COMMANDS_PAGE = ROOT / "docs" / "reference" / "commands.md"
-NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
-BLOCK = re.compile(r"(?ms)^( *)```(\w*)\n(.*?)^\1```$")
-COMMAND = re.compile(r"\btriton-sam ([a-z]+)((?: [^\n`|;&#)]+)?)")
+from tools.maintain import documents  # noqa: E402
 
 
-def blocks(*languages: str) -> list[tuple[str, str]]:
-    """Blocks of code with where they stand."""
-    found = []
-    for path in DOCUMENTS:
-        text = path.read_text(encoding="utf-8")
-        matches = [match for match in BLOCK.finditer(text) if match[2] in languages]
-        found += [
-            (f"{path.name}:{text[: match.start()].count(chr(10)) + 1}", textwrap.dedent(match[3])) for match in matches
-        ]
-    return found
-
-
-def commands() -> dict[str, argparse.ArgumentParser]:
-    """The parsers of the commands by name."""
-    (action,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return action.choices
-
-
-def shown_commands() -> list[tuple[str, str]]:
-    """Lines of code blocks that start `triton-sam`, as one would type them."""
+def python_blocks() -> list[tuple[str, str]]:
+    """Return the blocks of Python in all documents, with their places."""
     return [
-        (place, line)
-        for place, block in blocks("", "sh", "bash", "console", "shell")
-        for line in block.replace("\\\n", " ").splitlines()
-        if line.startswith("triton-sam ")
+        (document.at(position), textwrap.dedent(block))
+        for document in documents.Checkout(ROOT).documents
+        for language, position, block in document.blocks()
+        if language == "python"
     ]
 
 
-PYTHON = blocks("python")
+PYTHON = python_blocks()
 
 
 @pytest.mark.parametrize(("place", "code"), PYTHON, ids=[place for place, _ in PYTHON])
@@ -125,143 +93,3 @@ async def run_fragment(code: str, url: str) -> None:
         await (await names["fragment"]())
         await asyncio.sleep(0)
     assert len(shown) == 1
-
-
-SHOWN = shown_commands()
-
-
-@pytest.mark.parametrize(("place", "line"), SHOWN, ids=[f"{place} {line[11:40]}" for place, line in SHOWN])
-def test_shown_commands_parse(place, line):
-    words = shlex.split(line, comments=True)[1:]
-    if any(word == "..." or "|" in word for word in words):
-        pytest.skip("says itself that something is left out")
-    with contextlib.redirect_stderr(None):
-        assert build_parser().parse_args(words).command == words[0]
-
-
-def test_there_are_commands_to_check():
-    assert len(SHOWN) > 25
-    assert len(PYTHON) >= 5
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
-def test_named_commands_and_options_exist(path):
-    known = commands()
-    # A kubectl namespace has the name of the project, too.
-    text = re.sub(r"(?m)^.*\bkubectl\b.*$", "", path.read_text(encoding="utf-8"))
-    # Compose puts the name of the service between the program and its arguments.
-    text = re.sub(r"--entrypoint triton-sam [a-z-]+ ", "triton-sam ", text)
-    for match in COMMAND.finditer(text):
-        command, rest = match[1], match[2]
-        assert command in known, match[0]
-        options = known[command]._option_string_actions
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", rest.partition(" -- ")[0]):
-            assert option in options, f"{option} in {match[0]!r}"
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
-def test_links_and_named_files_exist(path):
-    text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)", text) + re.findall(r' (?:src|srcset)="([^"]+)"', text):
-        assert "://" in target or (path.parent / target).exists(), target
-    for name in re.findall(r"(?<![\w/.-])((?:scripts|deploy|docs|examples|test|triton_sam)/[\w./-]*\w)", text):
-        if name.startswith(("deploy/nginx/tls", "test/output")) or "NAME" in name:  # programs or readers make them
-            continue
-        assert (ROOT / name).exists() or list((ROOT / Path(name).parent).glob(f"{Path(name).name}*")), name
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
-def test_named_tasks_exist(path):
-    text = path.read_text(encoding="utf-8")
-    named = re.findall(r"pixi run (?:-e \w+ )?([a-z][\w-]*)", text)
-    if path == COMMANDS_PAGE:  # the table's second column, whose short forms begin with "-"
-        column = re.findall(r"(?m)^\|[^|]*\| ([^|]*) \|", text.partition("| `pixi run ...` |")[2])
-        named += [name for cell in column for name in re.findall(r"`([a-z][\w-]*)`", cell)]
-        assert len(named) > 20
-    assert [name for name in named if name not in pixi_tasks()] == []
-
-
-SCRIPT_OPTIONS = re.compile(r"(?:python )?((?:scripts|examples)/\w+\.py)((?: [^\n`|;&#)]+)?)")
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
-def test_options_of_named_scripts_exist(path):
-    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
-    for match in SCRIPT_OPTIONS.finditer(text):
-        options = re.findall(r"(?<![\w-])--[a-z][a-z-]+", match[2])
-        assert not [option for option in options if option not in script_help(match[1])], match[0]
-
-
-@cache
-def script_help(script: str) -> str:
-    done = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout
-
-
-PROGRAMS = [path for path in sorted((ROOT / "scripts").glob("*.py")) if "__main__" in path.read_text(encoding="utf-8")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
-def test_every_script_explains_itself_and_does_nothing_else(path):
-    assert script_help(f"scripts/{path.name}").startswith(f"usage: {path.name}")
-
-
-def test_every_command_is_in_the_table_of_commands():
-    page = COMMANDS_PAGE.read_text(encoding="utf-8")
-    assert [name for name in commands() if not re.search(rf"`{name}\b|triton-sam {name}\b", page)] == []
-
-
-def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
-
-
-def test_every_page_of_the_site_is_in_its_navigation():
-    navigation = re.findall(r"(?m)^ +- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert sorted(navigation) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
-
-
-def test_the_repository_has_one_address():
-    """pyproject.toml says it; README and other documents repeat it for people who copy a line."""
-    projects = [*DOCUMENTS, ROOT / "pyproject.toml"]
-    clones = [url for path in projects for url in re.findall(r"git clone (http\S+)", path.read_text(encoding="utf-8"))]
-    ours = {url for url in clones if "facebookresearch" not in url}
-    match = re.search(r'(?m)^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert match is not None
-    assert ours == {match[1]}
-    assert f"git clone {match[1]}" in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_named_tests_exist():
-    """docs/background/reliability.md names the tests that hold each promise."""
-    files = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "test").rglob("test_*.py")}
-    text = (ROOT / "docs" / "background" / "reliability.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(test_\w+)(?:::([\w.]+))?`", text)
-    assert len(named) > 40
-    for stem, function in named:
-        assert stem in files, stem
-        for part in filter(None, function.split("...")):
-            assert part.strip("_") in files[stem], f"{stem}::{function}"
-
-
-def test_documents_that_the_code_names_exist():
-    named = [
-        (path.relative_to(ROOT), name)
-        for folder in ("triton_sam", "scripts", "deploy", "model_repository", "examples")
-        for path in sorted((ROOT / folder).rglob("*"))
-        if path.suffix in {".py", ".sh", ".js", ".html", ".pbtxt", ".yaml", ".yml", ".conf"}
-        for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8"))
-    ]
-    assert len(named) > 10
-    assert [(str(path), name) for path, name in named if not (ROOT / name).exists()] == []
-
-
-WORDS = ("picture", "pictures", "mend", "mends", "mended", "kit", "kits", "figure", "figures", "bar", "bars")
-"""CONTRIBUTING.md says which words stand for these."""
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
-def test_one_word_for_one_thing(path):
-    text = path.read_text(encoding="utf-8").partition("### One word for one thing")[0]
-    prose = re.sub(r"(?s)```.*?```|`[^`]*`|<[^>]*>|https?://\S+", "", text)
-    assert [word for word in re.findall(r"[a-z]+", prose.lower()) if word in WORDS] == []

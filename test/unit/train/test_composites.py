@@ -15,6 +15,8 @@ from triton_sam.train.dataset import ScenePool, augment, composite_drawer, fill_
 from triton_sam.train.source import Composites, SceneSource
 from triton_sam.train.stages import View
 
+pytestmark = pytest.mark.nightly  # code of tools
+
 HELD_OUT = 10_000_000
 
 
@@ -92,9 +94,9 @@ def test_the_background_of_a_composite_is_never_clicked(trainer_module, cache, m
     assert shares == [0.25, 0.0]
 
 
-@pytest.mark.parametrize(("option", "value"), [("--composite-shards", "0"), ("--composite-share", "1.5")])
-def test_wrong_options_are_refused(trainer_module, tmp_path, option, value):
+def test_wrong_options_are_refused(trainer_module, tmp_path):
     from triton_sam.train.command import main
 
-    with pytest.raises(ConfigurationError, match="composite-share"):
-        main(["--out", str(tmp_path / "run"), "--init", "x.pt", "--materials", str(tmp_path), option, value])
+    for option, value in [("--composite-shards", "0"), ("--composite-share", "1.5")]:
+        with pytest.raises(ConfigurationError, match="composite-share"):
+            main(["--out", str(tmp_path / "run"), "--init", "x.pt", "--materials", str(tmp_path), option, value])

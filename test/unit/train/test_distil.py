@@ -21,6 +21,8 @@ from triton_sam.train import distil, distil_command, network, targets, teacher
 from triton_sam.train.stages import Stage, View
 from triton_sam.train.trainer import Settings
 
+pytestmark = pytest.mark.nightly  # code of tools
+
 SIDE = 128
 CONFIG = "sam2.1_hiera_micro.yaml"
 
@@ -245,21 +247,22 @@ class TestPhases:
 NEEDED = ["--teacher", "t.pt", "--materials", "m", "--init", "i.pt"]
 
 
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        (["--rate", "0"], "--rate"), (["--photographs", "0"], "--photographs"), (["--prompts", "1"], "--prompts"),
-        (["--images", "1"], "--images"), (["--masks", "x"], "cannot read --masks"), (["--seed", "-1"], "--seed"),
-        (["--device", "cuda:99"], "--device"), ([], "collect the materials"),
-    ],
-)  # fmt: skip
-def test_wrong_options_are_refused(tmp_path, option, expected):
-    with pytest.raises(ConfigurationError, match=expected):
-        distil_command.main([*NEEDED, "--out", str(tmp_path / "out"), *option])
-    assert not (tmp_path / "out").exists()
+def test_wrong_options_are_refused(tmp_path):
+    for option, expected in [
+        (["--rate", "0"], "--rate"),
+        (["--photographs", "0"], "--photographs"),
+        (["--prompts", "1"], "--prompts"),
+        (["--images", "1"], "--images"),
+        (["--masks", "x"], "cannot read --masks"),
+        (["--seed", "-1"], "--seed"),
+        (["--device", "cuda:99"], "--device"),
+        ([], "collect the materials"),
+    ]:
+        with pytest.raises(ConfigurationError, match=expected):
+            distil_command.main([*NEEDED, "--out", str(tmp_path / "out"), *option])
+        assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_the_command_runs_both_phases_and_resumes(tmp_path, model, micro_teacher, monkeypatch, capsys):
     materials = write_materials(tmp_path / "materials")
     trainer = distil.DistilTrainer(model, TestPhases.settings(1), FakeImages(), distil.Mix(1, 1))

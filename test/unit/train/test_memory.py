@@ -10,6 +10,8 @@ pytest.importorskip("cv2")
 from triton_sam.errors import CheckpointError, ConfigurationError
 from triton_sam.scenes.motion import TRAINING_CLIPS, generate_training_clip
 
+pytestmark = pytest.mark.nightly  # code of tools
+
 SIDE = 128
 FRAMES = 3
 
@@ -26,10 +28,10 @@ class TestTrainingClips:
         assert all((labels[0] != labels[-1]).any() for labels in moved)
         assert all(len(np.unique(labels[0])) > 2 for labels in moved)
 
-    @pytest.mark.parametrize(("seed", "frames"), [(TRAINING_CLIPS - 1, 4), (TRAINING_CLIPS, 1), (TRAINING_CLIPS, 33)])
-    def test_held_out_seeds_and_wrong_lengths_are_refused(self, seed, frames):
-        with pytest.raises(ConfigurationError, match="training"):
-            generate_training_clip(seed, frames, 96)
+    def test_held_out_seeds_and_wrong_lengths_are_refused(self):
+        for seed, frames in [(TRAINING_CLIPS - 1, 4), (TRAINING_CLIPS, 1), (TRAINING_CLIPS, 33)]:
+            with pytest.raises(ConfigurationError, match="training"):
+                generate_training_clip(seed, frames, 96)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,6 @@ class TestTracker:
                 assert torch.allclose(shown, official["pred_masks"], atol=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.export
 class TestMemoryTrainer:
     def test_steps_lower_the_loss_and_leave_the_image_half_alone(self, prepared):
@@ -177,12 +178,12 @@ class TestMemoryTrainer:
         with pytest.raises(CheckpointError, match="not a training state"):
             make_trainer(prepared).load(tmp_path / "state.pt")
 
-    @pytest.mark.parametrize("text", ["4", "1:5m", "11:5m", "4:x", "2:5m,4:600"])
-    def test_wrong_stages_are_refused(self, trainer_module, text):
+    def test_wrong_stages_are_refused(self, trainer_module):
         from triton_sam.train.memory_trainer import parse_clip_stages
 
-        with pytest.raises(ConfigurationError):
-            parse_clip_stages(text)
+        for text in ["4", "1:5m", "11:5m", "4:x", "2:5m,4:600"]:
+            with pytest.raises(ConfigurationError):
+                parse_clip_stages(text)
 
     def test_a_kept_clip_equals_a_drawn_one(self, prepared, tmp_path):
         import torch
@@ -197,22 +198,21 @@ class TestMemoryTrainer:
 
 
 class TestCommand:
-    @pytest.mark.parametrize(
-        ("option", "expected"),
-        [
-            (["--rate", "0"], "--rate"), (["--clips", "0"], "--clips"), (["--tracks", "0"], "--tracks"),
-            (["--workers", "-1"], "--workers"), (["--stages", "1:3m"], "cannot read the stage"),
-            (["--device", "cuda:99"], "--device"),
-        ],
-    )  # fmt: skip
-    def test_wrong_options_are_refused(self, trainer_module, tmp_path, option, expected):
+    def test_wrong_options_are_refused(self, trainer_module, tmp_path):
         from triton_sam.train import memory_command
 
-        with pytest.raises(ConfigurationError, match=expected):
-            memory_command.main(["--init", "i.pt", "--out", str(tmp_path / "out"), *option])
-        assert not (tmp_path / "out").exists()
+        for option, expected in [
+            (["--rate", "0"], "--rate"),
+            (["--clips", "0"], "--clips"),
+            (["--tracks", "0"], "--tracks"),
+            (["--workers", "-1"], "--workers"),
+            (["--stages", "1:3m"], "cannot read the stage"),
+            (["--device", "cuda:99"], "--device"),
+        ]:
+            with pytest.raises(ConfigurationError, match=expected):
+                memory_command.main(["--init", "i.pt", "--out", str(tmp_path / "out"), *option])
+            assert not (tmp_path / "out").exists()
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("workers", [0, 1])
     def test_it_trains_the_memory_half_alone(self, trainer_module, tmp_path, monkeypatch, workers):
         import torch

@@ -21,6 +21,8 @@ pytest.importorskip("sam2")
 from triton_sam.scenes.scenes import generate_scene
 from triton_sam.train import clip_pool, images
 
+pytestmark = pytest.mark.nightly  # code of tools
+
 SHAPES = {"image": (8, 8, 3)}
 
 
@@ -44,17 +46,14 @@ class TestPool:
         drawn = pool.draw(np.random.default_rng(0), 500)
         assert set(drawn.tolist()) == set(range(30))
 
-    @pytest.mark.slow  # new processes import torch first
     def test_an_ended_process_is_an_error(self, tmp_path):
         with pytest.raises(ConfigurationError, match="enough memory"):
             filled(tmp_path, end_process, 3)
 
-    @pytest.mark.slow
     def test_the_error_of_a_process_arrives(self, tmp_path):
         with pytest.raises(ConfigurationError, match=r"x\.png"):
             filled(tmp_path, fail, 3)
 
-    @pytest.mark.slow
     def test_the_wait_can_be_stopped(self, tmp_path):
         assert filled(tmp_path, draw_number, 3000, should_stop=lambda: True) is None
 
@@ -84,7 +83,6 @@ class TestImages:
 
 
 class TestClipPool:
-    @pytest.mark.slow
     def test_clips_equal_those_of_the_folder(self, tmp_path, trainer_module):
         from triton_sam.export.sam2.model import build_model
         from triton_sam.train.clips import ClipStore

@@ -10,6 +10,8 @@ import torch
 
 from triton_sam.train import tensor_prompts
 
+pytestmark = pytest.mark.nightly  # code of tools
+
 SIDE = 256  # pixels of the frame; maps have 64 cells
 
 

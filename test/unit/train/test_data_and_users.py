@@ -1,67 +1,26 @@
-"""The input of a training run: scenes, the cache of scenes, and simulated prompts."""
+"""The input of a training run: the cache of scenes, and simulated prompts."""
 
 from __future__ import annotations
-
-import importlib
-import sys
 
 import numpy as np
 import pytest
 
 cv2 = pytest.importorskip("cv2")
 
-from triton_sam.errors import ConfigurationError, MissingDependencyError  # noqa: E402
+from triton_sam.errors import ConfigurationError  # noqa: E402
 from triton_sam.scenes import scenes  # noqa: E402
 from triton_sam.train import dataset, prompts  # noqa: E402
+
+pytestmark = pytest.mark.nightly  # code of tools
 
 SEEDS = range(scenes.HELD_OUT_SEED + 500, scenes.HELD_OUT_SEED + 516)
 
 
-class TestScenes:
-    def test_a_seed_always_gives_the_same_scene(self):
-        first, second = (scenes.generate_scene(7, 128) for _ in range(2))
-        assert np.array_equal(first.image, second.image)
-        assert np.array_equal(first.masks, second.masks)
-        assert not np.array_equal(first.image, scenes.generate_scene(8, 128).image)
-
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_objects_are_disjoint_and_parts_lie_inside_their_object(self, seed):
-        scene = scenes.generate_scene(seed, 160)
-        assert scene.image.shape == (160, 160, 3)
-        assert scene.image.dtype == np.uint8
-        masks, parents = scene.masks, scene.parents
-        assert masks.dtype == bool
-        assert len(masks) == len(parents) > 0
-        assert masks.any((1, 2)).all()
-        assert masks[parents < 0].sum(0).max() == 1
-        for mask, parent in zip(masks, parents, strict=True):
-            if parent >= 0:
-                assert parents[parent] == -1
-                assert not (mask & ~masks[parent]).any()
-                assert mask.sum() < masks[parent].sum()
-
-    def test_labels_number_the_objects_without_gaps(self):
-        for seed in SEEDS:
-            scene = scenes.generate_scene(seed, 96, 0.5)
-            numbers = np.unique(scene.labels)
-            assert set(range(1, int(scene.labels.max()) + 1)) <= set(numbers.tolist())
-
-    def test_scenes_have_parts_and_every_image_has_contrast(self):
-        drawn = [scenes.generate_scene(seed, 128) for seed in SEEDS]
-        assert sum(len(scene.part_parents) for scene in drawn) > 5
-        assert all(scene.image.std() > 5 for scene in drawn)
-
-    @pytest.mark.parametrize(("seed", "size", "difficulty"), [(-1, 128, 1.0), (0, 32, 1.0), (0, 128, 1.5)])
-    def test_arguments_out_of_range_are_refused(self, seed, size, difficulty):
-        with pytest.raises(ConfigurationError):
-            scenes.generate_scene(seed, size, difficulty)
-
-
 class TestDataset:
-    @pytest.mark.parametrize(("first", "count"), [(scenes.HELD_OUT_SEED, 1), (scenes.HELD_OUT_SEED - 5, 6), (-1, 2)])
-    def test_held_out_seeds_are_refused(self, first, count, tmp_path):
-        with pytest.raises(ConfigurationError, match="held out"):
-            dataset.training_seeds(first, count)
+    def test_held_out_seeds_are_refused(self):
+        for first, count in [(scenes.HELD_OUT_SEED, 1), (scenes.HELD_OUT_SEED - 5, 6), (-1, 2)]:
+            with pytest.raises(ConfigurationError, match="held out"):
+                dataset.training_seeds(first, count)
 
     def test_a_shard_of_held_out_seeds_is_neither_written_nor_read(self, tmp_path):
         with pytest.raises(ConfigurationError):
@@ -95,22 +54,22 @@ class TestDataset:
             assert outside.std(0).max() < 2
             assert np.abs(inside.mean(0) - outside.mean(0)).min() > 20
 
-    @pytest.mark.parametrize(("side", "size"), [(300, 256), (170, 128), (85, 128), (400, 512)])
-    def test_resized_labels_lie_where_the_image_shows_the_object(self, side, size):
+    def test_resized_labels_lie_where_the_image_shows_the_object(self):
         """The centre of an object in the image is that in the label map, on average, since labels have whole pixels."""
-        rng, offsets = np.random.default_rng(0), []
-        for _ in range(40):
-            top, left = rng.integers(1, side // 2, 2)
-            height, width = rng.integers(5, side // 2, 2)
-            labels = np.zeros((side, side), np.uint8)
-            labels[top : top + height, left : left + width] = 1
-            image = np.repeat(labels[..., None] * np.uint8(200), 3, axis=2)
-            changed = dataset.resize_example(dataset.Example(image, labels, labels), size)
-            for axis in (0, 1):
-                lines = changed.image[..., 0].sum(axis, dtype=float), changed.labels.sum(axis, dtype=float)
-                shown, marked = ((np.arange(size) * line).sum() / line.sum() for line in lines)
-                offsets.append(shown - marked)
-        assert np.mean(offsets) == pytest.approx(0, abs=0.12)
+        for side, size in [(300, 256), (170, 128), (85, 128), (400, 512)]:
+            rng, offsets = np.random.default_rng(0), []
+            for _ in range(40):
+                top, left = rng.integers(1, side // 2, 2)
+                height, width = rng.integers(5, side // 2, 2)
+                labels = np.zeros((side, side), np.uint8)
+                labels[top : top + height, left : left + width] = 1
+                image = np.repeat(labels[..., None] * np.uint8(200), 3, axis=2)
+                changed = dataset.resize_example(dataset.Example(image, labels, labels), size)
+                for axis in (0, 1):
+                    lines = changed.image[..., 0].sum(axis, dtype=float), changed.labels.sum(axis, dtype=float)
+                    shown, marked = ((np.arange(size) * line).sum() / line.sum() for line in lines)
+                    offsets.append(shown - marked)
+            assert np.mean(offsets) == pytest.approx(0, abs=0.12)
 
 
 class TestPrompts:
@@ -171,11 +130,3 @@ class TestPrompts:
         column, row = (points[0] // prompts.CELL).astype(int)
         assert target[0, row, column] == 1
         assert labels[0] == 1
-
-
-def test_the_error_for_missing_opencv_names_the_extra(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("triton_sam.scenes")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install .*\[evaluate\]"):
-        importlib.import_module("triton_sam.scenes.scenes")

@@ -1,0 +1,192 @@
+"""tools/maintain/lint_docs.py finds no fault in the documents, and finds each kind of fault in a copy of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from triton_sam._common.bundle import checkout
+
+ROOT = checkout()
+if ROOT is None or not (ROOT / "tools").is_dir():
+    pytest.skip("documents are in the checkout only", allow_module_level=True)
+
+from tools.maintain import lint_docs  # noqa: E402
+
+AT_THE_END = ""
+RELIABILITY = "docs/background/reliability.md"
+CLAIMS = "docs/reference/claims.md"
+COMMANDS = "docs/reference/commands.md"
+DEPLOY = "docs/how-to/deploy.md"
+
+PLANTED: list[tuple[str, str, str, list[str]]] = [
+    # links and files
+    ("docs/index.md", AT_THE_END, "[more](nowhere.md)", ["docs/index.md: there is no nowhere.md"]),
+    ("docs/index.md", AT_THE_END, '<img src="nowhere.png">', ["docs/index.md: there is no nowhere.png"]),
+    ("SECURITY.md", AT_THE_END, "[more](README.md#nowhere)", ["SECURITY.md: README.md has no heading #nowhere"]),
+    ("SECURITY.md", AT_THE_END, "[more](#nowhere)", ["SECURITY.md: SECURITY.md has no heading #nowhere"]),
+    ("SECURITY.md", AT_THE_END, "run scripts/nowhere.sh", ["SECURITY.md: there is no scripts/nowhere.sh"]),
+    ("CLAUDE.md", "`budgets.py`", "`nowhere.py`", ["CLAUDE.md: no file has the name nowhere.py"]),
+    ("triton_sam/cli.py", AT_THE_END, "# docs/nowhere.md", ["triton_sam/cli.py: there is no docs/nowhere.md"]),
+    (
+        "mkdocs.yml",
+        "- how-to/cpu.md",
+        "- how-to/nowhere.md",
+        ["mkdocs.yml: the navigation lacks how-to/cpu.md", "mkdocs.yml: there is no page how-to/nowhere.md"],
+    ),
+    # commands, options and tasks
+    (
+        "docs/how-to/cpu.md",
+        AT_THE_END,
+        "```sh\ntriton-sam config \\\n    sam2 --gpus nowhere --bogus\n```",
+        ["docs/how-to/cpu.md: this does not parse: triton-sam config sam2 --gpus nowhere --bogus"],
+    ),
+    (
+        "docs/index.md",
+        AT_THE_END,
+        "`triton-sam serve --nowhere`",
+        ["docs/index.md: `triton-sam serve` has no option --nowhere"],
+    ),
+    (
+        CLAIMS,
+        "`triton-sam speculative --local`",
+        "`triton-sam speculative --local there`",
+        [f"{CLAIMS}: this does not parse: triton-sam speculative --local there"],
+    ),
+    ("docs/index.md", AT_THE_END, "run triton-sam nowhere", ["docs/index.md: there is no command 'nowhere'"]),
+    (COMMANDS, "`alias`", "`nickname`", [f"{COMMANDS}: alias is missing"]),
+    (COMMANDS, "`setup-samhq`", "`setup-nowhere`", [f"{COMMANDS}: there is no task setup-nowhere"]),
+    ("docs/index.md", AT_THE_END, "`pixi run nowhere`", ["docs/index.md: there is no task nowhere"]),
+    (
+        "docs/index.md",
+        AT_THE_END,
+        "python scripts/export_sam2_to_onnx.py --checkpoint x.pt --nowhere",
+        ["docs/index.md: scripts/export_sam2_to_onnx.py has no option --nowhere"],
+    ),
+    (
+        "pyproject.toml",
+        'service = ["service"]',
+        'service = ["nowhere"]',
+        ["pyproject.toml: there is no feature nowhere", "pyproject.toml: task service is in 0 environments: "],
+    ),
+    (
+        "pyproject.toml",
+        'extras = ["local", "video"]',
+        'extras = ["nowhere"]',
+        ["pyproject.toml: there is no extra nowhere"],
+    ),
+    (
+        "pyproject.toml",
+        'depends-on = ["setup-sam2"]',
+        'depends-on = ["nowhere"]',
+        ["pyproject.toml: task setup depends on nowhere, which does not exist"],
+    ),
+    (
+        "pyproject.toml",
+        'cmd = "triton-sam setup edgetam"',
+        'cmd = "triton-sam setup nowhere"',
+        ["pyproject.toml: task setup-edgetam cannot start triton-sam setup nowhere"],
+    ),
+    (
+        "pyproject.toml",
+        'cmd = "pytest test/served/test_basic.py"',
+        'cmd = "pytest test/nowhere.py"',
+        ["pyproject.toml: task test-sam2 cannot start pytest test/nowhere.py"],
+    ),
+    (
+        "pyproject.toml",
+        "scripts/export_sam3_to_onnx.py --checkpoint",
+        "scripts/export_sam3_to_onnx.py --check",
+        ["pyproject.toml: task export-sam3 cannot start python scripts/export_sam3_to_onnx.py --check "],
+    ),
+    # names in code
+    ("docs/index.md", AT_THE_END, "triton_sam.masks.nowhere", ["docs/index.md: there is no triton_sam.masks.nowhere"]),
+    ("docs/index.md", AT_THE_END, "`client.set_nothing()`", []),
+    ("docs/index.md", AT_THE_END, "`set_nothing(image)`", ["docs/index.md: no code contains set_nothing"]),
+    ("docs/index.md", AT_THE_END, "set TRITON_SAM_NOTHING", ["docs/index.md: no code contains TRITON_SAM_NOTHING"]),
+    (
+        "docs/index.md",
+        AT_THE_END,
+        "`_nothing_seconds_total`",
+        ["docs/index.md: no code contains _nothing_seconds_total"],
+    ),
+    (RELIABILITY, "`test_properties`", "`test_nothing`", [f"{RELIABILITY}: there is no test test_nothing"]),
+    (
+        RELIABILITY,
+        "`test_soak::test_bad_requests_do_not_disturb_good_ones`",
+        "`test_soak::test_bad_requests...each_other`",
+        [f"{RELIABILITY}: test_soak has no test test_bad_requests...each_other"],
+    ),
+    (
+        CLAIMS,
+        "`test/unit/test_documents.py::test_python_runs_as_it_stands`",
+        "`test/unit/test_documents.py::test_python_runs`",
+        [f"{CLAIMS}: test/unit/test_documents.py has no test test_python_runs"],
+    ),
+    # what several files say
+    (
+        CLAIMS,
+        "| `scripts/benchmark_sam2_video.py` |",
+        "| trust us |",
+        [f"{CLAIMS}: a claim without a test or a command: "],
+    ),
+    (
+        "README.md",
+        "git clone https://github",
+        "git clone https://gitlab",
+        ["README.md: the repository is ", "README.md: it lacks git"],
+    ),
+    (".ci/run", '".[local,export,dev]"', '".[local]"', [".ci/run: it lacks "]),
+    ("pyproject.toml", 'cmd = "pytest -n 2"', 'cmd = "pytest -n 3"', ["pyproject.toml: the task test is "]),
+    ("Dockerfile", "ARG TRITON_TAG=2", "ARG TRITON_TAG=1", [f"{DEPLOY}: it lacks ", f"{DEPLOY}: it lacks "]),
+    ("deploy/monitoring/rules.yml", "alert: TritonDown", "alert: TritonGone", [f"{DEPLOY}: the alerts are "]),
+]
+"""A file, words of it, what takes their place (or goes to the end of the file), and how the faults begin."""
+
+
+def test_the_documents_have_no_faults() -> None:
+    found = lint_docs.faults(ROOT)
+    assert found == [], "\n".join(found)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the faults of a copy of the checkout with all planted faults, without the numbers of the lines."""
+    copy = tmp_path_factory.mktemp("checkout")
+    original = lint_docs.Checkout(ROOT)
+    texts = {**original.code, **{str(document.path): document.text for document in original.documents}}
+    del texts["test/unit/test_lint_docs.py"]  # it contains the names that no code contains
+    for name in original.paths:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_file():
+            (copy / name).write_text(texts.get(name, ""), encoding="utf-8")
+    for name, old, new, _ in PLANTED:
+        text = (copy / name).read_text(encoding="utf-8")
+        assert old in text, f"{name} no longer contains {old!r}"
+        planted = text.replace(old, new, 1) if old else f"{text}\n{new}\n"
+        (copy / name).write_text(planted, encoding="utf-8")
+    return [re.sub(r"^(\S+):\d+: ", r"\1: ", fault) for fault in lint_docs.faults(copy)]
+
+
+@pytest.mark.parametrize(("name", "words", "expected"), [(name, new, expected) for name, _, new, expected in PLANTED])
+def test_a_planted_fault_is_found(faulty: list[str], name: str, words: str, expected: list[str]) -> None:
+    for beginning in expected:
+        assert [fault for fault in faulty if fault.startswith(beginning)], f"{words!r} in {name} is not found"
+
+
+def test_nothing_else_is_found(faulty: list[str]) -> None:
+    expected = [beginning for _, _, _, faults in PLANTED for beginning in faults]
+    assert [fault for fault in faulty if not fault.startswith(tuple(expected))] == []
+    assert len(faulty) == len(expected)
+
+
+def test_the_command_prints_all_faults(
+    faulty: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["lint_docs.py"])
+    monkeypatch.setattr(lint_docs, "faults", lambda: faulty)
+    assert lint_docs.main() == 1
+    assert capsys.readouterr().out.splitlines() == faulty
+    monkeypatch.setattr(lint_docs, "faults", list)
+    assert lint_docs.main() == 0

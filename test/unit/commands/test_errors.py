@@ -155,7 +155,7 @@ VERIFY = [
     ("verify sam2 --random --frames 8", "are for videos: sam2-video"),
     ("verify sam2 --random --precision bf16", "--precision bf16 is for --accelerator openvino"),
     ("verify sam2 --random --points-per-side 8", "is for automatic masks: sam1-everything, sam2-everything, mobilesam"),
-    ("verify sam2 --random --size micro", "nothing answers at http://127.0.0.1:9"),
+    ("verify sam2 --random --size micro --url 127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
     ("verify sam3 --checkpoint x.pt --size tiny", "--size is for --random"),
     ("verify sam3 --checkpoint x.pt --full", "--full is for --random"),
     ("verify sam3 --checkpoint x.pt --seed 0", "--seed is for --random"),
@@ -307,6 +307,7 @@ def surroundings(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
     monkeypatch.setenv("TRITON_URL", NOWHERE)
     monkeypatch.setenv("HF_ENDPOINT", f"http://{NOWHERE}")
+    monkeypatch.setattr("triton_sam.export.registry.export", lambda *_: pytest.fail("it exported"))
 
 
 def names_below(folder: Path) -> dict[Path, bytes]:

@@ -327,36 +327,6 @@ def test_diff_of_the_command(results, tmp_path, capsys):
     assert "median ms" in summary(results)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--local", "--url", "localhost:1"], "not both"),
-        (["--url", "http://a:1", "--url", "https://b:2"], "https://b:2 and http://a:1 speak the same protocol"),
-        (["--only", "nonsense", "--url", "localhost:1"], "'nonsense' is unknown"),
-        (["--compare", "pytorch", "--url", "localhost:1"], "'pytorch' is unknown"),
-        (["--duration", "0", "--url", "localhost:1"], "above 0"),
-        (["--duration", "nan", "--url", "localhost:1"], "above 0"),
-        (["--load-duration", "inf", "--url", "localhost:1"], "finite"),
-        (["--think", "nan", "--url", "localhost:1"], "at least 0"),
-        (["--only", "none", "--url", "localhost:1"], "nothing to measure"),
-        (["--only", "", "--url", "localhost:1"], "nothing to measure"),
-        (["--image", "nowhere.jpg", "--url", "localhost:1"], "nowhere.jpg"),
-        (["--weights", "nowhere.pt", "--url", "localhost:1"], "nowhere.pt"),
-        (["--weights", "random:huge", "--url", "localhost:1"], "huge"),
-        (["--url", "localhost:1"], "nothing answers"),
-        (["--diff", "nowhere.json", "nowhere.json"], "nowhere.json"),
-        (["--diff", "{demo}", "{demo}"], "not a result of"),
-    ],
-)
-def test_errors_are_one_line(arguments, words, capsys):
-    demo = str(bundled("test/images") / "demo.json")
-    assert main(["benchmark", "-q", *(argument.format(demo=demo) for argument in arguments)]) == 1
-    said = capsys.readouterr()
-    assert words in said.err
-    assert len(said.err.strip().splitlines()) == 1
-    assert said.out == ""
-
-
 def test_weights_are_found_and_made(repository):
     weights = find_weights("sam2", repository, None)
     assert weights.metadata["triton_sam.config"] == "sam2.1_hiera_micro"

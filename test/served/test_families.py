@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from support.family_exports import SMALL, edgetam_micro, sam1_micro, sam3_reduce
 
 from triton_sam import SAM2TritonClient, SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
-from triton_sam.cli import main  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.reference import Reference  # noqa: E402
 from triton_sam.export.sam1.reference import Sam1Reference  # noqa: E402
@@ -200,22 +198,3 @@ def test_an_alias_is_a_variant_with_mask_input(server: Any, images: Path) -> Non
             answers.append((first, client.predict([[200, 180]], mask_input=first[0])[0]))
     np.testing.assert_allclose(answers[0][0], answers[1][0], atol=1e-4)
     np.testing.assert_allclose(answers[0][1], answers[1][1], atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["alias", "nonsense"], "--of VARIANT"),
-        (["alias", "../evil", "--of", "sam2"], "is not a valid model name"),
-        (["alias", "x", "--of", "sam9"], "sam9_encoder has no weights"),
-        (["alias", "sam2", "--of", "sam2"], "a model and not an alias"),
-    ],
-)
-def test_alias_errors_are_one_line(
-    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(bundled("model_repository"), tmp_path / "models")
-    assert main([*arguments, "--model-repository", str(tmp_path / "models"), "-q"]) == 1
-    error = capsys.readouterr().err.strip()
-    assert text in error
-    assert "\n" not in error

@@ -1,14 +1,16 @@
 """Faults of the network and of the server: each gives one clear error in time, and the client works again afterwards.
 
-Every fault is tested over HTTP and gRPC, with the sync and the async client, and with both places of embeddings.
+Every fault is tested over HTTP and gRPC. The sync and the async client, and both places of embeddings, take turns.
 """
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import time
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -58,28 +60,53 @@ class Async:
         return asyncio.run(ask())
 
 
-@pytest.fixture(params=[Sync, Async])
-def make(request):
+class Way(NamedTuple):
+    """How a call reaches the server."""
+
+    protocol: str
+    client: type[Sync] | type[Async]
+    place: str
+
+    def __str__(self):
+        return f"{self.protocol}-{self.client.__name__}-{self.place}"
+
+
+PAIRS = [
+    (Way("http", Sync, "server"), Way("grpc", Async, "client")),
+    (Way("http", Async, "server"), Way("grpc", Sync, "client")),
+    (Way("http", Sync, "client"), Way("grpc", Async, "server")),
+    (Way("http", Async, "client"), Way("grpc", Sync, "server")),
+]
+"""Two ways that differ in everything: both protocols meet each fault, and all clients and places meet several."""
+
+one_pair = pytest.mark.parametrize("way", PAIRS[0], ids=str)
+with_images_on_the_server = pytest.mark.parametrize(
+    "way", [Way("http", Async, "server"), Way("grpc", Sync, "server")], ids=str
+)
+
+
+def in_turns(modes):
+    """Parametrise a test by each fault and two ways."""
+    rows = [(mode, way) for mode, pair in zip(modes, itertools.cycle(PAIRS), strict=False) for way in pair]
+    return pytest.mark.parametrize(("mode", "way"), rows, ids=str)
+
+
+@pytest.fixture
+def make(way):
     """Yield a function that makes a client. All its clients are closed afterwards."""
     with contextlib.ExitStack() as stack:
 
         def build(url, **options):
-            made = request.param(url, **options)
+            made = way.client(url, **{"embeddings": way.place, **options})
             stack.callback(made.client.close)
             return made
 
         yield build
 
 
-@pytest.fixture(params=["http", "grpc"])
-def address(request, service_triton):
-    return service_triton.http_url if request.param == "http" else service_triton.grpc_url
-
-
-@pytest.fixture(params=["server", pytest.param("client", marks=pytest.mark.slow)])
-def place(request):
-    """The place of embeddings. Most of these tests wait for a timeout, so a default run includes one place only."""
-    return request.param
+@pytest.fixture
+def address(way, service_triton):
+    return service_triton.http_url if way.protocol == "http" else service_triton.grpc_url
 
 
 @pytest.fixture
@@ -128,59 +155,59 @@ def soon(call):
             assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("mode", FAULTS)
-def test_no_call_outlives_its_timeout_and_the_next_one_works(make, proxy, known, place, mode):
-    image, expected = known[place]
+@in_turns(FAULTS)
+def test_no_call_outlives_its_timeout_and_the_next_one_works(make, proxy, known, way, mode):
+    image, expected = known[way.place]
     proxy.mode = mode
-    client = make(proxy.url, timeout=TIMEOUT, retries=0, embeddings=place)
+    client = make(proxy.url, timeout=TIMEOUT, retries=0)
     fails_in_time(lambda: client.click(image), mode)
     proxy.mode = "pass"
     proxy.drop()
     np.testing.assert_array_equal(soon(lambda: client.click(image)), expected)
 
 
-@pytest.mark.parametrize("mode", ["swallow", "silent"])
-def test_no_upload_outlives_its_timeout(make, proxy, content, place, mode):
+@in_turns(["swallow", "silent"])
+def test_no_upload_outlives_its_timeout(make, proxy, content, mode):
     proxy.mode = mode
-    client = make(proxy.url, timeout=TIMEOUT, retries=0, embeddings=place)
+    client = make(proxy.url, timeout=TIMEOUT, retries=0)
     fails_in_time(lambda: client.encode(content), mode)
 
 
+@with_images_on_the_server
 def test_repetitions_share_one_timeout(make, proxy, known):
     """Each attempt breaks after 0.4 s. Six attempts with a timeout each would take more than 2 s."""
     image, _ = known["server"]
     proxy.mode = "late_reset"
-    client = make(proxy.url, timeout=TIMEOUT, retries=5, embeddings="server")
+    client = make(proxy.url, timeout=TIMEOUT, retries=5)
     fails_in_time(lambda: client.click(image), "late_reset, repeated")
 
 
-@pytest.mark.slow
+@with_images_on_the_server
 def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, content):
     """Two answers take 0.4 s each: the error that the image is lost, and the answer after it."""
     image, expected = known["server"]
     lost = replace(image, remote=RemoteImage(content, "gone"))
     proxy.mode = "slow"
-    client = make(proxy.url, timeout=TIMEOUT, retries=0, embeddings="server")
+    client = make(proxy.url, timeout=TIMEOUT, retries=0)
     fails_in_time(lambda: client.click(lost), "slow, image lost")
-    patient = make(proxy.url, timeout=PATIENCE, embeddings="server")
+    patient = make(proxy.url, timeout=PATIENCE)
     np.testing.assert_array_equal(patient.click(lost), expected)
 
 
-@pytest.mark.slow
-def test_a_slow_network_is_none_that_fails(make, proxy, known, place):
-    image, expected = known[place]
+@one_pair
+def test_a_slow_network_is_none_that_fails(make, proxy, known, way):
+    image, expected = known[way.place]
     proxy.mode = "slow"
-    client = make(proxy.url, timeout=PATIENCE, retries=0, embeddings=place)
+    client = make(proxy.url, timeout=PATIENCE, retries=0)
     began = time.monotonic()
     np.testing.assert_array_equal(client.click(image), expected)
     assert time.monotonic() - began >= PAUSE
 
 
-def test_a_stopped_server_costs_the_timeout_and_goes_on_when_it_is_continued(
-    service_triton, address, make, known, place
-):
-    image, expected = known[place]
-    client = make(address, timeout=TIMEOUT, retries=5, embeddings=place)
+@one_pair
+def test_a_stopped_server_costs_the_timeout_and_goes_on_when_it_is_continued(service_triton, address, make, known, way):
+    image, expected = known[way.place]
+    client = make(address, timeout=TIMEOUT, retries=5)
     soon(lambda: client.click(image))
     os.kill(service_triton.pid, signal.SIGSTOP)
     try:

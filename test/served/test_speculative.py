@@ -1,4 +1,6 @@
-"""The speculative client against a real Triton, over both protocols: the newest wins, the rest is not computed.
+"""The speculative client against a real Triton: the newest wins, the rest is not computed.
+
+The dispatcher knows no protocol. So the tests in which a transport cancels run over both, and the others over one.
 
 Counts are strict. Times are not looked at: `triton-sam speculative` measures those.
 """
@@ -13,7 +15,7 @@ import urllib.request
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.speculation import LABELS, PATH, POINT, all_ended, assert_same, speculate, until
+from support.speculation import LABELS, PATH, POINT, all_ended, assert_same, over_grpc, over_http, speculate, until
 
 from triton_sam import (
     ConfigurationError,
@@ -32,6 +34,7 @@ def image_path(images):
     return images / "shapes.jpg"
 
 
+@over_http
 def test_documented_use(server, image_path, sync):
     async def main():
         client = SpeculativeSAM2Client(server.http_url.removeprefix("http://"))
@@ -48,6 +51,7 @@ def test_documented_use(server, image_path, sync):
     assert_same(asyncio.run(main()), sync.predict(PATH[-1], [1]))
 
 
+@over_grpc
 def test_positions_queued_at_once_cost_one_decode(sync, computed):
     async def scenario(client):
         before = computed()
@@ -67,6 +71,7 @@ def test_positions_queued_at_once_cost_one_decode(sync, computed):
     assert_same(speculate(sync, scenario), sync.predict(PATH[-1], [1]))
 
 
+@over_grpc
 def test_a_moving_mouse_sees_masks_and_never_more_than_its_share_in_flight(sync, computed):
     async def scenario(client):
         before, in_flight, tasks = computed(), 0, []
@@ -84,6 +89,7 @@ def test_a_moving_mouse_sees_masks_and_never_more_than_its_share_in_flight(sync,
     assert_same(result, sync.predict(point, [1]))
 
 
+@over_grpc
 def test_the_last_position_comes_after_at_most_two_decodes(sync, computed):
     """One that was on the wire before, and its own: the other positions of a moving mouse cost nothing."""
 
@@ -101,7 +107,7 @@ def test_the_last_position_comes_after_at_most_two_decodes(sync, computed):
     assert_same(speculate(sync, scenario), sync.predict(PATH[-1]))
 
 
-@pytest.mark.parametrize("keep_latest", [True, False])
+@pytest.mark.parametrize(("url", "keep_latest"), [("http", False), ("grpc", False), ("grpc", True)], indirect=["url"])
 def test_cancelling_a_session_frees_its_place_at_once(sync, keep_latest):
     async def scenario(client):
         first_id, first = await client.predict_async(POINT, session_id="s")
@@ -125,10 +131,9 @@ def test_cancelling_a_session_frees_its_place_at_once(sync, keep_latest):
         assert result is None
 
 
+@over_grpc
 def test_grpc_requests_cancelled_in_tritons_queue_are_not_computed(server, sync, computed):
-    if not sync.url.startswith("grpc"):
-        pytest.skip("over HTTP, Triton computes what it has read")
-
+    """Over HTTP, Triton computes what it has read."""
     many = [[[100 + n, 100]] for n in range(40)]  # objects: a decode that takes longer than five requests to arrive
 
     def queued():
@@ -154,6 +159,7 @@ def test_grpc_requests_cancelled_in_tritons_queue_are_not_computed(server, sync,
     assert speculate(sync, scenario) == 3  # the long one, and the last two
 
 
+@over_http
 def test_a_task_or_an_id_cancels_its_request_alone(sync):
     async def scenario(client):
         _, by_task = await client.predict_async(POINT, session_id="a")
@@ -175,6 +181,7 @@ def test_a_task_or_an_id_cancels_its_request_alone(sync):
     assert_same(speculate(sync, scenario), sync.predict(POINT))
 
 
+@over_grpc
 def test_requests_without_a_session_stand_alone(sync):
     async def scenario(client):
         tasks = [await client.predict_async(point) for point in PATH[:6]]
@@ -184,6 +191,7 @@ def test_requests_without_a_session_stand_alone(sync):
         assert_same(result, sync.predict(point))
 
 
+@over_grpc
 def test_every_kind_of_prompt(sync):
     prompts = [
         {"box": [90, 70, 310, 290]},
@@ -200,6 +208,7 @@ def test_every_kind_of_prompt(sync):
         assert_same(result, sync.predict(**{names.get(key, key): value for key, value in prompt.items()}))
 
 
+@over_http
 def test_cancel_running_gives_the_place_to_the_newest(sync):
     async def scenario(client):
         _, first = await client.predict_async(POINT, session_id="s")
@@ -212,6 +221,7 @@ def test_cancel_running_gives_the_place_to_the_newest(sync):
     assert_same(speculate(sync, scenario, cancel_running=True), sync.predict(PATH[0]))
 
 
+@over_grpc
 def test_sessions_are_independent_and_none_starves(sync, computed):
     names = [f"session {number}" for number in range(20)]
     paths = {name: [[p] for p in mouse_path(50, (800, 600), seed)] for seed, name in enumerate(names)}
@@ -231,6 +241,7 @@ def test_sessions_are_independent_and_none_starves(sync, computed):
         assert_same(result, sync.predict(paths[name][-1], [1]))
 
 
+@over_grpc
 def test_threads_and_event_loops_share_one_client(sync):
     client = SpeculativeSAM2Client(sync.url)
     client.image_embeddings = sync.image_embeddings

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from support.conditions import wait_until
-from support.speculation import LABELS, PATH, POINT, all_ended, speculate, until
+from support.speculation import LABELS, PATH, POINT, all_ended, over_grpc, over_http, speculate, until
 
 from triton_sam import (
     ConfigurationError,
@@ -35,6 +35,7 @@ def image_path(images):
     return images / "shapes.jpg"
 
 
+@over_http
 def test_wrong_use_is_one_clear_error(url, sync):
     async def scenario(client):
         with pytest.raises(PromptError, match="outside"):
@@ -54,6 +55,7 @@ def test_wrong_use_is_one_clear_error(url, sync):
             SpeculativeSAM2Client(url, **options)
 
 
+@over_grpc
 def test_a_model_that_is_not_loaded_fails_every_task_once(url, sync):
     async def main():
         async with SpeculativeSAM2Client(url, model_name="sam2.1_huge") as client:
@@ -79,6 +81,7 @@ def test_a_failure_that_nobody_waits_for_is_silent(sync):
     asyncio.run(main())
 
 
+@over_http
 def test_sessions_are_forgotten_and_cleaned_up(sync):
     async def scenario(client):
         _, task = await client.predict_async(POINT, session_id="s")
@@ -163,6 +166,7 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(image_path):
 
 
 @pytest.mark.slow
+@over_grpc
 def test_the_stress_report_keeps_its_limits_on_counts(server, sync, image_path):
     rows = asyncio.run(stress(sync.url, None, image_path, positions=30, sessions=4, repeat=1))
     assert [(row.asked, row.sent, row.cancelled, row.computed) for row in rows if " in 2 s" not in row.scenario] == [

@@ -172,31 +172,6 @@ def test_config_command(repository: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "no nope_encoder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ([], "nothing to set"),
-        (["sam2", "--dry-run"], "nothing to set"),
-        (["--no-tf32"], "give --accelerator cuda"),
-        (["--gpu-memory-limit", "5"], "give --accelerator cuda"),
-        (["--max-points", "5"], "give --decoder-accelerator tensorrt"),
-        (["--max-prompts", "5", "--accelerator", "tensorrt"], "give --decoder-accelerator tensorrt"),
-        (["--max-images", "5", "--accelerator", "cuda"], "give --accelerator tensorrt"),
-        (["--engine-cache", "/x", "--gpus", "0"], "give --accelerator or --decoder-accelerator tensorrt"),
-    ],
-)
-def test_config_refuses_options_that_would_change_nothing_or_everything(
-    repository: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = repository / "sam2_encoder" / "config.pbtxt"
-    path.write_text(tuned := tune(committed("sam2_encoder"), FULL))
-    assert main(["config", "--model-repository", str(repository), *options]) == 1
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-    assert path.read_text() == tuned
-
-
 def test_config_says_when_it_replaces_earlier_settings(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = ["config", "sam2", "--model-repository", str(repository)]
     assert main([*config, "--accelerator", "cuda", "--instances", "2"]) == 0

@@ -19,7 +19,6 @@ ALLOWED = {
     # The other case is tested.
     r"openvino is installed": "tests the error without it",
     r"s3fs is installed": "tests the error without it",
-    r"over HTTP, Triton computes what it has read": "this parameter is for gRPC",
     r"says itself that something is left out": "a part of a document that is no whole program",
     # What the machine has.
     r"this nginx is older than 1\.27\.3": "distributions have an older one; the containers' tests use a newer one",

@@ -4,13 +4,14 @@ import asyncio
 import time
 
 import numpy as np
+import pytest
 
-from triton_sam import (
-    SpeculativeSAM2Client,
-)
+from triton_sam import SpeculativeSAM2Client
 from triton_sam.benchmark.mouse import mouse_path
 
 POINT = [[200, 180]]
+
+over_http, over_grpc = (pytest.mark.parametrize("url", [protocol], indirect=True) for protocol in ("http", "grpc"))
 
 
 PATH = [np.array([position]) for position in mouse_path(50, (800, 600))]

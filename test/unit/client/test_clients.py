@@ -92,8 +92,12 @@ class Plain:
         return lambda *arguments, **options: asyncio.run(getattr(self.client, name)(*arguments, **options))
 
 
-@pytest.fixture(params=[Sync, Async, Blocking, Plain])
+CLIENTS = [Sync, Async, Blocking, Plain]
+
+
+@pytest.fixture(params=CLIENTS)
 def make(request):
+    """Yield a function that makes a client with answers: of all kinds, or of those that a test is parametrised by."""
     made = []
 
     def make(*answers, **options):
@@ -125,7 +129,14 @@ def test_it_falls_back_to_the_encoder_and_stays_there(make):
     assert it.transport.models == ["sam2", "sam2_encoder", "sam2_decoder", "sam2_encoder"]
 
 
-@pytest.mark.parametrize(("place", "models"), [("server", ["sam2"]), ("client", ["sam2_encoder"])])
+@pytest.mark.parametrize(
+    ("make", "place", "models"),
+    [
+        *((kind, "server", ["sam2"]) for kind in (Sync, Async)),
+        *((kind, "client", ["sam2_encoder"]) for kind in (Blocking, Plain)),
+    ],
+    indirect=["make"],
+)
 def test_it_does_not_fall_back_where_the_place_is_given(make, place, models):
     it = make(MISSING, embeddings=place)
     with pytest.raises(ModelNotReadyError) as caught:
@@ -156,15 +167,16 @@ def test_a_lost_image_is_healed_twice(make):
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind"),
+    ("make", "answer", "kind"),
     [
-        (refused("BAD_PROMPT"), PromptError),
-        (InferenceError("failed"), InferenceError),
-        (ServerBusyError("busy"), ServerBusyError),
-        (ServerUnreachableError("gone"), ServerUnreachableError),
-        (clicked(objects=2), InferenceError),
-        (ValueError("a mistake of a transport"), ValueError),
+        *((client, refused("BAD_PROMPT"), PromptError) for client in CLIENTS),
+        *((client, ValueError("a mistake of a transport"), ValueError) for client in CLIENTS),
+        (Sync, InferenceError("failed"), InferenceError),
+        (Async, ServerBusyError("busy"), ServerBusyError),
+        (Blocking, ServerUnreachableError("gone"), ServerUnreachableError),
+        (Plain, clicked(objects=2), InferenceError),
     ],
+    indirect=["make"],
 )
 def test_errors_keep_their_types(make, answer, kind):
     it = make(uploaded(), answer, clicked())

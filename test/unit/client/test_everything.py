@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+pytest.importorskip("hypothesis")
+
+from hypothesis import example, given
+from hypothesis import strategies as st
 from PIL import Image
+from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 from support.found_masks import found_mask
 
 from triton_sam.client.everything import find_everything
@@ -28,8 +34,9 @@ def test_grids_equal_the_official_ones(count, layers, factor):
         np.testing.assert_array_equal(chosen.grid(layer), grid)
 
 
-@pytest.mark.parametrize("size", [(800, 534), (37, 900), (1, 1), (640, 640)])
-@pytest.mark.parametrize("layers", [0, 1, 3])
+@given(st.tuples(st.integers(1, 2000), st.integers(1, 2000)), st.sampled_from([0, 1, 3]))
+@example((1, 1), 3)
+@example((640, 640), 1)
 def test_crops_equal_the_official_ones(size, layers):
     boxes, numbers = amg.generate_crop_boxes(size[::-1], layers, 512 / 1500)
     assert list(filters.crop_boxes(size, layers, 512 / 1500)) == [

@@ -1,106 +1,214 @@
-"""The order in which requests go to the server: a state machine, no server involved."""
+"""The order in which requests go to the server: any sequence of calls against the rules, no server involved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
 
 import pytest
 
-from triton_sam.client.lanes import Job, Lanes, State
+pytest.importorskip("hypothesis")
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support import strategies  # noqa: F401 - chooses the profile of hypothesis
+
+from triton_sam.client.lanes import Job, Lanes, State, Step
+
+NAMES = ("a", "b", "c")
 
 
-class Wire:
-    """Carries out steps on paper."""
+@dataclass(eq=False)
+class Mouse:
+    """What the rules say of one lane: at most one request waits, and ``running`` starts with the oldest."""
 
-    def __init__(self, **options):
-        self.lanes = Lanes(**options)
-        self.sent = []
-        self.jobs = {}
+    waiting: Job[None] | None = None
+    running: list[Job[None]] = field(default_factory=list)
+    ended: Counter[State] = field(default_factory=Counter)
 
-    def ask(self, *names):
-        """Ask for requests named by lane and number: a1 is a request of lane a."""
-        for name in names:
-            self.jobs[name] = Job(name, name[0], None)
-            self.book(self.lanes.submit([self.jobs[name]]))
-        self.book(self.lanes.start())
-
-    def answer(self, name, state=State.COMPLETED):
-        self.book(self.lanes.finish(self.jobs[name], state))
-
-    def book(self, step):
-        self.sent += [job.id for job in step.start]
-        return [job.id for job in step.cancelled]
-
-    def states(self, *names):
-        return [self.jobs[name].state.value for name in names]
+    @property
+    def alive(self) -> list[Job[None]]:
+        return [*self.running, *([self.waiting] if self.waiting else [])]
 
 
-def test_only_the_newest_waits_and_the_running_one_goes_on():
-    wire = Wire()
-    wire.ask("a1")
-    wire.ask("a2", "a3", "a4")
-    assert wire.states("a1", "a2", "a3", "a4") == ["running", "cancelled", "cancelled", "pending"]
-    wire.answer("a1")
-    assert wire.sent == ["a1", "a4"]
+class LanesMachine(RuleBasedStateMachine):
+    """Calls lanes in any order. Each rule says which requests the call must drop, abort and start."""
+
+    @initialize(
+        per_lane=st.integers(1, 2), total=st.integers(1, 4), cancel_running=st.booleans(), history=st.integers(0, 2)
+    )
+    def make(self, per_lane: int, total: int, cancel_running: bool, history: int) -> None:
+        self.per_lane, self.total, self.cancel_running, self.history = per_lane, total, cancel_running, history
+        self.lanes: Lanes[None] = Lanes(per_lane=per_lane, total=total, cancel_running=cancel_running, history=history)
+        self.jobs: list[Job[None]] = []
+        self.mice: dict[Job[None], Mouse] = {}
+        self.named: dict[str, Mouse] = {}
+        self.turns: list[Mouse] = []
+        self.idle: list[str] = []
+        self.sent = 0
+
+    # The rules of lanes, by which each step is judged
+
+    def end(self, job: Job[None], state: State) -> None:
+        """Book the end of a request. A named lane without requests is idle, and the longest idle ones are forgotten."""
+        mouse = self.mice.pop(job)
+        mouse.ended[state] += 1
+        if job in mouse.running:
+            mouse.running.remove(job)
+        else:
+            mouse.waiting = None
+        if not mouse.alive and job.lane_name is not None:
+            self.idle.append(job.lane_name)
+        while len(self.idle) > self.history:
+            del self.named[self.idle.pop(0)]
+
+    def cancel_jobs(self, jobs: list[Job[None]]) -> tuple[list[Job[None]], list[Job[None]]]:
+        """Book requests as cancelled; return those that waited and those that ran."""
+        dropped = [job for job in jobs if job is self.mice[job].waiting]
+        aborted = [job for job in jobs if job not in dropped]
+        for job in jobs:
+            mouse = self.mice[job]
+            if job in dropped:
+                self.turns.remove(mouse)
+            self.end(job, State.CANCELLED)
+        return dropped, aborted
+
+    def start_jobs(self) -> list[Job[None]]:
+        """Book the starts of the lanes whose turn it is. A full lane is passed over and queues anew."""
+        started = []
+        for mouse in list(self.turns):
+            if sum(map(len, self.all_running())) == self.total:
+                break
+            self.turns.remove(mouse)
+            if len(mouse.running) == self.per_lane:
+                self.turns.append(mouse)
+                continue
+            assert mouse.waiting is not None
+            started.append(mouse.waiting)
+            mouse.running.append(mouse.waiting)
+            mouse.waiting = None
+        self.sent += len(started)
+        return started
+
+    def all_running(self) -> list[list[Job[None]]]:
+        return [mouse.running for mouse in set(self.mice.values())]
+
+    def judge(self, step: Step[None] | None, jobs: list[Job[None]]) -> None:
+        """Check that a call cancels exactly these requests, and then starts the next ones."""
+        assert step is not None
+        dropped, aborted = self.cancel_jobs(jobs)
+        assert (step.dropped, step.aborted) == (dropped, aborted)
+        assert step.cancelled == dropped + aborted
+        assert step.start == self.start_jobs()
+
+    # The calls
+
+    @rule(names=st.lists(st.sampled_from([*NAMES, None]), min_size=1, max_size=4))
+    def submit(self, names: list[str | None]) -> None:
+        jobs: list[Job[None]] = [Job(f"{len(self.jobs) + n}", name, None) for n, name in enumerate(names)]
+        self.jobs += jobs
+        step = self.lanes.submit(jobs)
+        dropped, aborted = [], []
+        for job in jobs:
+            name = job.lane_name
+            if name in self.idle:
+                self.idle.remove(name)
+            mouse = Mouse() if name is None else self.named.setdefault(name, Mouse())
+            self.mice[job] = mouse
+            if mouse.waiting is None:
+                self.turns.append(mouse)
+            else:
+                dropped.append(mouse.waiting)
+                mouse.ended[State.CANCELLED] += 1
+                del self.mice[mouse.waiting]
+            mouse.waiting = job
+            if self.cancel_running and len(mouse.running) == self.per_lane:
+                aborted.append(mouse.running[-1])
+                self.end(mouse.running[-1], State.CANCELLED)
+        assert (step.start, step.dropped, step.aborted) == ([], dropped, aborted)
+        self.judge(self.lanes.start(), [])
+
+    @precondition(lambda self: any(self.all_running()))
+    @rule(data=st.data(), state=st.sampled_from([State.COMPLETED, State.FAILED]))
+    def finish(self, data: st.DataObject, state: State) -> None:
+        """An answer makes the older requests of its lane pointless; an error does not."""
+        job = data.draw(st.sampled_from([job for job in self.jobs if job.state is State.RUNNING]))
+        mouse = self.mice[job]
+        older = mouse.running[: mouse.running.index(job)] if state is State.COMPLETED else []
+        step = self.lanes.finish(job, state)
+        self.end(job, state)
+        self.judge(step, older)
+        assert job.state is state
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), call=st.sampled_from(["cancel", "cancel_lane", "forget", "finish_late", "everything"]))
+    def cancel(self, data: st.DataObject, call: str) -> None:
+        """One rule for all of them, because most calls have to be new requests and answers."""
+        job = data.draw(st.sampled_from(self.jobs))
+        name = data.draw(st.sampled_from(NAMES))
+        alive = self.named.get(name, Mouse()).alive
+        if call == "cancel":  # also a request that has ended: it stays as it is
+            self.judge(self.lanes.cancel(job.id), [job] if job in self.mice else [])
+        elif call == "cancel_lane":
+            keep_latest = data.draw(st.booleans())
+            self.judge(self.lanes.cancel_lane(name, keep_latest=keep_latest), alive[:-1] if keep_latest else alive)
+        elif call == "forget":
+            self.judge(self.lanes.forget(name), alive)
+            self.named.pop(name, None)
+            self.idle = [each for each in self.idle if each != name]
+        elif call == "finish_late" and job not in self.mice:
+            state = job.state
+            assert self.lanes.finish(job, State.COMPLETED) is None
+            assert job.state is state
+        elif call == "everything":
+            self.judge(self.lanes.cancel_everything(), [job for job in self.jobs if job in self.mice])
+
+    # What holds after every call
+
+    @invariant()
+    def the_limits_hold(self) -> None:
+        assert sum(map(len, self.all_running())) <= self.total
+        assert all(len(running) <= self.per_lane for running in self.all_running())
+        assert self.lanes.sent == self.sent
+
+    @invariant()
+    def counts_and_states_are_those_of_the_requests(self) -> None:
+        assert len(self.lanes) == len(self.mice)
+        for job in self.jobs:
+            mouse = self.mice.get(job)
+            assert self.lanes.get(job.id) is (None if mouse is None else job)
+            if mouse is not None:
+                assert job.state is (State.PENDING if job is mouse.waiting else State.RUNNING)
+        for name in NAMES:
+            mouse = self.named.get(name, Mouse())
+            alive = {State.PENDING: int(mouse.waiting is not None), State.RUNNING: len(mouse.running)}
+            assert self.lanes.counts(name) == {state.value: alive.get(state, mouse.ended[state]) for state in State}
 
 
-def test_a_failure_lets_the_next_one_go():
-    wire = Wire()
-    wire.ask("a1")
-    wire.ask("a2")
-    wire.answer("a1", State.FAILED)
-    assert wire.sent == ["a1", "a2"]
-    assert wire.lanes.counts("a") == {"pending": 0, "running": 1, "completed": 0, "cancelled": 0, "failed": 1}
+TestLanes = LanesMachine.TestCase
+TestLanes.settings = settings(max_examples=60, stateful_step_count=25)
 
 
-def test_lanes_take_turns_for_the_places():
-    wire = Wire(total=2)
-    wire.ask("a1", "b1", "c1", "d1")
-    assert wire.sent == ["a1", "b1"]
-    wire.ask("a2")  # it has had its turn: behind those that wait
-    wire.answer("a1")
-    wire.ask("d2", "b2")  # d1 is replaced, its turn is kept
+def test_lanes_take_turns_for_the_places() -> None:
+    lanes: Lanes[None] = Lanes(total=2)
+    jobs = {name: Job(name, name[0], None) for name in ("a1", "b1", "c1", "d1", "a2", "d2", "b2")}
+
+    def ask(*names: str) -> None:
+        lanes.submit([jobs[name] for name in names])
+        sent.extend(job.id for job in lanes.start().start)
+
+    def answer(name: str) -> None:
+        step = lanes.finish(jobs[name], State.COMPLETED)
+        assert step is not None
+        sent.extend(job.id for job in step.start)
+
+    sent: list[str] = []
+    ask("a1", "b1", "c1", "d1")
+    assert sent == ["a1", "b1"]
+    ask("a2")  # it has had its turn: behind those that wait
+    answer("a1")
+    ask("d2", "b2")  # d1 is replaced, its turn is kept
     for name in ("b1", "c1", "d2"):
-        wire.answer(name)
-    assert wire.sent == ["a1", "b1", "c1", "d2", "a2", "b2"]
-
-
-@pytest.mark.parametrize(("places", "running"), [(1, ["a3"]), (2, ["a1", "a3"])])
-def test_cancel_running_spares_the_oldest_of_several(places, running):
-    wire = Wire(per_lane=places, cancel_running=True)
-    for name in ("a1", "a2", "a3"):
-        wire.ask(name)
-    assert [name for name, job in wire.jobs.items() if job.state is State.RUNNING] == running
-
-
-def test_an_answer_makes_older_requests_pointless():
-    wire = Wire(per_lane=2)
-    wire.ask("a1")
-    wire.ask("a2")
-    wire.answer("a2")
-    assert wire.states("a1", "a2") == ["cancelled", "completed"]
-
-
-def test_an_answer_that_comes_after_the_cancellation_is_not_booked():
-    wire = Wire()
-    wire.ask("a1")
-    assert wire.book(wire.lanes.cancel("a1")) == ["a1"]
-    assert wire.lanes.finish(wire.jobs["a1"], State.COMPLETED) is None
-    assert wire.lanes.counts("a")["completed"] == 0
-
-
-def test_keep_latest_keeps_the_waiting_one_and_starts_it():
-    wire = Wire()
-    wire.ask("a1")
-    wire.ask("a2")
-    assert wire.book(wire.lanes.cancel_lane("a", keep_latest=True)) == ["a1"]
-    assert wire.sent == ["a1", "a2"]
-    assert wire.book(wire.lanes.cancel_lane("a", keep_latest=True)) == []
-    assert wire.book(wire.lanes.cancel_lane("a", keep_latest=False)) == ["a2"]
-    assert len(wire.lanes) == 0
-
-
-def test_idle_lanes_are_forgotten_busy_ones_are_not():
-    wire = Wire(history=2)
-    wire.ask("a1")
-    for name in ("b1", "c1", "d1"):
-        wire.ask(name)
-        wire.answer(name)
-    assert [wire.lanes.counts(name)["completed"] for name in "bcd"] == [0, 1, 1]
-    assert wire.lanes.counts("a")["running"] == 1
+        answer(name)
+    assert sent == ["a1", "b1", "c1", "d2", "a2", "b2"]

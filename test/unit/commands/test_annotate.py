@@ -200,28 +200,6 @@ def test_what_a_format_cannot_hold_is_listed(servers: FakeServers, tmp_path: Pat
     assert len(documents(tmp_path / "out")["annotations"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--limit", "0"], "--limit must be at least 1"),
-        (["--threads", "0"], "--threads must be at least 1"),
-        (["--points-per-side", "8"], "--points-per-side is for --with everything"),
-        (["--prompts", "gone.json"], "gone.json cannot be read"),
-        (["--url", "a", "--local"], "--url or --local, not both"),
-        (["--with", "masks", "--model", "sam3"], "sam3 takes no mask"),
-        (["--with", "everything", "--prompts", "a.json"], "--prompts is for --with boxes, points and masks"),
-        (["--with", "everything", "--points-per-side", "0"], "points_per_side"),
-        (["--with", "points"], "--prompts FILE.csv"),
-    ],
-)
-def test_wrong_options_are_one_clear_error(
-    options: list[str], message: str, servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", *options) == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_other_models_do_not_mix(servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_data_set(tmp_path / "in", 2)
     assert annotate(data, tmp_path / "out") == 0
@@ -270,29 +248,6 @@ def test_words_are_categories(servers: FakeServers, tmp_path: Path) -> None:
 def model_names(family: str) -> list[str]:
     roles = get_family(family).models_for(video=False, concepts=True)
     return [f"{family}_{role}" for role in roles]
-
-
-@pytest.mark.parametrize(
-    ("task", "options", "message"),
-    [
-        ("words", [], "--with words needs --text"),
-        ("boxes", ["--text", "bus"], "--text is for --with words"),
-        ("boxes", ["--nms", "0.5"], "--threshold, --nms and --max-instances are for --with words"),
-        ("words", ["--text", "bus", "--text", "bus"], "a --text is given twice"),
-        ("words", ["--text", "bus", "--model", "sam2"], "sam2 cannot find words: give --model sam3"),
-        ("words", ["--text", "bus", "--max-instances", "0"], "limit must be at least 1"),
-        ("words", ["--text", "bus", "--prompts", "x.csv"], "--prompts is for --with boxes, points and masks"),
-        ("words", ["--text", "bus", "--points-per-side", "4"], "there is no parameter 'points_per_side'"),
-    ],
-    ids=lambda value: " ".join(value)[:24] if isinstance(value, list) else "",
-)
-def test_words_that_cannot_be_searched(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str], task, options, message
-) -> None:
-    write_images(tmp_path / "in", 1)
-    assert annotate(tmp_path / "in", tmp_path / "out", *options, task=task) == 1
-    assert message in capsys.readouterr().err
-    assert servers.requests.total() == 0
 
 
 def test_a_server_without_the_models_for_words(

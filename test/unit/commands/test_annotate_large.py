@@ -218,26 +218,6 @@ def test_what_is_shown_is_an_option_and_decides_about_the_results(
     assert "there is no position 3 along the axis Z" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("option", "text"),
-    [("--stretch", "99,1"), ("--stretch", "1"), ("--stretch", "nan,5"), ("--index", "Z"), ("--index", "Z=-1")],
-)
-def test_a_view_that_cannot_be_read_is_refused(
-    option: str, text: str, slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        annotate(slides, tmp_path / "out", f"{option}={text}")
-    assert f"argument {option}: {text!r} is not" in capsys.readouterr().err
-
-
-def test_options_of_tiles_need_large(slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["annotate", str(slides), "--with", "everything", "--out", str(tmp_path / "out")]
-    assert main([*words, "--level", "1"]) == 1
-    assert "are for --large" in capsys.readouterr().err
-    assert main([*words, "--format", "gpkg"]) == 1
-    assert "--format gpkg is for --large" in capsys.readouterr().err
-
-
 def test_a_geopackage_needs_its_extra(
     slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,9 +84,3 @@ def test_serve_passes_the_choice_on(
         monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, variable)
     assert main(["serve", *options]) == 0
     assert given["decoder_in_session"] is expected
-
-
-@pytest.mark.parametrize("options", [[], ["--url", "localhost:1"]])
-def test_benchmark_refuses_it_for_a_running_server(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-    assert main(["benchmark", "--decoder-in-session", *options]) == 1
-    assert "--decoder-in-session is for --local" in capsys.readouterr().err

@@ -157,22 +157,3 @@ def test_an_interrupt_leaves_no_file(client, image, tmp_path, monkeypatch, capsy
     assert main(["everything", str(image), "--overlay", str(tmp_path / "overlay.png"), "-q"]) == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photo.png"]
     assert capsys.readouterr().err.strip().endswith("interrupted")
-
-
-def test_files_do_not_overwrite_each_other(client, image, tmp_path, capsys):
-    same = str(tmp_path / "same.png")
-    for arguments, text in [
-        (["--overlay", same, "--label-image", same], "two files of this command"),
-        (["--overlay", str(image)], "two files of this command"),
-        (["--coco", str(tmp_path / "none" / "coco.json")], "there is no folder"),
-        (["--out", str(tmp_path)], "it is a folder"),
-    ]:
-        assert main(["everything", str(image), *arguments]) == 1
-        assert text in capsys.readouterr().err
-    assert client.asked == []
-
-
-@pytest.mark.parametrize("option", ["--overlay", "--label-image"])
-def test_a_folder_in_the_place_of_a_file_of_several_images(client, image, option, capsys):
-    assert main(["everything", str(image), str(image), option, "."]) == 1
-    assert capsys.readouterr().err == "triton-sam: error: cannot write .: it is a folder\n"

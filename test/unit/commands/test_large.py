@@ -95,64 +95,6 @@ def test_an_object_at_the_border_of_the_view_is_named(plain: str, capsys: pytest
     assert "reaches the border of the part: give --view" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "give --point or --box for one object, or --everything"),
-        (["--point", "1,1", "--everything"], "give --point or --box for one object, or --everything"),
-        (["--everything", "--view", "0,0,9,9"], "--view is for --point and --box"),
-        (["--point", "1,1", "--points-per-side", "4"], "--points-per-side is for --everything"),
-        (["--point", "1,1", "--map"], "does not say where it lies on a map"),
-        (["--point", "9999,1"], "9999, 1 lies outside of the image, which has 3000 x 2200 pixels"),
-        (["--point", "5,5", "--view", "50,50,90,90"], "5, 5 lies outside of the view 50, 50, 90, 90"),
-        (["--point", "5,5", "--view", "nan,0,5,5"], "--view holds NaN or infinity: give finite numbers"),
-        (["--point", "5,5", "--view", "0,0,inf,inf"], "--view holds NaN or infinity: give finite numbers"),
-        (["--everything", "--tile", "10"], "tile must be at least 64 pixels, not 10"),
-        (["--everything", "--overlap", "900"], "overlap must be 0 to 512 pixels, half a tile of 1024, not 900"),
-        (["--point", "1,1", "--overlay", "gone/a.png"], "cannot write gone/a.png: there is no folder gone"),
-        (["--everything", "--level", "7"], "level must be 0 to 2, not 7"),
-    ],
-)
-def test_wrong_options_are_one_clear_error(
-    options: list[str], message: str, plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["large", plain, *options, "--out", str(tmp_path / "out.geojson")]) == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out.geojson").exists()
-
-
-def test_an_image_that_is_no_tiff_is_sent_to_predict(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    photo = images / "shapes.jpg"
-    assert main(["large", str(photo), "--point", "3,4", "--url", "127.0.0.1:9"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"triton-sam: error: {photo} cannot be read as a large image: give a TIFF file")
-    assert error.endswith("use `triton-sam predict`\n")
-
-
-def test_a_folder_that_is_no_image_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["large", str(tmp_path), "--point", "1,1"]) == 1
-    assert f"{tmp_path} is a folder, but not one of an OME-Zarr image: give a TIFF file" in capsys.readouterr().err
-
-
-def test_results_that_cannot_be_written_are_refused_before_the_work(
-    plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["large", plain, "--everything", "--out", str(tmp_path)]) == 1
-    assert f"cannot write {tmp_path}: it is a folder" in capsys.readouterr().err
-
-
-def test_a_missing_image_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["large", str(tmp_path / "gone.tif"), "--point", "1,1"]) == 1
-    assert "gone.tif: there is no such file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["0,1", "a", "0,1,2,3"])
-def test_wrong_channels_are_explained(text: str, plain: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["large", plain, "--point", "1,1", "--channels", text])
-    assert "is not one channel or three" in capsys.readouterr().err
-
-
 def test_an_image_at_a_url(plain: str, capsys: pytest.CaptureFixture[str]) -> None:
     fsspec = pytest.importorskip("fsspec")
     pytest.importorskip("upath")

@@ -34,12 +34,6 @@ def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(monkeypatch, schem
     assert "secret" not in str(caught.value)
 
 
-def test_a_local_server_and_a_url_are_one_too_many(capsys, images):
-    path = str(images / "shapes.jpg")
-    assert main(["predict", path, "--point", "200,180", "--local", "--url", "127.0.0.1:9"]) == 1
-    assert capsys.readouterr().err == "triton-sam: error: give --url or --local, not both\n"
-
-
 def test_a_file_in_the_place_of_a_folder_is_told(capsys, tmp_path, monkeypatch):
     (tmp_path / "results").touch()
     monkeypatch.setattr("triton_sam.commands.doctor.run", lambda args: (tmp_path / "results").mkdir(exist_ok=True))

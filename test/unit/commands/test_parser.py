@@ -18,62 +18,6 @@ from triton_sam.commands import models
 from triton_sam.commands._parser import name_of, similar, summary
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the error of wrong options, without the line that names the help."""
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    error, see = captured.err.splitlines()
-    assert see == f"see `{error.partition(': ')[0]} --help`"
-    return error
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["predct", "x.jpg"], "; did you mean predict?"),
-        (["predict", "x.jpg", "--pont", "3,4"], "error: unrecognized arguments: --pont 3,4; did you mean --point?"),
-        (["predict", "x.jpg", "--overlya=y.png"], "; did you mean --overlay?"),
-        (["annotate", "photos", "--with", "words", "--out", "x", "--words", "dog"], "; did you mean --text?"),
-        (["serve", "--grpc-prot", "1"], "; did you mean --grpc-port?"),
-        (["verify", "sam2-vidoe"], "; did you mean sam2-video?"),
-        (["predict", "x.jpg", "--point", "-5,-5"], "; write a value that begins with a minus sign as --point=-5,-5"),
-    ],
-)
-def test_an_error_names_what_was_probably_meant(arguments, text, capsys):
-    assert refused(arguments, capsys).endswith(text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["everything", "x.jpg", "--points-per-side", "abc"], "--points-per-side must be a whole number, not 'abc'"),
-        (["everything", "x.jpg", "--points-per-side", "1.5"], "--points-per-side must be a whole number, not '1.5'"),
-        (["everything", "x.jpg", "--pred-iou-thresh=abc"], "--pred-iou-thresh must be a number, not 'abc'"),
-        (["predict", "x.jpg", "--point", "5"], "argument --point: '5' is not X,Y or X,Y,LABEL"),  # as argparse says it
-    ],
-)
-def test_a_number_that_is_none_is_told_without_the_types_of_python(arguments, text, capsys):
-    assert f"error: {text}" in refused(arguments, capsys)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["predict", "x.jpg", "--qqqqqq"], ["qqqqqq"], ["predict", "x.jpg", "--point"], ["models", "one", "two"]],
-)
-def test_no_hint_where_nothing_is_similar(arguments, capsys):
-    error = refused(arguments, capsys)
-    assert "did you mean" not in error
-    assert "minus sign" not in error
-
-
-def test_a_negative_point_reaches_the_check_of_prompts(capsys, images):
-    assert main(["predict", str(images / "shapes.jpg"), "--point=-5,-5", "--url", "127.0.0.1:9"]) == 1
-    assert "point (-5, -5) lies outside the image" in capsys.readouterr().err
-
-
 def test_similar_names():
     assert similar("--piont", ["--point", "--box"]) == "; did you mean --point?"
     assert similar("--quality", ["--point", "--box"]) == ""
@@ -99,6 +43,18 @@ def test_the_help_lists_every_command_once_in_its_group(capsys):
             assert summary(command).startswith(line.split(maxsplit=1)[1])
     assert len(set(COMMANDS)) == len(COMMANDS)
     assert max(map(len, lines)) <= 100
+
+
+def test_each_command_has_help_and_a_summary_of_one_sentence(capsys):
+    """The help takes the first line of the module's docstring: that must not be the beginning of a longer one."""
+    for module in COMMANDS:
+        with pytest.raises(SystemExit) as caught:
+            main([name_of(module), "--help"])
+        assert caught.value.code == 0
+        assert f"usage: triton-sam {name_of(module)} " in capsys.readouterr().out
+        first, *rest = module.__doc__.strip().splitlines()
+        assert first.endswith("."), module
+        assert not rest or rest[0] == "", module
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])

@@ -151,34 +151,6 @@ def test_nothing_found_is_said(client, image: Path, tmp_path: Path, capsys) -> N
     assert json.loads((tmp_path / "found.json").read_text())["annotations"] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--threshold", "0.2", "--point", "1,1"], "--threshold is for --text and --example"),
-        (["--text", "bus", "--point", "1,1"], "--point cannot be combined with --text and --example"),
-        (["--text", "bus", "--logits", "a.npy"], "--logits cannot be combined"),
-        (["--text", "bus", "--multimask"], "--multimask is for clicks"),
-        (["--text", "bus", "--all-candidates"], "--all-candidates is for clicks"),
-        (["--text", "bus", "--keep-clicked"], "the clean-up options are for clicks"),
-        (["--text", "bus", "--model", "sam2"], "sam2 cannot find words: give --model sam3"),
-        (["--text", "bus", "--example-image", "x.png"], "--example-image needs --example or --example-mask"),
-        (["--example-image", "x.png"], "--example-image is for --text and --example"),
-        (["--example-mask", "missing.png"], "missing.png is not an image that can be read as a mask"),
-        (["--text", " "], "a text is empty"),
-        (["--text", "bus", "--limit", "0"], "limit must be at least 1"),
-        (["--example", "100,100,200,200"], "lies outside the image, which has 64 x 48 pixels"),
-        (["--not-example", "1,1,9,9"], "at least one with label 1"),
-        ([], "or --text"),
-    ],
-    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
-)
-def test_a_mistake_is_one_line_and_sends_nothing(client, image: Path, capsys, arguments, message) -> None:
-    assert main(["predict", str(image), *arguments]) == 1
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert message in line
-    assert client.calls == []
-
-
 def test_clicks_still_have_the_default_family(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stop(Exception):  # noqa: N818
         pass
@@ -190,23 +162,3 @@ def test_clicks_still_have_the_default_family(image: Path, monkeypatch: pytest.M
     monkeypatch.setattr(predict, "SAM2TritonClient", stop)
     with pytest.raises(Stop):
         main(["predict", str(image), "--point", "1,1"])
-
-
-@pytest.mark.export
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sam2", "--concepts"], "sam2 has no models for words: leave --concepts out"),
-        (["sam3", "fp16", "--concepts"], "--concepts needs the checkpoint: triton-sam setup sam3 --concepts"),
-        (
-            ["sam3", "--text-encoder", "lite"],
-            "--text-encoder changes an export, and the published ONNX files need none",
-        ),
-        (["sam3", "--concepts", "--text-encoder", "lite"], "--text-encoder lite: there is no such folder"),
-        (["sam2", "--text-encoder", "lite"], "--text-encoder is for sam3, not for sam2"),
-    ],
-)
-def test_setup_with_concepts(arguments: list[str], message: str, capsys) -> None:
-    pytest.importorskip("torch")
-    assert main(["setup", *arguments]) == 1
-    assert message in capsys.readouterr().err

@@ -25,17 +25,14 @@ def parse(command: str, *options: str) -> argparse.Namespace:
     return build_parser().parse_args([command, *GIVEN.get(command, ()), *options])
 
 
-@pytest.mark.parametrize("command", GIVEN)
-@pytest.mark.parametrize("flag", ["--name", "--model-name"])
-def test_a_variant_has_two_spellings(command: str, flag: str) -> None:
-    assert parse(command, flag, "large").name == "large"
-
-
-@pytest.mark.parametrize("command", WITH_REPOSITORY)
-@pytest.mark.parametrize("flag", ["--model-repository", "--output-dir"])
-def test_a_repository_has_two_spellings(command: str, flag: str) -> None:
-    family = ["sam2"] if command == "download" else []
-    assert parse(command, *family, flag, "models").model_repository == Path("models")
+def test_a_variant_and_a_repository_have_two_spellings_each() -> None:
+    for command in GIVEN:
+        names = {parse(command, flag, "large").name for flag in ("--name", "--model-name")}
+        assert names == {"large"}, command
+    for command in WITH_REPOSITORY:
+        family = ["sam2"] if command == "download" else []
+        given = [parse(command, *family, flag, "models") for flag in ("--model-repository", "--output-dir")]
+        assert [args.model_repository for args in given] == [Path("models")] * 2, command
 
 
 @pytest.mark.parametrize(("command", "hidden"), [("export", "--output-dir"), ("verify", "--model-name")])

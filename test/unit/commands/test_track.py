@@ -231,43 +231,6 @@ def test_tracked_frames(client: Client, clip: Path, tmp_path: Path, options: tup
     assert [record.frame for record in read_records(tmp_path / "out/masks.jsonl")] == asked
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "nothing to track"),
-        (("--object", "2"), "nothing to track"),
-        (("--point", "0:1,1", "--object", "2"), "--object 2 has no prompt"),
-        (("--point", "6:1,1"), "there is no frame 6: the video has the frames 0 to 5"),
-        (("--point", "1:1,1", "--every", "2"), "frame 1 is not tracked with --every 2"),
-        (("--point", "0:1,1", "--every", "0"), "--every must be at least 1"),
-        (("--point", "0:1,1", "--range", "4:4"), "no frame to track"),
-        (("--point", "0:1,1", "--quality", "0"), "--quality must be 1 to 100, not 0: leave it out for frames without"),
-        (("--object", "300", "--point", "0:1,1"), "object ids up to 255"),
-        (("--box", "0:1,1,5,5", "--box", "0:2,2,6,6"), "one box or one mask"),
-        (("--mask", "0:none.png"), "the mask none.png cannot be read"),
-        (("--prompts", "none.json"), "none.json cannot be read: No such file or directory"),
-        (("--prompts", "none.json", "--point", "0:1,1"), "not both"),
-    ],
-)
-def test_wrong_options_are_one_line(
-    client: Client, clip: Path, tmp_path: Path, capsys: Any, options: tuple[str, ...], message: str
-) -> None:
-    assert track(clip, *options, "--out", tmp_path / "out", "--format", "png") == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-    assert not client.opened
-
-
-@pytest.mark.parametrize(
-    "options", [("--point", "1,2"), ("--point", "0:1"), ("--box", "0:1,2,3"), ("--range", "5"), ("--object", "0")]
-)
-def test_options_of_a_wrong_form_end_with_2(clip: Path, options: tuple[str, ...], capsys: Any) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        track(clip, *options, "--out", "out")
-    assert stopped.value.code == 2
-    assert options[1] in capsys.readouterr().err
-
-
 def test_prompts_of_all_kinds_reach_the_client(client: Client, clip: Path, tmp_path: Path) -> None:
     Image.fromarray(disc(40, 20).mask).save(tmp_path / "mask.png")
     sent: list[dict[str, Any]] = []
@@ -297,14 +260,6 @@ def test_prompts_of_all_kinds_reach_the_client(client: Client, clip: Path, tmp_p
     assert by_options[0] == {"frame": 0, "object_id": 1, "points": [[12, 12], [30, 30]], "labels": [1, 0]}
     assert by_options[1]["box"] == [2, 3, 20, 21]
     assert files(tmp_path / "out") == files(tmp_path / "other")
-
-
-@pytest.mark.parametrize("rows", ["{}", "[]", "[1]", '[{"frame": 0}]', '[{"object_id": 1, "frame": 0, "dots": []}]'])
-def test_damaged_files_of_prompts(client: Client, clip: Path, tmp_path: Path, capsys: Any, rows: str) -> None:
-    path = tmp_path / "prompts.json"
-    path.write_text(rows)
-    assert track(clip, "--prompts", path, "--out", tmp_path / "out") == 1
-    assert str(path) in capsys.readouterr().err
 
 
 def test_stream_ends_cleanly_with_all_files(

@@ -109,34 +109,3 @@ def test_nothing_is_found(
     assert track(clip, "--text", "car", "--format", "rle", "--out", tmp_path / "out") != 0
     assert "clip shows no car in the searched frames: lower --threshold" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--text", "bus", "--point", "0:1,1"], "give --text or prompts of objects, not both"),
-        (["--text-every", "2", "--point", "0:1,1"], "--text-every is for --text"),
-        (["--text", "bus", "--reverse"], "leave --reverse out"),
-        (["--text", "bus", "--threshold", "7"], "threshold"),
-        (
-            ["--text", "bus", "--text-every", "3", "--every", "2"],
-            "--text-every must be a multiple of --every (2), not 3",
-        ),
-        (["--text", "bus", "--text-every", "0"], "--text-every must be at least 1, not 0"),
-        (["--text", "bus", "--every", "0"], "--every must be at least 1, not 0"),
-        (
-            ["--text", "bus", "--range", "9:"],
-            "there is no frame to search from frame 9 on: the video has the frames 0 to 5",
-        ),
-        (
-            ["--text", "bus", "--range", "2:1"],
-            "from frame 2 to 1: the video has the frames 0 to 5; give another --range",
-        ),
-    ],
-)
-def test_mistakes(
-    finder: FakeFinder, clip: Path, tmp_path: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert track(clip, *options, "--format", "rle", "--out", tmp_path / "out") != 0
-    assert message in capsys.readouterr().err
-    assert finder.asked == []

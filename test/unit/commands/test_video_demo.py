@@ -139,8 +139,3 @@ def test_interrupted_evaluation_shows_the_results_so_far(client: Client, capsys:
     client.breaks_at = 3
     assert main(["evaluate", "--dataset", "clips", "--count", "2", "-q"]) == 130
     assert capsys.readouterr().out.startswith("clips (partial)")
-
-
-def test_images_and_videos_are_two_commands(client: Client, capsys: Any) -> None:
-    assert main(["evaluate", "--dataset", "clips", "--dataset", "coins", "-q"]) == 1
-    assert "by two commands" in capsys.readouterr().err

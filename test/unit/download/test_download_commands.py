@@ -81,12 +81,6 @@ def test_setup_command_up_to_the_export(
     assert exported == [(family, Settings(Path("models"), path, name=None, precision="fp32", progress=False))]
 
 
-def test_a_checkpoint_does_not_go_to_the_model_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["sam2", "tiny"], ["sam1"], ["sam3", "checkpoint"]):
-        assert cli.main(["download", *arguments, "--model-repository", str(tmp_path)]) == 1
-        assert "--model-repository is for SAM3's ONNX files" in capsys.readouterr().err
-
-
 def test_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "_check_space", _raise(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(DownloadError, match="no space left"):

@@ -316,25 +316,6 @@ def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "you have no access" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("setup sam3 fp32 --precision fp16", "sam3 fp32 with --precision fp16: give only one of them"),
-        ("setup sam3 fp16 --precision fp32", "sam3 fp16 with --precision fp32: give only one of them"),
-        ("setup sam3 --directory x", "--directory is for checkpoints"),
-        ("download sam3 --directory x", "--directory is for checkpoints"),
-        ("setup sam3 --precision int8", "fp32, fp16"),
-    ],
-)
-def test_options_without_effect_are_refused(
-    fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, text: str
-) -> None:
-    options = ["--mirror", fake.url, "--model-repository", str(tmp_path), "-q"]
-    assert main([*arguments.split(), *options]) == 1
-    assert text in capsys.readouterr().err
-    assert fake.requests == []
-
-
 def run_script(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script of the checkout as a user who has never logged in."""
     clean = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HTTPS_PROXY")}

@@ -324,11 +324,6 @@ def test_the_table_leaves_out_correlations_that_no_data_set_has():
     assert not any(line.endswith("-") for line in lines)
 
 
-def test_two_data_sets_with_the_same_name_are_refused(capsys):
-    assert main(["evaluate", "--dataset", "coins", "--dataset", "coins"]) == 1
-    assert "needs a name of its own" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("package", "module"), [("scipy", "clicks"), ("scipy", "metrics"), ("matplotlib", "photographs")]
 )

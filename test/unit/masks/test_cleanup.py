@@ -8,14 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+pytest.importorskip("hypothesis")
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
+
 from triton_sam.errors import InputError
 from triton_sam.masks import Cleanup, resize_logits
 from triton_sam.masks.cleanup import check_cleanup, clip_to_box, keep_clicked, remove_small_regions, smooth_outline
 from triton_sam.masks.parts import find_parts, innermost_points
 
 Mask = npt.NDArray[np.bool_]
-SHAPES = [(1, 1), (1, 9), (9, 1), (5, 5), (40, 61), (256, 256)]
-SHARES = [0.0, 0.1, 0.4, 0.5, 0.6, 0.9, 1.0]
 LARGE = (7000, 7000)
 
 
@@ -41,17 +46,23 @@ def spiral(side: int) -> Mask:
     return mask
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("share", SHARES)
-def test_parts_are_those_of_scipy(shape: tuple[int, int], share: float) -> None:
+any_mask = hnp.arrays(np.bool_, hnp.array_shapes(min_dims=2, max_dims=2, max_side=40)) | st.builds(
+    noise, st.tuples(st.integers(1, 90), st.integers(1, 90)), st.floats(0, 1)
+)
+
+
+@given(any_mask)
+@example(np.zeros((256, 256), np.bool_))
+@example(np.ones((256, 256), np.bool_))
+@example(noise((256, 256), 0.4))
+def test_parts_are_those_of_scipy(mask: Mask) -> None:
     ndimage = pytest.importorskip("scipy.ndimage")
-    mask = noise(shape, share)
     expected, count = ndimage.label(mask, np.ones((3, 3)))
     parts = find_parts(mask)
     labels = np.zeros(mask.size, np.int64)
     for start, end, label in zip(parts.starts, parts.ends, parts.labels, strict=True):
         labels[start:end] = label + 1
-    np.testing.assert_array_equal(labels.reshape(shape), expected)  # both number them by their first pixels
+    np.testing.assert_array_equal(labels.reshape(mask.shape), expected)  # both number them by their first pixels
     np.testing.assert_array_equal(parts.areas, np.bincount(expected.ravel(), minlength=count + 1)[1:])
     kept = np.arange(count) % 2 == 0
     np.testing.assert_array_equal(parts.mask(kept), np.isin(expected, np.flatnonzero(kept) + 1))
@@ -92,11 +103,17 @@ def test_parts_of_a_large_mask_take_less_time_than_those_of_scipy() -> None:
     assert min(ours) < min(theirs)
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
-    "options", [{"max_hole_area": 9}, {"max_sprinkle_area": 12.5}, {"max_hole_area": 30, "max_sprinkle_area": 40}]
+    ("seed", "options", "threshold"),
+    [
+        (0, {"max_hole_area": 9}, 0.0),
+        (1, {"max_hole_area": 9}, 0.75),
+        (2, {"max_sprinkle_area": 12.5}, 0.0),
+        (3, {"max_sprinkle_area": 12.5}, -1.5),
+        (0, {"max_hole_area": 30, "max_sprinkle_area": 40}, 0.75),
+        (1, {"max_hole_area": 30, "max_sprinkle_area": 40}, -1.5),
+    ],
 )
-@pytest.mark.parametrize("threshold", [0.0, 0.75, -1.5])
 def test_holes_and_specks_equal_the_official_predictor(
     seed: int, options: dict[str, float], threshold: float, monkeypatch
 ) -> None:
@@ -131,8 +148,7 @@ def test_a_threshold_alone_moves_the_outline() -> None:
         np.testing.assert_array_equal(preview, cleaned)
 
 
-@pytest.mark.parametrize("area", [1, 5, 40, 1000, 1e9])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "area"), [(0, 1), (1, 5), (2, 40), (0, 1000), (1, 1e9)])
 def test_small_regions_equal_the_official_function(seed: int, area: float) -> None:
     pytest.importorskip("cv2")
     amg = pytest.importorskip("sam2.utils.amg")

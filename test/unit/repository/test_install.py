@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from triton_sam.repository.install import install
+from triton_sam.repository.install import install, write_flushed
 
 
 def finished_files(tmp_path: Path, content: bytes) -> list[tuple[Path, Path]]:
@@ -71,3 +73,25 @@ def test_a_backup_of_a_killed_installation_is_not_in_the_way(tmp_path: Path) -> 
         finished.with_name(finished.name + ".old").hardlink_to(place)
     install(moves, tmp_path / "models")
     assert weights_below(tmp_path / "models") == {b"new"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")
+def test_files_and_folders_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a power failure after the installation could leave an empty config.pbtxt, which no server loads."""
+    flushed: list[tuple[int, bytes | None]] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").resolve()
+        flushed.append((os.fstat(descriptor).st_ino, None if place.is_dir() else place.read_bytes()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    text = tmp_path / "config.pbtxt"
+    write_flushed(text, 'name: "ä"' * 9)
+    assert flushed == [(text.stat().st_ino, text.read_bytes())]  # all of it has been written by then
+    assert text.read_text("utf-8") == 'name: "ä"' * 9
+    install(finished_files(tmp_path, b"new"), tmp_path / "models")
+    folders = {path.parent.stat().st_ino for path in (tmp_path / "models").rglob("*.onnx")}
+    assert len(folders) == 2
+    assert folders <= {inode for inode, _ in flushed}

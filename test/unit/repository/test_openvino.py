@@ -66,23 +66,6 @@ def test_openvino_is_refused_for_decoders_and_gpus(wrong: dict) -> None:
         Tuning(**wrong)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--precision", "bf16"], "give --accelerator openvino"),
-        (["--accelerator", "openvino", "--no-tf32"], "give --accelerator cuda"),
-        (["--accelerator", "openvino", "--gpu-memory-limit", "5"], "give --accelerator cuda"),
-        (["--accelerator", "openvino", "--gpus", "0"], "for CPUs"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    repository: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", "--model-repository", str(repository), *options]) == 1
-    assert words in capsys.readouterr().err
-    assert (repository / "sam2_encoder" / "config.pbtxt").read_text() == committed("sam2_encoder")
-
-
 def test_a_passed_comparison_lets_openvino_be_chosen(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(repository, GOOD)
     assert main(["config", "--model-repository", str(repository), "--accelerator", "openvino"]) == 0

@@ -92,6 +92,16 @@ def test_a_server_that_starts_again_is_waited_for(failure):
         attempts.pause_after(*failure)
 
 
+@pytest.mark.parametrize("has_answered", [True, False])
+def test_without_retries_a_server_that_starts_again_is_not_waited_for(has_answered):
+    """Nor with retries, if it has never answered: its address may be wrong."""
+    attempts = Attempts(0 if has_answered else 2, has_answered=has_answered)
+    for _ in range(0 if has_answered else 2):
+        attempts.pause_after(*NOBODY_THERE[0])
+    with pytest.raises(ServerUnreachableError):
+        attempts.pause_after(*NOBODY_THERE[0])
+
+
 @pytest.mark.parametrize("failure", MAY_HAVE_RUN)
 def test_a_request_that_may_have_killed_a_model_is_not_repeated_for_long(failure):
     """Refused connections between the repetitions do not count."""

@@ -101,27 +101,3 @@ def test_without_openvino_the_error_names_the_command(
     monkeypatch.setitem(sys.modules, "openvino", None)
     assert verify("--exported", repository) == 1
     assert "openvino extra" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["sam2"], "give --checkpoint FILE or --random"),
-        (["sam2-everything"], "give --checkpoint FILE or --random"),
-        (["sam2", "--random", "--precision", "bf16"], "--precision bf16 is for --accelerator openvino"),
-        (["sam2-video", "--accelerator", "openvino"], "is for image encoders: sam1, sam2, sam3"),
-        (["sam2", "--accelerator", "openvino", "--precision", "int8"], "computes in fp32 or bf16, not int8"),
-        (["sam2", "--accelerator", "openvino", "--local"], "leave out --url and --local"),
-        (["sam2", "--accelerator", "openvino", "--size", "tiny"], "--size is for a fresh export"),
-        (["sam2", "--accelerator", "openvino", "--frames", "9"], "--frames has no effect with --accelerator"),
-        (["sam2", "--accelerator", "openvino", "--seed", "1"], "--seed is for --random"),
-        (["sam2", "--accelerator", "openvino", "--random", "--exported", "."], "give --exported and --name, or"),
-    ],
-)
-def test_options_that_do_not_fit_are_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["verify", *arguments, "-q"]) == 1
-    error = capsys.readouterr().err.strip()
-    assert words in error
-    assert "\n" not in error

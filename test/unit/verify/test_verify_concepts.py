@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam.cli import main
 from triton_sam.concepts.instances import Instance
 from triton_sam.export.reference import FoundInstance
 from triton_sam.verify.concepts import LIMITS, Limits, answered_cases, format_table, verify_concepts
@@ -69,17 +68,3 @@ def test_each_kind_of_difference_fails(change: dict) -> None:
 
 def test_wider_limits() -> None:
     assert all(row.passes(Limits(1e-3, 0.5)) for row in rows(Client(score=2e-4, shift=1)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--random", "--name", "x"], "--name is for models that exist already"),
-        (["--random", "--precision", "int8"], "an int8 export leaves the models for words in fp32"),
-        (["--random", "--frames", "8"], "are not for words"),
-        (["--checkpoint", "x", "--seed", "1"], "--seed is for --random"),
-    ],
-)
-def test_options_that_have_no_effect(arguments: list[str], message: str, capsys) -> None:
-    assert main(["verify", "sam3-concepts", *arguments]) == 1
-    assert message in capsys.readouterr().err

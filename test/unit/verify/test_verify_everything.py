@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from triton_sam._common.bundle import bundled
-from triton_sam.cli import main
 from triton_sam.verify import everything as verify
 
 IMAGE = np.zeros((60, 80, 3), np.uint8)
@@ -60,27 +59,6 @@ def test_equal_masks_pass_and_others_fail() -> None:
 def test_fitting_thresholds_are_between_two_scores() -> None:
     found = verify.fitting_thresholds(Drawn(), IMAGE)
     assert found == {"pred_iou_thresh": pytest.approx(0.25), "stability_score_thresh": pytest.approx(0.625)}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["sam2-everything", "--random", "--points-per-side", "0"], "must be at least 1"),
-        (["sam2-everything", "--random", "--frames", "8"], "are for videos"),
-        (["sam1-everything", "--random", "--precision", "fp16"], "--exported and --precision are for prompts"),
-        (["sam1-everything", "--checkpoint", "x.pth", "--seed", "1"], "--seed is for --random"),
-        (
-            ["sam2", "--random", "--points-per-side", "8"],
-            "is for automatic masks: sam1-everything, sam2-everything, mobilesam-everything, samhq-everything",
-        ),
-        (["sam2-video", "--random", "--points-per-side", "8"], "--points-per-side is for single images"),
-    ],
-)
-def test_errors_are_one_line(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", *arguments, "-q"]) == 1
-    error = capsys.readouterr().err.strip()
-    assert text in error
-    assert "\n" not in error
 
 
 @pytest.mark.export

@@ -116,20 +116,3 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] is True
     assert {row["runner"] for row in found["rows"]} == {"onnxruntime", "served over http", "served over grpc"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["sam2-video", "--random", "--frames", "3"], "at least 4 frames"),
-        (["sam2-video", "--random", "--image", "x.jpg"], "--image is for single images"),
-        (["sam2-video", "--random", "--name", "other"], "--name is for single images"),
-        (["sam2-video", "--checkpoint", "x.pt", "--seed", "1"], "--seed is for --random"),
-        (["sam2", "--random", "--frames", "8"], "are for videos: sam2-video"),
-    ],
-)
-def test_errors_are_one_line(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", *arguments, "-q"]) == 1
-    error = capsys.readouterr().err.strip()
-    assert text in error
-    assert "\n" not in error

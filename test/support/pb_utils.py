@@ -12,7 +12,6 @@ import json
 import random
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from support.conditions import PATIENCE
 from support.custom_metrics import Series
+from support.dice import Dice
 
 from triton_sam._common.bundle import bundled
 
@@ -32,33 +32,6 @@ _NAME = "triton_python_backend_utils"
 _BLS = "triton_sam.sessions.bls"
 _CPU, _GPU = "cpu", "gpu"
 _FINAL = 1
-
-
-class Dice:
-    """Lets calls fail at random, each with a probability; counts the failures by the place where they happened.
-
-    Args:
-        seed: of the random numbers.
-        share: the probability of a failure at each place.
-    """
-
-    def __init__(self, seed: int = 0, share: float = 0.0) -> None:
-        self._random = random.Random(seed)
-        self._lock = threading.Lock()
-        self.share = share
-        self.failures: Counter[str] = Counter()
-
-    def roll(self, place: str) -> None:
-        """Raise an error, or do nothing."""
-        if self.hits(place):
-            raise RuntimeError(f"{place} failed")
-
-    def hits(self, place: str) -> bool:
-        """Return whether a call fails."""
-        with self._lock:
-            hit = self._random.random() < self.share
-            self.failures[place] += hit
-        return hit
 
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name

@@ -7,9 +7,10 @@ import random
 
 import numpy as np
 from support.conditions import wait_until
+from support.dice import Dice
 from support.fake_tracking import NAMES, SIDE, FakeModels, computed_by, frame_file
 from support.fuzzing import EmptyModels, image_file
-from support.pb_utils import Dice, Request, Triton, arguments, text
+from support.pb_utils import Request, Triton, arguments, text
 
 from triton_sam.sessions.image import session
 

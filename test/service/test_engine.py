@@ -24,7 +24,6 @@ from support.running_service import running_service
 from support.tools import base64_of
 
 from triton_sam.service.app import create_app
-from triton_sam.service.cancellation import CancellableRequests
 from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.settings import Settings
@@ -114,49 +113,6 @@ def test_a_family_without_its_default_model_is_answered_by_a_variant_that_the_an
         assert (missing.status_code, missing.json()["code"]) == (404, "unknown_model")
         body = {"model": "sam:600m", "image": base64_of(picture)}
         assert http.post("/api/generate", json=body).headers["x-model"] == "sam1"
-
-
-class LoneRequest:
-    """The request of a client that stays, or that goes away at once."""
-
-    def __init__(self, stays):
-        self.stays = stays
-
-    async def receive(self):
-        if self.stays:
-            await asyncio.Event().wait()
-        return {"type": "http.disconnect"}
-
-
-async def ask_and_die(requests, number):
-    """Run some work, which ends with a result, or fails, or is cancelled by anybody."""
-
-    async def work():
-        for _ in range(number % 7):
-            await asyncio.sleep(0)
-        if number % 3 == 0:
-            raise ValueError
-        if number % 5 == 0:
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(requests.run(LoneRequest(number % 4 != 0), work(), f"id {number % 50}", timeout=0.1))
-    for _ in range(1 + number % 11):
-        await asyncio.sleep(0)
-    if number % 13 == 0:
-        task.cancel()
-    if number % 17 == 0:
-        requests.cancel(f"id {number % 50}")
-    await asyncio.gather(task, return_exceptions=True)
-
-
-def test_a_session_id_is_forgotten_with_its_requests():
-    async def all_of_them():
-        requests = CancellableRequests(60, Metrics())
-        await asyncio.gather(*(ask_and_die(requests, number) for number in range(500)))
-        assert [requests.cancel(f"id {number}") for number in range(50)] == [0] * 50
-        assert not requests._tasks
-
-    asyncio.run(all_of_them())
 
 
 def hang_up(server):

@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 
 from triton_sam.families import get_family
+from triton_sam.families.tables import ENCODER
+from triton_sam.families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from triton_sam.sessions.cache import ImageCache
 from triton_sam.sessions.video.model import Settings, VideoModel
-from triton_sam.sessions.video.models import Decoded
+from triton_sam.sessions.video.models import Decoded, DecoderPrompt, Memories
 from triton_sam.wire import video
 
 SIDE = 64
@@ -92,6 +94,48 @@ class FakeModels:
 
 def _value(frame):
     return next(iter(frame.values()))[0]
+
+
+NAMES = {role: f"sam2_{role}" for role in (ENCODER, *TABLE.models)}
+"""Triton's names of the models by role."""
+
+
+def computed_by(models):
+    """Return a function that computes the models of a tracker by Triton's names, with the tensors of the real ones."""
+    roles = {name: role for role, name in NAMES.items()}
+    compute = {
+        ENCODER: models.encode,
+        MEMORY_ATTENTION: lambda given: models.attend(given, Memories(*(given[name] for name in _MEMORIES))),
+        MEMORY_ENCODER: lambda given: models.remember(
+            given, given["masks"], given["object_score_logits"], bool(given["is_prompted"][0])
+        ),
+        TRACKING_DECODER: lambda given: _decoded(models, given),
+        MASK_PROMPT: lambda given: dict(zip(("mask_input", "masks"), models.prompt_mask(given["mask"]), strict=True)),
+    }
+
+    def run(name, inputs, wanted):
+        answer = compute[roles[name]](inputs)
+        arrays = answer if isinstance(answer, dict) else {TABLE.models[roles[name]].output_names[0]: answer}
+        assert set(arrays) >= set(wanted), name
+        return arrays
+
+    return run
+
+
+_MEMORIES = ("memories", "memory_ages", "object_pointers", "pointer_ages")
+
+
+def _decoded(models, given):
+    coarse = next(iter(FAMILY.encoder.output_names))
+    held = given[coarse]
+    words = bool(given["multimask"][0]), int(given["mask_prompt"][0]), given.get("mask_input")
+    prompt = DecoderPrompt(given["point_coords"], given["point_labels"], *words)
+    # In the fake models, all embeddings of a frame are equal; the conditioned one has a value for each object.
+    conditioned = None if np.array_equal(held, given["high_res_feats_0"]) else held
+    frame = {coarse: held, **{name: given[name] for name in given if name.startswith("high_res")}}
+    decoded = models.decode(frame, conditioned, prompt)
+    values = decoded.masks, decoded.ious, decoded.scores, decoded.pointers
+    return dict(zip(("masks", "iou_predictions", "object_score_logits", "object_pointers"), values, strict=True))
 
 
 def frame_file(number, size=SIZE):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from support.pb_utils import Triton
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import InferenceError
@@ -18,23 +18,13 @@ from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE
 from triton_sam.sessions.images import NoRoomError
 
 OPTION = "decoder_in_session"
-MODULES = tuple(f"triton_sam.sessions.{name}" for name in ("bls", "image.decoder", "image.triton_model"))
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """triton_model, with a stand-in for the module that exists inside Triton alone."""
-    utils = ModuleType("triton_python_backend_utils")
-    utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
-    utils.TritonModelException = type("TritonModelException", (Exception,), {})
-    utils.Logger = SimpleNamespace(log_info=lambda text: None)
-    monkeypatch.setitem(sys.modules, utils.__name__, utils)
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """triton_model, inside of what it takes for Triton."""
     monkeypatch.delenv(DECODER_IN_SESSION_VARIABLE, raising=False)
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield [importlib.import_module(name) for name in MODULES][-1]
-    for name in MODULES:
-        sys.modules.pop(name, None)
+    return Triton(lambda *_: {}).load("image.triton_model")
 
 
 @pytest.fixture
@@ -43,12 +33,12 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(module: ModuleType, repository: Path, kind: str = "CPU", **parameters: str):
+def opened(module: Any, repository: Path, kind: str = "CPU", **parameters: str):
     args = {"model_name": "sam2", "model_instance_kind": kind, "model_repository": str(repository / "sam2")}
     return module._open_decoder(args, {"decoder": "sam2_decoder", **parameters})
 
 
-def refusal(module: ModuleType, repository: Path, kind: str = "CPU", **parameters: str) -> str:
+def refusal(module: Any, repository: Path, kind: str = "CPU", **parameters: str) -> str:
     with pytest.raises(module.pb_utils.TritonModelException) as caught:
         opened(module, repository, kind, **{OPTION: "true", **parameters})
     assert "\n" not in str(caught.value)
@@ -66,27 +56,27 @@ def refusal(module: ModuleType, repository: Path, kind: str = "CPU", **parameter
     ],
 )
 def test_config_pbtxt_goes_before_the_environment(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], variable: str, expected: bool
+    module: Any, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], variable: str, expected: bool
 ) -> None:
     monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, variable)
     assert module.is_asked_for(parameters) is expected
 
 
-def test_without_the_option_nothing_is_opened(module: ModuleType, tmp_path: Path) -> None:
+def test_without_the_option_nothing_is_opened(module: Any, tmp_path: Path) -> None:
     assert opened(module, tmp_path) is None
     assert opened(module, tmp_path, "GPU", **{OPTION: "false"}) is None
 
 
-def test_other_values_are_refused(module: ModuleType, repository: Path) -> None:
+def test_other_values_are_refused(module: Any, repository: Path) -> None:
     assert "must be true or false, not 'yes'" in refusal(module, repository, **{OPTION: "yes"})
 
 
-def test_a_gpu_is_refused(module: ModuleType, repository: Path) -> None:
+def test_a_gpu_is_refused(module: Any, repository: Path) -> None:
     assert "is for CPUs, and Triton runs this session model on a GPU" in refusal(module, repository, "GPU")
 
 
 def test_without_onnxruntime_the_error_names_the_command(
-    module: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+    module: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     said = refusal(module, repository)
@@ -94,14 +84,14 @@ def test_without_onnxruntime_the_error_names_the_command(
     assert "pip install onnxruntime there" in said
 
 
-def test_without_a_file_the_error_names_it(module: ModuleType, repository: Path) -> None:
+def test_without_a_file_the_error_names_it(module: Any, repository: Path) -> None:
     shutil.rmtree(repository / "sam2_decoder" / "1")
     assert f"no decoder at {repository / 'sam2_decoder' / '1' / 'model.onnx'}" in refusal(module, repository)
     shutil.rmtree(repository / "sam2_decoder")
     assert f"{repository / 'sam2_decoder' / 'config.pbtxt'} cannot be read" in refusal(module, repository)
 
 
-def test_damaged_files_are_one_line(module: ModuleType, repository: Path) -> None:
+def test_damaged_files_are_one_line(module: Any, repository: Path) -> None:
     pytest.importorskip("onnxruntime")
     folder = repository / "sam2_decoder"
     (folder / "1" / "model.onnx").write_bytes(b"no model")
@@ -116,7 +106,7 @@ def test_damaged_files_are_one_line(module: ModuleType, repository: Path) -> Non
 
 
 def test_the_version_that_triton_serves_is_opened_and_failures_have_their_kinds(
-    module: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+    module: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
     shutil.copytree(repository / "sam2_decoder" / "1", repository / "sam2_decoder" / "10")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
-import sys
 import threading
-from types import ModuleType, SimpleNamespace
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
-from support.custom_metrics import Series
+from support.pb_utils import Request, Triton, TritonError, arguments
 
 from triton_sam.errors import ImageError, InputError
 from triton_sam.families import get_family
@@ -143,145 +142,79 @@ def test_parameters_of_requests() -> None:
             read_options(text, "auto")
 
 
-class Tensor:
-    """pb_utils.Tensor."""
-
-    def __init__(self, name: str, array: np.ndarray) -> None:
-        self._name, self._array = name, array
-
-    from_dlpack = staticmethod(lambda name, tensor: Tensor(name, tensor.as_numpy()))
-
-    def name(self) -> str:
-        return self._name
-
-    def as_numpy(self) -> np.ndarray:
-        return self._array
-
-
-class Request:
-    """A request from Triton, which is its own response sender."""
-
-    def __init__(self, parameters: str = "", **tensors: np.ndarray) -> None:
-        self.parameters = lambda: parameters
-        self.inputs = lambda: [Tensor(name, array) for name, array in tensors.items()]
-        self.requested_output_names = lambda: ["image_embed"]
-        self.get_response_sender = lambda: self
-        self.is_cancelled = lambda: self.cancelled
-        self.cancelled = False
-        self.sent: list[SimpleNamespace] = []
-
-    def send(self, response: SimpleNamespace, flags: int) -> None:
-        self.sent.append(response)
-
-    def answer(self) -> SimpleNamespace:
-        wait_until(lambda: self.sent)
-        (response,) = self.sent
-        return response
-
-
-class Encoder:
-    """pb_utils.InferenceRequest: it waits at the gate and counts its calls."""
-
-    gate = threading.Event()
-    calls: list[dict]
-
-    def __init__(self, **call: object) -> None:
-        self.call = call
-
-    def exec(self) -> SimpleNamespace:
-        self.calls.append(self.call)
-        assert self.gate.wait(60)
-        image = self.call["inputs"][0].as_numpy()
-        if image[0, 0, 0, 0] == 1:
-            return SimpleNamespace(has_error=lambda: True, error=lambda: SimpleNamespace(message=lambda: "it broke"))
-        tensors = [Tensor(name, image[:, :, :4, :4]) for name in self.call["requested_output_names"]]
-        return SimpleNamespace(has_error=lambda: False, output_tensors=lambda: tensors)
+def compute(model: str, inputs: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+    """The encoder: it breaks on white."""
+    (pixels,) = inputs.values()
+    if pixels[0, 0, 0, 0] == 1:
+        raise TritonError("it broke")
+    return dict.fromkeys(wanted, pixels[:, :, :4, :4])
 
 
 @pytest.fixture
-def series() -> Series:
-    return Series()
+def triton() -> Triton:
+    return Triton(compute)
 
 
 @pytest.fixture
-def front(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, series: Series):
+def front(triton: Triton, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A front end of SAM2 at 64 pixels, on the device that the test names; a CPU by default."""
-    utils = ModuleType("triton_python_backend_utils")
-    codes = {name: name for name in ("INVALID_ARG", "CANCELLED", "INTERNAL", "UNAVAILABLE", "NOT_FOUND")}
-    utils.TritonError = type("TritonError", (Exception,), codes)
-    utils.TritonModelException = type("TritonModelException", (Exception,), {})
-    utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL, utils.TRITONSERVER_MEMORY_CPU, utils.TRITONSERVER_MEMORY_GPU = (
-        1,
-        "cpu",
-        "gpu",
-    )
-    utils.Tensor, utils.InferenceRequest, utils.MetricFamily = Tensor, Encoder, series.family()
-    utils.PreferredMemory = lambda kind, device: (kind, device)
-    utils.InferenceResponse = lambda tensors, error=None: SimpleNamespace(
-        tensors={tensor.name(): tensor.as_numpy() for tensor in tensors}, error=error
-    )
-    monkeypatch.setitem(sys.modules, utils.__name__, utils)
-    names = ("triton_sam.sessions.bls", "triton_sam.sessions.encoder_front.triton_model")
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    model = [importlib.import_module(name) for name in names][-1].TritonPythonModel()
+    given = arguments("sam2_paintera", kind=getattr(request, "param", "CPU"), device="3")
     parameters = {"family": "SAM2", "alias_of": "sam2_encoder", "pixels": "auto"}
     config = {
         "parameters": {key: {"string_value": value} for key, value in parameters.items()},
         "input": [{"name": "image", "dims": [-1, 3, SIDE, SIDE]}],
         "output": [{"name": name} for name in ("image_embed", "high_res_feats_0", "high_res_feats_1")],
     }
-    kind = getattr(request, "param", "CPU")
-    device = {"model_instance_kind": kind, "model_instance_device_id": "3"}
-    model.initialize({"model_name": "sam2_paintera", "model_config": json.dumps(config), **device})
-    Encoder.calls = []
-    Encoder.gate.set()
-    yield model
-    Encoder.gate.set()
-    model.finalize()
-    for name in names:
-        sys.modules.pop(name, None)
+    with triton.serving("encoder_front.triton_model", {**given, "model_config": json.dumps(config)}) as front:
+        yield front
+
+
+def asked(front: Any, parameters: str = "", **tensors: np.ndarray) -> Request:
+    request = Request(["image_embed"], tensors, parameters=parameters)
+    front.execute([request])
+    return request
 
 
 def image(value: float = 0.5) -> np.ndarray:
     return np.full((1, 3, SIDE, SIDE), value, np.float32)
 
 
-def test_a_call_that_is_cancelled_before_the_encoder_is_free_never_reaches_it(front) -> None:
-    Encoder.gate.clear()
-    first, second, third = (Request(image=image(value)) for value in (0.1, 0.2, 0.3))
-    front.execute([first])
-    wait_until(lambda: len(Encoder.calls) == 1)
+def test_a_call_that_is_cancelled_before_the_encoder_is_free_never_reaches_it(front: Any, triton: Triton) -> None:
+    triton.gate.clear()
+    first = asked(front, image=image(0.1))
+    second, third = (Request(["image_embed"], {"image": image(value)}) for value in (0.2, 0.3))
     waiting = threading.Thread(target=front.execute, args=([second, third],))
     waiting.start()  # Triton's thread, which waits in execute() until the encoder is free
     waiting.join(0.2)
     assert waiting.is_alive()
     second.cancelled = True
-    Encoder.gate.set()
+    triton.gate.set()
     waiting.join(60)
-    assert second.answer().error.args[1] == "CANCELLED"
-    assert [request.answer().error for request in (first, third)] == [None, None]
-    assert [call["inputs"][0].as_numpy()[0, 0, 0, 0] for call in Encoder.calls] == [np.float32(0.1), np.float32(0.3)]
+    assert [request.answer().code for request in (first, second, third)] == ["", "CANCELLED", ""]
+    sent = [call.inputs["image"][0, 0, 0, 0] for call in triton.calls]
+    assert sent == [np.float32(0.1), np.float32(0.3)]
 
 
-def test_a_failure_of_the_encoder_is_an_error_and_the_next_call_is_served(front, series: Series) -> None:
-    bad, good = Request(image=image(1)), Request(image=image())
-    front.execute([bad, good])
-    assert bad.answer().error.args == ("INTERNAL: sam2_encoder failed: it broke", "INTERNAL")
-    assert good.answer().tensors["image_embed"].shape == (1, 3, 4, 4)
+def test_a_failure_of_the_encoder_is_an_error_and_the_next_call_is_served(front: Any, triton: Triton) -> None:
+    bad, good, series = asked(front, image=image(1)).answer(), asked(front, image=image()).answer(), triton.series
+    assert (bad.code, bad.message) == ("INTERNAL", "INTERNAL: sam2_encoder failed: it broke")
+    assert good.tensors["image_embed"].shape == (1, 3, 4, 4)
     wait_until(lambda: len(series.seconds["request_seconds", "encode"]) == 2)
     wait_until(lambda: series.counts["failures_total", None] == series.counts["faults_total", None] == 1)
     wait_until(lambda: series.gauges["waiting_requests", "encode"][-1:] in ([], [0]))
 
 
-@pytest.mark.parametrize(
-    ("tensors", "words"),
-    [({}, "exactly one of image and jpeg_image"), ({"image": image(), "jpeg_image": np.array([[b""]])}, "exactly one")],
-)
-def test_both_inputs_or_none_are_refused(front, tensors: dict, words: str) -> None:
-    front.execute([request := Request(**tensors)])
-    assert words in request.answer().error.args[0]
-    assert Encoder.calls == []
+def test_both_inputs_or_none_are_refused(front: Any, triton: Triton) -> None:
+    for tensors in ({}, {"image": image(), "jpeg_image": np.array([[b""]], np.object_)}):
+        assert "exactly one of image and jpeg_image" in asked(front, **tensors).answer().message
+    assert triton.calls == []
+
+
+def test_a_traced_call_is_answered_before_execute_returns(front: Any, triton: Triton) -> None:
+    request = Request(["image_embed"], {"image": image()}, trace="00-abc")
+    front.execute([request])
+    assert request.is_answered
+    assert triton.calls[0].trace is request.trace()
 
 
 @pytest.mark.parametrize(
@@ -294,9 +227,7 @@ def test_both_inputs_or_none_are_refused(front, tensors: dict, words: str) -> No
     indirect=["front"],
 )
 def test_embeddings_stay_on_the_gpu_unless_they_are_converted(
-    front, parameters: str, memory: tuple, dtype: type
+    front: Any, triton: Triton, parameters: str, memory: tuple[str, int], dtype: type
 ) -> None:
-    front.execute([request := Request(parameters, image=image())])
-    assert request.answer().tensors["image_embed"].dtype == dtype
-    assert [call["preferred_memory"] for call in Encoder.calls] == [memory]
-    assert Encoder.calls[0]["requested_output_names"] == ["image_embeddings"]
+    assert asked(front, parameters, image=image()).answer().tensors["image_embed"].dtype == dtype
+    assert [(call.memory, call.wanted) for call in triton.calls] == [(memory, ("image_embeddings",))]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from support.fuzzing import REFUSALS, code, image_file, once, session, text
+from support.pb_utils import Request, Triton
 from support.strategies import anything
 
 from triton_sam.masks import Cleanup
@@ -126,44 +125,23 @@ def test_no_request_has_touched_the_next():
 # The model that only opens images
 
 
-class Answer(SimpleNamespace):
-    """What Triton would send."""
-
-
 @pytest.fixture(scope="module")
 def preprocess():
-    """preprocess_model with a stand-in for the module that exists inside Triton alone."""
-    module = ModuleType("triton_python_backend_utils")
-    module.get_input_tensor_by_name = lambda request, name: request[name]
-    module.Tensor = lambda name, array: (name, array)
-    module.InferenceResponse = lambda tensors, error=None: Answer(tensors=dict(tensors), error=error)
-    module.TritonError = lambda message, kind: (message, kind)
-    module.TritonError.INVALID_ARG, module.TritonError.INTERNAL = "INVALID_ARG", "INTERNAL"
-    before = sys.modules.get(module.__name__)
-    sys.modules[module.__name__] = module
-    from triton_sam.sessions.image.preprocess_model import TritonPythonModel
-
-    model = TritonPythonModel()
+    """The model, inside of what it takes for Triton."""
+    model = Triton(lambda *_: {}).load("image.preprocess_model").TritonPythonModel()
     output = [{"name": "image", "dims": [1, 3, 1024, 1024]}]
     config = {"parameters": {"family": {"string_value": "SAM2"}}, "output": output}
     model.initialize({"model_config": json.dumps(config)})
-    yield model
-    del sys.modules["triton_sam.sessions.image.preprocess_model"]
-    if before is None:
-        del sys.modules[module.__name__]
-    else:
-        sys.modules[module.__name__] = before
+    return model
 
 
 @given(content=images)
 @settings(max_examples=100)
 def test_the_model_that_opens_images_answers_or_refuses(preprocess, content):
-    tensor = SimpleNamespace(as_numpy=lambda: text(content))
-    (answer,) = preprocess.execute([{"encoded_image": tensor}])
-    if answer.error is None:
-        assert answer.tensors["image"].shape == (1, 3, 1024, 1024)
-        assert answer.tensors["image_size"].shape == (2,)
+    (response,) = preprocess.execute([Request(["image", "image_size"], {"encoded_image": text(content)})])
+    if response.has_error():
+        assert response.error().code() == "INVALID_ARG", response.error().message()
+        assert response.error().message().partition(": ")[0] in REFUSALS
     else:
-        message, kind = answer.error
-        assert kind == "INVALID_ARG", message
-        assert message.partition(": ")[0] in REFUSALS
+        shapes = {tensor.name(): tensor.shape() for tensor in response.output_tensors()}
+        assert shapes == {"image": [1, 3, 1024, 1024], "image_size": [2]}

@@ -7,12 +7,11 @@ import random
 
 import numpy as np
 from support.conditions import wait_until
-from support.fake_tracking import SIDE, frame_file
-from support.fake_triton import Dice, Request, arguments, fake_triton, text
-from support.fuzzing import image_file
-from unit.sessions.video.test_triton_model import NAMES, compute
+from support.dice import Dice
+from support.fake_tracking import NAMES, SIDE, FakeModels, computed_by, frame_file
+from support.fuzzing import EmptyModels, image_file
+from support.pb_utils import Request, Triton, arguments, text
 
-from triton_sam.families import get_family
 from triton_sam.sessions.image import session
 
 REQUESTS = 5_000
@@ -29,10 +28,9 @@ def run(model, requests):
         few = [waiting.pop() for _ in range(min(len(waiting), rng.randrange(1, 6)))]
         model.execute(few)
         for each in few[:3]:  # so that some of the others wait, and some are refused
-            assert each.answered.wait(60), "a request was left without an answer"
+            each.answer()
     for each in requests:
-        assert each.answered.wait(60), "a request was left without an answer"
-        assert each.lost or len(each.answers) == 1
+        each.answer()
 
 
 def free_places(pool, times):
@@ -46,13 +44,9 @@ def free_places(pool, times):
     return len(taken)
 
 
-def decoded(model, inputs):
-    if model == "sam2_encoder":
-        return {name: np.zeros(1, np.float32) for name in get_family("sam2").encoder.output_names}
-    names = ("masks", "iou_predictions", "multimask_masks", "multimask_iou_predictions")
-    objects = len(inputs["point_coords"])
-    shapes = [(objects, 1, 256, 256), (objects, 1), (objects, 3, 256, 256), (objects, 3)]
-    return {name: np.zeros(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
+def computed(model, inputs, wanted):
+    models = EmptyModels()
+    return models.encode(inputs) if model == "sam2_encoder" else models.decode({}, inputs, wanted)
 
 
 def test_no_place_of_a_session_model_is_lost(monkeypatch):
@@ -73,20 +67,10 @@ def test_no_place_of_a_session_model_is_lost(monkeypatch):
         ),
         lambda: (["result_json"], {"prompt_json": text(b"{")}),
     ]
-    requests = [Request(dice, *rng.choice(kinds)()) for _ in range(REQUESTS)]
-    with fake_triton(decoded, dice, "image") as module:
-        model = module.TritonPythonModel()
-        model.initialize(
-            arguments(
-                "sam2",
-                family="SAM2",
-                encoder="sam2_encoder",
-                decoder="sam2_decoder",
-                threads="2",
-                max_pending="4",
-                max_jobs="2",
-            )
-        )
+    requests = [Request(*rng.choice(kinds)(), dice=dice) for _ in range(REQUESTS)]
+    names = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder"}
+    given = arguments("sam2", threads="2", max_pending="4", max_jobs="2", **names)
+    with Triton(computed, dice).serving("image.triton_model", given) as model:
         pools = {"clicks": model._clicks, "images": model._images}
         pools |= {name: job.pool for name, job in model._job_kinds.items()}
         before = {name: free_places(pool, model._times) for name, pool in pools.items()}
@@ -94,10 +78,9 @@ def test_no_place_of_a_session_model_is_lost(monkeypatch):
         run(model, requests)
         dice.share = 0
         wait_until(lambda: {name: free_places(pool, model._times) for name, pool in pools.items()} == before, 10)
-        last = Request(dice, ["masks"], {"image": text(files[0]), **point})
+        last = Request(["masks"], {"image": text(files[0]), **point})
         run(model, [last])
-        assert last.answers[0].error is None
-        model.finalize()
+        assert last.answer().code == ""
     assert len(dice.failures) == 9
     assert min(dice.failures.values()) > 10, dice.failures
 
@@ -115,19 +98,9 @@ def fail_submits(pools, dice):
 
 def test_no_place_and_no_session_of_a_video_model_is_lost():
     dice, rng = Dice(3, SHARE), random.Random(4)
-    with fake_triton(lambda model, inputs: compute(model.removeprefix("sam2_"), inputs), dice, "video") as module:
-        model = module.TritonPythonModel()
-        model.initialize(
-            arguments(
-                "sam2_video",
-                family="SAM2",
-                image_size=str(SIDE),
-                threads="2",
-                max_pending="4",
-                max_sessions="5",
-                **NAMES,
-            )
-        )
+    size = {"family": "SAM2", "image_size": str(SIDE)}
+    given = arguments("sam2_video", threads="2", max_pending="4", max_sessions="5", **size, **NAMES)
+    with Triton(computed_by(FakeModels()), dice).serving("video.triton_model", given) as model:
         pools = {"work": model._work, "frames": model._frames}
         before = {name: free_places(pool, model._times) for name, pool in pools.items()}
         fail_submits(pools.values(), dice)
@@ -136,10 +109,9 @@ def test_no_place_and_no_session_of_a_video_model_is_lost():
             few = [video_request(dice, rng, sorted(opened)) for _ in range(5)]
             run(model, few)
             for each in few:
-                for answer in each.answers:
-                    result = json.loads(answer.tensors["result"][0]) if answer.error is None else {}
-                    if "session_id" in result:
-                        opened.add(result["session_id"])
+                answer = each.answer()
+                result = {} if answer.code else json.loads(answer.tensors["result"][0])
+                opened |= {result["session_id"]} if "session_id" in result else set()
             opened = {each for each in opened if each in model._model.sessions._sessions}
         dice.share = 0
         assert set(model._model.sessions._sessions) == opened  # each session is known to a client
@@ -147,7 +119,6 @@ def test_no_place_and_no_session_of_a_video_model_is_lost():
         for each in model._model.sessions._sessions.values():
             wait_until(lambda each=each: not each.strand.is_busy, 10)
         wait_until(lambda: {name: free_places(pool, model._times) for name, pool in pools.items()} == before, 10)
-        model.finalize()
     assert min(dice.failures.values()) > 10, dice.failures
 
 
@@ -176,4 +147,4 @@ def video_inputs(dice, operation, session, values, tensors=None):
     inputs = {"operation": text(operation.encode()), "arguments": text(json.dumps(values).encode()), **(tensors or {})}
     if session is not None:
         inputs["session_id"] = text(session.encode())
-    return Request(dice, ["result"], inputs)
+    return Request(["result"], inputs, dice=dice)

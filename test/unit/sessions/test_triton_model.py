@@ -1,251 +1,142 @@
-"""The session model's side towards Triton, with a stand-in for the module that exists inside Triton alone.
-
-What it answers is tested on a real server (test_session_model); here is what a server does not show.
+"""The session model's side towards Triton. What it answers is tested on a real server (test_session_model); here is
+what a server does not show.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import sys
-import threading
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.custom_metrics import Series
-from support.fuzzing import GOOD_B64, EmptyModels, image_file, text
+from support.fuzzing import GOOD_B64, EmptyModels, image_file
+from support.pb_utils import Request, Triton, arguments, text
 
-from triton_sam._common.bundle import bundled
 from triton_sam.families import get_family
 from triton_sam.wire import contract
 
+ENTRY = "image.triton_model"
 POINT = {"point_coords": np.float32([[[3, 3]]]), "point_labels": np.float32([[1]])}
+NAMES = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder"}
 
 
-class Tensor:
-    """pb_utils.Tensor."""
-
-    def __init__(self, name: str, array: np.ndarray) -> None:
-        self._name, self._array = name, array
-
-    def name(self) -> str:
-        return self._name
-
-    def as_numpy(self) -> np.ndarray:
-        return self._array
-
-    def shape(self) -> tuple[int, ...]:
-        return self._array.shape
-
-
-class Error(Exception):
-    """pb_utils.TritonError."""
-
-    INVALID_ARG, NOT_FOUND, UNAVAILABLE, CANCELLED, INTERNAL = (
-        "INVALID_ARG",
-        "NOT_FOUND",
-        "BUSY",
-        "CANCELLED",
-        "INTERNAL",
-    )
-
-    def __init__(self, message: str, code: str = "INTERNAL") -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class Request:
-    """A request from Triton, which is its own response sender."""
-
-    def __init__(self, wanted: list[str], cancelled: bool = False, **tensors: np.ndarray) -> None:
-        self._wanted, self._cancelled = wanted, cancelled
-        self.refuses_to_send = 0
-        self._tensors = [Tensor(name, array) for name, array in tensors.items()]
-        self.answered = threading.Event()
-        self.sent: list = []
-
-    def inputs(self) -> list[Tensor]:
-        return self._tensors
-
-    def requested_output_names(self) -> list[str]:
-        return self._wanted
-
-    def get_response_sender(self) -> Request:
-        return self
-
-    def is_cancelled(self) -> bool:
-        return self._cancelled
-
-    def send(self, response: SimpleNamespace, flags: int) -> None:
-        assert flags == 1
-        if self.refuses_to_send:
-            self.refuses_to_send -= 1
-            raise RuntimeError("Failed to increase the shared memory pool size")
-        self.sent.append(response)
-        self.answered.set()
-
-    def answer(self) -> SimpleNamespace:
-        assert self.answered.wait(60)
-        (response,) = self.sent
-        return response
-
-
-class Bls:
-    """pb_utils.InferenceRequest."""
-
-    gate = threading.Event()
-
-    def __init__(self, model_name: str, inputs: list[Tensor], requested_output_names: list[str], **_: object) -> None:
-        self.encodes = model_name == "sam2_encoder"
-        self.inputs = {tensor.name(): tensor.as_numpy() for tensor in inputs}
-        self.wanted = tuple(requested_output_names)
-
-    def exec(self) -> SimpleNamespace:
-        assert self.gate.wait(60)
-        models = EmptyModels()
-        arrays = models.encode(self.inputs) if self.encodes else models.decode({}, self.inputs, self.wanted)
-        tensors = [Tensor(name, array) for name, array in arrays.items()]
-        return SimpleNamespace(has_error=lambda: False, output_tensors=lambda: tensors)
+def compute(model: str, inputs: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+    models = EmptyModels()
+    return models.encode(inputs) if model == "sam2_encoder" else models.decode({}, inputs, wanted)
 
 
 @pytest.fixture
-def series() -> Series:
-    return Series()
+def triton() -> Triton:
+    return Triton(compute)
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch, series: Series) -> ModuleType:
-    """triton_model, imported inside of what it takes for Triton."""
-    utils = ModuleType("triton_python_backend_utils")
-    utils.Tensor, utils.TritonError, utils.InferenceRequest, utils.MetricFamily = Tensor, Error, Bls, series.family()
-    utils.TritonModelException = type("TritonModelException", (Exception,), {})
-    utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL, utils.TRITONSERVER_MEMORY_CPU = 1, 0
-    utils.PreferredMemory = lambda kind, device: (kind, device)
-    utils.Logger = SimpleNamespace(log_warn=lambda text: None)
-    utils.InferenceResponse = lambda tensors, error=None: SimpleNamespace(
-        tensors={tensor.name(): tensor.as_numpy() for tensor in tensors}, error=error
-    )
-    monkeypatch.setitem(sys.modules, utils.__name__, utils)
-    Bls.gate.set()
-    names = ("triton_sam.sessions.bls", "triton_sam.sessions.image.triton_model")
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield [importlib.import_module(name) for name in names][-1]
-    for name in names:
-        sys.modules.pop(name, None)
+def model(triton: Triton) -> Iterator[Any]:
+    with triton.serving(ENTRY, arguments("sam2", max_pending="2", threads="2", **NAMES)) as model:
+        yield model
 
 
-def arguments(**changed: str) -> dict:
-    parameters = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder", **changed}
-    config = {"parameters": {key: {"string_value": value} for key, value in parameters.items()}}
-    return {
-        "model_config": json.dumps(config),
-        "model_name": "sam2",
-        "model_repository": str(bundled("model_repository") / "sam2"),
-        "model_instance_kind": "CPU",
-        "model_instance_device_id": "0",
-    }
+def asked(model: Any, *wanted: str, **tensors: Any) -> Request:
+    request = Request(wanted, tensors)
+    model.execute([request])
+    return request
 
 
-@pytest.fixture
-def model(module):
-    made = module.TritonPythonModel()
-    made.initialize(arguments(max_pending="2", threads="2"))
-    yield made
-    Bls.gate.set()
-    made.finalize()
-
-
-@pytest.mark.parametrize(
-    "wanted", [["masks"], ["image_id"], ["masks", "iou_predictions"], ["image_id", "image_size", "masks"]]
-)
-def test_nothing_is_sent_that_was_not_asked_for(model, wanted) -> None:
+def test_nothing_is_sent_that_was_not_asked_for(model: Any) -> None:
     """Triton 24.10 would drop the rest without holding Python's lock: heap damage."""
-    request = Request(wanted, image=text(image_file()), **POINT)
+    for wanted in (["masks"], ["image_id", "image_size", "iou_predictions"]):
+        answer = asked(model, *wanted, image=text(image_file()), **POINT).answer()
+        assert set(answer.tensors) == set(wanted)
+
+
+def test_a_cancelled_request_is_not_computed(model: Any, triton: Triton) -> None:
+    request = Request(["masks"], {"image": text(image_file()), **POINT})
+    request.cancelled = True
     model.execute([request])
-    assert list(request.answer().tensors) == sorted(
-        wanted, key=["image_id", "image_size", "masks", "iou_predictions"].index
-    )
+    assert request.answer().code == "CANCELLED"
+    assert not triton.calls
 
 
-def test_a_cancelled_request_is_not_computed(model) -> None:
-    request = Request(["masks"], cancelled=True, image=text(image_file()), **POINT)
-    model.execute([request])
-    assert request.answer().error.code == "CANCELLED"
+def test_what_is_refused_has_a_status(model: Any) -> None:
+    assert asked(model, "masks", image=text(b"no image")).answer().code == "INVALID_ARG"
+    assert asked(model, "masks", image_id=text(b"unknown")).answer().code == "NOT_FOUND"
 
 
-@pytest.mark.parametrize(
-    ("tensors", "code"),
-    [
-        ({"image": text(b"no image")}, "INVALID_ARG"),
-        ({"image_id": text(b"unknown")}, "NOT_FOUND"),
-        ({"image": text(image_file()), "boxes": np.float32([[5, 5, 1, 1]])}, "INVALID_ARG"),
-    ],
-)
-def test_what_is_refused_has_a_status(model, tensors, code) -> None:
-    request = Request(["masks"], **tensors)
-    model.execute([request])
-    assert request.answer().error.code == code
+def uploaded(model: Any) -> Any:
+    return asked(model, "image_id", image=text(image_file())).answer().tensors["image_id"]
 
 
-def test_more_than_may_wait_is_refused_at_once(model) -> None:
-    model.execute([first := Request(["image_id"], image=text(image_file()))])
-    image_id = first.answer().tensors["image_id"]
-    Bls.gate.clear()
-    waiting = [Request(["masks"], image_id=image_id, **POINT) for _ in range(2)]
-    model.execute(waiting)
-    late, as_json = Request(["masks"], image_id=text(b"x")), Request(["result_json"], prompt_json=text(b"{}"))
-    unread = Request(["masks"], prompt_json=text(b"{}"))
-    model.execute([late, as_json, unread])
-    assert late.answer().error.code == "BUSY"
-    assert unread.answer().error.code == "BUSY"
+def test_more_than_may_wait_is_refused_at_once(model: Any, triton: Triton) -> None:
+    image_id = uploaded(model)
+    triton.gate.clear()
+    waiting = [asked(model, "masks", image_id=image_id, **POINT) for _ in range(2)]
+    as_json = asked(model, "result_json", prompt_json=text(b"{}"))
+    assert asked(model, "masks", image_id=text(b"x")).answer().code == "UNAVAILABLE"
+    assert asked(model, "masks", prompt_json=text(b"{}")).answer().code == "UNAVAILABLE"
     assert json.loads(as_json.answer().tensors["result_json"][0])["error"]["code"] == "BUSY"
-    assert not any(request.sent for request in waiting)
-    Bls.gate.set()
-    for request in waiting:
-        assert request.answer().error is None
+    assert not any(request.is_answered for request in waiting)
+    triton.gate.set()
+    assert [request.answer().code for request in waiting] == ["", ""]
 
 
-def test_images_that_wait_do_not_refuse_clicks(model) -> None:
-    model.execute([first := Request(["image_id"], image=text(image_file()))])
-    image_id = first.answer().tensors["image_id"]
-    Bls.gate.clear()
-    images = [Request(["image_id"], image=text(image_file(form))) for form in ("BMP", "TIFF", "WEBP")]
-    clicks = [Request(["masks"], image_id=image_id, **POINT) for _ in range(3)]
-    model.execute([*images, *clicks])
-    refused = [request.answer().error.code for request in (images[2], clicks[2])]
-    assert refused == ["BUSY", "BUSY"]
-    Bls.gate.set()
-    for request in (*images[:2], *clicks[:2]):
-        assert request.answer().error is None
+def test_each_kind_of_requests_has_places_of_its_own(model: Any, triton: Triton) -> None:
+    image_id = uploaded(model)
+    triton.gate.clear()
+    images = [asked(model, "image_id", image=text(image_file(form))) for form in ("BMP", "TIFF", "WEBP")]
+    jobs = [asked(model, "result_json", **SEARCH) for _ in range(3)]
+    clicks = [asked(model, "masks", image_id=image_id, **POINT) for _ in range(3)]
+    for kind in (images, jobs, clicks):
+        assert kind[2].answer().code == "UNAVAILABLE"
+    triton.gate.set()
+    assert {request.answer().code for kind in (images, jobs, clicks) for request in kind[:2]} == {""}
+    assert json.loads(jobs[0].answer().tensors["result_json"][0])["decodes"] == 4
 
 
-def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(module, series: Series) -> None:
+SEARCH = {
+    "image": text(image_file()),
+    "everything": text(b'{"points_per_side": 2, "pred_iou_thresh": 0, "stability_score_thresh": 0}'),
+}
+
+
+def test_a_cancelled_job_is_answered_so(model: Any) -> None:
+    request = Request(["result_json"], SEARCH)
+    request.cancelled = True
+    model.execute([request])
+    assert request.answer().code == "CANCELLED"
+
+
+def test_execute_waits_for_a_traced_request_and_its_calls_are_steps_of_the_trace(model: Any, triton: Triton) -> None:
+    """Triton frees the trace when `execute` returns. A job runs without it, or every click would wait for its end."""
+    traced = Request(["masks"], {"image": text(image_file()), **POINT}, trace="00-abc")
+    model.execute([traced])
+    assert traced.is_answered
+    assert [call.trace is traced.trace() for call in triton.calls] == [True, True]
+    job = Request(["result_json"], SEARCH, trace="00-abc")
+    model.execute([job])
+    assert job.answer().code == ""
+    assert {call.trace for call in triton.calls[2:]} == {None}
+
+
+def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(triton: Triton) -> None:
     """One thread serves clicks here. Requests that are cancelled or fail wait no longer than others."""
-    model = module.TritonPythonModel()
-    model.initialize(arguments(max_pending="4", threads="1"))
-    try:
-        model.execute([first := Request(["image_id"], image=text(image_file()))])
-        image_id = first.answer().tensors["image_id"]
-        Bls.gate.clear()
-        good, cancelled, late = (Request(["masks"], image_id=image_id, **POINT) for _ in range(3))
-        failing, refused = Request(["masks"], image_id=text(b"unknown")), Request(["masks"], image_id=image_id)
-        model.execute([good, cancelled, failing, late, refused])
+    series = triton.series
+    with triton.serving(ENTRY, arguments("sam2", max_pending="4", threads="1", **NAMES)) as model:
+        image_id = uploaded(model)
+        triton.gate.clear()
+        ids = (image_id, image_id, text(b"unknown"), image_id, image_id)
+        requests = [asked(model, "masks", image_id=each, **POINT) for each in ids]
         wait_until(lambda: series.gauges["waiting_requests", "click"][-1:] == [3])
-        cancelled._cancelled = True
-        Bls.gate.set()
-        for request in (good, cancelled, failing, late, refused):
-            request.answer()
+        requests[1].cancelled = True
+        triton.gate.set()
+        codes = [request.answer().code for request in requests]
+        assert codes == ["", "CANCELLED", "NOT_FOUND", "", "UNAVAILABLE"]
         wait_until(lambda: len(series.seconds["waiting_seconds", "click"]) == 4)
         wait_until(lambda: series.gauges["waiting_requests", "click"][-1] == 0)
         wait_until(lambda: series.counts["failures_total", None] == series.counts["refusals_total", None] == 1)
-    finally:
-        Bls.gate.set()
-        model.finalize()
     took, waited = (series.seconds[name, "click"] for name in ("request_seconds", "waiting_seconds"))
     assert len(took) == 3
     assert all(mine <= whole for mine, whole in zip([waited[0], *waited[2:]], took, strict=True))
@@ -254,104 +145,66 @@ def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(module, ser
     assert series.threads <= {"MainThread", "report_0"}  # the main thread before the first request
 
 
-def test_images_that_wait_for_the_encoder_wait(module, series: Series) -> None:
+def test_images_that_wait_for_the_encoder_wait(triton: Triton) -> None:
     """Two images are encoded at a time, on however many threads."""
-    model = module.TritonPythonModel()
-    model.initialize(arguments())
-    Bls.gate.clear()
-    images = [Request(["image_id"], image=text(image_file(form))) for form in ("BMP", "TIFF", "WEBP", "PNG")]
-    try:
-        model.execute(images)
-        wait_until(lambda: series.gauges["waiting_requests", "image"][-1:] == [2])
-        Bls.gate.set()
-        wait_until(lambda: series.gauges["waiting_requests", "image"][-1] == 0)
-        assert [request.answer().error for request in images] == [None] * 4
-    finally:
-        Bls.gate.set()
-        model.finalize()
-
-
-def job(cancelled: bool = False) -> Request:
-    everything = text(b'{"points_per_side": 2, "pred_iou_thresh": 0, "stability_score_thresh": 0}')
-    return Request(["result_json"], cancelled, image=text(image_file()), everything=everything)
-
-
-def test_jobs_have_places_of_their_own_and_are_refused_at_once(model) -> None:
-    model.execute([first := Request(["image_id"], image=text(image_file()))])
-    image_id = first.answer().tensors["image_id"]
-    Bls.gate.clear()
-    jobs = [job() for _ in range(3)]
-    model.execute(jobs)
-    assert jobs[2].answer().error.code == "BUSY"
-    clicks = [Request(["masks"], image_id=image_id, **POINT) for _ in range(2)]
-    model.execute(clicks)  # two jobs and two clicks run: no click was refused
-    Bls.gate.set()
-    for request in (*jobs[:2], *clicks):
-        assert request.answer().error is None
-    assert json.loads(jobs[0].answer().tensors["result_json"][0])["decodes"] == 4
-
-
-def test_a_cancelled_job_is_answered_so(model) -> None:
-    request = job(cancelled=True)
-    model.execute([request])
-    assert request.answer().error.code == "CANCELLED"
+    gauge = triton.series.gauges["waiting_requests", "image"]
+    with triton.serving(ENTRY, arguments("sam2", **NAMES)) as model:
+        triton.gate.clear()
+        images = [asked(model, "image_id", image=text(image_file(form))) for form in ("BMP", "TIFF", "WEBP", "PNG")]
+        wait_until(lambda: gauge[-1:] == [2])
+        triton.gate.set()
+        wait_until(lambda: gauge[-1] == 0)
+        assert [request.answer().code for request in images] == [""] * 4
 
 
 @pytest.mark.parametrize(
     ("wanted", "tensors", "message"),
     [
         ("masks", {"image": text(image_file())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
-        ("result_json", {"image": text(image_file())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
-        ("encoded_masks", {"image": text(image_file()), **POINT}, "BAD_REQUEST: .*, masks, iou_predictions$"),
         ("masks", {"image_b64": text(GOOD_B64)}, "BAD_REQUEST: .* request some of image_id, image_size, result_json$"),
         ("image_id", {"image_b64": text(b"AA==")}, "BAD_IMAGE: the image"),
     ],
 )
-def test_an_answer_without_what_was_asked_for_is_an_error(model, series, wanted, tensors, message) -> None:
+def test_an_answer_without_what_was_asked_for_is_an_error(
+    model: Any, triton: Triton, wanted: str, tensors: dict[str, Any], message: str
+) -> None:
     """Triton would call an answer without any output a success."""
-    request = Request([wanted], **tensors)
-    model.execute([request])
-    answer = request.answer()
-    assert answer.error.code == "INVALID_ARG"
-    assert re.match(message, str(answer.error))
-    assert not answer.tensors
-    wait_until(lambda: series.counts["failures_total", None] == 1)
-    assert series.counts["faults_total", None] == 0
+    answer = asked(model, wanted, **tensors).answer()
+    assert answer.code == "INVALID_ARG"
+    assert re.match(message, answer.message)
+    wait_until(lambda: triton.series.counts["failures_total", None] == 1)
+    assert triton.series.counts["faults_total", None] == 0
 
 
 @pytest.mark.parametrize("tensors", [{"image": text(image_file()), **POINT}, {"image_id": text(b"unknown")}])
-def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, series) -> None:
+def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model: Any, triton: Triton, tensors: dict) -> None:
     """Shared memory may be full of others' tensors; the client would wait for its whole timeout."""
-    request = Request(["masks"], **tensors)
-    request.refuses_to_send = 1
+    request = Request(["masks"], tensors)
+    request.unsent = 1
     model.execute([request])
-    error = request.answer().error
-    assert (error.code, str(error)) == (
-        "INTERNAL",
-        "INTERNAL: the answer could not be sent: Failed to increase the shared memory pool size",
-    )
-    wait_until(lambda: series.counts["failures_total", None] == series.counts["faults_total", None] == 1)
+    answer, counts = request.answer(), triton.series.counts
+    assert answer.code == "INTERNAL"
+    assert answer.message == ("INTERNAL: the answer could not be sent: Failed to increase the shared memory pool size")
+    wait_until(lambda: counts["failures_total", None] == counts["faults_total", None] == 1)
 
 
-@pytest.mark.parametrize("name", ["cache_bytes", "threads", "max_pending", "max_jobs"])
-@pytest.mark.parametrize("value", ["0", "-1", "many", ""])
-def test_parameters_that_cannot_work(module, name: str, value: str) -> None:
-    with pytest.raises(module.pb_utils.TritonModelException, match=f"parameter {name} must be a whole number"):
-        module.TritonPythonModel().initialize(arguments(**{name: value}))
-
-
-def test_a_cache_for_less_than_one_image_is_refused(module) -> None:
+def test_parameters_that_cannot_work(triton: Triton) -> None:
+    module = triton.load(ENTRY)
+    names = ("cache_bytes", "threads", "max_pending", "max_jobs")
+    for name, value in [*((name, "0") for name in names), ("threads", "-1"), ("threads", "many"), ("threads", "")]:
+        with pytest.raises(triton.module.TritonModelException, match=f"parameter {name} must be a whole number"):
+            module.TritonPythonModel().initialize(arguments("sam2", **{**NAMES, name: value}))
     size = contract.embedding_bytes(get_family("sam2"))
     assert size == 16_777_216
-    with pytest.raises(module.pb_utils.TritonModelException, match="the embeddings of one image take 16777216"):
-        module.TritonPythonModel().initialize(arguments(cache_bytes=str(size - 1)))
+    with pytest.raises(triton.module.TritonModelException, match="the embeddings of one image take 16777216"):
+        module.TritonPythonModel().initialize(arguments("sam2", cache_bytes=str(size - 1), **NAMES))
 
 
-def test_other_weights_have_other_ids(module, tmp_path: Path) -> None:
-    folder = tmp_path / "sam2_encoder"
-    assert module.bls.weights_identity(folder) == module.bls.weights_identity(folder)
+def test_other_weights_have_other_ids(triton: Triton, tmp_path: Path) -> None:
+    identity, folder = triton.load("bls").weights_identity, tmp_path / "sam2_encoder"
+    assert identity(folder) == identity(folder)
     (folder / "1").mkdir(parents=True)
-    seen = {module.bls.weights_identity(folder)}
+    seen = {identity(folder)}
     for version, content in (
         ("1", b"a"),
         ("1", b"b"),
@@ -361,5 +214,5 @@ def test_other_weights_have_other_ids(module, tmp_path: Path) -> None:
     ):
         (folder / version).mkdir(exist_ok=True)
         (folder / version / "model.onnx").write_bytes(content)
-        seen.add(module.bls.weights_identity(folder))
+        seen.add(identity(folder))
     assert len(seen) == 5  # the same file as version 2 is the same encoder

@@ -1,0 +1,229 @@
+"""A Triton server in this process: real clients and transports, the real programs of its models, and no connection.
+
+Everything between the protocol and the networks is the product's: the client, its transport with retries and errors,
+the wire contract, the session model or the video model. The networks are functions.
+
+    with InProcess(compute) as server:
+        server.add_session_model("sam2")
+        SAM2TritonClient(server.url).set_image(...)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from support.pb_utils import Compute, Request, Triton, arguments
+from tritonclient.utils import InferenceServerException
+
+from triton_sam.families import get_family, model_name
+from triton_sam.families.tables import DECODER, ENCODER, Tensor
+from triton_sam.repository.names import FAMILY_KEY
+from triton_sam.transport import aio, triton
+from triton_sam.transport.url import ServerUrl
+from triton_sam.wire import contract, video
+from triton_sam.wire.pair import Request as WireRequest
+
+Arrays = dict[str, npt.NDArray[Any]]
+_HOST = "in-process.invalid"
+_STATUS = {"INVALID_ARG": "INVALID_ARGUMENT"}
+_PORTS = itertools.count(1)
+_SERVERS: dict[str, InProcess] = {}
+_CONNECT = {module: module._connect for module in (triton, aio)}
+
+
+class InProcess:
+    """A server. Clients reach it by its URL while the `with` block runs, from any thread.
+
+    Args:
+        compute: computes the networks, for clients and for the programs.
+        pairs: the encoders and decoders that clients may call themselves: family by name of the pair.
+
+    Attributes:
+        requests: the inferences that clients have asked for.
+        before: is called with the number of an inference before it is answered, and may raise the error of a server.
+        after: is called with the number of an inference after it was answered.
+
+        lacks: inputs that the models do not have, as those of earlier versions.
+        triton: the side of the programs.
+    """
+
+    def __init__(self, compute: Compute, pairs: Mapping[str, str] | None = None) -> None:
+        self.url = f"grpc://{_HOST}:{next(_PORTS)}"
+        self.triton = Triton(compute)
+        self.requests: list[WireRequest] = []
+        self.before: Callable[[int], object] = lambda number: None
+        self.after: Callable[[int], object] = lambda number: None
+        self.lacks: tuple[str, ...] = ()
+        self._compute = compute
+        self._programs: dict[str, Any] = {}
+        self._configs: dict[str, dict[str, Any]] = {}
+        for name, family in (pairs or {}).items():
+            self.add_pair(name, family)
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(32, "in-process")
+
+    def add_pair(self, name: str, family: str) -> None:
+        """Serve an encoder and a decoder."""
+        for role in (ENCODER, DECODER):
+            spec = get_family(family).models[role]
+            config = _config(spec.inputs, spec.outputs)
+            self._configs[model_name(name, role)] = {**config, "parameters": {FAMILY_KEY: {"string_value": family}}}
+
+    def add_session_model(self, name: str, /, **parameters: str) -> Any:
+        """Serve the session model of a family; return it."""
+        spec = get_family(name)
+        names = {"family": spec.name, "encoder": f"{name}_encoder", "decoder": f"{name}_decoder"}
+        config = _config(contract.inputs(spec), contract.outputs(spec))
+        return self._add(name, "image.triton_model", config, {**names, **parameters})
+
+    def add_video_model(self, name: str, /, **parameters: str) -> Any:
+        """Serve the video model of a family; return it."""
+        config = _config(video.inputs(), video.outputs(get_family(name)))
+        return self._add(f"{name}_video", "video.triton_model", config, parameters)
+
+    def _add(self, name: str, entry: str, config: dict[str, Any], parameters: Mapping[str, str]) -> Any:
+        model = self.triton.load(entry).TritonPythonModel()
+        model.initialize(arguments(name, **parameters))
+        self._programs[name], self._configs[name] = model, config
+        return model
+
+    def __enter__(self) -> InProcess:
+        if not _SERVERS:
+            triton._connect = lambda url, *rest: _connect(triton, url, *rest)
+            aio._connect = lambda url, *rest: _connect(aio, url, *rest)
+        _SERVERS[self.url] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del _SERVERS[self.url]
+        if not _SERVERS:
+            triton._connect, aio._connect = _CONNECT[triton], _CONNECT[aio]
+        self.triton.gate.set()
+        for program in self._programs.values():
+            program.finalize()
+        self._threads.shutdown()
+
+    @property
+    def models(self) -> dict[str, dict[str, Any]]:
+        """The configurations of the models that are ready, by name."""
+        return self._configs
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of the models that clients have asked."""
+        return [request.model for request in self.requests]
+
+    def config(self, model: str) -> dict[str, Any]:
+        """Return the configuration of a model, as the JSON of the HTTP protocol."""
+        self._check(model)
+        config = self._configs[model]
+        return {**config, "input": [each for each in config["input"] if each["name"] not in self.lacks]}
+
+    def request(
+        self, model: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
+    ) -> tuple[Request, int]:
+        """Note an inference; return what the program of the model gets, and its number."""
+        self._check(model)
+        known = [{each["name"] for each in self.config(model)[side]} for side in ("input", "output")]
+        for side, names, allowed in zip(("input", "output"), (inputs, outputs), known, strict=True):
+            for name in sorted(set(names) - allowed):
+                raise _refusal(f"unexpected inference {side} '{name}' for model '{model}'", "INVALID_ARG")
+        with self._lock:
+            self.requests.append(WireRequest(model, dict(inputs), tuple(outputs)))
+            return Request(outputs, inputs), len(self.requests) - 1
+
+    def answer(self, model: str, request: Request, number: int) -> Arrays:
+        """Answer an inference.
+
+        Raises:
+            InferenceServerException: the model refuses it.
+        """
+        self.before(number)
+        if model in self._programs:
+            self._programs[model].execute([request])
+            answer = request.answer()
+            tensors, code, message = self.altered(model, answer.tensors, answer.code, answer.message)
+            if code:
+                raise _refusal(message, code)
+        else:
+            asked = self.requests[number]
+            tensors = dict(self._compute(model, dict(asked.inputs), tuple(asked.outputs)))
+        self.after(number)
+        return {name: np.array(array) for name, array in tensors.items()}
+
+    def altered(self, model: str, tensors: Arrays, code: str, message: str) -> tuple[Arrays, str, str]:
+        """Return an answer as this server gives it; servers of earlier versions give another one."""
+        return tensors, code, message
+
+    def _check(self, model: str) -> None:
+        if model not in self._configs:
+            raise _refusal(f"Request for unknown model: '{model}' is not found", "NOT_FOUND")
+
+
+class _Client:
+    """A ProtocolClient."""
+
+    def __init__(self, server: InProcess) -> None:
+        self._server = server
+
+    def infer(self, model: str, inputs: Arrays, outputs: Sequence[str], call: Any) -> Arrays:
+        return self._server.answer(model, *self._server.request(model, inputs, outputs))
+
+    def is_ready(self, call: Any) -> bool:
+        return True
+
+    def index(self, call: Any) -> list[dict[str, str]]:
+        return [{"name": name, "version": "1", "state": "READY"} for name in self._server.models]
+
+    def model_config(self, model: str, call: Any) -> dict[str, Any]:
+        return self._server.config(model)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class _AsyncClient:
+    """An AsyncProtocolClient. Cancelling a call reaches the program of the model, as it does over gRPC."""
+
+    def __init__(self, server: InProcess) -> None:
+        self._server = server
+
+    async def infer(self, model: str, inputs: Arrays, outputs: Sequence[str], call: Any) -> Arrays:
+        server, loop = self._server, asyncio.get_running_loop()
+        request, number = server.request(model, inputs, outputs)
+        try:
+            return await loop.run_in_executor(server._threads, server.answer, model, request, number)
+        except asyncio.CancelledError:
+            request.cancelled = True
+            raise
+
+    async def is_model_ready(self, model: str, call: Any) -> bool:
+        return model in self._server.models
+
+    async def model_config(self, model: str, call: Any) -> dict[str, Any]:
+        return self._server.config(model)
+
+    async def close(self) -> None:
+        """There is no connection."""
+
+
+def _connect(module: Any, url: ServerUrl, *rest: Any) -> Any:
+    server = _SERVERS.get(str(url))
+    if server is None:
+        return _CONNECT[module](url, *rest)
+    return _Client(server) if module is triton else _AsyncClient(server)
+
+
+def _refusal(message: str, code: str) -> InferenceServerException:
+    return InferenceServerException(message, f"StatusCode.{_STATUS.get(code, code)}")
+
+
+def _config(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> dict[str, Any]:
+    return {"input": [{"name": each.name} for each in inputs], "output": [{"name": each.name} for each in outputs]}

@@ -164,6 +164,7 @@ def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, fin
     page.page.click("#find")
     assert "pred_iou_thresh" in page.banner()
     assert page.page.is_hidden("#found")
+    page.page.click("#banner-close")
     finder.reset()
     finder.seconds = 0.4
     closed = finder.closed

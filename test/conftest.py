@@ -206,12 +206,18 @@ def service(request: pytest.FixtureRequest, service_triton):
     yield from shared(request, running_service(service_triton.grpc_url))
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium; skips where there is none."""
+@pytest.fixture(scope="session")
+def chromium(request: pytest.FixtureRequest):
+    """A headless Chromium for all tests of this process; skips where there is none."""
     from support.running_browser import running_browser
 
-    with running_browser() as browser:
+    yield from shared(request, running_browser())
+
+
+@pytest.fixture
+def browser(chromium):
+    """That Chromium, while a test uses it."""
+    with chromium.in_use() as browser:
         yield browser
 
 

@@ -58,3 +58,15 @@ def video(http, client, mp4):
     path = f"/v1/videos/{upload(http, mp4)['id']}"
     yield path
     http.delete(path)
+
+
+@pytest.fixture
+def two_objects(shapes):
+    """The page with two objects that were clicked, the second one active."""
+    shapes.page.uncheck("#hover")
+    shapes.click(200, 180)
+    shapes.settled()
+    shapes.page.keyboard.press("n")
+    shapes.click(620, 420)
+    shapes.settled()
+    return shapes

@@ -24,19 +24,19 @@ def guarded(service_triton):
         yield guarded
 
 
-@pytest.mark.parametrize(
-    ("path", "sends"),
-    [
-        ("/sam/weights/", {"auth": ("anyone", TOKEN)}),
-        ("/api/functions", {"auth": ("triton", TOKEN)}),
-        ("/x-anylabeling/v1/models", {"headers": {"Token": TOKEN}}),
-        ("/label-studio/versions", {"auth": ("anyone", TOKEN)}),
-        ("/sam/weights/", {"headers": {"Authorization": f"Bearer {TOKEN}"}}),
-    ],
+TOKENS = (
+    ("/sam/weights/", {"auth": ("anyone", TOKEN)}),
+    ("/api/functions", {"auth": ("triton", TOKEN)}),
+    ("/x-anylabeling/v1/models", {"headers": {"Token": TOKEN}}),
+    ("/label-studio/versions", {"auth": ("anyone", TOKEN)}),
+    ("/sam/weights/", {"headers": {"Authorization": f"Bearer {TOKEN}"}}),
 )
-def test_tokens_as_each_tool_sends_them(guarded, path, sends):
-    assert guarded.http.get(path).status_code == 401
-    assert guarded.http.get(path, **sends).status_code == 200
+
+
+def test_tokens_as_each_tool_sends_them(guarded):
+    for path, sends in TOKENS:
+        assert guarded.http.get(path).status_code == 401
+        assert guarded.http.get(path, **sends).status_code == 200
 
 
 def test_a_token_in_the_url_is_for_roboflow_alone(guarded, image64):

@@ -20,6 +20,7 @@ from triton_sam.service.adapters import roboflow_concepts
 from triton_sam.service.adapters.registry import ADAPTERS
 
 COUNT = min(len(shapes()), len(SCORES))
+WHOLE_BOX = {"x": 1, "y": 1, "width": 9, "height": 9}
 CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"><Label value="Dog"/>
 <Label value="cat"/></BrushLabels><TextArea name="words" toName="image"/></View>"""
 
@@ -72,27 +73,35 @@ def test_osam_limits_the_annotations_of_all_texts(http, image64):
     ]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "status", "words"),
-    [
-        ({"texts": [" "]}, 422, "a text is empty"),
-        ({"texts": ["dog"], "score_threshold": 3}, 422, "threshold"),
-        ({"texts": ["dog"] * 65}, 422, "text"),
-    ],
-    ids=["empty", "threshold", "many"],
+REFUSED: tuple[tuple[str, dict, int, str], ...] = (
+    ("osam", {"texts": [" "]}, 422, "a text is empty"),
+    ("osam", {"texts": ["dog"], "score_threshold": 3}, 422, "threshold"),
+    ("osam", {"texts": ["dog"] * 65}, 422, "text"),
+    ("osam of sam2", {"texts": ["dog"]}, 404, "cannot find words or examples here"),
+    ("roboflow", {"prompts": []}, 422, "prompts"),
+    ("roboflow", {"prompts": [{"type": "text"}]}, 422, "a text, boxes, or both"),
+    ("roboflow", {"prompts": [{"boxes": [{"x": 1}]}]}, 422, "x, y, width and height"),
+    ("roboflow", {"prompts": [{"text": "dog", "boxes": [WHOLE_BOX], "box_labels": [1, 1]}]}, 422, "box_labels"),
+    ("roboflow", {"prompts": [{"text": "dog", "boxes": [{**WHOLE_BOX, "x": 5000}]}]}, 422, "lies outside"),
+    ("roboflow", {"prompts": [{"text": "dog", "output_prob_thresh": 7}]}, 422, "output_prob_thresh"),
+    ("qupath", {"text_prompt": None}, 422, "send a text_prompt, positive_bboxes, or both"),
 )
-def test_texts_that_cannot_be_searched(http, running, image64, prompt, status, words):
-    answer = http.post("/api/generate", json={"model": "sam3", "image": image64, "prompt": prompt})
-    assert answer.status_code == status
-    assert words in answer.json()["detail"]
+"""Requests of tools, and the status and a part of the answer that refuses each."""
+
+
+def test_words_that_cannot_be_searched(http, running, image64):
+    for tool, members, status, words in REFUSED:
+        if tool.startswith("osam"):
+            model = "sam2" if tool.endswith("sam2") else "sam3"
+            path, body = "/api/generate", {"model": model, "image": image64, "prompt": members}
+        elif tool == "roboflow":
+            path, body = "/sam3/concept_segment", {"image": {"value": image64}, **members}
+        else:
+            path, body = "/sam/sam3/", {"b64img": image64, **members}
+        answer = http.post(path, json=body)
+        assert answer.status_code == status, (tool, members)
+        assert words in answer.json()["message" if tool == "roboflow" else "detail"]
     assert running[1].asked == []
-
-
-def test_a_model_without_words_says_so(http, image64):
-    body = {"model": "sam2", "image": image64, "prompt": {"texts": ["dog"]}}
-    answer = http.post("/api/generate", json=body)
-    assert answer.status_code == 404
-    assert "cannot find words or examples here" in answer.json()["detail"]
 
 
 def test_x_anylabeling_finds_the_words_of_its_text_field(http, running, image64):
@@ -160,25 +169,6 @@ def test_roboflow_keeps_the_best_of_all_prompts(http, image64, monkeypatch):
     assert [name.startswith("triton-sam") for name in threads] == [True]  # a worker: everybody else goes on meanwhile
 
 
-@pytest.mark.parametrize(
-    ("prompts", "words"),
-    [
-        ([], "prompts"),
-        ([{"type": "text"}], "a text, boxes, or both"),
-        ([{"boxes": [{"x": 1}]}], "x, y, width and height"),
-        ([{"text": "dog", "boxes": [{"x": 1, "y": 1, "width": 9, "height": 9}], "box_labels": [1, 1]}], "box_labels"),
-        ([{"text": "dog", "boxes": [{"x": 5000, "y": 1, "width": 9, "height": 9}]}], "lies outside"),
-        ([{"text": "dog", "output_prob_thresh": 7}], "output_prob_thresh"),
-    ],
-    ids=["none", "empty", "box", "labels", "outside", "threshold"],
-)
-def test_roboflow_prompts_that_cannot_be_searched(http, running, image64, prompts, words):
-    answer = http.post("/sam3/concept_segment", json={"image": {"value": image64}, "prompts": prompts})
-    assert answer.status_code == 422
-    assert words in answer.json()["message"]
-    assert running[1].asked == []
-
-
 def test_qupath_finds_words_and_examples(http, running, image64):
     body = {"type": "sam3", "b64img": image64, "text_prompt": "dog", "confidence_threshold": 0.7}
     found = posted(http, "/sam/sam3/", {**body, "positive_bboxes": [[1, 2, 3, 4]], "negative_bboxes": None})
@@ -187,8 +177,6 @@ def test_qupath_finds_words_and_examples(http, running, image64):
     assert {each["geometry"]["type"] for each in found} <= {"Polygon", "MultiPolygon"}
     (query, *_) = running[1].asked[0]
     assert (query.texts, query.boxes.tolist(), query.threshold) == (("dog",), [[1, 2, 4, 6]], 0.7)
-    answer = http.post("/sam/sam3/", json={"b64img": image64, "text_prompt": None})
-    assert (answer.status_code, answer.json()["detail"]) == (422, "send a text_prompt, positive_bboxes, or both")
 
 
 def test_cvat_lists_a_detector_with_the_words_as_labels(http, running, image64):

@@ -182,18 +182,22 @@ def test_an_object_that_leaves_the_image_has_no_shape(http):
     assert states[0] is not None
 
 
-@pytest.mark.parametrize(
-    "state", ["", "triton-sam/0/1/r", f"triton-sam/{'0' * 32}/1/r", 7, {"a": 1}, ["x"], True], ids=repr
-)
-def test_a_state_that_is_not_known(http, state):
-    answer = call(http, 1, [], [state])
-    assert answer.status_code == 404
-    assert "draw the object" in answer.json()["error"]
-
-
-def test_an_object_that_a_session_does_not_have(http):
+def test_a_state_that_is_not_known(http):
     _, [state] = tracked(http, 0, [BOX])
-    assert call(http, 1, [], [state.replace("/1/", "/2/")]).status_code == 404
+    unknown = (
+        "",
+        "triton-sam/0/1/r",
+        f"triton-sam/{'0' * 32}/1/r",
+        7,
+        {"a": 1},
+        ["x"],
+        True,
+        state.replace("/1/", "/2/"),
+    )
+    for each in unknown:
+        answer = call(http, 1, [], [each])
+        assert answer.status_code == 404, each
+        assert "draw the object" in answer.json()["error"]
 
 
 def test_a_session_that_nobody_uses_ends(http, running, client):
@@ -243,27 +247,28 @@ def test_users_do_not_disturb_each_other(http):
             done.result()
 
 
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [
-        ([1, 2, 3], "do not make a polygon"),
-        ([9, 9, 9, 9], "a part inside"),
-        ([900, 900, 990, 990], "a part inside"),
-        ({"type": "polygon", "points": [1, 2, 3, 4]}, "do not make a polygon"),
-        ({"type": "mask", "points": [1, 2, 3, 4]}, "runs"),
-        ({"type": "mask", "points": [0, 9, 0, 0, 1, 1]}, "add up"),
-        ({"type": "mask", "points": [4, 0, 0, 1, 1]}, "no pixel"),
-        ({"type": "mask", "points": [4, 0, 0, 9000, 1]}, "within the image"),
-        ({"type": "mask", "points": [0, 4e15, 0, 0, 1, 1]}, "runs"),
-        ({"type": "ellipse", "points": [1]}, "shapes"),
-        ({"type": "points", "points": []}, "do not make a points"),
-    ],
+REFUSED = (
+    ([1, 2, 3], "do not make a polygon"),
+    ([9, 9, 9, 9], "a part inside"),
+    ([900, 900, 990, 990], "a part inside"),
+    ({"type": "polygon", "points": [1, 2, 3, 4]}, "do not make a polygon"),
+    ({"type": "mask", "points": [1, 2, 3, 4]}, "runs"),
+    ({"type": "mask", "points": [0, 9, 0, 0, 1, 1]}, "add up"),
+    ({"type": "mask", "points": [4, 0, 0, 1, 1]}, "no pixel"),
+    ({"type": "mask", "points": [4, 0, 0, 9000, 1]}, "within the image"),
+    ({"type": "mask", "points": [0, 4e15, 0, 0, 1, 1]}, "runs"),
+    ({"type": "ellipse", "points": [1]}, "shapes"),
+    ({"type": "points", "points": []}, "do not make a points"),
 )
-def test_shapes_that_cannot_be_tracked(http, running, shape, words):
-    answer = call(http, 0, [shape])
-    assert answer.status_code == 422
-    assert words in answer.json()["error"]
-    assert len(running[0].app.state.live_videos) == 0
+"""Shapes, and a part of the answer that refuses each."""
+
+
+def test_shapes_that_cannot_be_tracked(http, running):
+    for shape, words in REFUSED:
+        answer = call(http, 0, [shape])
+        assert answer.status_code == 422, shape
+        assert words in answer.json()["error"]
+        assert len(running[0].app.state.live_videos) == 0
 
 
 def test_a_frame_of_another_size(http, images):

@@ -1,64 +1,207 @@
-"""The page in headless Chromium, over a real service and a real Triton."""
+"""What a person does with one image on the page, in headless Chromium over a real service and a real Triton."""
 
+import html
 import io
 import json
 import os
+import re
 import signal
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam import SAM2TritonClient
+from triton_sam import Cleanup, SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
 from support.conditions import settled, wait_until
-from support.running_browser import NARROW, SWITCHED_ON, WIDE, Page, open_phone
+from support.hand_changes import drag
+from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE, open_page
 
-LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
+from triton_sam.service.page import STATIC
+
 DECODERS_DIFFER = 3
 """Levels of 255 by which Chromium and Pillow may differ when they decode the same JPEG."""
+POINTS = "tritonSam.scene.active.points.map(({x, y, label}) => [Math.round(x), Math.round(y), label])"
+PROMPT = "[tritonSam.scene.active.points.length, tritonSam.scene.active.box]"
+BOXES = "tritonSam.scene.objects.map((object) => object.box)"
+CHOICE = "tritonSam.choiceOf(tritonSam.scene.active)"
+COUNTS = "tritonSam.scene.objects.map((object) => tritonSam.resultOf(object).scores.length)"
+FOCUSED = "document.activeElement"
+KEY_NAMES = {"pageup": "page up", "pagedown": "page down", "arrowleft": "←", "arrowright": "→", "escape": "esc"}
+"""Keys whose names on the page are others."""
 
 
-def test_the_page_says_that_the_model_is_the_demo_model(page):
+def labels(page):
+    return [label for _, _, label in page.page.evaluate(POINTS)]
+
+
+def saved(page):
+    """Return the mask that the page writes for the active object."""
+    return np.asarray(Image.open(io.BytesIO(page.download("#save-mask")[1]))) == 255
+
+
+def test_every_key_is_in_the_list_of_keys():
+    text = (STATIC / "index.html").read_text("utf-8")
+    dialog = text[text.index('id="keys-dialog"') :].split("</dialog>")[0]
+    shown = {html.unescape(key).lower() for key in re.findall("<kbd>(.*?)</kbd>", dialog)}
+    letters = [
+        re.search(r"const LETTERS = \{(.*?)\};", (STATIC / name).read_text("utf-8"), re.DOTALL).group(1)
+        for name in ("keys.js", "hand-tools.js")
+    ]
+    keys = {key for each in letters for key in re.findall(r'(?:^|[{,])\s*"?([^\s",]+?)"?:', each, re.MULTILINE)}
+    assert len(keys) > 30
+    same = {"="}  # + without Shift on many keyboards
+    assert {KEY_NAMES.get(key, key) for key in keys - same} <= shown
+
+
+def test_a_first_visit(page, images):
+    """The demo model says what it is, hints lead to the first object, and all times are told alike."""
     assert page.page.inner_text("#demo") == "demo model, official weights: triton-sam setup"
     assert page.page.inner_text("#model") == "sam2 (demo)"
+    assert page.page.inner_text("#hint") == "Open an image or a video first."
+    assert page.page.is_hidden("#camera")  # a mouse has no camera
+    page.open(images / "shapes.jpg")
+    assert page.page.inner_text("#hint") == "Click on an object in the image, or drag a box around it."
+    page.page.mouse.move(*page.at(300, 300))
+    page.page.mouse.move(*page.at(200, 180), steps=3)
+    page.wait("document.getElementById('hover-info').textContent !== ''")
+    page.click(200, 180)
+    page.settled()
+    assert page.page.is_hidden("#hint")
+    page.wait("document.getElementById('service-info').textContent !== ''")
+    told = [page.page.inner_text(f"#{name}-info") for name in ("hover", "service", "click")]
+    assert [re.sub(r"\d+", "N", each) for each in told] == ["preview: N ms", "service: N ms", "last click: N ms"]
+    assert len(page.page.evaluate("tritonSam.stats.clicks")) == 1
     page.page.route("**/v1/models", lambda route: route.fulfill(json={"models": [{"name": "sam2", "demo": False}]}))
     page.page.reload()
     page.ready()
     assert page.page.is_hidden("#demo")
 
 
-def test_a_click_gives_a_mask_and_undo_takes_it_back(shapes):
-    bare = shapes.pixel(20, 580)
-    shapes.click(200, 180)
-    shapes.settled()
-    assert shapes.facts()[0].startswith("1 point · score 0.")
-    assert "ms" in shapes.page.inner_text("#click-info")
-    painted = shapes.page.evaluate("tritonSam.stats.clicks")
-    assert len(painted) == 1
-    shapes.click(300, 60, button="right")
-    shapes.settled()
-    assert shapes.facts()[0].startswith("2 points")
-    points = "tritonSam.scene.active.points.map((point) => point.label)"
-    assert shapes.page.evaluate(points) == [1, 0]
-    shapes.page.keyboard.press("Control+z")
-    assert shapes.page.evaluate(points) == [1]
-    shapes.page.click("#undo")
-    assert shapes.page.evaluate("tritonSam.scene.objects.length") == 0
-    shapes.wait("document.getElementById('undo').disabled")
-    shapes.page.keyboard.press("Control+Shift+z")
-    shapes.page.click("#redo")
-    assert shapes.page.evaluate(points) == [1, 0]
-    shapes.settled()
-    shapes.page.click("#clear")
-    assert shapes.facts() == []
-    assert bare[3] == 255
+def test_clicks_are_taken_back_moved_and_removed(shapes):
+    page, keys = shapes, shapes.page.keyboard
+    page.click(200, 180)
+    page.settled()
+    assert page.facts()[0].startswith("1 point · score 0.")
+    page.click(300, 60, button="right")
+    page.settled()
+    assert page.facts()[0].startswith("2 points")
+    assert labels(page) == [1, 0]
+    keys.press("Control+z")
+    assert labels(page) == [1]
+    page.page.click("#undo")
+    assert page.objects() == 0
+    page.wait("document.getElementById('undo').disabled")
+    keys.press("Control+Shift+z")
+    page.page.click("#redo")
+    assert labels(page) == [1, 0]
+    page.settled()
+    page.page.click("#clear")
+    assert page.facts() == []
+
+    keys.down("Alt")
+    page.click(300, 60)
+    keys.up("Alt")
+    keys.press("d")
+    page.click(310, 90)
+    keys.press("a")
+    page.click(200, 180)
+    page.settled()
+    assert labels(page) == [0, 0, 1]
+    drag(page, (200, 180), (180, 200))
+    page.settled()
+    assert page.page.evaluate(POINTS)[2] == [pytest.approx(180, abs=1), pytest.approx(200, abs=1), 1]
+    assert page.page.evaluate("tritonSam.scene.active.box") is None
+    page.page.click("#undo")
+    assert page.page.evaluate(POINTS)[2][:2] == [pytest.approx(200, abs=1), pytest.approx(180, abs=1)]
+    page.click(300, 60, button="right")  # a point that is there is removed
+    assert labels(page) == [0, 1]
+    keys.press("d")
+    page.click(310, 90)
+    assert labels(page) == [1]
+    page.click(240, 140)
+    keys.press("a")
+    keys.down("Alt")
+    page.click(240, 140)
+    keys.up("Alt")
+    assert labels(page) == [1]
+    page.settled()
+
+
+def test_boxes_and_objects_have_names_and_are_deleted(shapes):
+    page = shapes
+    page.page.mouse.move(*page.at(200, 180))
+    page.page.mouse.down()
+    x, y = page.at(200, 180)
+    page.page.mouse.move(x + 7, y, steps=4)  # a trembling hand
+    page.page.mouse.up()
+    page.settled()
+    assert page.page.evaluate(PROMPT) == [1, None]
+    page.page.mouse.move(*page.at(430, 60))
+    page.page.mouse.down()
+    x, y = page.at(430, 60)
+    page.page.mouse.move(x + 100, y + 6, steps=4)  # too narrow for a box
+    page.page.mouse.up()
+    assert page.page.evaluate(PROMPT) == [1, None]
+    page.page.keyboard.press("n")
+    drag(page, (430, 60), (700, 230))
+    page.settled()
+    assert page.facts()[1].startswith("box · score")
+    drag(page, (100, 300), (250, 500))  # a second box is another object
+    page.settled()
+    boxes = page.page.evaluate(BOXES)
+    assert boxes[1:] == [pytest.approx([430, 60, 700, 230], abs=2), pytest.approx([100, 300, 250, 500], abs=2)]
+    drag(page, (200, 180), (260, 240))  # the point belongs to an object that is not active
+    page.settled()
+    assert len(page.facts()) == 4
+    page.page.locator(".object input:not(.label)").nth(1).fill("star")
+    page.page.keyboard.press("Enter")
+    assert page.page.evaluate("tritonSam.scene.objects[1].name") == "star"
+    page.page.locator('[data-role="bin"]').nth(0).click()
+    assert len(page.facts()) == 3
+    page.page.click("#undo")
+    assert len(page.facts()) == 4
+
+
+def test_candidates_belong_to_an_object(two_objects):
+    page = two_objects
+    first, second = page.facts()
+    assert "px" not in first  # only the active object shows its area
+    area, width, height, x, y = map(int, re.search(r"≈ (\d+) px · (\d+) . (\d+) at (\d+), (\d+)", second).groups())
+    exact = json.loads(page.download("#save-coco")[1])["annotations"][1]
+    assert area == pytest.approx(exact["area"], rel=0.05)
+    assert [x, y, width, height] == pytest.approx(exact["bbox"], abs=12)  # a cell of the small mask has 3 pixels
+    page.page.keyboard.press("m")
+    page.settled()
+    assert page.page.evaluate(COUNTS) == [1, 3]
+    assert page.facts()[0] == first
+    drawn = """[...document.querySelectorAll('.candidates canvas')].map((canvas) =>
+        new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size > 20)"""
+    page.wait(f"{drawn}.join() === 'true,true,true'")
+    chips = page.page.locator(".candidates button")
+    page.page.keyboard.press("1")
+    assert page.page.evaluate(CHOICE) == 0
+    chips.nth(1).focus()
+    page.page.keyboard.press("Enter")
+    page.wait(f"{CHOICE} === 1")
+    assert page.page.evaluate(f"[...{FOCUSED}.parentElement.children].indexOf({FOCUSED})") == 1
+    assert chips.evaluate_all("all => all.map((chip) => chip.getAttribute('aria-checked'))").count("true") == 1
+    chips.nth(2).click()
+    assert page.page.evaluate(CHOICE) == 2
+    page.page.locator(".facts").nth(0).click()
+    assert page.page.locator('[data-multi="0"]').get_attribute("aria-checked") == "true"
+    page.page.keyboard.press("n")
+    assert page.page.evaluate("tritonSam.scene.active.multimask") is True  # the last choice holds for new objects
+    page.page.locator(".facts").nth(1).click()
+    page.page.click('[data-multi="0"]')
+    page.settled()
+    assert chips.count() == 0
 
 
 def test_the_mask_on_the_screen_is_the_mask(shapes, service_triton, images):
@@ -85,96 +228,47 @@ def test_the_mask_on_the_screen_is_the_mask(shapes, service_triton, images):
     assert len(wrong) <= len(places) // 20, wrong
 
 
-def test_a_box_by_dragging_and_several_objects(shapes):
-    shapes.page.mouse.move(*shapes.at(430, 60))
-    shapes.page.mouse.down()
-    shapes.page.mouse.move(*shapes.at(600, 150), steps=4)
-    shapes.page.mouse.move(*shapes.at(700, 230), steps=4)
-    shapes.page.mouse.up()
-    shapes.settled()
-    assert shapes.facts()[0].startswith("box · score")
-    box = shapes.page.evaluate("tritonSam.scene.active.box")
-    assert box == pytest.approx([430, 60, 700, 230], abs=2)
-    shapes.page.keyboard.press("n")
-    shapes.click(620, 420)
-    shapes.settled()
-    assert len(shapes.facts()) == 2
-    shapes.page.locator(".object input:not(.label)").nth(1).fill("star")
-    shapes.page.keyboard.press("Enter")
-    assert shapes.page.evaluate("tritonSam.scene.objects[1].name") == "star"
-    shapes.page.locator('[data-role="bin"]').nth(0).click()
-    assert len(shapes.facts()) == 1
-
-
-def drag(page, start, by):
-    page.page.mouse.move(*start)
-    page.page.mouse.down()
-    page.page.mouse.move(start[0] + by[0], start[1] + by[1], steps=4)
-    page.page.mouse.up()
-
-
-def test_a_second_box_is_another_object(shapes):
-    drag(shapes, shapes.at(430, 60), (120, 80))
-    drag(shapes, shapes.at(100, 100), (120, 80))
-    shapes.settled()
-    boxes = shapes.page.evaluate("tritonSam.scene.objects.map((object) => object.box)")
-    assert [box[:2] for box in boxes] == [pytest.approx([430, 60], abs=2), pytest.approx([100, 100], abs=2)]
-    shapes.page.click("#undo")
-    assert shapes.page.evaluate("tritonSam.scene.objects.length") == 1
-
-
-def test_a_trembling_hand_clicks_and_a_narrow_drag_is_nothing(shapes):
-    """Lengths are in pixels of the screen: a move of 7 is a click, and a box needs 8 on each side."""
-    drag(shapes, shapes.at(200, 180), (7, 0))
-    shapes.settled()
-    prompt = "[tritonSam.scene.active.points.length, tritonSam.scene.active.box]"
-    assert shapes.page.evaluate(prompt) == [1, None]
-    drag(shapes, shapes.at(430, 60), (100, 6))
-    assert shapes.page.evaluate(prompt) == [1, None]
-
-
-def test_alt_and_the_tool_make_background_points(shapes):
-    shapes.page.keyboard.down("Alt")
-    shapes.click(300, 60)
-    shapes.page.keyboard.up("Alt")
-    shapes.page.keyboard.press("d")
-    shapes.click(310, 70)
-    shapes.page.keyboard.press("a")
-    shapes.click(200, 180)
-    shapes.settled()
-    assert shapes.page.evaluate("tritonSam.scene.active.points.map((point) => point.label)") == [0, 0, 1]
-
-
-def test_three_candidates(shapes):
-    shapes.page.keyboard.press("m")
-    shapes.click(200, 180)
-    shapes.settled()
-    chips = shapes.page.locator(".candidates button")
-    assert chips.count() == 3
-    shapes.page.keyboard.press("1")
-    assert shapes.page.evaluate("tritonSam.choiceOf(tritonSam.scene.active)") == 0
-    chips.nth(1).click()
-    assert shapes.page.evaluate("tritonSam.choiceOf(tritonSam.scene.active)") == 1
-    shapes.page.click('[data-multi="0"]')
-    shapes.settled()
-    assert shapes.page.locator(".candidates button").count() == 0
-
-
-def test_downloads_equal_the_api(shapes, service_triton, images):
+def test_clean_up_and_threshold_change_masks_as_in_the_client(shapes, service_triton, images):
+    """A click on the ground gives a mask of several parts and with holes."""
+    page = shapes
+    page.click(20, 580)
+    page.settled()
+    point = page.page.evaluate("[[tritonSam.scene.active.points[0].x, tritonSam.scene.active.points[0].y]]")
+    found = []
     with SAM2TritonClient(service_triton.http_url) as client:
         client.set_image(images / "shapes.jpg")
-        points = [[200, 180], [620, 420]]
-        shapes.click(*points[0])
-        shapes.settled()
-        shapes.page.keyboard.press("n")
-        shapes.click(*points[1])
-        shapes.settled()
-        exact = shapes.page.evaluate("tritonSam.scene.objects.map((o) => [o.points[0].x, o.points[0].y])")
+        for is_cleaned, area, threshold, cleanup in (
+            (True, None, 0, SWITCHED_ON),
+            (True, None, 3, replace(SWITCHED_ON, mask_threshold=3)),
+            (True, "256", 0, replace(SWITCHED_ON, max_hole_area=256, max_sprinkle_area=256)),
+            (True, "0", 0, Cleanup(keep_clicked=True)),
+            (False, None, 0, Cleanup()),
+            (False, None, -2.5, Cleanup(mask_threshold=-2.5)),
+        ):
+            page.page.set_checked("#cleanup", is_cleaned)
+            assert page.page.is_disabled("#cleanup-area") is not is_cleaned
+            if area:
+                page.page.fill("#cleanup-area", area)
+            page.page.fill("#threshold", str(threshold))
+            page.settled()
+            found.append(saved(page))
+            np.testing.assert_array_equal(found[-1], client.segment(point, [1], cleanup=cleanup)[0].mask)
+    assert (found[0] != found[4]).any()
+    assert (found[2] != found[3]).any()
+    assert found[1].sum() < found[0].sum()
+    assert found[5].sum() > found[4].sum()
+
+
+def test_downloads_equal_the_api_and_leave_out_hidden_objects(two_objects, service_triton, images):
+    page = two_objects
+    exact = page.page.evaluate("tritonSam.scene.objects.map((o) => [o.points[0].x, o.points[0].y])")
+    with SAM2TritonClient(service_triton.http_url) as client:
+        client.set_image(images / "shapes.jpg")
         masks = [client.segment([point], [1], cleanup=SWITCHED_ON)[0].mask for point in exact]
-    name, content = shapes.download("#save-mask")
+    name, content = page.download("#save-mask")
     assert name == "shapes-object-2.png"
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) == 255, masks[1])
-    name, content = shapes.download("#save-coco")
+    name, content = page.download("#save-coco")
     coco = json.loads(content)
     assert name == "shapes-coco.json"
     assert coco["images"] == [{"id": 1, "file_name": "shapes.jpg", "width": 800, "height": 600}]
@@ -183,12 +277,12 @@ def test_downloads_equal_the_api(shapes, service_triton, images):
         np.testing.assert_array_equal(rle_to_mask(annotation["segmentation"]), mask)
         assert annotation["area"] == mask.sum()
     plain = np.asarray(Image.open(images / "shapes.jpg").convert("RGB")).astype(int)
-    name, content = shapes.download("#save-overlay")
+    name, content = page.download("#save-overlay")
     overlay = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
     changed = np.abs(overlay - plain).max(axis=2) > DECODERS_DIFFER
     assert name == "shapes-overlay.png"
     np.testing.assert_array_equal(changed, masks[0] | masks[1])
-    name, content = shapes.download("#save-cutout")
+    name, content = page.download("#save-cutout")
     rows, columns = np.nonzero(masks[1])
     part = (slice(rows.min(), rows.max() + 1), slice(columns.min(), columns.max() + 1))
     cutout = np.asarray(Image.open(io.BytesIO(content)))
@@ -197,22 +291,15 @@ def test_downloads_equal_the_api(shapes, service_triton, images):
     difference = np.abs(cutout[..., :3].astype(int) - plain[part])[masks[1][part]]
     assert difference.max() <= DECODERS_DIFFER
 
-
-def test_downloads_leave_out_hidden_objects(shapes):
-    shapes.click(200, 180)
-    shapes.settled()
-    shapes.page.keyboard.press("n")
-    shapes.click(620, 420)
-    shapes.settled()
-    shapes.page.locator('[data-role="eye"]').nth(1).click()
-    coco = json.loads(shapes.download("#save-coco")[1])
+    page.page.locator('[data-role="eye"]').nth(1).click()
+    coco = json.loads(page.download("#save-coco")[1])
     assert [category["name"] for category in coco["categories"]] == ["Object 1"]
     assert len(coco["annotations"]) == 1
     for button in ("#save-mask", "#save-cutout"):
-        assert shapes.page.locator(button).is_disabled()
-    shapes.page.locator('[data-role="eye"]').nth(0).click()
+        assert page.page.locator(button).is_disabled()
+    page.page.locator('[data-role="eye"]').nth(0).click()
     for button in ("#save-overlay", "#save-coco"):
-        assert shapes.page.locator(button).is_disabled()
+        assert page.page.locator(button).is_disabled()
 
 
 def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shapes, service, service_triton):
@@ -248,9 +335,9 @@ def _idle(service):
 
 def _hovers_replaced(service):
     """How many previews were cancelled or gave way to a newer one."""
-    labels = {"lane": "hover", "outcome": "replaced"}
+    of_hovers = {"lane": "hover", "outcome": "replaced"}
     name = "triton_sam_service_live_predictions_total"
-    return service.app.state.engine.metrics.registry.get_sample_value(name, labels) or 0
+    return service.app.state.engine.metrics.registry.get_sample_value(name, of_hovers) or 0
 
 
 def test_the_mouse_that_leaves_cancels_what_it_asked_for(shapes, service, service_triton):
@@ -281,64 +368,23 @@ def test_zoom_and_pan_keep_the_pixel_under_the_pointer(shapes):
     shapes.page.mouse.up()
     shapes.page.keyboard.up("Space")
     assert shapes.at(200, 180) == pytest.approx([x + 50, y + 30], abs=1)
-    assert shapes.page.evaluate("tritonSam.scene.objects.length") == 0
+    assert shapes.objects() == 0
     shapes.click(200, 180)
     shapes.settled()
     point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
     assert (point["x"], point["y"]) == pytest.approx((200, 180), abs=1)
 
 
-def test_a_sample_a_paste_and_a_file_that_is_no_picture(page, images, tmp_path):
-    page.page.click('[data-sample="coffee.jpg"]')
-    page.opened("coffee.jpg")
-    page.page.evaluate(
-        """async () => { const blob = await (await fetch("/static/samples/shapes.jpg")).blob();
-        const data = new DataTransfer(); data.items.add(new File([blob], "pasted.jpg", {type: "image/jpeg"}));
-        dispatchEvent(new ClipboardEvent("paste", {clipboardData: data})); }"""
-    )
-    page.opened("pasted.jpg")
-    text = tmp_path / "text.png"
-    text.write_text("no picture")
-    page.page.set_input_files("#file", text)
-    page.page.wait_for_selector("#banner:not([hidden])")
-    assert "text.png: unsupported or damaged image" in page.page.inner_text("#banner")
-    assert page.page.evaluate("tritonSam.image.name") == "pasted.jpg"
-    page.faults.clear()  # the browser reports the 415
-
-
-def test_a_tiff_that_browsers_cannot_show(page, tmp_path):
-    path = tmp_path / "cells.tif"
-    Image.fromarray((np.arange(300 * 200, dtype=np.uint32) % 65000).astype(np.uint16).reshape(200, 300)).save(path)
-    page.open(path)
-    page.click(150, 100)
-    page.settled()
-    assert page.facts()[0].startswith("1 point")
-
-
-def test_touch(browser, service, images):
-    with open_phone(browser, service.url) as page:
-        page.open(images / "shapes.jpg")
-        page.page.touchscreen.tap(*page.at(200, 180))
-        page.settled()
-        assert page.facts()[0].startswith("1 point")
-        assert page.page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
-
-
-@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["1280x800", "390x844"])
-@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize(("viewport", "theme"), [(WIDE, "dark"), (NARROW, "light")], ids=["wide", "narrow"])
 def test_nothing_overlaps_and_everything_can_be_read(browser, service, images, viewport, theme):
-    context = browser.new_context(viewport=viewport, color_scheme=theme)
-    page = Page(context.new_page())
-    page.page.goto(service.url)
-    page.ready()
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    page.open(images / "shapes.jpg")
-    page.page.keyboard.press("m")
-    page.click(200, 180)
-    page.settled()
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    assert page.page.evaluate("document.documentElement.dataset.theme") == theme
-    page.page.click("#theme")
-    assert page.page.evaluate("document.documentElement.dataset.theme") != theme
-    assert page.faults == []
-    context.close()
+    with open_page(browser, service.url, viewport=viewport, color_scheme=theme) as page:
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        page.open(images / "shapes.jpg")
+        page.page.keyboard.press("m")
+        page.click(200, 180)
+        page.settled()
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        for is_other in (False, True):
+            assert (page.page.evaluate("document.documentElement.dataset.theme") != theme) is is_other
+            page.page.click("#theme")
+            assert page.page.evaluate(LAYOUT_FAULTS) == []

@@ -11,14 +11,11 @@ from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 
 pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
+from support.running_browser import open_page
 
 LABELS = "tritonSam.scene.objects.map((object) => [object.name, object.label])"
 WRITTEN = 300
 """ms; the page writes changes after 100 ms."""
-NO_COUNTS = {
-    "images": [{"id": 1, "file_name": "shapes.jpg", "width": 800, "height": 600}],
-    "annotations": [{"image_id": 1, "segmentation": {"size": [600, 800]}}],
-}
 
 
 def give_label(page, index, label):
@@ -46,22 +43,21 @@ def two_images(shapes, images):
     return shapes
 
 
-def test_labels_are_apart_from_names(two_images):
+def test_labelled_images_are_exported_and_come_back(two_images, browser, service, images, tmp_path):
     page = two_images
     assert page.page.evaluate(LABELS) == [["Object 1", ""]]
     page.page.wait_for_timeout(WRITTEN)
     offered = "[...document.getElementById('labels').options].map((option) => option.value)"
     assert page.page.evaluate(offered) == ["blob"]
-    give_label(page, 0, "cup")
     page.page.keyboard.press("PageUp")
     page.opened("shapes.jpg")
     assert page.page.evaluate(LABELS) == [["Object 1", "blob"]]
     page.page.click("#undo")
     assert page.page.evaluate(LABELS) == [["Object 1", ""]]
+    page.page.click("#redo")
+    page.page.click("#image-next")
+    page.opened("coffee.jpg")
 
-
-def test_all_images_are_exported(two_images, service):
-    page = two_images
     hidden = page.at(100, 100)
     page.page.keyboard.press("n")
     page.page.mouse.click(*hidden)
@@ -70,7 +66,9 @@ def test_all_images_are_exported(two_images, service):
     with zipfile.ZipFile(io.BytesIO(page.download("#save-project")[1])) as project:
         stored = json.loads(project.read("project.json"))["images"]
     service.http.delete(f"/v1/images/{stored[0]['id']}")  # the page sends it again
-    coco = json.loads(unpacked(page, "coco")["coco.json"])
+    path = tmp_path / "coco.json"
+    path.write_bytes(unpacked(page, "coco")["coco.json"])
+    coco = json.loads(path.read_bytes())
     assert [each["file_name"] for each in coco["images"]] == ["shapes.jpg", "coffee.jpg"]
     assert {each["name"] for each in coco["categories"]} == {"blob", "Object 1"}
     assert [each["name"] for each in coco["annotations"]] == ["Object 1", "Object 1"]
@@ -85,20 +83,6 @@ def test_all_images_are_exported(two_images, service):
     for form, count in (("yolo", 3), ("voc", 7), ("labelme", 2), ("geojson", 2), ("labels", 2)):
         assert len(unpacked(page, form)) == count
 
-
-def test_an_export_without_objects_says_so(page, images):
-    page.open(images / "shapes.jpg")
-    page.page.click("#export")
-    page.page.wait_for_selector("#banner:not([hidden])")
-    assert "no image has an object" in page.page.inner_text("#banner")
-
-
-def test_coco_comes_back_as_it_was(two_images, browser, service, images, tmp_path):
-    from support.running_browser import open_page
-
-    path = tmp_path / "coco.json"
-    path.write_bytes(unpacked(two_images, "coco")["coco.json"])
-    before = json.loads(path.read_bytes())
     with open_page(browser, service.url) as other:
         other.page.set_input_files("#file", [images / "shapes.jpg", images / "coffee.jpg", path])
         other.opened("shapes.jpg")
@@ -106,14 +90,20 @@ def test_coco_comes_back_as_it_was(two_images, browser, service, images, tmp_pat
         assert other.page.evaluate(LABELS) == [["Object 1", "blob"]]
         assert other.facts()[0].startswith("imported · score 0.")
         assert other.page.inner_text("#banner") == ""
-        after = json.loads(unpacked(other, "coco")["coco.json"])
-        assert after == before
+        assert json.loads(unpacked(other, "coco")["coco.json"]) == coco
         other.page.click("#undo")
         assert other.facts() == []
 
 
-def test_coco_with_lists_and_polygons(page, images, tmp_path):
+def test_a_coco_file_is_drawn_and_a_file_that_is_none_is_refused(page, images, tmp_path):
+    """The forms of masks and the faults of files are in test_page_modules_files.py."""
     page.open(images / "shapes.jpg")
+    page.page.click("#export")
+    assert "no image has an object" in page.banner()
+    (tmp_path / "none.json").write_text('{"images": 1}')
+    page.page.set_input_files("#coco", tmp_path / "none.json")
+    page.wait("document.getElementById('banner').textContent.includes('no COCO data set')")
+    assert page.facts() == []
     drawn = np.zeros((600, 800), bool)
     drawn[100:200, 300:450] = True
     polygon = [300, 100, 450, 100, 450, 200, 300, 200]
@@ -132,9 +122,8 @@ def test_coco_with_lists_and_polygons(page, images, tmp_path):
     page.page.uncheck("#hover")
     bare = page.pixel(380, 150), page.pixel(280, 150)
     page.page.set_input_files("#coco", path)
-    page.page.wait_for_selector("#banner:not([hidden])")
+    page.wait("document.getElementById('banner').textContent.includes('not open: elsewhere.jpg')")
     assert len(page.facts()) == 2
-    assert "not open: elsewhere.jpg" in page.page.inner_text("#banner")
     for each in json.loads(unpacked(page, "coco")["coco.json"])["annotations"]:
         np.testing.assert_array_equal(rle_to_mask(each["segmentation"]), drawn)
     page.page.wait_for_timeout(WRITTEN)  # a frame
@@ -142,21 +131,3 @@ def test_coco_with_lists_and_polygons(page, images, tmp_path):
         np.abs(np.subtract(page.pixel(x, 150), old)).max() for x, old in zip((380, 280), bare, strict=True)
     )
     assert (inside > 30, outside <= 3) == (True, True)  # a scaled image differs by 1 when it is drawn again
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("nothing", "the file is no JSON"),
-        ('{"images": 1}', "no COCO data set"),
-        ('{"images": [], "annotations": [{"image_id": 1, "segmentation": []}]}', "annotation 1: its image_id"),
-        (json.dumps(NO_COUNTS), "annotation 1: its mask has no run lengths"),
-    ],
-)
-def test_a_file_that_is_no_coco_is_refused(shapes, tmp_path, content, words):
-    path = tmp_path / "file.json"
-    path.write_text(content)
-    shapes.page.set_input_files("#coco", path)
-    shapes.page.wait_for_selector("#banner:not([hidden])")
-    assert words in shapes.page.inner_text("#banner")
-    assert shapes.facts() == []

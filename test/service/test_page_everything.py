@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +10,11 @@ from PIL import Image, ImageFilter
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_everything import service_with_everything, shapes
-from support.running_browser import ASIDE, NARROW, WIDE, open_page
+from support.running_browser import ASIDE, LAYOUT_FAULTS, NARROW, WIDE, open_page
 
 from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
 
-LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 SMALL_TARGETS = """[...document.querySelectorAll("#found button, #find")]
     .map((e) => [e, e.getBoundingClientRect()])
     .filter(([e, b]) => b.width && (b.width < 44 || b.height < 44)).map(([e]) => e.id)"""
@@ -112,7 +110,7 @@ def test_objects_are_kept_merged_and_deleted(page):
     assert objects(page) == 0
 
 
-def test_the_mask_of_a_found_object_is_painted(page):
+def test_a_found_object_is_painted_and_refined_by_clicks(page):
     page.page.fill("#opacity", "100")
     x, y = inside(0)
     before = page.pixel(x - 20, y)
@@ -122,10 +120,8 @@ def test_the_mask_of_a_found_object_is_painted(page):
     wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
     wait_until(lambda: page.pixel(x - 20, y)[:3] == wanted)
     assert before[:3] != wanted
-
-
-def test_a_found_object_is_refined_by_clicks(page):
-    find(page)
+    page.page.keyboard.press("Control+z")
+    page.wait(f"tritonSam.everything.items.length === {COUNT}")
     page.click(*inside(0))
     page.page.keyboard.press("r")
     assert info(page) == "Click to refine"
@@ -143,7 +139,7 @@ def test_a_found_object_is_refined_by_clicks(page):
     assert page.facts()[0].startswith("found · score")  # its own mask again
 
 
-def test_by_keys(page):
+def test_found_objects_are_chosen_by_keys_and_dropped_with_their_image(page, images):
     page.page.keyboard.press("f")
     page.wait(f"!tritonSam.everything.isSearching && tritonSam.everything.items.length === {COUNT}")
     page.page.keyboard.press("ArrowRight")
@@ -157,9 +153,19 @@ def test_by_keys(page):
     page.page.keyboard.press("Escape")
     assert page.page.is_hidden("#found")
     assert objects(page) == 1
+    find(page)
+    page.open(images / "coffee.jpg")
+    assert page.page.is_hidden("#found")
+    assert page.page.evaluate("tritonSam.everything.items.length") == 0
 
 
-def test_objects_appear_as_they_come_and_stop_ends_the_search(page, finder):
+def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, finder):
+    finder.finds = False
+    page.page.click("#find")
+    assert "pred_iou_thresh" in page.banner()
+    assert page.page.is_hidden("#found")
+    page.page.click("#banner-close")
+    finder.reset()
     finder.seconds = 0.4
     closed = finder.closed
     page.page.click("#find")
@@ -172,43 +178,26 @@ def test_objects_appear_as_they_come_and_stop_ends_the_search(page, finder):
     assert page.page.is_enabled("#find")
     assert page.page.is_hidden("#banner")
 
-
-def test_a_better_object_takes_the_place_of_another(page, finder):
-    finder.removes = True
+    finder.removes, finder.seconds = True, 0.3
+    page.page.click("#find")
+    page.wait("tritonSam.everything.items.length === 1")
+    page.click(*inside(0))
+    page.page.keyboard.press("k")  # an object that was kept stays when a better one comes
+    finder.seconds = 0.0
+    page.wait("!tritonSam.everything.isSearching")
+    assert info(page) == f"{COUNT - 1} found"
+    np.testing.assert_array_equal(saved(page) == 255, MASKS[0])
+    page.page.keyboard.press("Escape")
     find(page, COUNT - 1)
     page.click(*inside(0))
     assert info(page) == f"{COUNT - 1} found"
 
 
-def test_an_object_that_was_kept_stays_when_a_better_one_comes(page, finder):
-    finder.removes, finder.seconds = True, 0.3
-    page.page.click("#find")
-    page.wait("tritonSam.everything.items.length === 1")
-    page.click(*inside(0))
-    page.page.keyboard.press("k")
-    finder.seconds = 0.0
-    page.wait("!tritonSam.everything.isSearching")
-    assert info(page) == f"{COUNT - 1} found"
-    np.testing.assert_array_equal(saved(page) == 255, MASKS[0])
-
-
-def test_the_page_says_why_there_is_nothing_or_an_error(page, finder):
-    finder.finds = False
-    page.page.click("#find")
-    page.page.wait_for_selector("#banner:not([hidden])")
-    assert "pred_iou_thresh" in page.page.inner_text("#banner")
-    assert page.page.is_hidden("#found")
-
-
-def test_another_image_drops_what_was_found(page, images):
-    find(page)
-    page.open(images / "coffee.jpg")
-    assert page.page.is_hidden("#found")
-    assert page.page.evaluate("tritonSam.everything.items.length") == 0
-
-
-@pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
-@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("viewport", "theme"),
+    [(WIDE, "dark"), (NARROW, "light"), pytest.param(ASIDE, "dark", marks=pytest.mark.slow)],
+    ids=["wide", "narrow", "aside"],
+)
 def test_nothing_overlaps_and_fingers_hit(browser, running, finder, images, viewport, theme):
     is_phone = viewport is not WIDE
     with open_page(

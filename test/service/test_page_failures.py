@@ -10,7 +10,9 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
+pytest.importorskip("tifffile")
 from support.conditions import wait_until
+from support.large_images import draw, write_tiff
 from support.running_browser import WIDE, Page
 from support.running_service import running_service
 
@@ -18,8 +20,10 @@ from triton_sam._common.bundle import bundled
 from triton_sam.service.messages import VERSION
 
 
-def test_a_token_is_asked_for(browser, service_triton):
-    with running_service(service_triton.grpc_url, token="open sesame") as guarded:
+def test_a_token_is_asked_for_and_a_service_that_dies_is_missed(browser, service_triton, tmp_path):
+    pytest.importorskip("zarr")
+    write_tiff(tmp_path / "slide.tif", draw([(100, 100, 400, 300)], (800, 600)), levels=1)
+    with running_service(service_triton.grpc_url, token="open sesame", large_images=str(tmp_path)) as guarded:
         context = browser.new_context(viewport=WIDE)
         page = Page(context.new_page())
         page.page.goto(guarded.url)
@@ -36,6 +40,30 @@ def test_a_token_is_asked_for(browser, service_triton):
         page.opened("shapes.jpg")
         page.click(200, 180)
         page.settled()
+
+        slides = Page(context.new_page())
+        slides.page.goto(f"{guarded.url}/large")
+        slides.page.wait_for_selector("#token-dialog[open]")
+        slides.page.fill("#token", "open sesame")
+        slides.page.keyboard.press("Enter")
+        slides.wait("tritonSam.image && tritonSam.tiles.isComplete(tritonSam.view, devicePixelRatio)")
+    page.page.wait_for_selector('#state[data-state="down"]')
+    assert "Trying again" in page.banner()
+    context.close()
+
+
+def test_a_page_without_triton_says_so(browser):
+    with running_service("http://127.0.0.1:9") as service:
+        context = browser.new_context(viewport=WIDE)
+        page = Page(context.new_page())
+        page.page.goto(service.url)
+        page.page.wait_for_selector('#state[data-state="down"]')
+        page.wait("document.getElementById('banner').textContent.includes('There are no masks for now')")
+        answer = service.http.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
+        refused = service.http.post("/prediction", files={"image": b"GIF89a"}, data={"x": "1", "y": "1"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
         context.close()
 
 
@@ -118,6 +146,7 @@ def test_another_model_answers_after_a_switch(browser, images, tmp_path):
         transport.close()
 
 
+@pytest.mark.slow
 def test_triton_dies_and_comes_back(browser, images, tmp_path):
     """Banner while it is gone; then the same page, the same picture, and a mask, without a restart of anything else."""
     repository = bundled("model_repository")
@@ -135,11 +164,6 @@ def test_triton_dies_and_comes_back(browser, images, tmp_path):
         triton.stop()
         page.page.wait_for_selector('#state[data-state="down"]')
         assert "There are no masks for now" in page.page.inner_text("#banner")
-        answer = service.http.get("/health")
-        assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
-        refused = service.http.post("/prediction", files={"image": b"GIF89a"}, data={"x": "1", "y": "1"})
-        assert refused.status_code == 503
-        assert refused.headers["retry-after"]
         page.click(230, 200)  # asked for now, answered when it is back
 
         with LocalServer(repository, models=["sam2"], **ports):
@@ -152,26 +176,3 @@ def test_triton_dies_and_comes_back(browser, images, tmp_path):
             page.settled()
             assert page.facts()[0].startswith("3 points · score")
         context.close()
-
-
-def test_the_service_dies_and_the_page_says_so(browser, service_triton):
-    context = browser.new_context(viewport=WIDE)
-    page = Page(context.new_page())
-    with running_service(service_triton.grpc_url) as service:
-        page.page.goto(service.url)
-        page.ready()
-    page.page.wait_for_selector('#state[data-state="down"]')
-    assert "Trying again" in page.page.inner_text("#banner")
-    context.close()
-
-
-def test_the_api_page(browser, service):
-    context = browser.new_context(viewport=WIDE)
-    page = Page(context.new_page())
-    page.page.goto(f"{service.url}/docs")
-    page.page.wait_for_selector("details")
-    text = page.page.inner_text("article")
-    assert "/v1/images/{image_id}/segment" in text
-    assert "/embedded_model" in text
-    assert page.faults == []
-    context.close()

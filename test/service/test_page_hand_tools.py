@@ -1,4 +1,4 @@
-"""Masks that are changed by hand: brush, eraser, objects that are joined, copied, coloured and sorted."""
+"""Objects that are selected, and masks that are changed by hand: brush, eraser, polygons, joined and copied objects."""
 
 import json
 
@@ -16,15 +16,8 @@ WRITTEN = 300
 """ms; the page writes changes after 100 ms."""
 
 
-@pytest.fixture
-def two_objects(shapes):
-    shapes.page.uncheck("#hover")
-    shapes.click(200, 180)
-    shapes.settled()
-    shapes.page.keyboard.press("n")
-    shapes.click(620, 420)
-    shapes.settled()
-    return shapes
+ACTIVE = "tritonSam.scene.active?.name"
+PROMPTS = "tritonSam.scene.objects.map((object) => [object.points.length, object.box])"
 
 
 def capsule(shape, start, end, radius):
@@ -34,6 +27,43 @@ def capsule(shape, start, end, radius):
     along = ((x - x1) * (x2 - x1) + (y - y1) * (y2 - y1)) / ((x2 - x1) ** 2 + (y2 - y1) ** 2)
     along = along.clip(0, 1)
     return np.hypot(x - x1 - along * (x2 - x1), y - y1 - along * (y2 - y1)) <= radius
+
+
+def test_objects_are_selected_and_nothing_is_added(two_objects):
+    page, keys = two_objects, two_objects.page.keyboard
+    assert page.page.evaluate(ACTIVE) == "Object 2"
+    keys.down("Control")
+    page.click(180, 150)
+    assert page.page.evaluate(ACTIVE) == "Object 1"
+    page.click(20, 20)  # no mask
+    keys.up("Control")
+    assert page.page.evaluate(ACTIVE) == "Object 1"
+    keys.press("s")
+    assert page.page.get_attribute('[data-tool="select"]', "aria-checked") == "true"
+    page.page.focus("#canvas")
+    keys.press("Enter")  # the cursor begins in the middle, 400, 300
+    assert "Enter selects" in page.page.inner_text("#said")
+    scale = page.page.evaluate("tritonSam.screenOf(1, 0)[0] - tritonSam.screenOf(0, 0)[0]")
+    for key, way in (("ArrowRight", 220), ("ArrowDown", 120)):
+        for _ in range(round(way * scale / 10)):  # 10 pixels of the screen a step
+            keys.press(key)
+    keys.press("Enter")
+    assert page.page.evaluate(ACTIVE) == "Object 2"
+    keys.press("e")
+    assert page.page.evaluate(ACTIVE) == "Object 1"
+    page.click(620, 420)
+    assert page.page.evaluate(ACTIVE) == "Object 2"
+    page.click(180, 150)
+    page.click(20, 20)  # no mask
+    before = page.at(180, 150)
+    drag(page, (180, 150), (240, 200))
+    assert page.at(180, 150) != before  # the image moved
+    assert page.page.evaluate(ACTIVE) == "Object 1"
+    assert page.page.evaluate(PROMPTS) == [[1, None], [1, None]]
+    keys.press("a")
+    page.click(200, 160)
+    page.settled()
+    assert page.page.evaluate(PROMPTS) == [[2, None], [1, None]]
 
 
 def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
@@ -61,27 +91,26 @@ def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
     assert np.array_equal(masks_of(page)["Object 2"], after["Object 2"])
     page.page.keyboard.press("Control+z")
     assert np.array_equal(masks_of(page)["Object 2"], before["Object 2"])
-    page.page.keyboard.press("Control+Shift+z")
-    page.page.wait_for_timeout(WRITTEN)
-    page.page.reload()
-    page.opened("shapes.jpg")
-    page.settled()
-    assert np.array_equal(masks_of(page)["Object 2"], after["Object 2"])
-
-
-def test_the_brush_begins_an_object_and_the_eraser_leaves_something(shapes):
-    page = shapes
+    page.page.keyboard.press("n")
     page.page.keyboard.press("p")
-    drag(page, (100, 500), (150, 500))
-    edited(page, 0)
+    drag(page, (100, 500), (150, 500))  # the brush begins an object
+    edited(page, 2)
     page.page.fill("#brush-size", "400")
     page.page.keyboard.press("x")
     drag(page, (100, 500), (150, 500))
     page.wait("document.getElementById('banner').textContent.includes('nothing would be left')")
-    assert len(masks_of(page)) == 1
+    expected = masks_of(page)
+    assert len(expected) == 3
+    page.page.wait_for_timeout(WRITTEN)
+    page.page.reload()
+    page.opened("shapes.jpg")
+    page.settled()
+    found = masks_of(page)
+    assert list(found) == list(expected)
+    assert all(np.array_equal(found[name], expected[name]) for name in found)
 
 
-def test_objects_are_joined_and_subtracted(two_objects):
+def test_objects_are_copied_joined_subtracted_sorted_and_coloured(two_objects):
     page = two_objects
     masks = masks_of(page)
     page.page.click("#edit-duplicate")
@@ -102,27 +131,22 @@ def test_objects_are_joined_and_subtracted(two_objects):
     page.page.click("#undo")
     assert np.array_equal(masks_of(page)["Object 1"], both)
 
-
-def test_objects_are_sorted_and_coloured(two_objects):
-    page = two_objects
-    page.page.keyboard.press("Alt+ArrowUp")
-    assert page.page.evaluate(NAMES) == ["Object 2", "Object 1"]
+    page.page.keyboard.press("Alt+ArrowDown")
+    assert page.page.evaluate(NAMES) == ["Object 2 copy", "Object 1"]
     page.page.locator(".object .swatch").nth(0).drag_to(page.page.locator(".object .facts").nth(1))
-    page.wait(f"{NAMES}.join() === 'Object 1,Object 2'")
+    page.wait(f"{NAMES}.join() === 'Object 1,Object 2 copy'")
     page.page.fill("#edit-color", "#123456")
     assert page.page.evaluate("tritonSam.scene.active.color") == "#123456"
     page.page.click("#undo")
     page.page.click("#undo")
-    assert page.page.evaluate(NAMES) == ["Object 2", "Object 1"]
+    assert page.page.evaluate(NAMES) == ["Object 2 copy", "Object 1"]
 
-
-def test_an_object_is_copied_to_the_clipboard(two_objects):
-    page = two_objects
+    page.page.locator(".facts").nth(1).click()
     page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.page.click("#copy-rle")
     page.wait("document.getElementById('edit-info').textContent.includes('RLE')")
     copied = json.loads(page.page.evaluate("navigator.clipboard.readText()"))
-    expected = masks_of(page)["Object 2"]
+    expected = masks_of(page)["Object 1"]
     assert np.array_equal(rle_to_mask(copied["segmentation"]).astype(bool), expected)
     page.page.click("#copy-cutout")
     page.wait("document.getElementById('edit-info').textContent.includes('cut-out')")
@@ -150,8 +174,22 @@ def filled(shape, corners):
 def test_polygons_are_added_to_the_mask_and_taken_out(two_objects):
     page = two_objects
     before = masks_of(page)
+    page.page.keyboard.press("n")
+    page.page.keyboard.press("Shift+G")
+    page.click(*CORNERS[0])
+    page.wait("document.getElementById('banner').textContent.includes('has a mask')")
     page.page.keyboard.press("g")
     assert page.page.locator("#polygon-buttons").is_hidden()
+    for corner in CORNERS:
+        page.click(*corner)
+    page.page.click("#undo")
+    assert "3 corners" in page.page.inner_text("#polygon-hint")
+    page.page.keyboard.press("Backspace")
+    assert page.page.locator("#polygon-close").is_disabled()
+    page.page.keyboard.press("Escape")
+    assert page.page.locator("#polygon-buttons").is_hidden()
+    page.page.click("#undo")  # the object that has begun
+    page.page.locator(".facts").nth(1).click()
     for corner in CORNERS:
         page.click(*corner)
     assert "4 corners" in page.page.inner_text("#polygon-hint")
@@ -179,51 +217,3 @@ def test_polygons_are_added_to_the_mask_and_taken_out(two_objects):
     assert np.array_equal(masks_of(page)["Object 2"], after["Object 2"])
     page.page.keyboard.press("Control+z")
     assert np.array_equal(masks_of(page)["Object 2"], before["Object 2"])
-
-
-def test_corners_are_taken_back_before_the_mask_changes(shapes):
-    page = shapes
-    page.page.keyboard.press("Shift+G")
-    page.click(*CORNERS[0])
-    page.wait("document.getElementById('banner').textContent.includes('has a mask')")
-    page.page.keyboard.press("g")
-    for corner in CORNERS:
-        page.click(*corner)
-    page.page.click("#undo")
-    assert "3 corners" in page.page.inner_text("#polygon-hint")
-    page.page.keyboard.press("Backspace")
-    assert page.page.locator("#polygon-close").is_disabled()
-    page.page.keyboard.press("Escape")
-    assert page.page.locator("#polygon-buttons").is_hidden()
-    assert page.page.evaluate("tritonSam.scene.objects.length") == 0
-
-
-def test_a_polygon_is_drawn_with_the_keyboard(shapes):
-    page = shapes
-    keyboard = page.page.keyboard
-    keyboard.press("g")
-    keyboard.press("Enter")  # a cursor in the middle
-    keyboard.press("Enter")
-    for key, count in (("ArrowRight", 5), ("ArrowDown", 5), ("ArrowLeft", 5)):
-        for _ in range(count):
-            keyboard.press(key)
-        keyboard.press("Enter")
-    keyboard.press("Enter")  # the last corner again
-    edited(page, 0)
-    x, y, width, height = page.page.evaluate("tritonSam.resultOf(tritonSam.scene.active).found.bbox")
-    scale = (page.at(800, 0)[0] - page.at(0, 0)[0]) / 800
-    assert (x, y) == (400, 300)
-    assert (width, height) == (pytest.approx(50 / scale, abs=1), pytest.approx(50 / scale, abs=1))
-
-
-def test_a_polygon_is_drawn_with_a_finger(browser, service, images):
-    from support.running_browser import open_phone
-
-    with open_phone(browser, service.url) as page:
-        page.open(images / "shapes.jpg")
-        page.page.locator("[data-tool=polygon]").tap()
-        for corner in [(100, 100), (600, 100), (600, 500), (100, 100)]:
-            page.page.touchscreen.tap(*page.at(*corner))
-        edited(page, 0)
-        area = page.page.evaluate("tritonSam.resultOf(tritonSam.scene.active).found.area")
-        assert area == pytest.approx(500 * 400 / 2, rel=0.02)

@@ -15,13 +15,9 @@ pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 
 from support.large_images import write_tiff
-from support.running_browser import NARROW, WIDE, Page
+from support.running_browser import GRAVE, LAYOUT_FAULTS, NARROW, WIDE, Page
 from support.running_service import running_service
 
-LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
-GRAVE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
-  .filter(({ impact }) => impact === "serious" || impact === "critical")
-  .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.target).join(" ")}`)"""
 DISC = (200 + 800, 180 + 600)
 """The middle of a red disc, in pixels of the slide."""
 TILES_ARE_THERE = "tritonSam.image && tritonSam.tiles.isComplete(tritonSam.view, devicePixelRatio)"
@@ -83,7 +79,7 @@ def color(page: Page, x: float, y: float) -> list[int]:
     )
 
 
-def test_a_click_draws_the_mask_and_undo_takes_it_back(opened, service) -> None:
+def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service) -> None:
     page = opened()
     bare = color(page, *DISC)
     page.page.mouse.click(*at(page, *DISC))
@@ -106,11 +102,7 @@ def test_a_click_draws_the_mask_and_undo_takes_it_back(opened, service) -> None:
     page.page.click("#undo")
     assert page.page.evaluate("tritonSam.objects.all.length") == 0
     assert color(page, *DISC) == bare
-    assert page.faults == []
 
-
-def test_boxes_several_objects_and_the_file(opened) -> None:
-    page = opened()
     page.page.keyboard.press("b")
     page.page.mouse.move(*at(page, DISC[0] - 120, DISC[1] - 120))
     page.page.mouse.down()
@@ -132,7 +124,7 @@ def test_boxes_several_objects_and_the_file(opened) -> None:
     assert page.faults == []
 
 
-def test_moves_and_zooms_show_the_right_level(opened) -> None:
+def test_moves_zooms_and_other_images_show_the_right_level(opened, service) -> None:
     page = opened()
     page.page.mouse.move(*at(page, *DISC))
     for _ in range(12):
@@ -153,6 +145,18 @@ def test_moves_and_zooms_show_the_right_level(opened) -> None:
     page.page.click("#zoom-fit")
     page.wait(TILES_ARE_THERE)
     assert page.page.evaluate("tritonSam.tiles.levelFor(tritonSam.view.scale)") == 1
+
+    page.page.set_viewport_size(NARROW)
+    page.page.select_option("#image", label="map of a town whose name is long.tif")
+    page.wait("tritonSam.image?.width === 900")
+    page.wait(TILES_ARE_THERE)
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    page.page.goto(service.url)
+    page.ready()
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    page.page.set_viewport_size(WIDE)
+    page.page.click('.status a[href="large"]')
+    page.wait("location.pathname === '/large' && window.tritonSam?.image")
     assert page.faults == []
 
 
@@ -186,43 +190,15 @@ def test_the_keyboard_alone_is_enough(opened) -> None:
     assert page.faults == []
 
 
-@pytest.mark.parametrize("theme", ["dark", "light"])
-def test_the_layout_holds_in_both_themes_and_on_a_phone(opened, theme: str) -> None:
+@pytest.mark.parametrize(("viewport", "theme"), [(WIDE, "dark"), (NARROW, "light")], ids=["wide", "narrow"])
+def test_the_layout_holds_in_both_themes_and_on_a_phone(opened, viewport: dict, theme: str) -> None:
     axe = (Path(pytest.importorskip("axe_playwright_python").__file__).parent / "axe.min.js").read_text("utf-8")
-    for viewport in (WIDE, NARROW):
-        page = opened(viewport=viewport, color_scheme=theme, bypass_csp=True)
-        page.page.evaluate(axe)
-        assert page.page.evaluate(GRAVE) == []
-        page.page.mouse.click(*at(page, *DISC))
-        answered(page)
-        assert page.page.evaluate(LAYOUT_FAULTS) == []
-        assert page.page.evaluate(GRAVE) == []
-        assert page.page.evaluate("document.documentElement.dataset.theme") == theme
-        assert page.faults == []
-
-
-def test_another_image_and_the_link_of_the_main_page(opened, service) -> None:
-    page = opened(viewport=NARROW)
-    page.page.select_option("#image", label="map of a town whose name is long.tif")
-    page.wait("tritonSam.image?.width === 900")
-    page.wait(TILES_ARE_THERE)
+    page = opened(viewport=viewport, color_scheme=theme, bypass_csp=True)
+    page.page.evaluate(axe)
+    assert page.page.evaluate(GRAVE) == []
+    page.page.mouse.click(*at(page, *DISC))
+    answered(page)
     assert page.page.evaluate(LAYOUT_FAULTS) == []
-    page.page.goto(service.url)
-    page.ready()
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    page.page.set_viewport_size(WIDE)
-    page.page.click('.status a[href="large"]')
-    page.wait("location.pathname === '/large' && window.tritonSam?.image")
+    assert page.page.evaluate(GRAVE) == []
+    assert page.page.evaluate("document.documentElement.dataset.theme") == theme
     assert page.faults == []
-
-
-def test_the_page_asks_for_the_token(browser, service_triton, slides: Path) -> None:
-    with running_service(service_triton.grpc_url, large_images=str(slides), token="open sesame") as running:
-        context = browser.new_context(viewport=WIDE)
-        page = Page(context.new_page())
-        page.page.goto(f"{running.url}/large")
-        page.page.wait_for_selector("#token-dialog[open]")
-        page.page.fill("#token", "open sesame")
-        page.page.keyboard.press("Enter")
-        page.wait(TILES_ARE_THERE)
-        context.close()

@@ -3,7 +3,6 @@
 import io
 import json
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +13,21 @@ pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
-from support.running_browser import ASIDE, NAMELESS, NARROW, SMALL_TARGETS, WIDE, Page, open_page, open_phone
+from support.running_browser import (
+    ASIDE,
+    LAYOUT_FAULTS,
+    NAMELESS,
+    NARROW,
+    SMALL_TARGETS,
+    WIDE,
+    open_page,
+    open_phone,
+    slow_line,
+)
 from support.video_page import covered, go_to, open_clip, segmented, shown, track
 
-LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 FRAMES = 40
+PART = "document.getElementById('busy-part')"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +64,8 @@ def no_encoder(running, monkeypatch):
     monkeypatch.setattr(running[0].app.state.engine, "embed", embed)
 
 
-def test_a_click_is_tracked_and_the_overlay_is_the_mask(page):
+def test_a_click_is_tracked_drawn_and_saved(page):
+    assert page.page.is_disabled('[data-save="png"]')
     bare = page.pixel(90, 110)
     page.click(*clip.START)
     segmented(page)
@@ -70,11 +80,23 @@ def test_a_click_is_tracked_and_the_overlay_is_the_mask(page):
     wait_until(lambda: page.pixel(inside, 120)[2] > 200)  # blue, the colour of the first object
     assert page.pixel(outside, 120)[2] < 180
     assert bare[3] == 255
+    name, content = page.download('[data-save="png"]')
+    assert name == "clip-masks.zip"
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert len(archive.namelist()) == FRAMES
+        labels = np.asarray(Image.open(io.BytesIO(archive.read("00004.png"))))
+    assert np.mean((labels == 1) == clip.disc(4)) > 0.98
+    name, content = page.download('[data-save="coco"]')
+    assert name == "clip-coco.json"
+    assert len(json.loads(content)["annotations"][0]["segmentations"]) == FRAMES
+    assert page.download('[data-save="rle"]')[1].count(b"\n") == FRAMES
+    name, content = page.download('[data-save="overlay"]')
+    assert (name, content[4:8]) == ("clip-overlay.mp4", b"ftyp")
     page.page.click('[data-role="eye"]')
     wait_until(lambda: page.pixel(inside, 120)[2] < 200)
 
 
-def test_frames_by_keys_buttons_and_the_slider(page):
+def test_frames_by_keys_buttons_the_slider_and_playing(page):
     page.page.keyboard.press("ArrowRight")
     page.wait("tritonSam.scene.frame === 1")
     page.page.keyboard.press("Shift+ArrowRight")
@@ -97,9 +119,8 @@ def test_frames_by_keys_buttons_and_the_slider(page):
     page.wait(f"Math.abs(tritonSam.scene.frame - {FRAMES // 2}) <= 1")
     pixel = page.pixel(clip.START[0] + shown(page) * clip.STEP, clip.START[1])
     assert np.abs(np.subtract(pixel[:3], (230, 170, 60))).max() < 40  # the disc of this frame
-
-
-def test_play_and_pause(page):
+    page.page.focus("#canvas")
+    go_to(page, 0)
     page.page.keyboard.press("Space")
     assert page.page.get_attribute("#play", "aria-label") == "Pause"
     page.wait("tritonSam.scene.frame >= 3")
@@ -151,7 +172,7 @@ def test_several_objects_a_box_and_points_in_two_frames(page, client):
     wait_until(lambda: list(prompts) == [2])
 
 
-def test_undo_and_redo_reach_the_service(page, client):
+def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_gets_it_again(page, running, client):
     page.click(*clip.START)
     page.click(70, 120)
     segmented(page)
@@ -165,8 +186,29 @@ def test_undo_and_redo_reach_the_service(page, client):
     wait_until(lambda: client.videos[-1].prompts)
     segmented(page)
 
+    before = page.page.evaluate("tritonSam.video.info.id")
+    running[0].http.delete(f"/v1/videos/{before}")
+    sessions = len(client.videos)
+    page.click(70, 125)
+    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts)
+    wait_until(lambda: len(client.videos[-1].prompts[1][0]["points"]) == 2)
+    page.wait("document.getElementById('busy').hidden")
+    assert page.page.evaluate("tritonSam.video.info.id") != before
+    assert page.page.is_hidden("#banner")
+    page.faults.clear()  # the browser reports the 404
 
-def test_stop_correct_and_go_on(page, client):
+    segmented(page)
+    track(page)
+    sessions = len(client.videos)
+    running[0].http.delete(f"/v1/videos/{page.page.evaluate('tritonSam.video.info.id')}")
+    page.click(70, 130)
+    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts)
+    page.wait("document.getElementById('banner').textContent.includes('track again')")
+    assert covered(page) == [[0, 0], [FRAMES - 1, FRAMES - 1]]  # as in downloads: the frames with a prompt
+    page.faults.clear()  # the browser reports the 404
+
+
+def test_tracking_is_stopped_corrected_and_goes_on(page, client):
     page.click(*clip.START)
     segmented(page)
     client.seconds = 0.08
@@ -189,11 +231,9 @@ def test_stop_correct_and_go_on(page, client):
     assert client.videos[-1].computed[at_rest] == 3
     assert covered(page) == [[0, FRAMES - 1]]
 
-
-def test_a_click_while_it_tracks_stops_and_is_sent(page, client):
-    page.click(*clip.START)
-    segmented(page)
     client.seconds = 0.08
+    at_rest = len(client.videos[-1].computed)
+    go_to(page, 0)
     page.page.click("#track-forward")
     page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
     page.page.evaluate("tritonSam.video.goTo(1)")
@@ -201,58 +241,32 @@ def test_a_click_while_it_tracks_stops_and_is_sent(page, client):
     page.click(70, 130)
     page.wait("!tritonSam.video.isTracking")
     wait_until(lambda: 1 in client.videos[-1].prompts[1])
-    assert len(client.videos[-1].computed) < FRAMES
+    assert len(client.videos[-1].computed) - at_rest < FRAMES
     assert page.page.is_hidden("#banner")
 
 
-def test_downloads(page):
-    assert page.page.is_disabled('[data-save="png"]')
-    page.click(*clip.START)
-    segmented(page)
-    track(page)
-    name, content = page.download('[data-save="png"]')
-    assert name == "clip-masks.zip"
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        assert len(archive.namelist()) == FRAMES
-        labels = np.asarray(Image.open(io.BytesIO(archive.read("00004.png"))))
-    assert np.mean((labels == 1) == clip.disc(4)) > 0.98
-    name, content = page.download('[data-save="coco"]')
-    assert name == "clip-coco.json"
-    assert len(json.loads(content)["annotations"][0]["segmentations"]) == FRAMES
-    assert page.download('[data-save="rle"]')[1].count(b"\n") == FRAMES
-    name, content = page.download('[data-save="overlay"]')
-    assert (name, content[4:8]) == ("clip-overlay.mp4", b"ftyp")
-
-
-def test_a_service_that_has_forgotten_the_video_gets_it_again(page, running, client):
-    page.click(*clip.START)
-    segmented(page)
-    before = page.page.evaluate("tritonSam.video.info.id")
-    running[0].http.delete(f"/v1/videos/{before}")
-    sessions = len(client.videos)
-    page.click(70, 125)
-    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts)
-    wait_until(lambda: len(client.videos[-1].prompts[1][0]["points"]) == 2)
-    page.wait("document.getElementById('busy').hidden")
-    assert page.page.evaluate("tritonSam.video.info.id") != before
+def test_the_open_video_stays_when_another_cannot_be_opened_and_a_reload_asks_first(page, client, path, tmp_path):
+    large = tmp_path / "large.mp4"
+    large.write_bytes(path.read_bytes() + bytes(4_000_000))
+    opened = len(client.videos)
+    with slow_line(page):
+        page.page.set_input_files("#file", large)
+        page.wait(f"!{PART}.hidden && {PART}.value > 0")
+        assert page.page.inner_text("#busy-text") == "Sending the video …"
+        page.page.keyboard.press("Escape")
+        page.wait("document.getElementById('busy').hidden")
     assert page.page.is_hidden("#banner")
-    page.faults.clear()  # the browser reports the 404
-
-
-def test_a_service_that_has_forgotten_tracked_masks_is_told_to_track_again(page, running, client):
-    page.click(*clip.START)
-    segmented(page)
-    track(page)
-    sessions = len(client.videos)
-    running[0].http.delete(f"/v1/videos/{page.page.evaluate('tritonSam.video.info.id')}")
-    page.click(70, 125)
-    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts)
-    page.wait("document.getElementById('banner').textContent.includes('track again')")
-    assert covered(page) == [[0, 0], [FRAMES - 1, FRAMES - 1]]  # as in downloads: the frames with a prompt
-    page.faults.clear()  # the browser reports the 404
-
-
-def test_a_reload_asks_first(page, path):
+    assert page.page.evaluate("tritonSam.video.info.name") == "clip.mp4"
+    assert len(client.videos) == opened
+    video = page.page.evaluate("tritonSam.video.info.id")
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"no video")
+    page.page.set_input_files("#file", broken)
+    page.page.wait_for_selector("#banner:not([hidden])")
+    assert "broken.mp4: the video is none of MP4" in page.page.inner_text("#banner")
+    assert page.page.evaluate("tritonSam.video.info.id") == video  # the open video stays
+    page.faults.clear()  # the browser reports the 415
+    page.page.click("#banner-close")
     page.page.reload()  # nothing would be lost
     page.ready()
     asked = []
@@ -267,16 +281,7 @@ def test_a_reload_asks_first(page, path):
 
 
 @pytest.mark.usefixtures("no_encoder")
-def test_frames_that_still_load_are_given_up_with_their_video(page, images, path):
-    with page.held("/frames/(?!0[?])") as held:
-        open_clip(page, path)
-        wait_until(lambda: page.page.wait_for_timeout(20) or held)
-        page.open(images / "shapes.jpg")
-    page.page.wait_for_timeout(300)
-
-
-@pytest.mark.usefixtures("no_encoder")
-def test_an_image_after_a_video_and_a_video_after_an_image(page, running, images, path):
+def test_images_and_videos_take_turns_and_forget_each_other(page, running, images, path):
     page.click(*clip.START)
     segmented(page)
     video = page.page.evaluate("tritonSam.video.info.id")
@@ -285,21 +290,18 @@ def test_an_image_after_a_video_and_a_video_after_an_image(page, running, images
     assert page.page.is_visible("#save-mask")
     assert page.facts() == []
     wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
+    with page.held("/frames/(?!0[?])") as held:  # frames that still load are given up with their video
+        open_clip(page, path)
+        assert page.page.is_visible("#timeline")
+        assert page.page.is_hidden("#save-mask")
+        assert page.page.evaluate("tritonSam.image") is None
+        wait_until(lambda: page.page.wait_for_timeout(20) or held)
+        page.open(images / "shapes.jpg")
+    page.page.wait_for_timeout(300)
     open_clip(page, path)
-    assert page.page.is_visible("#timeline")
-    assert page.page.is_hidden("#save-mask")
-    assert page.page.evaluate("tritonSam.image") is None
-
-
-def test_a_video_that_is_none_leaves_the_open_one(page, tmp_path):
     video = page.page.evaluate("tritonSam.video.info.id")
-    broken = tmp_path / "broken.mp4"
-    broken.write_bytes(b"no video")
-    page.page.set_input_files("#file", broken)
-    page.page.wait_for_selector("#banner:not([hidden])")
-    assert "broken.mp4: the video is none of MP4" in page.page.inner_text("#banner")
-    assert page.page.evaluate("tritonSam.video.info.id") == video  # the open video stays
-    page.faults.clear()  # the browser reports the 415
+    page.page.goto("about:blank")  # a page that closes forgets its video
+    wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
 
 
 def test_a_server_without_a_video_model_says_the_command(browser, path):
@@ -308,14 +310,6 @@ def test_a_server_without_a_video_model_says_the_command(browser, path):
         page.page.wait_for_selector("#banner:not([hidden])")
         assert "triton-sam setup sam2 base_plus --video" in page.page.inner_text("#banner")
         page.faults.clear()  # the browser reports the 404
-
-
-def test_a_page_that_closes_forgets_its_video(browser, running, client, path):
-    with open_page(browser, running[0].url) as page:
-        open_clip(page, path)
-        video = page.page.evaluate("tritonSam.video.info.id")
-        page.page.goto("about:blank")
-        wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
 
 
 @pytest.mark.slow
@@ -333,25 +327,22 @@ def test_touch(browser, running, client, path, viewport):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
-@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("viewport", "theme"), [(WIDE, "dark"), (NARROW, "light"), (ASIDE, "dark")], ids=["wide", "narrow", "aside"]
+)
 def test_nothing_overlaps_and_everything_has_a_name(browser, running, client, path, viewport, theme):
-    context = browser.new_context(viewport=viewport, color_scheme=theme)
-    page = Page(context.new_page())
-    page.page.goto(running[0].url)
-    page.ready()
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    open_clip(page, path)
-    for x in (60, 200):
-        page.click(x, 120)
-        segmented(page)
-        page.page.keyboard.press("n")
-    client.seconds = 0.05
-    page.page.keyboard.press("t")
-    page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    page.page.keyboard.press("Escape")
-    page.wait("!tritonSam.video.isTracking")
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    assert page.page.evaluate(NAMELESS) == []
-    context.close()
+    with open_page(browser, running[0].url, viewport=viewport, color_scheme=theme) as page:
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        open_clip(page, path)
+        for x in (60, 200):
+            page.click(x, 120)
+            segmented(page)
+            page.page.keyboard.press("n")
+        client.seconds = 0.05
+        page.page.keyboard.press("t")
+        page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        page.page.keyboard.press("Escape")
+        page.wait("!tritonSam.video.isTracking")
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        assert page.page.evaluate(NAMELESS) == []

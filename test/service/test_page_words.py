@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +10,12 @@ pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_everything import shapes
 from support.fake_words import NOTHING, SCORES, service_with_words
-from support.running_browser import ASIDE, NARROW, WIDE, Page, open_page
+from support.running_browser import ASIDE, LAYOUT_FAULTS, NARROW, WIDE, open_page
 
 from triton_sam.errors import ModelNotReadyError
 from triton_sam.masks import mask_to_box
 from triton_sam.masks.rle import rle_to_mask
 
-LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 SMALL_TARGETS = """[...document.querySelectorAll("#words button, #words input, #found button")]
     .map((e) => [e, e.getBoundingClientRect()])
     .filter(([e, b]) => b.width && (b.width < 44 || b.height < 44)).map(([e]) => e.id)"""
@@ -102,7 +100,12 @@ def test_words_become_objects_with_label_and_score_in_one_step(page, client):
 
 
 def test_the_slider_hides_and_shows_instances_without_a_request(page, client):
+    search(page, NOTHING)
+    assert page.page.inner_text("#banner") == f"Nothing was found for “{NOTHING}”."
+    assert page.page.is_hidden("#found")
+    client.reset()
     search(page, "dog")
+    assert page.page.is_hidden("#banner")
     assert shown(page) == list(range(SURE))
     slide(page, 0.7)
     assert (shown(page), count(page)) == ([0, 1], f"2 of {len(MASKS)}")
@@ -114,9 +117,22 @@ def test_the_slider_hides_and_shows_instances_without_a_request(page, client):
     slide(page, 0.95)
     page.page.click("#found-keep")
     assert objects(page) == ["dog"]
+    page.page.keyboard.press("Escape")
+
+    slide(page, 0.9)
+    search(page, "dog")
+    assert page.page.is_hidden("#banner")
+    page.click(*inside(0))
+    page.page.click("#words-less")  # the only one with a higher score
+    page.wait("!tritonSam.everything.isSearching")
+    told = f"{len(MASKS) - 1} found, all below the score 0.90: the highest is {SCORES[1]:.2f}. Move Score to see them."
+    assert page.page.inner_text("#banner") == told
+    assert count(page) == f"0 of {len(MASKS) - 1}"
+    slide(page, 0.1)
+    assert count(page) == f"{len(MASKS) - 1} of {len(MASKS) - 1}"
 
 
-def test_more_like_this_and_not_this(page, client):
+def test_instances_and_objects_are_examples(page, client):
     search(page, "dog")
     assert page.page.is_disabled("#words-more")
     page.click(*inside(0))
@@ -135,8 +151,6 @@ def test_more_like_this_and_not_this(page, client):
     assert asked(client)[-1]["boxes"] == []
     assert page.page.is_hidden("#words-info")
 
-
-def test_an_object_is_an_example_without_words(page, client):
     search(page, "dog")
     page.click(*inside(2))
     page.page.keyboard.press("k")
@@ -164,29 +178,7 @@ def test_merged_instances_keep_a_label_that_they_share(page, client):
         assert objects(page)[-1] == label
 
 
-def test_nothing_found_says_so(page, client):
-    search(page, NOTHING)
-    assert page.page.inner_text("#banner") == f"Nothing was found for “{NOTHING}”."
-    assert page.page.is_hidden("#found")
-    search(page, "dog")
-    assert page.page.is_hidden("#banner")
-
-
-def test_instances_that_the_slider_hides_are_told(page, client):
-    slide(page, 0.9)
-    search(page, "dog")
-    assert page.page.is_hidden("#banner")
-    page.click(*inside(0))
-    page.page.click("#words-less")  # the only one with a higher score
-    page.wait("!tritonSam.everything.isSearching")
-    told = f"{len(MASKS) - 1} found, all below the score 0.90: the highest is {SCORES[1]:.2f}. Move Score to see them."
-    assert page.page.inner_text("#banner") == told
-    assert count(page) == f"0 of {len(MASKS) - 1}"
-    slide(page, 0.1)
-    assert count(page) == f"{len(MASKS) - 1} of {len(MASKS) - 1}"
-
-
-def test_a_search_can_be_stopped(page, client):
+def test_a_search_is_stopped_and_a_failure_says_why(page, client):
     client.gate, ended = asyncio.Event(), client.ended
     for stop in (lambda: page.page.click("#found-stop"), lambda: page.page.press("#words-text", "Escape")):
         page.page.fill("#words-text", "dog")
@@ -200,21 +192,14 @@ def test_a_search_can_be_stopped(page, client):
         assert page.page.is_enabled("#words-find")
         assert page.page.is_hidden("#banner")
 
-
-def test_a_failure_says_why(browser, running, client, images):
-    context = browser.new_context(viewport=WIDE)  # the console names the status 503, which is no fault here
-    page = Page(context.new_page())
-    page.page.goto(running[0].url)
-    page.ready()
-    page.page.uncheck("#hover")
-    page.open(images / "shapes.jpg")
+    client.reset()
     client.failure = ModelNotReadyError("sam3_detector is not ready")
     search(page, "dog")
     assert "sam3_detector is not ready" in page.page.inner_text("#banner")
-    context.close()
+    page.faults.clear()  # the console names the status 503, which is no fault here
 
 
-def test_the_field_is_there_only_for_models_that_find_words(page, client, images):
+def test_the_field_is_there_for_models_that_find_words_and_forgets_other_images(page, client, images):
     assert page.page.is_visible("#words")
     page.page.keyboard.press("/")
     assert page.page.evaluate("document.activeElement.id") == "words-text"
@@ -222,9 +207,7 @@ def test_the_field_is_there_only_for_models_that_find_words(page, client, images
     page.page.wait_for_selector("#words", state="hidden")
     page.page.select_option("#model", "sam3")
     page.page.wait_for_selector("#words", state="visible")
-
-
-def test_another_image_forgets_instances_and_examples(page, client, images):
+    page.wait("document.getElementById('busy').hidden")
     search(page, "dog")
     page.click(*inside(0))
     page.page.click("#words-more")
@@ -235,8 +218,9 @@ def test_another_image_forgets_instances_and_examples(page, client, images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
-@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize(
+    ("viewport", "theme"), [(WIDE, "dark"), (NARROW, "light"), (ASIDE, "dark")], ids=["wide", "narrow", "aside"]
+)
 def test_nothing_overlaps_and_fingers_hit(browser, running, client, images, viewport, theme):
     is_phone = viewport is not WIDE
     with open_page(

@@ -158,28 +158,28 @@ def test_a_file_of_tokens(tmp_path):
     assert names == ["default", "lab", "b"]
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("{", "is not JSON: "),
-        ("[" * 99_999, "is not JSON: "),
-        ("[]", "JSON object"),
-        ('{"lab": {}}', "'lab'"),
-        ('{"lab": {"token": " "}}', "not empty"),
-        ('{"default": {"token": "a"}}', "another name"),
-        ('{"lab": {"token": "a", "speed": 1}}', "no quota 'speed'"),
-        ('{"lab": {"token": "a", "pages": 0}}', "above 0"),
-        ('{"lab": {"token": "a", "pages": "many"}}', "above 0"),
-        ('{"lab": {"token": "a", "pages": 1%s}}' % ("0" * 400), "a finite number above 0"),
-    ],
-    ids=lambda value: value[:40],
+UNUSABLE = (
+    ("{", "is not JSON: "),
+    ("[" * 99_999, "is not JSON: "),
+    ("[]", "JSON object"),
+    ('{"lab": {}}', "'lab'"),
+    ('{"lab": {"token": " "}}', "not empty"),
+    ('{"default": {"token": "a"}}', "another name"),
+    ('{"lab": {"token": "a", "speed": 1}}', "no quota 'speed'"),
+    ('{"lab": {"token": "a", "pages": 0}}', "above 0"),
+    ('{"lab": {"token": "a", "pages": "many"}}', "above 0"),
+    ('{"lab": {"token": "a", "pages": 1%s}}' % ("0" * 400), "a finite number above 0"),
 )
-def test_files_that_cannot_be_used(tmp_path, text, word):
+"""Contents of a file of tokens, and a part of the error."""
+
+
+def test_files_that_cannot_be_used(tmp_path):
     path = tmp_path / "tokens.json"
-    path.write_text(text)
-    with pytest.raises(ConfigurationError, match=word) as caught:
-        read_tokens(path)
-    assert str(path) in str(caught.value)
+    for text, word in UNUSABLE:
+        path.write_text(text)
+        with pytest.raises(ConfigurationError, match=word) as caught:
+            read_tokens(path)
+        assert str(path) in str(caught.value)
     with pytest.raises(ConfigurationError, match=r"^--tokens \S+none.json cannot be read: No such file or directory$"):
         read_tokens(tmp_path / "none.json")
 
@@ -241,23 +241,22 @@ def test_a_caller_cannot_forge_a_line_of_text(serve, lines):
     assert r'path="/nowhere\n2026 INFO request status=200"' in text
 
 
-@pytest.mark.parametrize(
-    ("header", "known"),
-    [
-        (TRACE, True),
-        (f"01{TRACE[2:]}-more", True),
-        (None, False),
-        ("", False),
-        (f"{TRACE}-more", False),
-        (f"ff{TRACE[2:]}", False),
-        (TRACE.upper(), False),
-        ("00-" + "0" * 32 + TRACE[35:], False),
-        (TRACE[:36] + "0" * 16 + "-01", False),
-        ("x" * 10_000, False),
-    ],
+HEADERS = (
+    (TRACE, True),
+    (f"01{TRACE[2:]}-more", True),
+    (None, False),
+    ("", False),
+    (f"{TRACE}-more", False),
+    (f"ff{TRACE[2:]}", False),
+    (TRACE.upper(), False),
+    ("00-" + "0" * 32 + TRACE[35:], False),
+    (TRACE[:36] + "0" * 16 + "-01", False),
+    ("x" * 10_000, False),
 )
-def test_which_traces_are_known(header, known):
-    trace = read_trace(header)
-    assert (trace is not None) is known
-    if trace is not None:
-        assert trace.header == TRACE
+"""Headers with a trace, and whether it is known."""
+
+
+def test_which_traces_are_known():
+    for header, is_known in HEADERS:
+        trace = read_trace(header)
+        assert (trace.header if trace else None) == (TRACE if is_known else None), header

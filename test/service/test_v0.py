@@ -145,15 +145,21 @@ def test_an_unknown_embedding_is_refused_in_plain_words(service):
     assert answer.json()["code"] == "unknown_embedding"
 
 
-@pytest.mark.parametrize(
-    "model",
-    [b"", b"no base64!", b"AAAA", gzip.compress(bytes(100_000_000)), b"PK\x03\x04damaged", b"\x1f\x8b\x00"],
-    ids=["empty", "text", "short", "gzip-bomb", "zip", "damaged-gzip"],
+DAMAGED = (
+    b"",
+    b"no base64!",
+    b"AAAA",
+    gzip.compress(bytes(100_000_000)),
+    b"PK\x03\x04damaged",
+    b"\x1f\x8b\x00",
 )
-def test_damaged_embeddings_are_refused(service, model):
-    answer = service.http.post("/from_model", files={"model": ("m", model)}, data={"x": "1", "y": "1", **SIZE})
-    assert answer.status_code == 422, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_damaged_embeddings_are_refused(service):
+    for model in DAMAGED:
+        answer = service.http.post("/from_model", files={"model": ("m", model)}, data={"x": "1", "y": "1", **SIZE})
+        assert answer.status_code == 422, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
 
 
 def test_an_npz_with_many_members_is_refused_before_it_is_read(monkeypatch):

@@ -64,25 +64,24 @@ def test_frames_as_images(http, client):
     http.delete(path)
 
 
-@pytest.mark.parametrize(
-    ("files", "status", "words"),
-    [
-        ([("video", ("a.mp4", b""))], 400, "empty"),
-        ([("video", ("a.mp4", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n"))], 415, "none of MP4"),
-        ([("video", ("a.zip", b"PK\x03\x04" + bytes(100)))], 415, "none of MP4"),
-        ([("video", ("a.mp4", b"\0\0\0\x18ftypmp42" + bytes(500)))], 422, "cannot be opened"),
-        ([("frames", ("0.png", b"no picture"))], 415, "unsupported or damaged image; supported: JPEG, PNG"),
-        ([("frames", ("0", clip.png(0))), ("video", ("a.mp4", b"x"))], 422, "either"),
-        ([("pictures", ("0", clip.png(0)))], 422, "no field 'pictures'"),
-        ([("video", ("a", b"x")), ("video", ("b", b"x"))], 422, "has one"),
-    ],
-    ids=["empty", "playlist", "zip", "damaged", "no-image", "both", "unknown-field", "two"],
+BAD_UPLOADS = (
+    ([("video", ("a.mp4", b""))], 400, "empty"),
+    ([("video", ("a.mp4", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n"))], 415, "none of MP4"),
+    ([("video", ("a.zip", b"PK\x03\x04" + bytes(100)))], 415, "none of MP4"),
+    ([("video", ("a.mp4", b"\0\0\0\x18ftypmp42" + bytes(500)))], 422, "cannot be opened"),
+    ([("frames", ("0.png", b"no picture"))], 415, "unsupported or damaged image; supported: JPEG, PNG"),
+    ([("frames", ("0", clip.png(0))), ("video", ("a.mp4", b"x"))], 422, "either"),
+    ([("pictures", ("0", clip.png(0)))], 422, "no field 'pictures'"),
+    ([("video", ("a", b"x")), ("video", ("b", b"x"))], 422, "has one"),
 )
-def test_bad_uploads(http, running, files, status, words):
-    detail = problem(http.post("/v1/videos", files=files), status)["detail"]
-    assert words in detail
-    assert "triton-sam-videos" not in detail
-    assert used(running[0], "videos") == 0
+
+
+def test_bad_uploads(http, running):
+    for files, status, words in BAD_UPLOADS:
+        detail = problem(http.post("/v1/videos", files=files), status)["detail"]
+        assert words in detail
+        assert "triton-sam-videos" not in detail
+        assert used(running[0], "videos") == 0
 
 
 def test_bad_bodies(http):
@@ -181,24 +180,24 @@ def test_prompts_reach_the_client_and_answer_with_masks(http, client, video):
     assert (fake.prompts, http.get(video).json()["objects"], http.get(video).json()["tracked"]) == ({}, [], [])
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"frame": 24, "object_id": 1, "points": [[1, 1]]}, "the last one is 23"),
-        ({"frame": 0, "object_id": 1}, "give points, a box or a mask"),
-        ({"frame": 0, "object_id": 1, "points": [[1, 1]], "labels": [1, 0]}, "one label for each point"),
-        ({"frame": 0, "object_id": 0, "points": [[1, 1]]}, "object_id"),
-        ({"frame": 0, "object_id": 65, "points": [[1, 1]]}, "max_objects"),
-        ({"frame": 0, "object_id": 1, "points": [[1, 1]], "mask_rle": {"size": [240, 320], "counts": "0"}}, "alone"),
-        ({"frame": 0, "object_id": 1, "mask_rle": {"size": [100000, 100000], "counts": "0"}}, "[240, 320]"),
-        ({"frame": 0, "object_id": 1, "mask_rle": {"size": [240, 320], "counts": "!"}}, ""),
-        ({"frame": 0, "object_id": 1, "points": [[1, 1]], "format": "geojson"}, "format"),
-        ({"frame": 0, "object_id": 1, "points": [[1, 1]], "size": 1}, "size"),
-    ],
+BAD_PROMPTS = (
+    ({"frame": 24, "object_id": 1, "points": [[1, 1]]}, "the last one is 23"),
+    ({"frame": 0, "object_id": 1}, "give points, a box or a mask"),
+    ({"frame": 0, "object_id": 1, "points": [[1, 1]], "labels": [1, 0]}, "one label for each point"),
+    ({"frame": 0, "object_id": 0, "points": [[1, 1]]}, "object_id"),
+    ({"frame": 0, "object_id": 65, "points": [[1, 1]]}, "max_objects"),
+    ({"frame": 0, "object_id": 1, "points": [[1, 1]], "mask_rle": {"size": [240, 320], "counts": "0"}}, "alone"),
+    ({"frame": 0, "object_id": 1, "mask_rle": {"size": [100000, 100000], "counts": "0"}}, "[240, 320]"),
+    ({"frame": 0, "object_id": 1, "mask_rle": {"size": [240, 320], "counts": "!"}}, ""),
+    ({"frame": 0, "object_id": 1, "points": [[1, 1]], "format": "geojson"}, "format"),
+    ({"frame": 0, "object_id": 1, "points": [[1, 1]], "size": 1}, "size"),
 )
-def test_bad_prompts_leave_the_video_alive(http, video, body, words):
-    assert words in problem(http.post(f"{video}/prompts", json=body), 422)["detail"]
-    assert http.post(f"{video}/prompts", json=POINT).status_code == 200
+
+
+def test_bad_prompts_leave_the_video_alive(http, video):
+    for body, words in BAD_PROMPTS:
+        assert words in problem(http.post(f"{video}/prompts", json=body), 422)["detail"]
+        assert http.post(f"{video}/prompts", json=POINT).status_code == 200
 
 
 def test_what_is_not_there_cannot_be_removed(http, video):

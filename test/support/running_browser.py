@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +27,17 @@ SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
 """The clean-up of the page while nobody moves its slider, see cleanupOf() in static/masks.js."""
 FINGER = 44
 """Pixels that a finger needs."""
+SLOW = 200_000
+"""Bytes a second of a slow line."""
 SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]
     .map((e) => [e, e.getBoundingClientRect()])
     .filter(([e, b]) => b.width && b.height && !e.closest("dialog") && (b.width < {FINGER} || b.height < {FINGER}))
     .map(([e]) => e.id || e.getAttribute("aria-label") || e.textContent.trim())"""
+LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
+GRAVE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+  .filter(({ impact }) => impact === "serious" || impact === "critical")
+  .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.target).join(" ")}`)"""
+"""Serious findings of axe-core."""
 NAMELESS = """[...document.querySelectorAll("button, select, input")]
     .filter((e) => e.getBoundingClientRect().width && !e.closest("dialog"))
     .filter((e) => !(e.getAttribute("aria-label") || e.labels?.length || e.innerText?.trim()))
@@ -100,23 +109,58 @@ class Page:
                 with contextlib.suppress(playwright.Error):  # the page has given up this request
                     route.continue_()
 
+    def banner(self):
+        """Wait for a message, and return it."""
+        self.page.wait_for_selector("#banner:not([hidden])")
+        return self.page.inner_text("#banner")
+
+    def objects(self):
+        return self.page.evaluate("tritonSam.scene.objects.length")
+
     def download(self, button):
         with self.page.expect_download() as waiting:
             self.page.click(button)
         return waiting.value.suggested_filename, waiting.value.path().read_bytes()
 
 
+class Chromium:
+    """Chromium, which many tests use one after the other."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._loop = asyncio.get_running_loop()  # the driver's, which it marks as running in this thread
+        self._browser = self._launch()
+        asyncio._set_running_loop(None)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[Any]:
+        """Let a test use it. Before and after, tests may run event loops of their own in this thread."""
+        asyncio._set_running_loop(self._loop)
+        try:
+            if not self._browser.is_connected():
+                self._browser = self._launch()
+            yield self._browser
+        finally:
+            asyncio._set_running_loop(None)
+
+    def _launch(self) -> Any:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        return self._driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+
+
 @contextlib.contextmanager
-def running_browser() -> Iterator[Any]:
+def running_browser() -> Iterator[Chromium]:
     """Run Chromium; the test is skipped where there is none."""
     if CHROMIUM is None:
         pytest.skip("no chromium: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
+    manager = playwright.sync_playwright()
+    chromium = Chromium(manager.__enter__())
+    try:
+        yield chromium
+    finally:
+        with chromium.in_use() as browser:
+            browser.close()
+            manager.__exit__()
 
 
 @contextlib.contextmanager
@@ -138,3 +182,15 @@ def open_phone(
 ) -> contextlib.AbstractContextManager[Page]:
     """Open the page on a phone, upright unless another window is given."""
     return open_page(browser, url, viewport=viewport or NARROW, has_touch=True, is_mobile=True)
+
+
+@contextlib.contextmanager
+def slow_line(page: Page) -> Iterator[None]:
+    """Let the browser send SLOW bytes a second."""
+    session = page.page.context.new_cdp_session(page.page)
+    session.send("Network.enable")
+    conditions = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": SLOW}
+    session.send("Network.emulateNetworkConditions", conditions)
+    yield
+    session.send("Network.emulateNetworkConditions", {**conditions, "uploadThroughput": -1})
+    session.detach()

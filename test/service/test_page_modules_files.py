@@ -1,0 +1,188 @@
+"""Modules of the page that read and write files and streams, against Python."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("playwright.sync_api")
+
+from support.page_modules import Modules, open_modules
+from support.running_browser import Chromium
+from support.tools import filled_each
+
+from triton_sam.masks.rle import mask_to_rle
+
+BYTES = """const bytesOf = (text) => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  const textOf = async (blob) => {
+    const bytes = new Uint8Array(await blob.arrayBuffer());
+    return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+  };"""
+UNZIP = f"""async (text, {{ unzip }}) => {{ {BYTES}
+  try {{
+    const files = await unzip(new Blob([bytesOf(text)]));
+    return Object.fromEntries(await Promise.all([...files].map(async ([name, blob]) => [name, await textOf(blob)])));
+  }} catch (problem) {{
+    return problem.message;
+  }} }}"""
+READ_COCO = """(text, { readCoco }) => {
+  try { return Object.fromEntries(readCoco(text)); } catch (problem) { return problem.message; } }"""
+NAMES = ("a.jpg", "images/1/grün.png", "数.txt", "x" * 300, "project.json", "empty", "deep/er/b")
+
+
+@pytest.fixture(scope="module")
+def modules(chromium: Chromium) -> Iterator[Modules]:
+    with open_modules(chromium) as modules:
+        yield modules
+
+
+def text_of(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def drawn_files(seed: int, count: int = 40) -> list[dict[str, bytes]]:
+    """Return names and contents of files, some of them empty."""
+    rng = np.random.default_rng(seed)
+    chosen = [rng.permutation(NAMES)[: rng.integers(0, len(NAMES))] for _ in range(count)]
+    return [{str(name): rng.bytes(int(10 ** rng.uniform(-0.5, 4))) for name in names} for names in chosen]
+
+
+def zipped(files: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def test_python_reads_the_zip_files_of_the_page_and_the_page_those_of_python(modules: Modules) -> None:
+    source = f"""async (files, {{ zip }}) => {{ {BYTES}
+      return textOf(await zip(files.map(([name, text]) => ({{ name, content: bytesOf(text) }})))); }}"""
+    drawn = drawn_files(1)
+    texts = [[[name, text_of(content)] for name, content in files.items()] for files in drawn]
+    for text, files in zip(modules.run("zip", source, texts), drawn, strict=True):
+        with zipfile.ZipFile(io.BytesIO(base64.b64decode(text))) as archive:
+            assert archive.testzip() is None
+            assert {name: archive.read(name) for name in archive.namelist()} == files
+            assert archive.namelist() == list(files)
+    found = modules.run("zip", UNZIP, [text_of(zipped(files)) for files in drawn if files])
+    assert found == [dict(each) for each in texts if each]
+
+
+def test_damaged_and_packed_zip_files_are_refused(modules: Modules) -> None:
+    """A changed byte of a content, a missing end and a compressed file are errors, and none gives other contents."""
+    rng = np.random.default_rng(2)
+    damaged = []
+    for files in drawn_files(2):
+        content = zipped({**files, "last": b"something to damage"})
+        start = content.rindex(b"something to damage")
+        place, end = (start + int(offset) for offset in rng.integers(0, 19, 2))
+        damaged.append(content[:place] + bytes([content[place] ^ 1 << int(rng.integers(0, 8))]) + content[place + 1 :])
+        damaged.append(content[:end])
+    damaged += [zipped({"a": bytes(1000)}, zipfile.ZIP_DEFLATED), b"", b"no ZIP at all" * 9]
+    for found in modules.run("zip", UNZIP, list(map(text_of, damaged))):
+        assert isinstance(found, str)
+        assert found.startswith(("the file is damaged", "the file is no ZIP"))
+
+
+def test_checksums_are_those_of_zlib(modules: Modules) -> None:
+    drawn = [content for files in drawn_files(3) for content in files.values()]
+    source = f"(text, {{ checksum }}) => {{ {BYTES} return checksum(bytesOf(text)); }}"
+    assert modules.run("crc", source, list(map(text_of, drawn))) == list(map(zlib.crc32, drawn))
+
+
+def test_coco_files_are_read_in_all_three_forms(modules: Modules) -> None:
+    """Masks as text, as lists and as polygons; annotations without a pixel are left out."""
+    rng = np.random.default_rng(4)
+    texts, expected = [], []
+    for _ in range(40):
+        height, width = (int(value) for value in rng.integers(1, 40, 2))
+        images = [{"id": 7, "file_name": "a/b\\c.png", "width": width, "height": height}]
+        images.append({"id": 9, "file_name": "none.png", "width": 1, "height": 1})
+        annotations, objects = [], []
+        for number in range(int(rng.integers(0, 6))):
+            mask = rng.random((height, width)) < rng.choice([0, 0.1, 0.5, 1])
+            form = int(rng.integers(0, 3))
+            if form == 2:
+                rings = [rng.uniform(-2, 42, (int(rng.integers(3, 6)), 2)).round(2) for _ in range(rng.integers(1, 3))]
+                mask = filled_each(rings, (height, width))
+            segmentation = [ring.ravel().tolist() for ring in rings] if form == 2 else mask_to_rle(mask, form == 0)
+            members = {"name": f"object {number}", "category_id": int(rng.integers(1, 3))}
+            members |= {"score": 0.25} if number % 2 else {}
+            annotations.append({"image_id": 7, "segmentation": segmentation, **members})
+            if mask.any():
+                label = ["dog", ""][members["category_id"] - 1]
+                fact = {"label": label, "name": members["name"], "rle": mask_to_rle(mask), "area": int(mask.sum())}
+                rows, columns = np.nonzero(mask)
+                low, high = (columns.min(), rows.min()), (columns.max() + 1, rows.max() + 1)
+                box = [int(low[0]), int(low[1]), int(high[0] - low[0]), int(high[1] - low[1])]
+                objects.append({**fact, "bbox": box, "score": members.get("score", 1)})
+        categories = [{"id": 1, "name": "dog"}]
+        texts.append(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+        expected.append({"c.png": objects, "none.png": []})
+    assert modules.run("coco", READ_COCO, texts) == expected
+
+
+def annotated(segmentation: Any, image: int = 1) -> str:
+    image_facts = {"id": 1, "file_name": "shapes.jpg", "width": 8, "height": 6}
+    return json.dumps({"images": [image_facts], "annotations": [{"image_id": image, "segmentation": segmentation}]})
+
+
+def test_files_that_are_no_coco_are_refused_with_their_fault(modules: Modules) -> None:
+    cases = {
+        "nothing": "the file is no JSON",
+        '{"images": 1}': "the file is no COCO data set: it needs images and annotations",
+        "null": "the file is no COCO data set: it needs images and annotations",
+        annotated([], 2): "annotation 1: its image_id names no image",
+        annotated({"size": [6, 8]}): "annotation 1: its mask has no run lengths",
+        annotated({"size": [8, 6], "counts": [48]}): "annotation 1: its mask has another size than the image, or none",
+        annotated({"counts": [48]}): "annotation 1: its mask has another size than the image, or none",
+        annotated({"size": [6, 8], "counts": [47]}): "annotation 1: its run lengths are damaged",
+        annotated({"size": [6, 8], "counts": [50, -2]}): "annotation 1: its run lengths are damaged",
+        annotated({"size": [6, 8], "counts": "00"}): "annotation 1: its run lengths are damaged",
+    }
+    assert modules.run("coco", READ_COCO, list(cases)) == list(cases.values())
+
+
+def test_events_of_the_service_are_read_however_they_are_cut(modules: Modules) -> None:
+    """Blocks and characters may be split between two chunks. What follows "done" is not read."""
+    rng = np.random.default_rng(5)
+    inputs, expected = [], []
+    for _ in range(80):
+        events = [
+            (str(rng.choice(["object", "progress"])), {"text": "grün 数", "n": n}) for n in range(rng.integers(0, 5))
+        ]
+        ending = str(rng.choice(["done", "error", "broken"]))
+        blocks = [": a comment"]
+        for name, data in events:
+            blocks += [f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}", ": still alive"]
+        if ending != "broken":
+            data = {"detail": "the GPU is gone", "status": 502, "code": "triton"}
+            blocks += [f"event: {ending}\ndata: {json.dumps(data)}", 'event: object\ndata: {"late": 1}']
+        content = "".join(f"{block}\n\n" for block in blocks).encode()
+        cuts = sorted(rng.integers(0, len(content), rng.integers(0, 9)).tolist())
+        inputs.append([text_of(content[a:b]) for a, b in zip([0, *cuts], [*cuts, None], strict=True)])
+        heard = [[name, data] for name, data in events] + ([["done", data]] if ending == "done" else [])
+        ends = {"done": None, "error": [502, "the GPU is gone"], "broken": [0, "the connection to the service broke"]}
+        expected.append([heard, ends[ending]])
+    source = f"""async (chunks, {{ hear }}) => {{ {BYTES}
+      const body = new ReadableStream({{ start(stream) {{
+        for (const chunk of chunks) stream.enqueue(bytesOf(chunk));
+        stream.close();
+      }} }});
+      const heard = [];
+      try {{
+        await hear({{ body }}, (name, data) => heard.push([name, data]));
+        return [heard, null];
+      }} catch (problem) {{
+        return [heard, [problem.status, problem.message]];
+      }} }}"""
+    assert modules.run("rest", source, inputs) == expected

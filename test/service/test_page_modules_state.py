@@ -1,0 +1,300 @@
+"""Modules of the page that keep something: the history of objects, what of a video and of a large image is loaded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("playwright.sync_api")
+
+from support.page_modules import Modules, open_modules
+from support.running_browser import Chromium
+
+KEPT_STEPS = 50
+"""Steps of the history that a stored state holds, see static/scene.js."""
+STEPS = ("begin", "point", "box", "label", "duplicate", "move", "remove", "undo", "redo", "view", "store")
+
+
+@pytest.fixture(scope="module")
+def modules(chromium: Chromium) -> Iterator[Modules]:
+    with open_modules(chromium) as modules:
+        yield modules
+
+
+def walks(seed: int, count: int = 40, length: int = 60) -> list[list[list[Any]]]:
+    """Return random sequences of what a user does: [step, number, number]."""
+    rng = np.random.default_rng(seed)
+    likely = np.array([3, 5, 1, 1, 1, 1, 1, 6, 4, 2, 1], float)
+    steps = rng.choice(STEPS, (count, length), p=likely / likely.sum())
+    return [[[str(step), *map(int, rng.integers(0, 90, 2))] for step in walk] for walk in steps]
+
+
+WALK = """(steps, { SCENE }) => {
+  let scene = new SCENE();
+  const states = [JSON.stringify([scene.objects, scene.activeId])];
+  const acts = {
+    begin: () => scene.begin(),
+    point: (x, y) => scene.current().points.push({ x, y, label: x % 2 }),
+    box: (x, y) => (scene.current().box = [x, y, x + 9, y + 9]),
+    label: (x) => (scene.current().label = `kind ${x}`),
+    duplicate: () => scene.duplicate(scene.current()),
+    move: (x, y) => { const all = scene.objects; if (all.length) scene.move(all[x % all.length].id, y % all.length); },
+    remove: (x) => { const all = scene.objects; if (all.length) scene.remove(all[x % all.length].id); },
+  };
+  for (const [step, x, y] of steps) {
+    if (step === "undo") scene.undo();
+    else if (step === "redo") scene.redo();
+    else if (step === "view") scene.view?.(x % 4);
+    else if (step === "store") {
+      const [state, frame] = [JSON.parse(JSON.stringify(scene.state)), scene.frame];
+      scene = new SCENE();
+      if (frame) scene.frame = frame;
+      scene.restore(state);
+    } else scene.change(() => acts[step](x, y));
+    const shown = scene.objects.map(({ points, box, ...rest }) => (rest.prompts ? rest : { points, box, ...rest }));
+    states.push(JSON.stringify([shown, scene.activeId, scene.canUndo, scene.canRedo]));
+  }
+  return states.map((text) => JSON.parse(text));
+}"""
+
+
+@pytest.mark.parametrize(("module", "scene"), [("scene", "Scene"), ("video-scene", "VideoScene")])
+def test_undo_and_redo_walk_through_the_states_of_objects(modules: Modules, module: str, scene: str) -> None:
+    """A list of states and a place in it are the model. A state that is stored and restored keeps the last steps."""
+    inputs = walks(1)
+    for steps, states in zip(inputs, modules.run(module, WALK.replace("SCENE", scene), inputs), strict=True):
+        before: list[Any] = []
+        after: list[Any] = []
+        now = states[0][:2]
+        assert now == [[], None]
+        for (step, *_), (objects, active, can_undo, can_redo) in zip(steps, states[1:], strict=True):
+            found = [objects, active]
+            if step == "undo" and before:
+                after.append(now)
+                now = before.pop()
+            elif step == "redo" and after:
+                before.append(now)
+                now = after.pop()
+            elif step == "store":
+                before, after = before[-KEPT_STEPS:], after[-KEPT_STEPS:]
+            elif step not in ("undo", "redo", "view"):
+                before.append(now)
+                after, now = [], found
+            assert found == now, step
+            assert (can_undo, can_redo) == (bool(before), bool(after)), step
+            ids = [each["id"] for each in objects]
+            assert len(set(ids)) == len(ids)
+            assert active is None or active in ids
+
+
+def test_a_video_shows_the_prompts_of_each_frame(modules: Modules) -> None:
+    """Points of a frame come back when the user looks at the frame again, and stay out of all others."""
+    rng = np.random.default_rng(2)
+    inputs = [rng.integers(0, 4, (30, 2)).tolist() for _ in range(40)]
+    source = """(steps, { VideoScene }) => {
+      const scene = new VideoScene();
+      scene.change(() => scene.begin());
+      for (const [frame, x] of steps) {
+        scene.view(frame);
+        scene.change(() => scene.active.points.push({ x, y: frame, label: 1 }));
+      }
+      const frames = [0, 1, 2, 3].map((frame) => (scene.view(frame), scene.active.points.map(({ x, y }) => [y, x])));
+      return [frames, scene.promptedFrames]; }"""
+    for steps, (frames, prompted) in zip(inputs, modules.run("video-scene", source, inputs), strict=True):
+        assert frames == [[[frame, x] for at, x in steps if at == frame] for frame in range(4)]
+        assert prompted == sorted({frame for frame, _ in steps})
+
+
+def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules: Modules) -> None:
+    colors = modules.run("scene", "(number, { colorOf }) => colorOf(number)", list(range(1, 201)))
+    assert len(set(colors[:40])) == 40
+    assert all(len(each) == 7 and int(each[1:], 16) >= 0 for each in colors)
+    source = """(kinds, { Scene, withObjects }) => {
+      const scene = new Scene();
+      scene.change(() => scene.begin());
+      const first = withObjects(scene.state, kinds.map((label) => ({ label, name: label, rle: {} })));
+      const second = withObjects(first, kinds.map((label) => ({ label, name: "", rle: {} })));
+      scene.restore(second);
+      const found = new Set(second.found.map((item) => item.id));
+      const now = scene.objects.map(({ name, label, found: id }) => [name, label, id === null || found.has(id)]);
+      const count = [scene.objects.length, found.size];
+      scene.undo();
+      count.push(scene.objects.length);
+      scene.undo();
+      return { now, count: [...count, scene.objects.length], labels: second.labels }; }"""
+    for kinds in (["cell", "", "dog"], ["a"], []):
+        [found] = modules.run("scene", source, [kinds])
+        size = len(kinds)
+        numbers = range(2 + size, 2 + 2 * size)
+        named = [[kind or f"Object {2 + place}", kind, True] for place, kind in enumerate(kinds)]
+        unnamed = [[f"Object {number}", kind, True] for number, kind in zip(numbers, kinds, strict=True)]
+        assert found["now"] == [["Object 1", "", True], *named, *unnamed]
+        assert found["count"] == [1 + 2 * size, 2 * size, 1 + size, 1]
+        assert found["labels"] == [kind for kind in kinds if kind] * 2
+
+
+def test_prompts_of_large_images_can_be_taken_back(modules: Modules) -> None:
+    rng = np.random.default_rng(3)
+    inputs = [rng.integers(0, 4, 40).tolist() for _ in range(40)]
+    source = """(steps, { Objects }) => {
+      const objects = new Objects();
+      return steps.map((step, number) => {
+        if (step === 0) objects.begin();
+        else if (step === 1) objects.undo();
+        else if (step === 2) objects.setBox([number, 0, 1, 1]);
+        else objects.add([number, 0], 1);
+        return [objects.all.map(({ points, box }) => [points.map(([x]) => x), box && box[0]]), objects.active];
+      }); }"""
+    for steps, states in zip(inputs, modules.run("large-objects", source, inputs), strict=True):
+        objects: list[Any] = []
+        active, past = 0, []
+        for number, (step, found) in enumerate(zip(steps, states, strict=True)):
+            if step == 0:
+                active = max(active, len(objects))
+            elif step == 1:
+                objects, active = past.pop() if past else (objects, active)
+            else:
+                past.append((objects, active))
+                points, box = objects[active] if active < len(objects) else ([], None)
+                changed = [points, number] if step == 2 else [[*points, number], box]
+                objects = [*objects[:active], changed, *objects[active + 1 :]]
+            assert found == [objects, active]
+
+
+def test_the_view_of_a_large_image_keeps_the_place_under_the_pointer(modules: Modules) -> None:
+    rng = np.random.default_rng(4)
+    inputs = [
+        {
+            "image": dict(zip(("width", "height"), rng.integers(1, 100_000, 2).tolist(), strict=True)),
+            "stage": rng.integers(1, 3000, 2).tolist(),
+            "steps": [[float(rng.choice([0.2, 0.8, 1.25, 6])), *rng.uniform(0, 1, 2)] for _ in range(12)],
+        }
+        for _ in range(120)
+    ]
+    source = """({ image, stage: [width, height], steps }, { View }) => {
+      const view = new View(image);
+      view.resize(width, height);
+      view.fit();
+      const [a, b] = [view.toScreen(0, 0), view.toScreen(image.width, image.height)];
+      const faults = [];
+      if (a[0] < 0 || a[1] < 0 || b[0] > width || b[1] > height) faults.push("fit");
+      for (const [factor, across, down] of steps) {
+        const place = [across * width, down * height], before = view.toImage(...place), old = view.scale;
+        view.zoom(factor, ...place);
+        const [x, y] = view.middle();
+        const isInside = x > -1e-6 && y > -1e-6 && x < image.width + 1e-6 && y < image.height + 1e-6;
+        if (!isInside) faults.push("middle");
+        const [left, top] = view.toScreen(...view.toImage(...place));
+        if (Math.hypot(left - place[0], top - place[1]) > 1e-6 * (1 + width + height)) faults.push("inverse");
+        const [u, v] = view.toImage(...place), isFree = x > 0 && y > 0 && x < image.width && y < image.height;
+        const moved = Math.hypot(u - before[0], v - before[1]) > 1e-6 * (1 + image.width + image.height);
+        if (isFree && moved) faults.push("zoom");
+        if (factor > 1 ? view.scale > old : view.scale < old) faults.push("scale");
+      }
+      return faults; }"""
+    assert modules.run("large-view", source, inputs) == [[]] * len(inputs)
+
+
+def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules: Modules) -> None:
+    rng = np.random.default_rng(5)
+    inputs, expected = [], []
+    for _ in range(80):
+        width, height = rng.integers(1, 9000, 2).tolist()
+        levels, count = [], int(rng.integers(1, 6))
+        for level in range(count):
+            side = 512 * 2**level
+            levels.append({"columns": -(-width // side), "rows": -(-height // side)})
+        scale = float(2 ** rng.uniform(-2, 5))
+        level = min(count - 1, int(np.floor(np.log2(max(1, scale * 1.2)))))
+        left, top, right, bottom = shown = [float(value) for value in (*rng.uniform(-500, 6000, 2), 0, 0)]
+        right, bottom = left + 1000 * scale, top + 700 * scale
+        shown[2:] = [right, bottom]
+        wanted = set()
+        for each in {level, count - 1}:
+            side = 512 * 2**each
+            for row in range(levels[each]["rows"]):
+                for column in range(levels[each]["columns"]):
+                    meets_x = column * side <= right and (column + 1) * side > left
+                    if meets_x and row * side <= bottom and (row + 1) * side > top:
+                        wanted.add(f"/v1/large/7/levels/{each}/tiles/{column}/{row}")
+        expected.append(sorted(wanted))
+        inputs.append(
+            {
+                "info": {"id": 7, "tile": 512, "levels": levels, "width": width, "height": height},
+                "shown": shown,
+                "scale": scale,
+            }
+        )
+    source = """async ({ info, shown, scale }, { Tiles }) => {
+      const asked = [];
+      let [running, most] = [0, 0];
+      globalThis.createImageBitmap = async () => ({ close() {} });
+      const fetchTile = async (path) => {
+        asked.push(path);
+        most = Math.max(most, ++running);
+        await null;
+        running--;
+        return { blob: async () => null };
+      };
+      const view = { scale, shown: () => shown, middle: () => shown.slice(0, 2), toScreen: (x, y) => [x, y] };
+      const tiles = new Tiles(info, fetchTile, () => {}, () => {});
+      do {
+        tiles.draw({ drawImage() {} }, view, 1);
+        await new Promise((done) => setTimeout(done));
+      } while (tiles.running || tiles.wanted.length);
+      return [asked.sort(), most, tiles.isComplete(view, 1)]; }"""
+    for found, wanted in zip(modules.run("large-tiles", source, inputs), expected, strict=True):
+        assert found == [wanted, min(6, len(wanted)), True]
+
+
+def test_masks_of_a_video_are_listed_as_ranges_of_frames(modules: Modules) -> None:
+    rng = np.random.default_rng(6)
+    inputs = [rng.permutation(40)[: rng.integers(0, 40)].tolist() for _ in range(60)]
+    source = """(frames, { VideoMasks, VideoScene }) => {
+      const masks = new VideoMasks(new VideoScene());
+      for (const frame of frames) masks.keep({ frame, objects: [{ object_id: 1 + (frame % 2) }, { object_id: 3 }] });
+      return [1, 2, 3].map((id) => masks.rangesOf({ id })); }"""
+    for frames, ranges in zip(inputs, modules.run("video-masks video-scene", source, inputs), strict=True):
+        kept = [[each for each in frames if each % 2 == 0], [each for each in frames if each % 2], frames]
+        for found, wanted in zip(ranges, kept, strict=True):
+            assert [frame for first, last in found for frame in range(first, last + 1)] == sorted(wanted)
+            assert all(after[0] > before[1] + 1 for before, after in itertools.pairwise(found))
+
+
+def test_frames_are_loaded_once_the_newest_first_and_a_few_at_a_time(modules: Modules) -> None:
+    rng = np.random.default_rng(7)
+    inputs = [rng.integers(0, 30, 60).tolist() for _ in range(30)]
+    source = """async (wanted, { Frames }) => {
+      const order = [];
+      let [running, most] = [0, 0];
+      globalThis.createImageBitmap = async (index) => ({ index, close() {} });
+      const load = async (index) => {
+        order.push(index);
+        most = Math.max(most, ++running);
+        await new Promise((done) => setTimeout(done));
+        running--;
+        return index;
+      };
+      const frames = new Frames(load, 1 << 20);
+      const got = await Promise.all(wanted.map((index) => frames.get(index)));
+      const closing = new Frames(() => new Promise(() => {}), 1 << 20);
+      const waiting = [0, 1, 2, 3, 4].map((index) => closing.get(index).then(() => "came", () => "given up"));
+      closing.close();
+      const ends = await Promise.all(waiting.slice(3));
+      const few = new Frames(load, 1 << 30); // room for the least number of pictures
+      for (let index = 100; index < 110; index++) await few.get(index);
+      const again = order.splice(order.indexOf(100)).length && order.length;
+      for (const index of [109, 102, 101]) await few.get(index);
+      const loaded = order.splice(again);
+      return { order, most, got: got.map((each) => each.index), ends, aborted: closing.signal.aborted, loaded }; }"""
+    for wanted, found in zip(inputs, modules.run("video-frames", source, inputs), strict=True):
+        distinct = list(dict.fromkeys(wanted))
+        assert found["got"] == wanted
+        assert found["most"] == min(3, len(distinct))
+        assert found["order"] == [*distinct[:3], *reversed(distinct[3:])]
+        assert (found["ends"], found["aborted"]) == (["given up"] * 2, True)
+        assert found["loaded"] == [101]  # the last eight pictures are kept

@@ -62,7 +62,7 @@ def test_every_key_is_in_the_list_of_keys():
 
 def test_a_first_visit(page, images):
     """The demo model says what it is, hints lead to the first object, and all times are told alike."""
-    assert page.page.inner_text("#demo") == "demo model, official weights: triton-sam setup"
+    assert page.page.inner_text("#demo") == "demo model, official weights: triton-sam setup mobilesam"
     assert page.page.inner_text("#model") == "sam2 (demo)"
     assert page.page.inner_text("#hint") == "Open an image or a video first."
     assert page.page.is_hidden("#camera")  # a mouse has no camera

@@ -39,6 +39,7 @@ export async function unzip(blob) {
   while (at + 30 <= view.byteLength && view.getUint32(at, true) === LOCAL) {
     const [length, title] = [view.getUint32(at + 18, true), view.getUint16(at + 26, true)];
     const start = at + 30 + title + view.getUint16(at + 28, true);
+    if (start > view.byteLength) break;
     const content = new Uint8Array(view.buffer, start, Math.min(length, view.byteLength - start));
     const isWhole = content.length === length && checksum(content) === view.getUint32(at + 14, true);
     if (view.getUint16(at + 8, true) !== STORED || !isWhole) throw new Error("the file is damaged, or another program packed it");

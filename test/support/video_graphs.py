@@ -1,4 +1,4 @@
-"""The graphs of models for videos with random weights. Those of the micro sizes are traced once for all tests."""
+"""The graphs of models for videos with random weights. Those of the micro sizes are made once for all tests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from support.official_video import Arrays, centre_scores, video_model
 
 from triton_sam.export import onnx_tools
 from triton_sam.export.edgetam.recipe import EXPORTER as EDGETAM
+from triton_sam.export.filled import FilledExporter
 from triton_sam.export.pipeline import finish_graph
 from triton_sam.export.sam2.recipe import trace
+from triton_sam.export.stored import of_array
+from triton_sam.export.templates import templates
+from triton_sam.families import get_family
 from triton_sam.families.base import Family
 from triton_sam.families.edgetam import EdgeTam
 from triton_sam.families.sam2 import Sam2
@@ -60,7 +64,23 @@ def sam2_graphs(config: str, side: int) -> Graphs:
 @functools.cache
 def micro_graphs() -> Graphs:
     """Return the graphs of the micro size at 512 pixels."""
-    return sam2_graphs(MICRO, SIDE)
+    return FilledGraphs(sam2_graphs(MICRO, SIDE).model, Sam2().at(SIDE))
+
+
+class FilledGraphs(Graphs):
+    """The graphs of SAM2's micro size, whose templates the weights fill: a trace takes a minute."""
+
+    def traced(self, role: str, standard: bool) -> Any:
+        if standard:
+            return super().traced(role, standard)
+        template = next(
+            each for each in templates(get_family("sam2")) if (each.size, each.side) == ("micro", self.side)
+        )
+        tensors = {name: of_array(tensor.detach().numpy()) for name, tensor in self.model.state_dict().items()}
+        exporter = FilledExporter(self.family, template, tensors)
+        graph = exporter.trace(tensors, self.specs[role], {})
+        onnx_tools.fill(graph, exporter.later(tensors, self.specs[role]))
+        return graph
 
 
 class EdgeTamGraphs(Graphs):

@@ -19,7 +19,7 @@ from support.official_video import (  # noqa: E402
     official_memory,
     official_tracking,
 )
-from support.video_graphs import MICRO, Graphs, micro_graphs, sam2_graphs  # noqa: E402
+from support.video_graphs import MICRO, Graphs, sam2_graphs  # noqa: E402
 
 from triton_sam.errors import ConfigurationError  # noqa: E402
 from triton_sam.export.sam2.video_graphs import check_video_model  # noqa: E402
@@ -45,7 +45,7 @@ TOLERANCE = 1e-4
     scope="module",
 )
 def graphs(request: pytest.FixtureRequest) -> Graphs:
-    return micro_graphs() if request.param == (MICRO, 512) else sam2_graphs(*request.param)
+    return sam2_graphs(*request.param)  # traced, and not filled as micro_graphs() is
 
 
 def embeddings(side: int, images: int = 1) -> Arrays:

@@ -14,14 +14,14 @@ import pytest
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 pytest.importorskip("sam2")
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from support.micro_export import CONFIG, MicroExport  # noqa: E402
 
 from triton_sam._common.bundle import bundled, checkout  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
-from triton_sam.export import onnx_tools, registry  # noqa: E402
+from triton_sam.export import onnx_tools, onnx_writer, registry  # noqa: E402
 from triton_sam.export.sam2.model import build_model  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.repository import install as install_module  # noqa: E402
@@ -74,7 +74,7 @@ def test_full_disk_while_writing_changes_nothing(
     traced_micro: None, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = snapshot(old)
-    monkeypatch.setattr(onnx, "save_model", full_disk)
+    monkeypatch.setattr(onnx_writer, "write", full_disk)
     with pytest.raises(ExportError, match="No space left") as caught:
         registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
     assert "\n" not in str(caught.value)

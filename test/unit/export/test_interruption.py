@@ -68,7 +68,7 @@ def test_a_real_export_that_is_killed_in_the_middle_leaves_nothing(number: signa
     pytest.importorskip("sam2")
     repository = tmp_path / "models"
     command = [sys.executable, "-m", "triton_sam", "export", "sam2", "--random", "0", "--size", "tiny"]
-    command += ["--name", "mine", "--model-repository", str(repository)]
+    command += ["--trace", "--name", "mine", "--model-repository", str(repository)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 300
         while not list(repository.glob("mine_encoder/.export-*")) and time.monotonic() < deadline:

@@ -89,6 +89,9 @@ def test_no_place_on_the_wire_is_lost():
                 lane = rng.choice([None, *map(str, range(LANES))])
                 tasks.append(await client.predict_async(POINT, [1], lane))
                 await disturb(client, rng, tasks)
+                if len(tasks) % 50 == 0:  # requests that are never answered would soon take all places
+                    for _, task in [each for each in tasks if not each[1].done()][:1]:
+                        task.cancel()
             for request_id, _ in tasks:
                 client.cancel_request(request_id)
             await asyncio.gather(*(task for _, task in tasks), return_exceptions=True)
@@ -98,6 +101,6 @@ def test_no_place_on_the_wire_is_lost():
             assert await occupy(client, 9) == (8, 1)
 
     asyncio.run(asyncio.wait_for(story(), 120))
-    # How many requests reach the transport before they are cancelled depends on the machine.
-    assert len(transport.outcomes) == 9, transport.outcomes
-    assert transport.cancelled > 10
+    assert len(transport.outcomes) == 9
+    assert min(transport.outcomes.values()) > 20, transport.outcomes
+    assert transport.cancelled > 20

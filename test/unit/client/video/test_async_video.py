@@ -226,14 +226,14 @@ def test_no_session_and_no_source_is_lost_wherever_a_call_dies():
     async def run():
         async with AsyncSAM2VideoClient(transport=AsyncVideoTransport(server)) as client:
             server.before = fail
-            for _ in range(40):
+            for _ in range(80):
                 await cancel_after([asyncio.create_task(use(client, sources)) for _ in range(5)], rng)
             server.before = None
 
     asyncio.run(asyncio.wait_for(run(), 120))
     assert len(sources) > 150  # other tasks were cancelled before they began
     assert all(source.is_closed for source in sources)
-    assert server.operations().count("close_session") > 50  # how many begin depends on the machine
+    assert server.operations().count("close_session") > 100
     assert len(server.sessions) <= len(failed_closes)
 
 

@@ -1,4 +1,4 @@
-"""What a person does with one image on the page, in headless Chromium over a real service and a real Triton."""
+"""A person works on one image on the page: headless Chromium, a real service, and a real Triton."""
 
 import html
 import io

@@ -153,7 +153,7 @@ def test_files_that_are_no_coco_are_refused_with_their_fault(modules: Modules) -
 
 
 def test_events_of_the_service_are_read_however_they_are_cut(modules: Modules) -> None:
-    """Blocks and characters may be split between two chunks. What follows "done" is not read."""
+    """A chunk may end in the middle of an event or of a character, and nothing is read after the event "done"."""
     rng = np.random.default_rng(5)
     inputs, expected = [], []
     for _ in range(80):

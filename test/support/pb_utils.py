@@ -135,7 +135,7 @@ class InferenceResponse:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client would get: the outputs by name, or an error with its status."""
+    """The answer to a request, as a client gets it: the outputs by name, or an error with its status."""
 
     tensors: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     code: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,12 @@ class FilledExporter(Exporter):
             CheckpointError: the checkpoint is missing.
         """
         return checkpoint
+
+    def prepare(self, settings: Settings) -> Settings:
+        """See Exporter.prepare."""
+        if settings.checkpoint is not None:
+            settings = replace(settings, checkpoint=self.place(settings.checkpoint))
+        return super().prepare(settings)
 
     @staticmethod
     def wanted(template: Template, settings: Settings) -> Layout:  # noqa: ARG004

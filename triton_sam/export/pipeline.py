@@ -108,7 +108,8 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
             # A check needs several times the memory of a file, so the official model goes before the first one.
             del model
             gc.collect()  # traced modules refer to each other
-            for role, spec in specs.items() if not exporter.is_proved or _is_converted(settings) else ():
+            tried = {} if exporter.is_proved and not _is_converted(settings) else specs
+            for role, spec in tried.items():
                 with progress.step(f"checking the {_words(role)}"):
                     onnx_tools.check(workspaces[role] / spec.filename)
                     onnx_tools.try_out(workspaces[role] / spec.filename)

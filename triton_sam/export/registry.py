@@ -115,17 +115,17 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
         tensors = stack.enter_context(open_checkpoint(checkpoint, hint))
         with explained(checkpoint, hint):
             named = [kind.official(tensors, template, settings) for template in found]
-    misfits = [
-        misfit(kind.wanted(template, settings), official) for template, official in zip(found, named, strict=True)
+    compared = [
+        (misfit(kind.wanted(template, settings), official), template, official)
+        for template, official in zip(found, named, strict=True)
     ]
-    nearest = min(range(len(found)), key=lambda index: sum(map(len, misfits[index])))
-    if not any(misfits[nearest]):
-        return kind(table, found[nearest], named[nearest])
+    (absent, surplus, others), nearest, official = min(compared, key=lambda each: sum(map(len, each[0])))
+    if not absent + surplus + others:
+        return kind(table, nearest, official)
     if find_package("torch") is not None:
         return None
-    absent, surplus, others = misfits[nearest]
     raise CheckpointError(
-        f"{settings.checkpoint} does not fit {table.label} {found[nearest].size}: {len(absent)} tensors missing, "
+        f"{settings.checkpoint} does not fit {table.label} {nearest.size}: {len(absent)} tensors missing, "
         f"{len(surplus)} too many, {len(others)} with another shape (for example {(absent + surplus + others)[0]}). "
         f"Models that are not official ones need PyTorch: {install('export,local')}"
     )

@@ -21,7 +21,7 @@ NAMES = ("a", "b", "c")
 
 @dataclass(eq=False)
 class Mouse:
-    """What the rules say of one lane: at most one request waits, and ``running`` starts with the oldest."""
+    """The expected state of one lane: at most one request waits, and ``running`` has the oldest first."""
 
     waiting: Job[None] | None = None
     running: list[Job[None]] = field(default_factory=list)
@@ -164,7 +164,7 @@ class LanesMachine(RuleBasedStateMachine):
         elif call == "everything":
             self.judge(self.lanes.cancel_everything(), [job for job in self.jobs if job in self.mice])
 
-    # What holds after every call
+    # These rules hold after every call.
 
     @invariant()
     def the_limits_hold(self) -> None:

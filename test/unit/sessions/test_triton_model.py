@@ -1,6 +1,4 @@
-"""The session model's side towards Triton. What it answers is tested on a real server (test_session_model); here is
-what a server does not show.
-"""
+"""How the session model behaves towards Triton, in ways that no client sees. test_session_model tests its answers."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from ..filled import FilledExporter
@@ -25,12 +24,6 @@ class Sam3Filled(FilledExporter):
     def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
         """See FilledExporter.official. A checkpoint also has the tensors of videos and words."""
         return by_official_names(tensors, template.layout)
-
-    def prepare(self, settings: Settings) -> Settings:
-        """See Exporter.prepare."""
-        if settings.checkpoint is not None:
-            settings = replace(settings, checkpoint=checkpoint_folder(settings.checkpoint))
-        return super().prepare(settings)
 
     def config(self, settings: Settings) -> str:
         """See Exporter.config."""

@@ -14,7 +14,7 @@ from support.allowed_skips import forbidden_skips
 from support.family_exports import shared_root
 from support.micro_export import MicroExport
 from support.shared_servers import end_unused, find_last_users, return_free_memory, shared
-from support.two_workers import check_groups, group_by_fixtures, remove_locks, turn
+from support.two_workers import check_groups, group_by_use, remove_locks, turn
 
 from triton_sam._common.bundle import bundled
 
@@ -41,8 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks next
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.pluginmanager.hasplugin("xdist"):
-        group_by_fixtures(items)
+    if hasattr(config, "workerinput"):
+        group_by_use(items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the time limit of the test begins
@@ -119,18 +119,12 @@ def images() -> Path:
 
 
 @pytest.fixture(scope="session")
-def server():
-    """Yield a local Triton that serves the default model pair."""
+def server(request: pytest.FixtureRequest):
+    """Yield a local Triton that serves the default model pair, which is the demo model."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
-    with local_server.LocalServer(
-        bundled("model_repository"),
-        models=["sam2_encoder", "sam2_decoder"],
-        http_port=0,
-        grpc_port=0,
-        metrics_port=0,
-    ) as running:
-        yield running
+    models = ["sam2_encoder", "sam2_decoder"]
+    yield from shared(request, local_server.LocalServer(bundled("model_repository"), models=models))
 
 
 @pytest.fixture(scope="session", params=["http", "grpc"])

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
-
-SHARED = ("families_server", "service_triton", "service", "micro_export", "video_models")
-"""Fixtures that take long or much memory. All files that use the same one run in the same process."""
-
 
 ONE_PROCESS = tuple(
     f"test/slow/{name}.py" for name in ("test_attacks", "test_concepts", "test_concepts_page", "test_containers_run")
@@ -22,18 +19,62 @@ ONE_PROCESS = tuple(
 """Files that run in the same process, so one after the other. The servers of most need much memory; the tests of
 test_attacks.py run alone, and would wait for minutes until the others have their exports and containers."""
 
+SHARED = ("service_triton", "families_server", "video_models", "micro_export", "server")
+"""Fixtures that take long or much memory, the longest first. All tests that use the same one run in one process."""
 
-def group_by_fixtures(items: Sequence[pytest.Item]) -> None:
-    """Keep tests of a file in one process, and files that share an expensive fixture."""
-    groups: dict[Path, str] = {}
-    for item in items:
-        if item.path.as_posix().endswith(ONE_PROCESS):
-            groups[item.path] = "one process"
-        expensive = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
-        if expensive is not None:
-            groups.setdefault(item.path, expensive)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path))))
+
+def group_by_use(items: list[pytest.Item]) -> None:
+    """Group the tests by what they use, and put the groups that take longest first.
+
+    Tests that use an expensive fixture are one group. A test that shares fixtures or caches with its file stays with
+    it. Any other test is a group of its own: it goes to an idle process, so both are busy to the end.
+    """
+    groups = [_group(item) for item in items]
+    sizes = collections.Counter(groups)
+    slow_files = {group for item, group in zip(items, groups, strict=True) if "browser" in _fixtures(item)}
+    places = {}
+    for number, (item, group) in enumerate(zip(items, groups, strict=True)):
+        item.add_marker(pytest.mark.xdist_group(group or f"free {number}"))
+        places[item] = _place(group, sizes, slow_files)
+    items.sort(key=places.__getitem__)
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Return the name of the group of a test, or None if it is free."""
+    file = item.nodeid.partition("::")[0]
+    if file in ONE_PROCESS:
+        return "one process"
+    expensive = next((name for name in SHARED if name in _fixtures(item)), None)
+    if expensive is not None:
+        return expensive
+    # Tests of exports keep their models in caches of the process (support/family_exports.py).
+    if item.get_closest_marker("export") is not None or _shares_with_its_file(item):
+        return file
+    return None
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    names: Sequence[str] = getattr(item, "fixturenames", ())
+    return names
+
+
+def _shares_with_its_file(item: pytest.Item) -> bool:
+    """Return whether a test uses a fixture that lasts longer than the test, but not for the whole run."""
+    if not isinstance(item, pytest.Function):
+        return False
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return any(definition.scope in ("module", "package", "class") for each in definitions for definition in each)
+
+
+def _place(group: str | None, sizes: Mapping[str | None, int], slow_files: Container[str | None]) -> tuple[int, int]:
+    """Return the sorting key of a test: expensive fixtures, then files by time and number of tests, then free tests."""
+    if group == "one process":
+        return 0, 0
+    if group in SHARED:
+        return 1, SHARED.index(group)
+    if group is None:
+        return 4, 0
+    return (2 if group in slow_files else 3), -sizes[group]
 
 
 def check_groups(ids: Sequence[str]) -> None:

@@ -12,14 +12,14 @@ CONFTEST = """
 import contextlib
 import pytest
 from support.shared_servers import end_unused, find_last_users, shared
-from support.two_workers import group_by_fixtures
+from support.two_workers import group_by_use
 
 pytest_collection_finish = find_last_users
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    group_by_fixtures(items)
+    group_by_use(items)
 
 
 @pytest.hookimpl(wrapper=True)

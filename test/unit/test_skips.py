@@ -1,15 +1,13 @@
-"""A run with --only-allowed-skips fails on a skip that is not on the list; groups of tests are those of their paths."""
+"""A run with --only-allowed-skips fails on a skip that is not on the list."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.allowed_skips import ALLOWED
-from support.two_workers import group_by_fixtures
 
 TESTS = """
 import pytest
@@ -54,17 +52,3 @@ def test_a_skip_that_is_not_allowed_fails_the_run(tmp_path: Path, options: list[
 
 def test_every_allowed_skip_says_why() -> None:
     assert all(ALLOWED.values())
-
-
-def test_files_with_the_same_name_are_not_in_one_group() -> None:
-    def item(path: str) -> SimpleNamespace:
-        found = SimpleNamespace(path=Path("/project", path), fixturenames=(), marks=[])
-        found.add_marker = found.marks.append
-        return found
-
-    items = [item(f"test/{folder}/test_concepts.py") for folder in ("slow", "unit/client", "unit/sessions")]
-    items += [item("test/slow/test_attacks.py")]
-    group_by_fixtures(items)
-    groups = [each.marks[0].args[0] for each in items]
-    assert groups[0] == groups[3] == "one process"
-    assert len(set(groups)) == 3

@@ -13,7 +13,7 @@ import pytest
 from support.allowed_skips import forbidden_skips
 from support.family_exports import shared_root
 from support.micro_export import MicroExport
-from support.shared_servers import end_unused, find_last_users, return_free_memory, shared
+from support.shared_servers import end_unused, shared
 from support.two_workers import check_groups, group_by_use, remove_locks, turn
 
 from triton_sam._common.bundle import bundled
@@ -40,9 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks next
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):
-        group_by_use(items)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    group_by_use(items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the time limit of the test begins
@@ -74,10 +73,6 @@ def _forbidden_skips(config: pytest.Config) -> list[str]:
     return forbidden_skips(reporter.stats)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    find_last_users(session)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(ids: list[str]) -> None:
     check_groups(ids)
@@ -88,9 +83,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
     try:
         return (yield)
     finally:
-        end_unused(item)
-        if nextitem is None or nextitem.path != item.path:
-            return_free_memory()
+        end_unused(item, nextitem)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Ends each server that many tests share after the last test that uses it, because all of them fill the memory."""
+"""Ends a server that many tests share when the next ones do not use it, because all of them would fill the memory."""
 
 from __future__ import annotations
 
@@ -9,25 +9,18 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import pytest
+from support.two_workers import same_group
 
 Server = TypeVar("Server")
 
 _RUNNING = pytest.StashKey[dict[str, Any]]()
-_LAST_USERS = pytest.StashKey[dict[str, str]]()
 
 
 def shared(request: pytest.FixtureRequest, server: contextlib.AbstractContextManager[Server]) -> Iterator[Server]:
-    """Yield a server from a fixture. It ends after the last test that uses the fixture, or with the run."""
+    """Yield a server from a fixture. It ends before a group of tests that does not use the fixture."""
     with server as running:
         request.config.stash.setdefault(_RUNNING, {})[str(request.fixturename)] = request
         yield running
-
-
-def find_last_users(session: pytest.Session) -> None:
-    """Remember the last test that uses each fixture. Call this when the order of the tests is final."""
-    session.config.stash[_LAST_USERS] = {
-        name: item.nodeid for item in session.items for name in getattr(item, "fixturenames", ())
-    }
 
 
 def return_free_memory() -> None:
@@ -38,14 +31,16 @@ def return_free_memory() -> None:
             trim(0)
 
 
-def end_unused(item: pytest.Item) -> None:
-    """End the servers that no test after this one uses, the newest first.
+def end_unused(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the servers that the next group of tests does not use, the newest first.
 
-    pytest-xdist runs groups of tests in an order of its own, so a test that needs an ended server may still come.
-    pytest then calls the fixture again, because it counts as finished.
+    If a later test needs one again, pytest calls the fixture again, because it counts as finished.
     """
-    last_users: dict[str, Any] = item.config.stash[_LAST_USERS]
+    if same_group(item, nextitem):
+        return
+    needed = getattr(nextitem, "fixturenames", ())
     running = item.config.stash.get(_RUNNING, {})
-    for name in [name for name in reversed(running) if last_users.get(name) == item.nodeid]:
+    for name in [name for name in reversed(running) if name not in needed]:
         request = running.pop(name)
         request._fixturedef.finish(request)
+    return_free_memory()

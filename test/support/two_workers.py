@@ -19,22 +19,27 @@ ONE_PROCESS = tuple(
 """Files that run in the same process, so one after the other. The servers of most need much memory; the tests of
 test_attacks.py run alone, and would wait for minutes until the others have their exports and containers."""
 
-SHARED = ("service_triton", "families_server", "video_models", "micro_export", "server")
+SHARED = ("service_triton", "families_server", "video_models", "micro_export", "session_server", "server")
 """Fixtures that take long or much memory, the longest first. All tests that use the same one run in one process."""
+
+GROUP = pytest.StashKey[str]()
 
 
 def group_by_use(items: list[pytest.Item]) -> None:
     """Group the tests by what they use, and put the groups that take longest first.
 
     Tests that use an expensive fixture are one group. A test that shares fixtures or caches with its file stays with
-    it. Any other test is a group of its own: it goes to an idle process, so both are busy to the end.
+    it. Any other test is a group of its own: it goes to an idle process, so both are busy to the end. A single process
+    takes the tests in the same order.
     """
     groups = [_group(item) for item in items]
     sizes = collections.Counter(groups)
     slow_files = {group for item, group in zip(items, groups, strict=True) if "browser" in _fixtures(item)}
     places = {}
     for number, (item, group) in enumerate(zip(items, groups, strict=True)):
-        item.add_marker(pytest.mark.xdist_group(group or f"free {number}"))
+        item.stash[GROUP] = group or f"free {number}"
+        if hasattr(item.config, "workerinput"):
+            item.add_marker(pytest.mark.xdist_group(item.stash[GROUP]))
         places[item] = _place(group, sizes, slow_files)
     items.sort(key=places.__getitem__)
 
@@ -51,6 +56,11 @@ def _group(item: pytest.Item) -> str | None:
     if item.get_closest_marker("export") is not None or _shares_with_its_file(item):
         return file
     return None
+
+
+def same_group(item: pytest.Item, other: pytest.Item | None) -> bool:
+    """Return whether two tests are of one group."""
+    return other is not None and item.stash[GROUP] == other.stash[GROUP]
 
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:

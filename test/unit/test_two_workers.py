@@ -8,14 +8,14 @@ from pathlib import Path
 
 CONFTEST = """
 import pytest
-from support.two_workers import group_by_use
+from support.two_workers import GROUP, group_by_use
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     group_by_use(items)
     for item in items:
-        print(item.name, item.get_closest_marker("xdist_group").args[0], sep=": ")
+        print(item.name, item.stash[GROUP], sep=": ")
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,14 @@ import pytest
 from support.allowed_skips import forbidden_skips
 from support.family_exports import shared_root
 from support.micro_export import MicroExport
+from support.peak_memory import PeakMemory
 from support.shared_servers import end_unused, shared
 from support.two_workers import check_groups, group_by_use, remove_locks, turn
 
 from triton_sam._common.bundle import bundled
 
 IMAGES = bundled("test/images")
+PEAK_MEMORY = pytest.StashKey[PeakMemory]()
 
 # Some virtual machines announce AMX and end a program that uses it. torch uses it for products of bfloat16 matrices,
 # which one test computes; oneDNN reads the variable before its first product.
@@ -37,6 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail if a test is skipped for another reason than those listed",
     )
+    parser.addoption("--peak-memory", type=Path, metavar="FILE", help="write how much memory the run takes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--peak-memory") is not None and not hasattr(config, "workerinput"):
+        config.stash[PEAK_MEMORY] = PeakMemory()
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks next
@@ -60,6 +68,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if PEAK_MEMORY in config.stash:
+        terminalreporter.write_line(config.stash[PEAK_MEMORY].write(config.getoption("--peak-memory")))
     if skips := _forbidden_skips(config):
         terminalreporter.section("skipped, although test/support/allowed_skips.py does not allow it", red=True)
         terminalreporter.write("".join(f"{line}\n" for line in skips))

@@ -1,0 +1,39 @@
+"""Measures how much memory a run takes with all processes that its tests start."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import psutil
+
+GIB = 1 << 30
+
+
+class PeakMemory:
+    """Asks the system each second how much memory is in use. What was in use before the run does not count."""
+
+    def __init__(self) -> None:
+        self._before = _used()
+        self._peak = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._end.wait(1):
+            self._peak = max(self._peak, _used() - self._before)
+
+    def write(self, file: Path) -> str:
+        """Stop, write the peak to a file, and return the line in it."""
+        self._end.set()
+        self._thread.join()
+        line = f"peak memory of the run: {self._peak / GIB:.1f} GB"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(line + "\n", encoding="utf-8")
+        return line
+
+
+def _used() -> int:
+    memory = psutil.virtual_memory()
+    return int(memory.total - memory.available)

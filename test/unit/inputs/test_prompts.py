@@ -109,7 +109,7 @@ def test_a_mask_may_come_alone_or_with_points(shape):
         (LOGITS > 0).tolist(),
         np.ones((256, 256), bool),
     ],
-    ids=["bool", "uint8", "255", "int64", "float32", "list", "everything"],
+    ids=["bool", "uint8", "255", "float32", "list", "everything"],
 )
 def test_a_mask_becomes_logits(drawn):
     """As numbers near zero, a mask of 0 and 1 would say almost nothing."""

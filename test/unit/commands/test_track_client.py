@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -103,24 +100,3 @@ def test_interrupted_run_gives_the_masks_of_an_undisturbed_one(
     assert 0 < len(done) < len(expected)
     assert main([*command, str(tmp_path / "out")]) == 0
     assert masks(tmp_path / "out") == expected
-
-
-def test_motion_jpeg_on_standard_input(server: VideoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.BytesIO()
-    for frame in range(FRAMES):
-        Image.new("RGB", (64, 48), (15 * frame, 60, 90)).save(stream, format="JPEG")
-    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(stream.getvalue())}))
-    assert main(["track", "-", "--point", "0:10,20", "--out", str(tmp_path / "out"), "-q"]) == 0
-    assert sorted({frame for frame, _ in masks(tmp_path / "out")}) == list(range(FRAMES))
-    assert (tmp_path / "out/overlay.mp4").stat().st_size > 0
-    assert len(list((tmp_path / "out/images").iterdir())) == FRAMES
-
-
-def test_broken_and_missing_videos_are_one_line(server: VideoServer, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "broken.mp4").write_bytes(b"no video" * 100)
-    (tmp_path / "empty.mp4").write_bytes(b"")
-    for name in ("broken.mp4", "empty.mp4", "none.mp4"):
-        assert main(["track", str(tmp_path / name), "--point", "0:1,1", "--out", str(tmp_path / "out")]) == 1
-        (line,) = capsys.readouterr().err.splitlines()
-        assert name in line
-    assert not server.requests

@@ -6,6 +6,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 
+pytest.importorskip("hypothesis")
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
+
 from triton_sam import ImageError, InferenceError, PromptError
 from triton_sam.errors import ConfigurationError, UnknownImageError
 from triton_sam.sessions.cache import HeldImage, ImageCache, SingleFlight
@@ -18,19 +24,56 @@ def held(name, nbytes):
     return HeldImage(name, (1, 1), {}, nbytes)
 
 
-def test_the_cache_counts_bytes_exactly():
-    cache = ImageCache(100)
-    assert [cache.put(held(name, 40)) for name in "abc"] == [0, 0, 1]
-    assert (cache.nbytes, len(cache), cache.get("a")) == (80, 2, None)
-    assert cache.get("b").image_id == "b"
-    assert cache.put(held("d", 30)) == 1  # c, since b was used
-    assert (cache.nbytes, cache.get("c")) == (70, None)
-    assert cache.put(held("b", 100)) == 1  # replaced and grown
-    assert (cache.nbytes, len(cache)) == (100, 1)
-    with pytest.raises(ConfigurationError, match="101 bytes"):
-        cache.put(held("e", 101))
-    with pytest.raises(ConfigurationError):
-        ImageCache(0)
+class CacheMachine(RuleBasedStateMachine):
+    """Any calls of a cache against the images in the order of their use, the oldest first."""
+
+    @initialize(limit=st.integers(1, 60))
+    def make(self, limit):
+        self.cache, self.limit, self.images = ImageCache(limit), limit, {}
+
+    def size(self):
+        return sum(self.images.values())
+
+    @rule(name=st.sampled_from("abcde"), nbytes=st.integers(1, 30))
+    def put(self, name, nbytes):
+        if nbytes > self.limit:
+            words = f"^the embeddings of one image take {nbytes} bytes, but cache_bytes is {self.limit}$"
+            with pytest.raises(ConfigurationError, match=words):
+                self.cache.put(held(name, nbytes))
+            return
+        self.images.pop(name, None)
+        evicted = 0
+        while self.size() + nbytes > self.limit:
+            del self.images[next(iter(self.images))]
+            evicted += 1
+        self.images[name] = nbytes
+        assert self.cache.put(held(name, nbytes)) == evicted
+
+    @rule(name=st.sampled_from("abcde"))
+    def get(self, name):
+        found = self.cache.get(name)
+        assert (found and (found.image_id, found.nbytes)) == (
+            (name, self.images[name]) if name in self.images else None
+        )
+        if found:
+            self.images[name] = self.images.pop(name)
+
+    @rule(keep=st.integers(0, 60))
+    def evict_oldest(self, keep):
+        oldest = next(iter(self.images), "")
+        assert self.cache.evict_oldest(keep) == (self.images.pop(oldest) if self.size() > keep else 0)
+
+    @rule(least=st.integers(1, 80))
+    def lower_limit(self, least):
+        self.cache.lower_limit(least)
+        self.limit = min(self.limit, max(self.size(), least))
+
+    @invariant()
+    def sizes_are_exact(self):
+        assert (self.cache.limit, self.cache.nbytes, len(self.cache)) == (self.limit, self.size(), len(self.images))
+
+
+TestCache = CacheMachine.TestCase
 
 
 def test_the_cache_never_exceeds_its_limit_in_threads():
@@ -51,28 +94,9 @@ def test_the_cache_never_exceeds_its_limit_in_threads():
     assert cache.nbytes == sum(image.nbytes for image in kept)
 
 
-def test_a_cache_of_one_byte_holds_one():
-    cache = ImageCache(1)
-    assert (cache.limit, cache.nbytes, len(cache)) == (1, 0, 0)
-    assert cache.put(held("a", 1)) == 0
-    assert cache.get("a").nbytes == 1
-    assert cache.put(held("a", 1)) == 0  # the same again: nothing has to go
-    assert (cache.nbytes, len(cache)) == (1, 1)
-    with pytest.raises(ConfigurationError, match=r"^the embeddings of one image take 2 bytes, but cache_bytes is 1$"):
-        cache.put(held("b", 2))
-    assert cache.get("a") is not None
-
-
-def test_several_go_for_a_large_one():
-    cache = ImageCache(10)
-    for name in "abcde":
-        cache.put(held(name, 2))
-    cache.get("a")
-    assert cache.put(held("f", 5)) == 3
-    assert [name for name in "abcdef" if cache.get(name)] == ["a", "e", "f"]
-    assert cache.nbytes == 9
-    assert cache.put(held("a", 1)) == 0  # replaced by less
-    assert cache.nbytes == 8
+def test_a_cache_without_room_is_refused():
+    with pytest.raises(ConfigurationError, match="cannot hold an image"):
+        ImageCache(0)
 
 
 @pytest.fixture
@@ -132,21 +156,3 @@ def test_a_flight_is_shared_also_when_it_fails(waiting):
 def test_errors_keep_their_meaning_on_the_wire():
     for error, kind in (("BAD_PROMPT: x", PromptError), ("sam2 failed: UNKNOWN_IMAGE_ID: gone", UnknownImageError)):
         assert type(read_error(InferenceError(error))) is kind
-
-
-def test_what_was_used_last_is_evicted_last():
-    cache = ImageCache(100)
-    for name in "abc":
-        cache.put(held(name, 30))
-    cache.get("a")
-    assert (cache.evict_oldest(90), cache.evict_oldest(89)) == (0, 30)
-    assert (cache.limit, cache.nbytes, cache.get("b")) == (100, 60, None)
-    cache.lower_limit(30)
-    assert cache.limit == 60
-    assert cache.put(held("d", 30)) == 1  # c
-    assert cache.get("a").image_id == "a"
-    assert [cache.evict_oldest() for _ in range(3)] == [30, 30, 0]
-    for least in (30, 70):
-        cache.lower_limit(least)
-        assert (cache.limit, cache.nbytes, len(cache)) == (30, 0, 0)  # room for one is left, and it never rises
-    assert cache.put(held("e", 30)) == 0

@@ -49,7 +49,7 @@ def test_url_forms(text, expected):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "ftp://host", "http://", "host:port", "host:99999", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x"],
+    ["", "ftp://host", "http://", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x"],
 )
 def test_urls_that_cannot_work(text):
     with pytest.raises(ConfigurationError):

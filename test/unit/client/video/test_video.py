@@ -5,14 +5,12 @@
 
 import asyncio
 import concurrent.futures
-import json
-import struct
 import threading
 
 import numpy as np
 import pytest
 from support.conditions import settled, wait_until
-from support.socket_server import Server, response, tensors
+from support.image_server import refusal
 from support.video_server import FACES, VideoServer, open_video, unreachable
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
@@ -235,34 +233,24 @@ def test_cancel_does_nothing_to_a_pass_that_another_thread_has_just_cancelled(se
 
 
 @pytest.mark.parametrize("kind", [SAM2VideoClient, AsyncSAM2VideoClient])
-def test_both_clients_wait_for_a_busy_server_if_they_should(kind):
+def test_both_clients_wait_for_a_busy_server_if_they_should(server, kind):
     """The first three requests are refused because all sessions are in use."""
-    busy = response(json.dumps({"error": "BUSY: 32 video sessions are open here"}).encode(), "503 Service Unavailable")
-    started = json.dumps({"session_id": "s", "next_step": 1}).encode()
-    data = struct.pack("<I", len(started)) + started
-    output = {"name": "result", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(data)}}
 
-    def serve(server, connection):
-        while server.read(connection):
-            connection.sendall(busy if len(server.requests) <= 3 else tensors(output, data=data))
+    def refuse(number):
+        if number < 3:
+            raise refusal("BUSY", "UNAVAILABLE")
 
-    def open_and_close(url, **options):
-        if kind is SAM2VideoClient:
-            with kind(url, retries=0, **options) as client:
-                client.open(FRAMES[:1]).close()
-            return
+    async def open_and_close(**options):
+        client = kind(server.url, retries=0, **options)
+        opened = client.open(FRAMES[:1])
+        video = await opened if kind is AsyncSAM2VideoClient else opened
+        await (video.aclose() if kind is AsyncSAM2VideoClient else asyncio.to_thread(video.close))
 
-        async def run():
-            async with kind(url, retries=0, **options) as client:
-                await (await client.open(FRAMES[:1])).aclose()
-
-        asyncio.run(run())
-
-    with Server(serve) as impatient, pytest.raises(ServerBusyError, match="32 video sessions are open"):
-        open_and_close(impatient.url)
-    with Server(serve) as patient:
-        open_and_close(patient.url, busy="wait", timeout=30)
-        assert len(patient.requests) == 5  # the last one closes the session
+    server.before = refuse
+    with pytest.raises(ServerBusyError, match="words of the server"):
+        asyncio.run(open_and_close())
+    asyncio.run(open_and_close(busy="wait", timeout=30))
+    assert server.operations() == ["start_session"] * 4 + ["close_session"]
     with pytest.raises(ConfigurationError, match="busy must be one of raise, wait, not 'later'"):
         kind(busy="later")
 

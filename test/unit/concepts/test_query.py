@@ -57,6 +57,7 @@ def test_the_wire_keeps_all() -> None:
         ({"text": "dog", "box_labels": [1]}, "box_labels need boxes"),
         ({"text": "dog", "threshold": 1.5}, "threshold must be a number within 0..1"),
         ({"text": "dog", "threshold": "0.5"}, "threshold must be"),
+        ({"text": "dog", "mask_threshold": True}, "mask_threshold must be"),
         ({"text": "dog", "nms": -0.1}, "nms must be"),
         ({"text": "dog", "limit": 0}, "limit must be at least 1"),
         ({"text": "dog", "limit": 2.5}, "limit must be a whole number"),

@@ -156,11 +156,11 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
         ({}, "nothing to go by"),
         ({"point_coords": []}, "at least one point"),
         ({"point_coords": [[1, 1]], "point_labels": [-2]}, "at least one point"),
-        ({"point_coords": [[641, 10]]}, r"point \(641, 10\) lies outside the image of 640x480"),
-        ({"point_coords": [[1, 10], [-1, 10]]}, r"point \(-1, 10\) lies outside"),
+        ({"point_coords": [[641, 10]]}, "point (641, 10) lies outside the image of 640x480"),
+        ({"point_coords": [[1, 10], [-1, 10]]}, "point (-1, 10) lies outside"),
         ({"point_coords": [[np.nan, 10]]}, "NaN"),
         ({"point_coords": [[np.inf, 10]]}, "NaN or infinity"),
-        ({"point_coords": [[1, 2, 3]]}, r"not \(1, 3\)"),
+        ({"point_coords": [[1, 2, 3]]}, "not (1, 3)"),
         ({"point_coords": np.zeros((1, 1, 1, 2))}, "point_coords must be"),
         ({"point_coords": [[1, 1]], "point_labels": [7]}, "label 7"),
         ({"point_coords": [[1, 1]], "point_labels": [0.5]}, "label 0.5"),
@@ -176,10 +176,23 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
         ({"mask_input": np.zeros((128, 128))}, "mask_input must be"),
         ({"mask_input": np.zeros((3, 256, 256))}, "mask_input must be"),
         ({"mask_input": np.full((256, 256), np.nan)}, "NaN"),
+        ({"point_coords": [[1, 1]], "box": [0, 0, 5, 481]}, "box corner (5, 481) lies outside"),
+        ({"point_coords": [[[1, 1, 1]], [[2, 2, 2], [3, 3, 3]]]}, "the points of each object must be (N,2)"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[1], [1]]}, "one label for each point"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[-2], [1, 1]]}, "at least one point"),
+        ({"box": [[0, 0, 9, 9], [5, 9, 9, 5]]}, "box 5,9,9,5 has swapped corners"),
+        ({"mask_input": np.zeros((2, 2, 256, 256))}, "mask_input must be (256,256), (1,256,256) or (P,1,256,256)"),
+        ({"mask_input": np.zeros((0, 1, 256, 256))}, "mask_input must be"),
+        ({"box": [[0, 0, 9, 9]] * 2, "mask_input": np.zeros((3, 1, 256, 256))}, "3 masks for 2 object(s)"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [1]}, "one list for each of the 2 objects"),
+        ({"point_coords": [[1, 1]], "point_labels": ["a"]}, "point_labels must be an array of numbers"),
+        ({"point_coords": [[[1, 1]], [["a", 2], [3, 3]]]}, "point_coords must be an array of numbers"),
+        ({"box": "a box"}, "box must be an array of numbers"),
+        ({"mask_input": "a mask"}, "mask_input must be an array of numbers"),
     ],
 )
 def test_the_error_names_the_refused_value(prompt, words):
-    with pytest.raises(PromptError, match=words):
+    with pytest.raises(PromptError, match=re.escape(words)):
         check(**prompt)
 
 
@@ -201,25 +214,6 @@ def test_parts_hold_the_same_prompts_in_order():
     assert [float(part.mask[0, 0, 0, 0]) for part in several.parts(1)] == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "words"),
-    [
-        ({"point_coords": [[1, 1]], "box": [0, 0, 5, 481]}, "box corner (5, 481) lies outside"),
-        ({"point_coords": [[[1, 1, 1]], [[2, 2, 2], [3, 3, 3]]]}, "the points of each object must be (N,2)"),
-        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[1], [1]]}, "one label for each point"),
-        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[-2], [1, 1]]}, "at least one point"),
-        ({"box": [[0, 0, 9, 9], [5, 9, 9, 5]]}, "box 5,9,9,5 has swapped corners"),
-        ({"mask_input": np.zeros((2, 2, 256, 256))}, "mask_input must be (256,256), (1,256,256) or (P,1,256,256)"),
-        ({"mask_input": np.zeros((0, 1, 256, 256))}, "mask_input must be"),
-        ({"box": [[0, 0, 9, 9]] * 2, "mask_input": np.zeros((3, 1, 256, 256))}, "3 masks for 2 object(s)"),
-    ],
-)
-def test_the_error_quotes_the_refused_value(prompt, words):
-    with pytest.raises(PromptError) as caught:
-        check(**prompt)
-    assert words in str(caught.value)
-
-
 def test_checked_prompts_have_the_documented_types():
     prompts = check(
         [[[1, 2]], [[3, 4], [5, 6]]], [[1], [0, -2]], [[0, 0, 9, 9]] * 2, np.ones((2, 1, 256, 256), np.int64)
@@ -239,20 +233,6 @@ def test_a_padding_point_may_lie_anywhere():
     check([[1, 1], [9999, -5]], [1, -2])
     with pytest.raises(PromptError, match="outside"):
         check([[1, 1], [9999, -5]], [1, 0])
-
-
-@pytest.mark.parametrize(
-    ("prompt", "name"),
-    [
-        ({"point_coords": [[1, 1]], "point_labels": ["a"]}, "point_labels"),
-        ({"point_coords": [[[1, 1]], [["a", 2], [3, 3]]]}, "point_coords"),
-        ({"box": "a box"}, "box"),
-        ({"mask_input": "a mask"}, "mask_input"),
-    ],
-)
-def test_the_error_names_the_value_that_is_not_a_number(prompt, name):
-    with pytest.raises(PromptError, match=f"^{name} must be an array of numbers$"):
-        check(**prompt)
 
 
 def test_labels_of_one_object_may_have_the_dimension_of_objects():

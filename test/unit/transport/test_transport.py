@@ -31,28 +31,38 @@ INPUT = {"image": np.zeros((1, 3), np.float32)}
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "expected", "port", "is_local"),
     [
-        ("localhost:8000", "http://localhost:8000"),
-        ("localhost", "http://localhost:8000"),
-        ("http://10.0.0.1:9000/", "http://10.0.0.1:9000"),
-        ("http://host/triton/", "http://host:8000/triton"),
-        ("https://host", "https://host:443"),
-        ("grpc://host", "grpc://host:8001"),
-        ("grpcs://host:5001", "grpcs://host:5001"),
-        ("http://[::1]:8000", "http://[::1]:8000"),
+        ("localhost:8000", "http://localhost:8000", 8000, True),
+        ("localhost", "http://localhost:8000", 8000, True),
+        ("http://10.0.0.1:9000/", "http://10.0.0.1:9000", 9000, False),
+        ("http://host/triton/", "http://host:8000/triton", 8000, False),
+        ("https://localhost/sam", "https://localhost:443/sam", 443, True),
+        ("http://localhost/a:b", "http://localhost:8000/a:b", 8000, True),
+        ("grpc://127.0.0.1", "grpc://127.0.0.1:8001", 8001, True),
+        ("grpcs://host:5001", "grpcs://host:5001", 5001, False),
+        ("grpcs://example.org", "grpcs://example.org:443", 443, False),
+        ("http://[::1]:9000/base/path", "http://[::1]:9000/base/path", 9000, True),
+        ("http://localhost.example.org:80", "http://localhost.example.org:80", 80, False),
     ],
 )
-def test_url_forms(text, expected):
-    assert str(parse_url(text)) == expected
+def test_url_forms(text, expected, port, is_local):
+    parsed = parse_url(text)
+    assert (str(parsed), parsed.port, parsed.is_local) == (expected, port, is_local)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "ftp://host", "http://", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x"],
+    "text", ["", "ftp://host", "http://", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x"]
 )
 def test_urls_that_cannot_work(text):
     with pytest.raises(ConfigurationError):
+        parse_url(text)
+
+
+@pytest.mark.parametrize("text", ["localhost:abc", "http://localhost:65536", "grpc://[::1]:-1"])
+def test_a_port_that_is_none_is_told_without_words_of_python(text):
+    told = "is not a server URL: the port must be a number up to 65535, as in host:8000"
+    with pytest.raises(ConfigurationError, match=re.escape(f"'{text}' {told}")):
         parse_url(text)
 
 

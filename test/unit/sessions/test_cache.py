@@ -1,16 +1,11 @@
 """What the session model remembers, without a server: the cache, work that is shared, words of errors."""
 
+import random
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
-
-pytest.importorskip("hypothesis")
-
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 
 from triton_sam import ImageError, InferenceError, PromptError
 from triton_sam.errors import ConfigurationError, UnknownImageError
@@ -24,56 +19,61 @@ def held(name, nbytes):
     return HeldImage(name, (1, 1), {}, nbytes)
 
 
-class CacheMachine(RuleBasedStateMachine):
-    """Any calls of a cache against the images in the order of their use, the oldest first."""
+class Model:
+    """The images of a cache in the order of their use, the oldest first."""
 
-    @initialize(limit=st.integers(1, 60))
-    def make(self, limit):
-        self.cache, self.limit, self.images = ImageCache(limit), limit, {}
+    def __init__(self, limit):
+        self.limit, self.images = limit, {}
 
     def size(self):
         return sum(self.images.values())
 
-    @rule(name=st.sampled_from("abcde"), nbytes=st.integers(1, 30))
     def put(self, name, nbytes):
-        if nbytes > self.limit:
-            words = f"^the embeddings of one image take {nbytes} bytes, but cache_bytes is {self.limit}$"
-            with pytest.raises(ConfigurationError, match=words):
-                self.cache.put(held(name, nbytes))
-            return
+        """Return the number of evicted images."""
         self.images.pop(name, None)
-        evicted = 0
+        before = len(self.images)
         while self.size() + nbytes > self.limit:
-            del self.images[next(iter(self.images))]
-            evicted += 1
+            self.evict_oldest(0)
+        evicted = before - len(self.images)
         self.images[name] = nbytes
-        assert self.cache.put(held(name, nbytes)) == evicted
+        return evicted
 
-    @rule(name=st.sampled_from("abcde"))
     def get(self, name):
-        found = self.cache.get(name)
-        assert (found and (found.image_id, found.nbytes)) == (
-            (name, self.images[name]) if name in self.images else None
-        )
-        if found:
+        if name in self.images:
             self.images[name] = self.images.pop(name)
+        return self.images.get(name)
 
-    @rule(keep=st.integers(0, 60))
     def evict_oldest(self, keep):
-        oldest = next(iter(self.images), "")
-        assert self.cache.evict_oldest(keep) == (self.images.pop(oldest) if self.size() > keep else 0)
+        return self.images.pop(next(iter(self.images))) if self.size() > keep else 0
 
-    @rule(least=st.integers(1, 80))
     def lower_limit(self, least):
-        self.cache.lower_limit(least)
         self.limit = min(self.limit, max(self.size(), least))
 
-    @invariant()
-    def sizes_are_exact(self):
-        assert (self.cache.limit, self.cache.nbytes, len(self.cache)) == (self.limit, self.size(), len(self.images))
 
-
-TestCache = CacheMachine.TestCase
+@pytest.mark.parametrize("limit", [1, 40, 100])
+def test_any_calls_of_a_cache_keep_the_images_that_were_used_last(limit):
+    rng = random.Random(limit)
+    for _ in range(40):
+        cache, model = ImageCache(limit), Model(limit)
+        for _ in range(60):
+            name, nbytes, least = rng.choice("abcdefgh"), rng.choice([1, 5, 9, 14, 30]), rng.randrange(10, 120)
+            call = rng.choice(["put"] * 6 + ["get"] * 4 + ["evict"] + ["lower"] * (least > 60))
+            if call == "put" and nbytes > model.limit:
+                words = f"^the embeddings of one image take {nbytes} bytes, but cache_bytes is {model.limit}$"
+                with pytest.raises(ConfigurationError, match=words):
+                    cache.put(held(name, nbytes))
+            elif call == "put":
+                assert cache.put(held(name, nbytes)) == model.put(name, nbytes)
+            elif call == "get":
+                found = cache.get(name)
+                assert (found.nbytes if found else None) == model.get(name)
+            elif call == "evict":
+                keep = rng.choice([0, model.size(), least])
+                assert cache.evict_oldest(keep) == model.evict_oldest(keep)
+            else:
+                cache.lower_limit(least)
+                model.lower_limit(least)
+            assert (cache.limit, cache.nbytes, len(cache)) == (model.limit, model.size(), len(model.images))
 
 
 def test_the_cache_never_exceeds_its_limit_in_threads():

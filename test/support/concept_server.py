@@ -37,7 +37,7 @@ class ConceptServer(ImageServer):
         self.texts: list[int] = []
         self.calls: list[tuple[str, Arrays]] = []
         names = {contract.CONCEPT_MODELS: " ".join(f"sam3_{role}" for role in FAMILY.concepts)}
-        super().__init__(self._computed, "sam3", **names, **parameters)
+        super().__init__(self._computed, "sam3", keeps_images=True, **names, **parameters)
         if has_models:
             self.program._model._concepts._models._tokenizer = self
         else:

@@ -33,7 +33,7 @@ def discs(model: str, inputs: Arrays, wanted: tuple[str, ...]) -> Arrays:
     for x, y in inputs["point_coords"][:, 0] / 4:
         disc = np.float32(12 + x / 8 - np.hypot(columns - x, rows - y))
         logits.append(np.broadcast_to(disc, (candidates, 256, 256)))
-        scores.append(np.float32([x / 256, 0.1, y / 256])[:candidates])
+        scores.append(np.array([x / 256, 0.1, y / 256], np.float32)[:candidates])
     return dict(zip(wanted, (np.stack(logits), np.stack(scores)), strict=True))
 
 

@@ -36,24 +36,19 @@ class FakeVideo:
     """A video of discs that move one column to the right with each frame.
 
     Args:
-        frames: number of frames, or None for a stream.
-        breaks_at: the frame at which the tracking is interrupted.
+        frames: number of frames.
         shift: columns by which the masks differ from those of other servers.
         every: distance between tracked frames.
-        length: real length of a stream.
     """
 
-    frames: int | None
-    breaks_at: int | None = None
+    frames: int
     shift: int = 0
     every: int = 1
-    length: int = 10_000
-    error: type[BaseException] = KeyboardInterrupt
     prompts: dict[int, tuple[int, float, float]] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
 
     @property
-    def num_frames(self) -> int | None:
+    def num_frames(self) -> int:
         return self.frames
 
     @property
@@ -83,11 +78,8 @@ class FakeVideo:
         self, start: int | None = None, count: int | None = None, reverse: bool = False, *, logits: bool = True
     ) -> Iterator[tuple[int, dict[int, Found]]]:
         frame = min(first for first, _, _ in self.prompts.values()) if start is None else start
-        left = count if count is not None else self.length
-        end = self.length if self.frames is None else self.frames
-        while 0 <= frame < end and left > 0:
-            if frame == self.breaks_at:
-                raise self.error
+        left = self.frames if count is None else count
+        while 0 <= frame < self.frames and left > 0:
             self.asked.append(frame)
             found = {
                 object_id: disc(x + frame - first + self.shift, y) for object_id, (first, x, y) in self.prompts.items()

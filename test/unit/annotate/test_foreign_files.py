@@ -8,6 +8,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize(("spelling", "encoding"), list(zip(SPELLINGS, cycle(ENCODINGS), strict=False)))
 def test_lists_and_prompts_name_files_as_other_systems_do(
     spelling: str, encoding: str, images: Path, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from triton_sam.annotate.segmenting import together
 from triton_sam.annotate.sources import Source, read_source
 from triton_sam.errors import InputError
 from triton_sam.families import get_family
-from triton_sam.masks import mask_to_rle, rle_to_mask
+from triton_sam.masks import mask_to_rle
 
 FAMILY = get_family("sam2")
 
@@ -33,15 +33,6 @@ def written(path: Path, value: object) -> Path:
 def usable(prompts, source: Source, number: int = 0):
     kept, skipped = prompts.of(source.items[number], SIZE)
     return kept, [(each.what, each.why) for each in skipped]
-
-
-def test_coco_boxes_become_corners(source: Source, tmp_path: Path) -> None:
-    prompts = read_boxes(written(tmp_path / "a.json", coco(["000.png"])), source)
-    kept, skipped = usable(prompts, source)
-    assert [(each.box, each.category) for each in kept] == [((2, 3, 12, 11), 7)]
-    assert not skipped
-    assert usable(prompts, source, 1) == ([], [])
-    assert prompts.categories == {7: "cat"}
 
 
 def test_boxes_that_lie_are_skipped_with_a_reason(source: Source, tmp_path: Path) -> None:
@@ -221,12 +212,3 @@ def test_prompts_that_are_missing_are_one_clear_error(read, source: Source) -> N
 def test_a_data_set_without_annotations_is_one_clear_error(source: Source, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no annotations"):
         read_boxes(written(tmp_path / "a.json", {"images": []}), source)
-
-
-def test_rle_in_a_prompt_is_decoded_as_it_was_encoded(source: Source, tmp_path: Path) -> None:
-    drawn = mask((4, 6, 20, 18), size=SIZE[::-1])
-    document = coco(["000.png"], [])
-    document["annotations"] = [{"id": 1, "image_id": 1, "category_id": 7, "segmentation": mask_to_rle(drawn)}]
-    (prompt,), _ = usable(read_masks(written(tmp_path / "a.json", document), source), source)
-    assert prompt.mask is not None
-    np.testing.assert_array_equal(rle_to_mask(prompt.mask), drawn)

@@ -128,21 +128,6 @@ def test_a_full_disk_of_an_actor_is_an_error_of_the_disk() -> None:
     assert "No space left" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--address", "auto"], "--address is for --engine ray"),
-        (["--engine", "ray", "--part", "0/2"], "--part or --engine ray"),
-        (["--engine", "ray", "--actors", "0"], "--actors must be at least 1"),
-    ],
-)
-def test_wrong_options_are_one_clear_error(
-    options: list[str], message: str, servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", *options) == 1
-    assert message in capsys.readouterr().err
-
-
 def test_a_missing_ray_is_named(
     servers: FakeServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,10 +147,3 @@ def test_parts_together_equal_one_run(servers: FakeServers, tmp_path: Path) -> N
     assert annotate(data, tmp_path / "parts") == 0
     assert servers.requests.total() == asked == 100
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "parts")
-
-
-@pytest.mark.parametrize("text", ["3/3", "1", "a/b", "-1/2", "0/0"])
-def test_a_wrong_part_is_explained(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        annotate(tmp_path, tmp_path / "out", f"--part={text}")
-    assert "is not I/N with I from 0 to N - 1" in capsys.readouterr().err

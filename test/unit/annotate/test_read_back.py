@@ -271,31 +271,6 @@ def test_classes_that_a_byte_cannot_number_are_left_out(tmp_path: Path) -> None:
     assert [each.findtext("name") for each in root.findall("object")] == ["cat"]
 
 
-@pytest.mark.filterwarnings("ignore:OpenCV:UserWarning")
-@pytest.mark.parametrize("case", [case for case in CASES if case != "no object"])
-def test_supervision_reads_the_data_sets(case: str, tmp_path: Path) -> None:
-    """OpenCV paints its masks of polygons, from whole numbers: so they are compared roughly."""
-    supervision = pytest.importorskip("supervision")
-    usable = [each for each in CASES[case] if each.any()]
-    for name in ("coco", "yolo", "voc"):
-        WRITERS[name].write(tmp_path, lambda: [record_of(CASES[case], "a.png")], CATEGORIES, trace_polygons)
-    (tmp_path / "images").mkdir()
-    Image.new("RGB", SIZE).save(tmp_path / "images/a.png")
-    images, labels = str(tmp_path / "images"), str(tmp_path / "yolo/labels")
-    read = supervision.DetectionDataset
-    coco = read.from_coco(images, str(tmp_path / "coco.json"), force_masks=True)
-    ((_, _, found),) = list(coco)
-    np.testing.assert_array_equal(found.mask, usable)
-    yolo = read.from_yolo(images, labels, str(tmp_path / "yolo/data.yaml"), force_masks=True)
-    ((_, _, found),) = list(yolo)
-    assert len(found) == len(usable)
-    for one, other in zip(found.mask, usable, strict=True):
-        assert (one & other).sum() >= 0.4 * other.sum()
-    voc = read.from_pascal_voc(images, str(tmp_path / "voc/Annotations"))
-    ((_, _, found),) = list(voc)
-    assert len(found) == min(len(usable), 254)
-
-
 def test_an_empty_mask_is_listed_and_counted() -> None:
     record = record_of(CASES["an empty mask"])
     assert [each["area"] for each in record.objects] == [1, PARTS.sum()]

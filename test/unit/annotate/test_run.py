@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.annotated import files_of
 
 from triton_sam.annotate import folder, run
 from triton_sam.annotate.folder import Part, RunFolder
@@ -18,7 +17,6 @@ from triton_sam.errors import (
     ImageError,
     InferenceError,
     InputError,
-    ModelNotReadyError,
     ServerBusyError,
     ServerUnreachableError,
 )
@@ -46,26 +44,6 @@ def lines_of(path: Path) -> list[dict[str, str]]:
 
 def names_of(folder: Path) -> list[str]:
     return [each["name"] for path in sorted(folder.glob("shards/*.jsonl")) for each in lines_of(path)]
-
-
-def test_all_images_are_reported_and_kept_in_order(tmp_path: Path) -> None:
-    assert sorted(annotate(tmp_path / "out")) == [item.id for item in ITEMS]
-    assert names_of(tmp_path / "out") == [item.name for item in ITEMS]
-    assert len(list((tmp_path / "out/shards").iterdir())) == 3
-
-
-def test_a_second_run_works_on_the_missing_images_only(tmp_path: Path) -> None:
-    annotate(tmp_path / "one")
-    annotate(tmp_path / "two", items=ITEMS[:5])
-    asked = []
-
-    def work(worker: str, item: ImageItem) -> ImageRecord:
-        asked.append(item.id)
-        return good(worker, item)
-
-    assert sorted(annotate(tmp_path / "two", work)) == list(range(1, 11))
-    assert sorted(asked) == [6, 7, 8, 9, 10]
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
 
 def test_bad_images_are_records_and_lines_of_errors(tmp_path: Path) -> None:
@@ -130,14 +108,6 @@ def test_the_run_ends_when_all_servers_are_lost_and_keeps_its_shards(tmp_path: P
     assert len(annotate(tmp_path / "out")) == 10
 
 
-def test_another_failure_of_a_server_ends_the_run(tmp_path: Path) -> None:
-    def work(worker: str, item: ImageItem) -> ImageRecord:
-        raise ModelNotReadyError("not ready")
-
-    with pytest.raises(ModelNotReadyError):
-        annotate(tmp_path / "out", work)
-
-
 @pytest.mark.timeout(30)
 def test_an_interruption_does_not_wait_for_a_busy_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images that wait for a busy server give up as soon as the run ends."""
@@ -169,14 +139,6 @@ def test_few_images_are_in_work_at_a_time(tmp_path: Path) -> None:
 
     annotate(tmp_path / "out", work)
     assert most <= 2
-
-
-def test_other_parameters_are_refused(tmp_path: Path) -> None:
-    annotate(tmp_path / "out", model="1", task="boxes")
-    before = files_of(tmp_path / "out")
-    with pytest.raises(ConfigurationError, match="other model: results do not mix"):
-        annotate(tmp_path / "out", model="2", task="boxes")
-    assert files_of(tmp_path / "out") == before
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:

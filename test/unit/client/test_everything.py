@@ -14,13 +14,11 @@ from support import strategies as _profiles  # noqa: F401 - loads the profiles o
 from support.found_masks import found_mask
 
 from triton_sam.client.everything import find_everything
-from triton_sam.errors import ConfigurationError
 from triton_sam.everything import filters, parts
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
 from triton_sam.masks import best_of
-from triton_sam.masks.cleanup import Cleanup
 
 amg = pytest.importorskip("sam2.utils.amg")
 torch = pytest.importorskip("torch")
@@ -84,7 +82,7 @@ def test_scores_exactly_at_a_threshold_are_treated_as_by_torch(monkeypatch):
 
 def test_stability_and_boxes_equal_the_official_ones():
     rng = np.random.default_rng(4)
-    logits = rng.normal(0, 2, (5, 30, 40)).astype(np.float32)
+    logits = np.round(rng.normal(0, 4, (5, 30, 40))).astype(np.float32) / 2  # many lie exactly at a threshold
     logits[1] = -9
     official = amg.calculate_stability_score(torch.tensor(logits), 0.5, 1.0).numpy()
     assert np.isnan(official[1])
@@ -158,57 +156,6 @@ def test_every_object_is_found_once():
 def middle(each):
     x1, y1, x2, y2 = each.box
     return (x1 + x2) / 2, (y1 + y2) / 2
-
-
-def test_an_empty_answer_names_the_filter():
-    found = find_everything(Discs(PLACES), IMAGE, Parameters(4, pred_iou_thresh=0.95))
-    assert found.objects == []
-    assert found.reason == "Of 48 masks, pred_iou_thresh dropped 48: try lower thresholds."
-
-
-def test_an_error_of_progress_ends_the_work():
-    client = Discs(PLACES)
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        find_everything(client, IMAGE, Parameters(16), stop)
-    assert client.clicks == 8  # one request
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"points_per_side": 257}, "within 1..256"),
-        ({"crop_n_layers": 4}, "crop_n_layers must be within 0..3, not 4"),
-        ({"crop_n_points_downscale_factor": 0}, "crop_n_points_downscale_factor must be at least 1, not 0"),
-        ({"min_mask_region_area": -2}, "min_mask_region_area must be at least 0, not -2"),
-        ({"box_nms_thresh": "high"}, "box_nms_thresh must be a number, not 'high'"),
-        ({"cleanup": "all"}, "cleanup must be a Cleanup, not 'all'"),
-        ({"crop_overlap_ratio": 1.0}, "crop_overlap_ratio must be at least 0 and below 1, not 1.0"),
-        ({"crop_n_layers": 1.5}, "crop_n_layers must be a whole number"),
-        ({"points_per_side": 8.5}, "points_per_side must be a whole number"),
-        ({"mask_threshold": float("nan")}, "must be finite"),
-        ({"cleanup": Cleanup(mask_threshold=1)}, "leave it out of cleanup"),
-        ({"stability_score_offset": float("inf")}, "must be finite"),
-        ({"mask_threshold": 10**400}, "must be finite"),
-        ({"points_per_side": None, "point_grids": [np.full((1, 2), 1.5)]}, "within 0..1"),
-        (
-            {"points_per_side": None, "point_grids": [[[0.1, 0.2], [0.3]]]},
-            "must hold arrays .N,2. of numbers within 0..1",
-        ),
-        ({"points_per_side": None, "point_grids": np.array(5)}, "must hold arrays .N,2. of numbers"),
-        ({"points_per_side": None, "point_grids": 5}, "must hold arrays .N,2. of numbers within 0..1, one for each"),
-        ({"points_per_side": None, "point_grids": ["a"]}, "must hold arrays .N,2. of numbers"),
-        ({"points_per_side": None, "point_grids": [[0.1, 0.2, 0.3]]}, "must hold arrays .N,2. of numbers"),
-        ({"points_per_side": None, "point_grids": [[[0.1, 10**400]]]}, "must hold arrays .N,2. of numbers"),
-        ({"points_per_side": None, "point_grids": [np.zeros((1, 2))], "crop_n_layers": 1}, "need 2 point_grids"),
-    ],
-)
-def test_wrong_parameters(values, text):
-    with pytest.raises(ConfigurationError, match=text):
-        Parameters(**values)
 
 
 def test_small_regions_are_removed_as_the_official_generator_does_it():

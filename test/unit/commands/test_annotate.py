@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from support.annotated import BOX, FakeServers, coco, files_of, servers, write_data_set, write_images
 
 from triton_sam.annotate.folder import SHARD_SIZE
@@ -211,23 +208,6 @@ def test_other_models_do_not_mix(servers: FakeServers, tmp_path: Path, capsys: p
     assert annotate(data, tmp_path / "other") == 1
     assert "the model sam2_encoder ready: set it up by `triton-sam setup sam2`" in capsys.readouterr().err
     assert files_of(tmp_path / "out") == before
-
-
-def test_the_summary_counts_everything(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = write_data_set(tmp_path / "in", 3)
-    (tmp_path / "in/001.png").write_bytes(b"damaged")
-    (tmp_path / "in/002.png").unlink()
-    assert main(["annotate", str(data), "--with", "boxes", "--out", str(tmp_path / "out")]) == 0
-    assert re.search(r"out: 2 images, 1 objects, 1 errors, 2 skipped$", capsys.readouterr().err.strip())
-
-
-def test_label_images_open_with_pillow(servers: FakeServers, tmp_path: Path) -> None:
-    assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", "--format", "labels") == 0
-    labels = np.asarray(Image.open(tmp_path / "out/labels/000.png.png"))
-    assert (labels[3:11, 2:12] == 1).all()
-    assert labels.sum() == 80
 
 
 def test_words_are_categories(servers: FakeServers, tmp_path: Path) -> None:

@@ -186,25 +186,6 @@ def test_another_tiling_does_not_mix(slides: Path, tmp_path: Path, capsys: pytes
     assert "holds a run with other tiling: results do not mix" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--with", "masks"], "--large is for --with boxes, points, everything and words"),
-        (["--format", "coco"], "--format coco is not for --large: use geojson, gpkg, coco-polygons"),
-        (["--tile", "10"], "--tile must be at least 64"),
-        (["--overlap", "600"], "--overlap must be 0 to 512"),
-        (["--level", "-1"], "--level must be at least 0"),
-        (["--level", "9"], "there is no large image: cells.zarr: there is no level 9"),
-    ],
-)
-def test_wrong_options_are_one_clear_error(
-    options: list[str], message: str, slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert annotate(slides, tmp_path / "out", *options) == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_what_is_shown_is_an_option_and_decides_about_the_results(
     slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,9 @@ ANNOTATE = [
     ("annotate set --out out --with points", "--prompts FILE.csv"),
     ("annotate set --out out --with everything --level 1", "are for --large"),
     ("annotate set --out out --with everything --format gpkg", "--format gpkg is for --large"),
+    ("annotate set --out out --with everything --address auto", "--address is for --engine ray"),
+    ("annotate set --out out --with everything --engine ray --part 0/2", "--part or --engine ray"),
+    ("annotate set --out out --with everything --engine ray --actors 0", "--actors must be at least 1"),
     # words
     ("annotate set --out out --with words", "--with words needs --text"),
     ("annotate set/boxes.json --out out --with boxes --text bus", "--text is for --with words"),
@@ -144,6 +147,12 @@ LARGE = [
     ("large photo.png --point 3,4", "use `triton-sam predict`"),
     ("large clip --point 1,1", "clip is a folder, but not one of an OME-Zarr image: give a TIFF file"),
     ("large gone.tif --point 1,1", "gone.tif: there is no such file"),
+    ("annotate slide.tif --large --out out --with masks", "--large is for --with boxes, points, everything and words"),
+    ("annotate slide.tif --large --out out --with everything --format coco", "--format coco is not for --large: use"),
+    ("annotate slide.tif --large --out out --with everything --tile 10", "--tile must be at least 64"),
+    ("annotate slide.tif --large --out out --with everything --overlap 600", "--overlap must be 0 to 512"),
+    ("annotate slide.tif --large --out out --with everything --level -1", "--level must be at least 0"),
+    ("annotate slide.tif --large --out out --with everything --level 9", "slide.tif: there is no level 9"),
 ]
 VERIFY = [
     ("verify sam2", "give --checkpoint FILE or --random"),
@@ -266,6 +275,8 @@ USAGE = [
     ("annotate set --with everything --out out --stretch=99,1", "argument --stretch: '99,1' is not"),
     ("annotate set --with everything --out out --stretch=1", "argument --stretch: '1' is not"),
     ("annotate set --with everything --out out --stretch=nan,5", "argument --stretch: 'nan,5' is not"),
+    ("annotate set --with everything --out out --part=3/3", "is not I/N with I from 0 to N - 1"),
+    ("annotate set --with everything --out out --part=a/b", "is not I/N with I from 0 to N - 1"),
     ("annotate set --with everything --out out --index=Z", "argument --index: 'Z' is not"),
     ("annotate set --with everything --out out --index=Z=-1", "argument --index: 'Z=-1' is not"),
     ("everything photo.png --points-per-side abc", "--points-per-side must be a whole number, not 'abc'"),

@@ -1,150 +1,149 @@
-"""The command `everything` with a client that answers from a list: files, lines, options, errors."""
+"""The command `everything` with the real client and the real session model: files, lines, options, errors."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.found_masks import found_mask
+from support.image_server import ImageServer, discs
 
+from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
-from triton_sam.commands import everything
-from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.parts import FoundMask
-from triton_sam.everything.search import Found, Step
+from triton_sam.everything.search import FoundObjects
 from triton_sam.masks.cleanup import Cleanup
+from triton_sam.masks.label_map import label_map_of
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.wire import contract
 
 SIZE = (80, 60)
-
-
-class FakeClient:
-    """Finds the same rectangles in every image."""
-
-    asked: list
-    answer: Found
-    error: type[BaseException] | None = None
-
-    def __init__(self, *_, **__):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-
-def rectangle(x1: int, y1: int, x2: int, y2: int) -> FoundMask:
-    mask = np.zeros(SIZE[::-1], bool)
-    mask[y1:y2, x1:x2] = True
-    return found_mask(mask, (x1 + 0.5, y1 + 0.5))
-
-
-def find(client, image, parameters, progress):
-    """Answer as find_everything does."""
-    client.asked.append((image, parameters))
-    progress(Step(1, 2, None, None))
-    if client.error is not None:
-        raise client.error
-    progress(Step(2, 2, None, None))
-    return client.answer
-
-
-def pixels(path) -> np.ndarray:
-    with Image.open(path) as opened:
-        return np.asarray(opened)
+LOW: dict[str, Any] = {"points_per_side": 2, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.0}
+OPTIONS = ["--points-per-side", "2", "--pred-iou-thresh", "0.2", "--stability-score-thresh", "0"]
 
 
 @pytest.fixture
-def client(monkeypatch):
-    monkeypatch.setattr(FakeClient, "asked", [], raising=False)
-    monkeypatch.setattr(
-        FakeClient, "answer", Found([rectangle(5, 5, 50, 40), rectangle(10, 10, 20, 20)]), raising=False
-    )
-    monkeypatch.setattr(everything, "SAM2TritonClient", FakeClient)
-    monkeypatch.setattr(everything, "find_everything", find)
-    return FakeClient
+def server() -> Iterator[ImageServer]:
+    with ImageServer() as server:
+        yield server
 
 
 @pytest.fixture
-def image(tmp_path):
+def image(tmp_path: Path) -> Path:
     path = tmp_path / "photo.png"
     Image.new("RGB", SIZE, (90, 90, 90)).save(path)
     return path
 
 
-def test_lines_and_files(client, image, tmp_path, capsys):
+def everything(server: ImageServer, *options: object) -> int:
+    return main(["everything", *map(str, options), "--url", server.url])
+
+
+def expected(server: ImageServer, image: Path, **parameters: Any) -> FoundObjects:
+    with SAM2TritonClient(server.url) as client:
+        return client.everything(image, **{**LOW, **parameters})
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as opened:
+        return np.asarray(opened)
+
+
+def parameters_of(server: ImageServer) -> dict[str, Any]:
+    """Return the parameters of the first part of a search."""
+    part = next(each.inputs for each in server.requests if contract.EVERYTHING_PART in each.inputs)
+    parameters: dict[str, Any] = json.loads(part[contract.EVERYTHING_PART][0])["parameters"]
+    return parameters
+
+
+def test_lines_and_files(server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overlay, labels, coco = tmp_path / "overlay.png", tmp_path / "labels.png", tmp_path / "coco.json"
-    files = ["--overlay", str(overlay), "--label-image", str(labels), "--coco", str(coco)]
-    assert main(["everything", str(image), *files, "-q"]) == 0
+    files = ["--overlay", overlay, "--label-image", labels, "--coco", coco]
+    assert everything(server, image, *OPTIONS, *files, "-q") == 0
+    found = expected(server, image)
+    assert len(found) > 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["object"], line["bbox"], line["area"]) for line in lines] == [
-        (1, [5, 5, 45, 35], 45 * 35),
-        (2, [10, 10, 10, 10], 100),
+    assert [(line["object"], line["area"], line["point"]) for line in lines] == [
+        (number, each.area, list(each.point)) for number, each in enumerate(found, 1)
     ]
-    assert np.array_equal(rle_to_mask(lines[1]["segmentation"]), client.answer.objects[1].mask)
-    numbers = pixels(labels)
-    assert (numbers[0, 0], numbers[6, 6], numbers[15, 15]) == (0, 1, 2)
+    for line, each in zip(lines, found, strict=True):
+        x1, y1, x2, y2 = each.box or ()
+        assert line["bbox"] == [x1, y1, x2 - x1, y2 - y1]
+        assert line["predicted_iou"] == pytest.approx(each.score, abs=1e-5)
+        np.testing.assert_array_equal(rle_to_mask(line["segmentation"]), each.mask)
+    np.testing.assert_array_equal(pixels(labels), label_map_of([each.mask for each in found]))
     assert pixels(overlay).shape == (60, 80, 3)
+    assert len(np.unique(pixels(overlay).reshape(-1, 3), axis=0)) > len(found)
     document = json.loads(coco.read_text())
     assert document["images"] == [{"id": 1, "file_name": "photo.png", "width": 80, "height": 60}]
     assert [(each["id"], each["image_id"], each["bbox"]) for each in document["annotations"]] == [
-        (1, 1, [5, 5, 45, 35]),
-        (2, 1, [10, 10, 10, 10]),
+        (number, 1, line["bbox"]) for number, line in enumerate(lines, 1)
     ]
 
 
-def test_coco_files_are_readable(client, image, tmp_path, capsys):
+def test_coco_files_are_readable(
+    server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     coco = pytest.importorskip("pycocotools.coco")
-    target = tmp_path / "coco.json"
-    assert main(["everything", str(image), "--coco", str(target), "-q"]) == 0
-    capsys.readouterr()
-    read = coco.COCO(str(target))
-    capsys.readouterr()
-    assert np.array_equal(read.annToMask(read.anns[2]), client.answer.objects[1].mask)
+    assert everything(server, image, *OPTIONS, "--coco", tmp_path / "coco.json", "-q") == 0
+    read = coco.COCO(str(tmp_path / "coco.json"))
+    np.testing.assert_array_equal(read.annToMask(read.anns[2]), expected(server, image)[1].mask)
 
 
-def test_an_empty_mask_is_left_out_of_coco_and_counted(client, image, tmp_path, capsys):
-    client.answer = Found([rectangle(5, 5, 50, 40), rectangle(0, 0, 0, 0)])
+def test_an_empty_mask_is_left_out_of_coco_and_counted(
+    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def empty(model: str, inputs: Any, wanted: Any) -> Any:
+        tensors = discs(model, inputs, wanted)
+        return {name: array - 99 if array.ndim == 4 and "masks" in name else array for name, array in tensors.items()}
+
     target = tmp_path / "coco.json"
-    assert main(["everything", str(image), "--coco", str(target)]) == 0
+    with ImageServer(empty) as server:
+        assert everything(server, image, *OPTIONS[2:], "--points-per-side", 1, "--single-mask", "--coco", target) == 0
     assert f"{target}: 1 empty mask is left out" in capsys.readouterr().err
-    assert len(json.loads(target.read_text())["annotations"]) == 1
+    assert json.loads(target.read_text())["annotations"] == []
 
 
-def test_only_given_parameters_are_sent(client, image, capsys):
-    options = ["--points-per-side", "16", "--pred-iou-thresh", "0.5", "--single-mask"]
-    assert main(["everything", str(image), *options, "-q"]) == 0
-    assert client.asked[0][1] == Parameters(16, 0.5, multimask_output=False)
-    assert client.asked[0][1].left_open == {"stability_score_thresh"}
+def test_only_given_parameters_are_sent(server: ImageServer, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert everything(server, image, "--points-per-side", 1, "--pred-iou-thresh", 0.5, "--single-mask", "-q") == 0
+    sent = parameters_of(server)
+    assert (sent["points_per_side"], sent["pred_iou_thresh"], sent["multimask_output"]) == (1, 0.5, False)
+    assert "stability_score_thresh" not in sent
 
 
-def test_masks_are_cleaned_on_demand(client, image, capsys):
-    options = ["--max-hole-area", "4", "--max-sprinkle-area", "5", "--smooth", "2", "--keep-clicked"]
-    assert main(["everything", str(image), *options, "--min-mask-region-area", "7", "-q"]) == 0
+def test_masks_are_cleaned_on_demand(server: ImageServer, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--max-hole-area", 4, "--max-sprinkle-area", 5, "--smooth", 2, "--keep-clicked"]
+    assert everything(server, image, *OPTIONS, *options, "--min-mask-region-area", 7, "-q") == 0
     cleanup = Cleanup(max_hole_area=4, max_sprinkle_area=5, smooth=2, keep_clicked=True)
-    assert client.asked[0][1] == Parameters(min_mask_region_area=7, cleanup=cleanup)
+    assert parameters_of(server)["cleanup"] == cleanup.to_json()
+    found = expected(server, image, cleanup=cleanup, min_mask_region_area=7)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["segmentation"] for line in lines] == [each.to_rle() for each in found]
 
 
-def test_several_images_have_files_of_their_own(client, image, tmp_path, capsys):
+def test_several_images_have_files_of_their_own(
+    server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = tmp_path / "other.png"
     other.write_bytes(image.read_bytes())
-    arguments = ["--overlay", str(tmp_path / "drawn.png"), "--out", str(tmp_path / "lines.jsonl"), "-q"]
-    assert main(["everything", str(image), str(other), *arguments]) == 0
+    files = ["--overlay", tmp_path / "drawn.png", "--out", tmp_path / "lines.jsonl", "-q"]
+    assert everything(server, image, other, *OPTIONS, *files) == 0
     assert (tmp_path / "drawn_photo.png").exists()
     assert (tmp_path / "drawn_other.png").exists()
-    assert len((tmp_path / "lines.jsonl").read_text().splitlines()) == 4
+    lines = [json.loads(line)["image"] for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert lines == [str(image)] * (len(lines) // 2) + [str(other)] * (len(lines) // 2)
     assert capsys.readouterr().out == ""
 
 
-def test_an_empty_answer_says_why(client, image, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(FakeClient, "answer", Found(candidates=12, dropped=Counter(pred_iou_thresh=12)))
+def test_an_empty_answer_says_why(
+    server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     labels, overlay = tmp_path / "labels.png", tmp_path / "overlay.png"
-    assert main(["everything", str(image), "--label-image", str(labels), "--overlay", str(overlay)]) == 0
+    options = ["--points-per-side", 2, "--pred-iou-thresh", 1, "--label-image", labels, "--overlay", overlay]
+    assert everything(server, image, *options) == 0
     told = capsys.readouterr()
     assert told.out == ""
     assert "no mask is left. Of 12 masks, pred_iou_thresh dropped 12" in told.err
@@ -152,8 +151,10 @@ def test_an_empty_answer_says_why(client, image, tmp_path, monkeypatch, capsys):
     assert pixels(overlay).shape == (60, 80, 3)
 
 
-def test_an_interrupt_leaves_no_file(client, image, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(FakeClient, "error", KeyboardInterrupt)
-    assert main(["everything", str(image), "--overlay", str(tmp_path / "overlay.png"), "-q"]) == 130
+def test_an_interrupt_leaves_no_file(
+    server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.failures = [KeyboardInterrupt()]
+    assert everything(server, image, *OPTIONS, "--overlay", tmp_path / "overlay.png", "-q") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photo.png"]
     assert capsys.readouterr().err.strip().endswith("interrupted")

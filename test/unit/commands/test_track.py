@@ -1,62 +1,56 @@
-"""The command `track` with a client that needs no server: prompts, ranges, formats, going on after interruptions."""
+"""The command `track` with the real client and the real video model: prompts, ranges, formats, going on.
+
+The masks of the model's networks depend on all prompts and frames before them.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.tracked import HEIGHT, SIDE, FakeVideo, disc
+from support.in_process import InProcess
+from support.video_server import VideoServer, open_video
 
+from triton_sam import SAM2VideoClient
 from triton_sam.cli import main
 from triton_sam.commands import _video
-from triton_sam.errors import ModelNotReadyError, ServerUnreachableError
+from triton_sam.errors import ServerUnreachableError
 from triton_sam.tracks.records import RecordFile, read_records
+from triton_sam.wire import video as wire
 
-FRAMES = 6
+FRAMES, SIZE = 6, (64, 48)
 POINTS = ("--object", "1", "--point", "0:12,12", "--object", "2", "--point", "0:30,30")
 
 
-class Client:
-    """Opens fake videos. Its attributes say how the next one behaves."""
-
-    def __init__(self) -> None:
-        self.breaks_at: int | None = None
-        self.shift = 0
-        self.error: type[BaseException] = KeyboardInterrupt
-        self.refusal: Exception | None = None
-        self.length = 10_000
-        self.opened: list[FakeVideo] = []
-
-    @contextlib.contextmanager
-    def open(self, source: Any, *, quality: int | None, every: int) -> Iterator[FakeVideo]:
-        if self.refusal is not None:
-            raise self.refusal
-        video = FakeVideo(
-            source.num_frames, self.breaks_at, self.shift, every=every, length=self.length, error=self.error
-        )
-        self.opened.append(video)
-        yield video
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+def use(server: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_video, "make_client", lambda *_: SAM2VideoClient(server.url, retries=0))
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    fake = Client()
-    monkeypatch.setattr(_video, "make_client", lambda *_: fake)
-    return fake
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[VideoServer]:
+    with VideoServer() as server:
+        use(server, monkeypatch)
+        yield server
+
+
+def breaks_at(server: VideoServer, frame: int | None, error: type[BaseException] = KeyboardInterrupt) -> None:
+    """Let the next tracking be interrupted at a frame; None: no more."""
+
+    def fail(number: int) -> None:
+        is_it = server.operation(number) == wire.PROPAGATE and server.arguments(number)["frame_index"] == frame
+        if is_it:
+            raise error("at this frame")
+
+    server.before = fail
 
 
 @pytest.fixture
@@ -64,7 +58,7 @@ def clip(tmp_path: Path) -> Path:
     folder = tmp_path / "clip"
     folder.mkdir()
     for frame in range(FRAMES):
-        Image.new("RGB", (SIDE, HEIGHT), (20 * frame, 60, 90)).save(folder / f"{frame:05d}.png")
+        Image.new("RGB", SIZE, (20 * frame, 60, 90)).save(folder / f"{frame:05d}.png")
     return folder
 
 
@@ -76,53 +70,86 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_format_of_two_objects(client: Client, clip: Path, tmp_path: Path, capsys: Any) -> None:
-    pytest.importorskip("av")
+def stream_of_frames() -> Any:
+    """Return standard input with Motion JPEG."""
+    stream = io.BytesIO()
+    for frame in range(FRAMES):
+        Image.new("RGB", SIZE, (30 * frame, 60, 90)).save(stream, format="JPEG")
+    return type("Stdin", (), {"buffer": io.BytesIO(stream.getvalue())})
+
+
+def test_every_format_of_two_objects(server: VideoServer, clip: Path, tmp_path: Path, capsys: Any) -> None:
+    av = pytest.importorskip("av")
     out = tmp_path / "out"
     formats = [part for name in ("png", "rle", "coco", "overlay") for part in ("--format", name)]
     assert track(clip, *POINTS, "--out", out, *formats) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "object 1: in 6 of 6 frames, mean score 0.900",
-        "object 2: in 6 of 6 frames, mean score 0.900",
-    ]
+    with VideoServer() as other, open_video(other, clip) as video:
+        for object_id, point in ((1, [12, 12]), (2, [30, 30])):
+            video.add(0, object_id, points=[point], labels=[1])
+        expected = {(frame, name): each for frame, found in video.propagate() for name, each in found.items()}
+    lines = capsys.readouterr().out.splitlines()
+    for object_id, line in zip((1, 2), lines, strict=True):
+        shown = sum(expected[frame, object_id].mask.any() for frame in range(FRAMES))
+        assert re.fullmatch(rf"object {object_id}: in {shown} of 6 frames, mean score 0\.\d{{3}}", line)
     names = [f"masks/{frame:05d}.png" for frame in range(FRAMES)]
     assert sorted(files(out)) == sorted([*names, "annotations.json", "masks.jsonl", "overlay.mp4", "track.json"])
-    for record in read_records(out / "masks.jsonl"):
-        x, y = {1: (12, 12), 2: (30, 30)}[record.object_id]
-        assert np.array_equal(record.mask, disc(x + record.frame, y).mask)
-    labels = np.asarray(Image.open(out / "masks/00003.png"))
-    assert labels[12, 15] == 1
-    assert labels[30, 33] == 2
+    records = {(record.frame, record.object_id): record for record in read_records(out / "masks.jsonl")}
+    assert records.keys() == expected.keys()
+    for key, record in records.items():
+        np.testing.assert_array_equal(record.mask, expected[key].mask)
+    for frame in range(FRAMES):
+        labels = np.asarray(Image.open(out / f"masks/{frame:05d}.png"))
+        np.testing.assert_array_equal(labels > 0, expected[frame, 1].mask | expected[frame, 2].mask)
     assert json.loads((out / "annotations.json").read_text())["videos"][0]["length"] == FRAMES
+    with av.open(str(out / "overlay.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) == FRAMES
+
+
+def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(server: VideoServer, tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    ratio, times = Fraction(64, 45), [0, 40, 80, 500, 540, 1000, 1010, 1500, 3000, 3040]
+    with av.open(str(tmp_path / "clip.mkv"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)  # which the file states
+        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
+        stream.codec_context.time_base, stream.codec_context.sample_aspect_ratio = Fraction(1, 1000), ratio
+        for number, time in enumerate(times):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 20 * number, np.uint8), format="rgb24")
+            frame.pts, frame.time_base = time, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    assert track(tmp_path / "clip.mkv", "--point", "0:60,40", "--out", tmp_path / "out") == 0
+    with av.open(str(tmp_path / "out/overlay.mp4")) as container:
+        stream = container.streams.video[0]
+        assert (stream.width, stream.height, stream.sample_aspect_ratio) == (*SIZE, ratio)
+        assert float(stream.frames / stream.average_rate) == pytest.approx(3.04 * 10 / 9, rel=0.02)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ServerUnreachableError])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_interrupted_at_any_frame_goes_on_with_equal_files(
-    client: Client, clip: Path, tmp_path: Path, reverse: bool, error: type[BaseException], capsys: Any
+    server: VideoServer, clip: Path, tmp_path: Path, reverse: bool, error: type[BaseException], capsys: Any
 ) -> None:
     options = [clip, *POINTS, "--format", "png", "--format", "coco"]
     if reverse:
         options += ["--reverse", "--range", f"0:{FRAMES}"]
     assert track(*options, "--out", tmp_path / "whole") == 0
     expected = files(tmp_path / "whole")
-    client.error = error
     for frame in range(FRAMES):
         out = tmp_path / f"broken_{frame}"
-        client.breaks_at = frame
+        breaks_at(server, frame, error)
         assert main(["track", *map(str, [*options, "--out", out])]) == (130 if error is KeyboardInterrupt else 1)
         done = FRAMES - 1 - frame if reverse else frame
         hint = f"{done} of {FRAMES} frames are in {out}: the same command goes on where it stopped"
         assert (hint in capsys.readouterr().err) == (done > 0)
         assert len(list((out / "masks").iterdir())) == done
         assert not (out / "annotations.json").exists()
-        client.breaks_at = None
+        breaks_at(server, None)
         assert track(*options, "--out", out) == 0
         assert files(out) == expected
 
 
 def test_killed_between_the_files_of_a_frame(
-    client: Client, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: VideoServer, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert track(clip, *POINTS, "--format", "png", "--out", tmp_path / "whole") == 0
     out = tmp_path / "out"
@@ -143,15 +170,15 @@ def test_killed_between_the_files_of_a_frame(
     assert files(out) == files(tmp_path / "whole")
 
 
-def test_complete_run_asks_the_server_nothing(client: Client, clip: Path, tmp_path: Path) -> None:
+def test_complete_run_asks_the_server_nothing(server: VideoServer, clip: Path, tmp_path: Path) -> None:
     options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "png")
     assert track(*options) == 0
     assert track(*options, "--format", "coco") == 0
-    assert len(client.opened) == 1
+    assert server.operations().count("start_session") == 1
     assert (tmp_path / "out/annotations.json").exists()
 
 
-def test_lost_file_is_made_again(client: Client, clip: Path, tmp_path: Path) -> None:
+def test_lost_file_is_made_again(server: VideoServer, clip: Path, tmp_path: Path) -> None:
     options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "png")
     assert track(*options) == 0
     before = files(tmp_path / "out")
@@ -160,7 +187,9 @@ def test_lost_file_is_made_again(client: Client, clip: Path, tmp_path: Path) -> 
     assert files(tmp_path / "out") == before
 
 
-def test_other_parameters_are_refused_and_overwritten(client: Client, clip: Path, tmp_path: Path, capsys: Any) -> None:
+def test_other_parameters_are_refused_and_overwritten(
+    server: VideoServer, clip: Path, tmp_path: Path, capsys: Any
+) -> None:
     out = tmp_path / "out"
     assert track(clip, *POINTS, "--out", out, "--format", "png") == 0
     (out / "masks/notes.txt").write_text("mine")
@@ -175,7 +204,7 @@ def test_other_parameters_are_refused_and_overwritten(client: Client, clip: Path
 
 @pytest.mark.parametrize("text", ['{"version": 1, "parameters": 5}', '{"version": 1}'])
 def test_a_damaged_manifest_is_refused_and_overwritten(
-    client: Client, clip: Path, tmp_path: Path, capsys: Any, text: str
+    server: VideoServer, clip: Path, tmp_path: Path, capsys: Any, text: str
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -187,19 +216,23 @@ def test_a_damaged_manifest_is_refused_and_overwritten(
     assert track(*options, "--overwrite") == 0
 
 
-def test_other_weights_are_refused(client: Client, clip: Path, tmp_path: Path, capsys: Any) -> None:
+def test_other_weights_are_refused(server: VideoServer, clip: Path, tmp_path: Path, capsys: Any) -> None:
     options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "png")
-    client.breaks_at = 3
+    breaks_at(server, 3)
     assert track(*options) == 130
     before = files(tmp_path / "out")
-    client.breaks_at, client.shift = None, 5
+    breaks_at(server, None)
+    server.altered = lambda model, tensors, *rest: (
+        {name: -array if name == "masks" else array for name, array in tensors.items()},
+        *rest,
+    )
     capsys.readouterr()
     assert track(*options) == 1
     assert "frame 0, object 1: this server finds another mask" in capsys.readouterr().err
     assert files(tmp_path / "out") == before
 
 
-def test_foreign_files_are_not_touched(client: Client, clip: Path, tmp_path: Path, capsys: Any) -> None:
+def test_foreign_files_are_not_touched(server: VideoServer, clip: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
     (out / "masks").mkdir(parents=True)
     (out / "masks/00000.png").write_text("mine")
@@ -225,94 +258,83 @@ def test_foreign_files_are_not_touched(client: Client, clip: Path, tmp_path: Pat
         (("--point", "4:12,12", "--every", "2", "--reverse", "--range", "0:6"), [4, 2, 0]),
     ],
 )
-def test_tracked_frames(client: Client, clip: Path, tmp_path: Path, options: tuple[str, ...], asked: list[int]) -> None:
+def test_tracked_frames(
+    server: VideoServer, clip: Path, tmp_path: Path, options: tuple[str, ...], asked: list[int]
+) -> None:
     assert track(clip, *options, "--out", tmp_path / "out", "--format", "rle") == 0
-    assert client.opened[0].asked == asked
+    assert len(server.tracked) == len(asked)
     assert [record.frame for record in read_records(tmp_path / "out/masks.jsonl")] == asked
 
 
-def test_prompts_of_all_kinds_reach_the_client(client: Client, clip: Path, tmp_path: Path) -> None:
-    Image.fromarray(disc(40, 20).mask).save(tmp_path / "mask.png")
-    sent: list[dict[str, Any]] = []
-    add = FakeVideo.add
-
-    def note(video: FakeVideo, frame: int, object_id: int, **prompt: Any) -> Any:
-        sent.append({"frame": frame, "object_id": object_id} | {k: v for k, v in prompt.items() if v is not None})
-        return add(video, frame, object_id, **prompt)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FakeVideo, "add", note)
-        options = ["--point", "0:12,12", "--object", "3", "--box", "1:2,3,20,21", "--negative-point", "1:4,5"]
-        options += ["--object", "1", "--negative-point", "0:30,30", "--object", "9", "--mask", f"2:{tmp_path}/mask.png"]
-        assert track(clip, *options, "--out", tmp_path / "out", "--format", "rle") == 0
-        rows = [
-            {"object_id": 1, "frame": 0, "points": [[12, 12], [30, 30]], "labels": [1, 0]},
-            {"object_id": 3, "frame": 1, "points": [[4, 5]], "labels": [0], "box": [2, 3, 20, 21]},
-            {"object_id": 9, "frame": 2, "mask": "mask.png"},
-        ]
-        (tmp_path / "prompts.json").write_text(json.dumps(rows))
-        more = ["--prompts", tmp_path / "prompts.json", "--out", tmp_path / "other", "--format", "rle"]
-        assert track(clip, *more) == 0
-    by_options, by_file = sent[:3], sent[3:]
-    for prompts in (by_options, by_file):
-        assert np.array_equal(prompts[2].pop("mask"), disc(40, 20).mask)
-    assert by_options == by_file
-    assert by_options[0] == {"frame": 0, "object_id": 1, "points": [[12, 12], [30, 30]], "labels": [1, 0]}
-    assert by_options[1]["box"] == [2, 3, 20, 21]
+def test_prompts_of_all_kinds_reach_the_server(server: VideoServer, clip: Path, tmp_path: Path) -> None:
+    mask = np.zeros(SIZE[::-1], bool)
+    mask[10:30, 31:49] = True
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    options = ["--point", "0:12,12", "--object", "3", "--box", "1:2,3,20,21", "--negative-point", "1:4,5"]
+    options += ["--object", "1", "--negative-point", "0:30,30", "--object", "9", "--mask", f"2:{tmp_path}/mask.png"]
+    assert track(clip, *options, "--out", tmp_path / "out", "--format", "rle") == 0
+    rows = [
+        {"object_id": 1, "frame": 0, "points": [[12, 12], [30, 30]], "labels": [1, 0]},
+        {"object_id": 3, "frame": 1, "points": [[4, 5]], "labels": [0], "box": [2, 3, 20, 21]},
+        {"object_id": 9, "frame": 2, "mask": "mask.png"},
+    ]
+    (tmp_path / "prompts.json").write_text(json.dumps(rows))
+    more = ["--prompts", tmp_path / "prompts.json", "--out", tmp_path / "other", "--format", "rle"]
+    assert track(clip, *more) == 0
     assert files(tmp_path / "out") == files(tmp_path / "other")
+    numbers = [number for number, name in enumerate(server.operations()) if name == wire.ADD_PROMPT]
+    first, second, third = (server.arguments(number) for number in numbers[:3])
+    assert (first["frame_index"], first["points"], first["labels"]) == (0, [[12, 12], [30, 30]], [1, 0])
+    assert (second["object_id"], second["box"], second["points"]) == (3, [2, 3, 20, 21], [[4, 5]])
+    assert (third["object_id"], third["frame_index"]) == (9, 2)
+    np.testing.assert_array_equal(server.requests[numbers[2]].inputs[wire.MASK], mask)
 
 
 def test_stream_ends_cleanly_with_all_files(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    server: VideoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     av = pytest.importorskip("av")
-    stream = io.BytesIO()
-    for frame in range(FRAMES):
-        Image.new("RGB", (SIDE, HEIGHT), (30 * frame, 60, 90)).save(stream, format="JPEG")
-    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(stream.getvalue())}))
-    client.breaks_at, out = 4, tmp_path / "out"
+    monkeypatch.setattr(sys, "stdin", stream_of_frames())
+    breaks_at(server, 4)
+    out = tmp_path / "out"
     options = ["-", "--point", "0:12,12", "--format", "png", "--format", "overlay", "--out", str(out)]
     assert main(["track", *options]) == 0
     assert "stopped after 4 frames" in capsys.readouterr().err
     assert len(list((out / "masks").iterdir())) == 4
     with av.open(str(out / "overlay.mp4")) as container:
         assert sum(1 for _ in container.decode(video=0)) == 4
-    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(stream.getvalue())}))
+    monkeypatch.setattr(sys, "stdin", stream_of_frames())
     assert main(["track", *options]) == 1
     assert "a stream, which cannot go on" in capsys.readouterr().err
 
 
 def test_stream_that_breaks_keeps_what_was_tracked(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    server: VideoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     pytest.importorskip("av")
-    stream = io.BytesIO()
-    for frame in range(FRAMES):
-        Image.new("RGB", (SIDE, HEIGHT), (30 * frame, 60, 90)).save(stream, format="JPEG")
-    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(stream.getvalue())}))
-    client.breaks_at, client.error, out = 2, ServerUnreachableError, tmp_path / "out"
+    monkeypatch.setattr(sys, "stdin", stream_of_frames())
+    breaks_at(server, 2, ServerUnreachableError)
+    out = tmp_path / "out"
     assert track("-", "--point", "0:12,12", "--format", "coco", "--out", out) == 1
     assert json.loads((out / "annotations.json").read_text())["videos"][0]["length"] == 2
 
 
-def test_logits_travel_only_for_label_maps_of_several_objects(client: Client, clip: Path, tmp_path: Path) -> None:
-    asked: list[bool] = []
-    propagate = FakeVideo.propagate
-
-    def note(video: FakeVideo, *, logits: bool, **options: Any) -> Any:
-        asked.append(logits)
-        return propagate(video, logits=logits, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FakeVideo, "propagate", note)
-        for number, options in enumerate(
-            ((*POINTS, "--format", "png"), (*POINTS, "--format", "rle"), (*POINTS[2:4], "--format", "png"))
-        ):
-            assert track(clip, *options, "--out", tmp_path / str(number)) == 0
-    assert asked == [True, False, False]
+def test_logits_travel_only_for_label_maps_of_several_objects(server: VideoServer, clip: Path, tmp_path: Path) -> None:
+    asked = []
+    for number, options in enumerate(
+        ((*POINTS, "--format", "png"), (*POINTS, "--format", "rle"), (*POINTS[2:4], "--format", "png"))
+    ):
+        server.requests.clear()
+        assert track(clip, *options, "--out", tmp_path / str(number)) == 0
+        passed = [each for each in server.requests if each.inputs[wire.OPERATION][0] == wire.PROPAGATE.encode()]
+        asked.append({"masks" in each.outputs for each in passed})
+    assert asked == [{True}, {False}, {False}]
 
 
-def test_missing_video_models_say_where_they_come_from(client: Client, clip: Path, tmp_path: Path, capsys: Any) -> None:
-    client.refusal = ModelNotReadyError("the model sam2_video is not ready")
-    assert track(clip, *POINTS, "--out", tmp_path / "out", "--format", "rle") == 1
+def test_missing_video_models_say_where_they_come_from(
+    clip: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with InProcess(lambda *_: {}) as empty:
+        use(empty, monkeypatch)
+        assert track(clip, *POINTS, "--out", tmp_path / "out", "--format", "rle") == 1
     assert "triton-sam setup sam2 tiny --video" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 from support.file_server import (
     CONTENT,
     NAME,
+    Act,
     Handler,
     Server,
     cut,
@@ -89,14 +90,6 @@ def test_wrong_file_stays_until_the_new_one_is_complete(
     assert (tmp_path / NAME).read_bytes() == CONTENT
 
 
-def test_cut_at_half_resumes_within_one_call(server: Server, tmp_path: Path) -> None:
-    server.acts = [cut(350_000)]
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.ranges() == [None, "bytes=350000-"]
-    assert server.requests[1][1]["If-Range"] == '"one"'
-    assert names(tmp_path) == [NAME]
-
-
 def test_cut_at_half_resumes_in_a_later_call(server: Server, tmp_path: Path) -> None:
     server.acts = [cut(350_000)]
     with pytest.raises(DownloadError, match="350000 bytes are kept"):
@@ -106,16 +99,70 @@ def test_cut_at_half_resumes_in_a_later_call(server: Server, tmp_path: Path) -> 
     assert server.ranges() == [None, "bytes=350000-"]
 
 
+def early(handler: Handler) -> None:
+    """Say no length, and end too early."""
+    handler.head(200)
+    handler.wfile.write(CONTENT[:1000])
+
+
+def endless(handler: Handler) -> None:
+    handler.head(200)
+    handler.wfile.write(CONTENT + CONTENT)
+
+
+LENGTH = len(CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("kept", "act", "size", "ranges"),
+    [
+        (b"", cut(350_000), True, [None, "bytes=350000-"]),
+        (b"", early, True, [None, "bytes=1000-"]),
+        (CONTENT[:1000], without_ranges, True, ["bytes=1000-"]),
+        (CONTENT[:1000], status(206, Content_Range=f"bytes 5-{LENGTH - 1}/{LENGTH}"), True, ["bytes=1000-", None]),
+        (bytes(1000), None, True, ["bytes=1000-", None]),
+        (CONTENT, None, True, []),
+        (CONTENT, None, False, [f"bytes={LENGTH}-"]),  # the server says 416
+        (CONTENT + b"more", None, True, [None]),
+        (CONTENT + b"more", None, False, [f"bytes={LENGTH + 4}-", None]),
+        *((b"", status(code), True, [None, None]) for code in (429, 500, 502, 503, 504)),
+    ],
+    ids=[
+        *("cut", "ends early", "a server without ranges", "another range", "a damaged part", "complete"),
+        *("complete, size unknown", "too long", "too long, size unknown", "429", "500", "502", "503", "504"),
+    ],
+)
+def test_a_part_is_continued_or_begun_again(
+    server: Server, tmp_path: Path, kept: bytes, act: Act | None, size: bool, ranges: list[str | None]
+) -> None:
+    if kept:
+        (tmp_path / f"{NAME}.part").write_bytes(kept)
+    server.acts = [act] if act else []
+    assert checkpoints.download(entry(server, size=size), tmp_path, progress=False).read_bytes() == CONTENT
+    assert server.ranges() == ranges
+    assert names(tmp_path) == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("content", "acts", "words"),
+    [
+        (bytes(LENGTH), [], "not the official file"),
+        (b"<html>please log in</html>", [], "26 bytes"),
+        (CONTENT, [endless], "more than"),
+    ],
+)
+def test_wrong_content_is_refused_and_removed(
+    server: Server, tmp_path: Path, content: bytes, acts: list[Act], words: str
+) -> None:
+    server.content, server.acts = content, acts
+    with pytest.raises(ChecksumError, match=words):
+        get(server, tmp_path)
+    assert names(tmp_path) == []
+
+
 def test_tries_are_counted_from_the_last_progress(server: Server, tmp_path: Path) -> None:
     server.acts = [cut(100_000), cut(200_000), cut(300_000), cut(400_000)]
     assert get(server, tmp_path, retries=1).read_bytes() == CONTENT
-
-
-def test_server_without_ranges_starts_over(server: Server, tmp_path: Path) -> None:
-    (tmp_path / f"{NAME}.part").write_bytes(CONTENT[:1000])
-    server.acts = [without_ranges]
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert len(server.requests) == 1
 
 
 def test_server_without_ranges_that_always_breaks_off_ends(server: Server, tmp_path: Path) -> None:
@@ -134,39 +181,6 @@ def test_changed_file_starts_over(server: Server, tmp_path: Path) -> None:
     path = checkpoints.download(entry(server, new), tmp_path, progress=False)
     assert path.read_bytes() == new
     assert len(server.requests) == 2
-
-
-def test_damaged_part_starts_over(server: Server, tmp_path: Path) -> None:
-    (tmp_path / f"{NAME}.part").write_bytes(bytes(1000))
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.ranges() == ["bytes=1000-", None]
-
-
-def test_another_range_than_asked_for_starts_over(server: Server, tmp_path: Path) -> None:
-    (tmp_path / f"{NAME}.part").write_bytes(CONTENT[:1000])
-    server.acts = [status(206, Content_Range=f"bytes 5-{len(CONTENT) - 1}/{len(CONTENT)}")]
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.ranges() == ["bytes=1000-", None]
-
-
-@pytest.mark.parametrize("size", [True, False])
-def test_complete_part_is_used(server: Server, tmp_path: Path, size: bool) -> None:
-    (tmp_path / f"{NAME}.part").write_bytes(CONTENT)
-    assert checkpoints.download(entry(server, size=size), tmp_path, progress=False).read_bytes() == CONTENT
-    assert server.ranges() == ([] if size else [f"bytes={len(CONTENT)}-"])  # unknown size: the server says 416
-
-
-@pytest.mark.parametrize("size", [True, False])
-def test_part_that_is_too_long_starts_over(server: Server, tmp_path: Path, size: bool) -> None:
-    (tmp_path / f"{NAME}.part").write_bytes(CONTENT + b"more")
-    assert checkpoints.download(entry(server, size=size), tmp_path, progress=False).read_bytes() == CONTENT
-    assert server.ranges() == ([None] if size else [f"bytes={len(CONTENT) + 4}-", None])
-
-
-@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-def test_passing_status_is_tried_again(server: Server, tmp_path: Path, code: int) -> None:
-    server.acts = [status(code), status(code)]
-    assert get(server, tmp_path).read_bytes() == CONTENT
 
 
 def test_pauses_grow_with_jitter(server: Server, tmp_path: Path, pauses: list[float]) -> None:
@@ -204,39 +218,4 @@ def test_lasting_status_is_final(server: Server, tmp_path: Path, code: int, word
     with pytest.raises(DownloadError, match=words):
         get(server, tmp_path)
     assert len(server.requests) == 1
-    assert names(tmp_path) == []
-
-
-def test_wrong_content_is_refused_and_removed(server: Server, tmp_path: Path) -> None:
-    server.content = bytes(len(CONTENT))
-    with pytest.raises(ChecksumError, match="not the official file"):
-        get(server, tmp_path)
-    assert names(tmp_path) == []
-
-
-def test_wrong_size_is_refused_at_once(server: Server, tmp_path: Path) -> None:
-    server.content = b"<html>please log in</html>"
-    with pytest.raises(ChecksumError, match="26 bytes"):
-        get(server, tmp_path)
-    assert names(tmp_path) == []
-
-
-def test_body_of_unknown_length_that_ends_early_resumes(server: Server, tmp_path: Path) -> None:
-    def early(handler: Handler) -> None:
-        handler.head(200)
-        handler.wfile.write(CONTENT[:1000])
-
-    server.acts = [early]
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.ranges() == [None, "bytes=1000-"]
-
-
-def test_endless_body_is_refused(server: Server, tmp_path: Path) -> None:
-    def endless(handler: Handler) -> None:
-        handler.head(200)
-        handler.wfile.write(CONTENT + CONTENT)
-
-    server.acts = [endless]
-    with pytest.raises(ChecksumError, match="more than"):
-        get(server, tmp_path)
     assert names(tmp_path) == []

@@ -7,6 +7,7 @@ import pytest
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE, Parameters, parameters_of
+from triton_sam.masks.cleanup import Cleanup
 
 SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh")
 
@@ -18,17 +19,34 @@ def test_bounds_belong_to_the_range():
     parameters_of("sam2", {"points_per_side": MAX_POINTS_PER_SIDE, "crop_n_layers": MAX_CROP_LAYERS})
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"points_per_side": 0},
-        *({name: share} for name in SHARES for share in (1.01, -0.01)),
-    ],
-    ids=str,
-)
-def test_what_lies_beyond_them_is_refused(given):
-    with pytest.raises(ConfigurationError, match=next(iter(given))):
-        parameters_of("sam2", given)
+WRONG = {
+    "points_per_side": [0, -1, 257, 8.5, "many", True],
+    "crop_n_layers": [4, -1, 1.5],
+    "crop_n_points_downscale_factor": [0],
+    "min_mask_region_area": [-2],
+    "crop_overlap_ratio": [1.0, -0.1],
+    "mask_threshold": [float("nan"), 10**400],
+    "stability_score_offset": [float("inf"), -1],
+    "cleanup": ["all", Cleanup(mask_threshold=1)],
+    "point_grids": [5, np.array(5), ["a"], [[0.1, 0.2, 0.3]], [[[0.1, 0.2], [0.3]]], [[[0.5]]], [[[0.1, 10**400]]]],
+    **{name: [1.01, -0.01, "high"] for name in SHARES},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(name):
+    others = {"points_per_side": None} if name == "point_grids" else {}
+    for value in WRONG[name]:
+        with pytest.raises(ConfigurationError, match=name):
+            parameters_of("sam2", {name: value, **others})
+
+
+def test_grids_and_layers_belong_together():
+    for given in ({"points_per_side": None}, {"point_grids": [[[0.5, 0.5]]]}):
+        with pytest.raises(ConfigurationError, match="exactly one of points_per_side and point_grids"):
+            Parameters(**given)
+    with pytest.raises(ConfigurationError, match="need 2 point_grids"):
+        Parameters(points_per_side=None, point_grids=[np.zeros((1, 2))], crop_n_layers=1)
 
 
 def test_a_layer_whose_share_of_points_is_below_one_has_none():
@@ -44,8 +62,6 @@ def test_grids_reach_the_edges_and_may_be_empty() -> None:
     parameters = Parameters(points_per_side=None, point_grids=grids, crop_n_layers=1)
     np.testing.assert_array_equal(parameters.grid(0), grids[0])
     assert parameters.grid(1).shape == (0, 2)
-    with pytest.raises(ConfigurationError, match="point_grids must hold arrays"):
-        Parameters(points_per_side=None, point_grids=[[[0.5]]])
 
 
 def test_what_the_caller_left_open_is_no_parameter_of_theirs() -> None:

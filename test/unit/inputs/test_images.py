@@ -10,7 +10,6 @@ from PIL import Image
 
 from triton_sam.errors import ImageError
 from triton_sam.families import get_family
-from triton_sam.inputs.formats import FORMATS
 from triton_sam.inputs.images import encoder_input, image_bytes, open_image
 from triton_sam.inputs.samples import Samples
 from triton_sam.inputs.stretch import value_range
@@ -45,15 +44,6 @@ def test_every_mode_becomes_rgb(mode):
     assert opened.size == (30, 20)
 
 
-def test_exif_orientation_turns_the_image_upright():
-    image = Image.fromarray(RGB)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # stored on its side: a rotation by 270 degrees turns it upright
-    opened = open_image(encoded(image, "PNG", exif=exif))
-    assert opened.size == (20, 30)
-    np.testing.assert_array_equal(np.asarray(opened), np.rot90(RGB, -1))
-
-
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG"])
 def test_an_image_with_damaged_exif_data_is_opened(form):
     assert open_image(encoded(Image.fromarray(RGB), form, exif=b"Exif\x00\x00garbage!")).size == (30, 20)
@@ -66,15 +56,6 @@ def test_an_opened_image_stays_upright_when_it_is_opened_again(form):
     opened = open_image(encoded(Image.fromarray(RGB), form, exif=exif))
     assert opened.size == (20, 30)
     assert open_image(opened) == opened
-
-
-def test_16_bit_values_are_stretched_from_their_own_range(tmp_path):
-    values = np.linspace(1000, 1510, 600).astype(np.uint16).reshape(20, 30)
-    Image.fromarray(values).save(tmp_path / "deep.tif")
-    for source in (tmp_path / "deep.tif", values):
-        grey = np.asarray(open_image(source))[:, :, 0]
-        assert (grey.min(), grey.max()) == (0, 255)
-        assert (np.diff(grey.ravel().astype(int)) >= 0).all()
 
 
 def stretched_at_once(values: np.ndarray) -> np.ndarray:
@@ -156,11 +137,6 @@ def test_a_16_bit_image_of_one_value_becomes_black():
     assert np.asarray(open_image(np.full((4, 5), 300, np.uint16))).max() == 0
 
 
-def test_32_bit_values_are_stretched_from_their_own_range():
-    values = np.array([[100_000, 200_000], [300_000, 100_000]], np.int32)
-    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 2], [[0, 128], [255, 0]])
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("values", "dtype", "expected"),
@@ -178,28 +154,11 @@ def test_the_range_of_large_numbers_is_that_of_their_differences(values, dtype, 
     assert stretch.to_bytes(array).tolist() == [expected]
 
 
-@pytest.mark.filterwarnings("error")  # Pillow warns when it must drop a palette's transparency itself
-def test_a_transparent_palette_and_the_first_frame_of_an_animation_are_opened():
-    palette = Image.fromarray(RGB).convert("P")
-    palette.info["transparency"] = b"\x00" * 128
-    assert open_image(palette).mode == "RGB"
-    frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "blue")]
-    gif = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert open_image(gif).getpixel((0, 0)) == (255, 0, 0)
-
-
 def test_arrays_of_one_pixel_grey_values_and_alpha_are_opened():
     assert open_image(np.zeros((1, 1, 3), np.uint8)).size == (1, 1)
     assert open_image(RGB[:, :, 0]).mode == "RGB"
     np.testing.assert_array_equal(np.asarray(open_image(np.dstack([RGB, RGB[:, :, :1]]))), RGB)
     np.testing.assert_array_equal(np.asarray(open_image(RGB[:, :, 1:2]))[:, :, 0], RGB[:, :, 1])
-
-
-def test_16_bit_alpha_does_not_widen_the_range_of_the_colours():
-    colours = np.linspace(0, 510, 3 * 16).astype(np.uint16).reshape(4, 4, 3)
-    whole = np.dstack([colours, np.full((4, 4, 1), 65535, np.uint16)])
-    np.testing.assert_array_equal(np.asarray(open_image(whole)), np.asarray(open_image(colours)))
-    assert np.asarray(open_image(whole)).max() == 255
 
 
 @pytest.mark.parametrize(
@@ -223,20 +182,6 @@ def test_a_source_that_is_not_an_image_is_refused(source, words):
         open_image(source)
 
 
-def test_empty_truncated_and_huge_files_are_refused(tmp_path):
-    empty = tmp_path / "empty.jpg"
-    empty.touch()
-    with pytest.raises(ImageError, match=r"empty\.jpg is empty \(0 bytes\)"):
-        open_image(empty)
-    whole = encoded(Image.fromarray(RNG.integers(0, 256, (200, 200, 3), dtype=np.uint8)), "JPEG")
-    with pytest.raises(ImageError, match="truncated"):
-        open_image(whole[: len(whole) // 2])
-    bomb = encoded(Image.new("1", (30_000, 30_000)))
-    assert len(bomb) < 1_000_000
-    with pytest.raises(ImageError, match="too large"):
-        open_image(bomb)
-
-
 def test_transparent_pixels_keep_their_colours():
     alpha = np.dstack([RGB, np.zeros_like(RGB[:, :, :1])])
     np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(alpha))), RGB)
@@ -251,13 +196,6 @@ def test_nan_and_infinity_count_as_the_lowest_value():
     np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 1], [[0, 0], [255, 0]])
     with pytest.raises(ImageError, match="no finite pixel value"):
         open_image(Image.fromarray(np.full((2, 2), np.nan, np.float32)))
-
-
-def test_an_image_without_pixels_is_refused():
-    with pytest.raises(ImageError, match=r"^the image has no pixels$"):
-        open_image(Image.new("RGB", (0, 5)))
-    with pytest.raises(ImageError, match=r"^the image has no pixels$"):
-        open_image(Image.new("RGB", (5, 0)))
 
 
 def test_every_exception_of_a_decoder_becomes_a_one_line_image_error(tmp_path, monkeypatch):
@@ -298,30 +236,6 @@ def test_files_and_bytes_in_known_formats_stay_unchanged(images, tmp_path):
             image_bytes(wrong)
 
 
-def test_formats_that_servers_refuse_are_sent_as_png(tmp_path):
-    path = tmp_path / "image.ppm"
-    path.write_bytes(encoded(Image.fromarray(RGB), "PPM"))
-    with pytest.raises(ImageError, match="not an image"):
-        open_image(path.read_bytes(), FORMATS)
-    for source in (path, path.read_bytes()):
-        np.testing.assert_array_equal(np.asarray(open_image(image_bytes(source), FORMATS)), RGB)
-    assert image_bytes(b"no image") == b"no image"  # the server reports the error
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_formats_that_servers_open_are_sent_unchanged(form):
-    content = encoded(Image.fromarray(RGB), form)
-    assert image_bytes(content) == content
-    assert open_image(content, FORMATS) == open_image(content)
-
-
-def test_encoder_input_holds_rgb_values_from_0_to_1():
-    tensor = encoder_input(Image.new("RGB", (7, 5), (255, 0, 51)), get_family("sam2"))
-    assert tensor.shape == (1, 3, 1024, 1024)
-    assert tensor.dtype == np.float32
-    np.testing.assert_allclose(tensor[0, :, 500, 500], [1.0, 0.0, 0.2], atol=1e-6)
-
-
 def test_each_family_has_its_own_value_range_and_padding():
     white = Image.new("RGB", (40, 20), "white")
     squashed = encoder_input(white, get_family("sam3"))
@@ -352,7 +266,15 @@ def test_left_stays_left_and_top_stays_top(family):
 
 
 @pytest.mark.export
-@pytest.mark.parametrize("size", [(1800, 1200), (1024, 1024), (64, 2000), (3, 5), (1, 1)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1800, 1200),
+        (1024, 1024),
+        (64, 2000),
+        (1, 1),
+    ],
+)
 def test_encoder_input_equals_the_official_resize(size):
     pytest.importorskip("torch")
     torchvision = pytest.importorskip("torchvision")

@@ -105,14 +105,6 @@ def test_a_file_of_one_mask_and_of_all() -> None:
     assert [len(feature["geometry"]["coordinates"]) for feature in features] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("count", "highest"), [(255, 255), (300, 300)])
-def test_a_label_image_of_many_objects(count, highest) -> None:
-    masks = np.eye(count, dtype=bool).reshape(count, 1, count)
-    content = FORMATS["png"].to_document([Segment(mask, 0.5, None, index) for index, mask in enumerate(masks)])
-    labels = np.asarray(Image.open(io.BytesIO(content)))
-    np.testing.assert_array_equal(labels, [np.arange(1, highest + 1)])
-
-
 def test_what_a_format_cannot_do_is_said() -> None:
     with pytest.raises(InputError, match="rle has no file for several masks"):
         FORMATS["rle"].to_document([segment()])

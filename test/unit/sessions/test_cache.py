@@ -1,13 +1,13 @@
 """What the session model remembers, without a server: the cache, work that is shared, words of errors."""
 
+import random
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.fake_transport import FakeTransport
 
-from triton_sam import ImageError, InferenceError, PromptError, SAM2TritonClient
+from triton_sam import ImageError, InferenceError, PromptError
 from triton_sam.errors import ConfigurationError, UnknownImageError
 from triton_sam.sessions.cache import HeldImage, ImageCache, SingleFlight
 from triton_sam.wire.contract import read_error
@@ -19,19 +19,61 @@ def held(name, nbytes):
     return HeldImage(name, (1, 1), {}, nbytes)
 
 
-def test_the_cache_counts_bytes_exactly():
-    cache = ImageCache(100)
-    assert [cache.put(held(name, 40)) for name in "abc"] == [0, 0, 1]
-    assert (cache.nbytes, len(cache), cache.get("a")) == (80, 2, None)
-    assert cache.get("b").image_id == "b"
-    assert cache.put(held("d", 30)) == 1  # c, since b was used
-    assert (cache.nbytes, cache.get("c")) == (70, None)
-    assert cache.put(held("b", 100)) == 1  # replaced and grown
-    assert (cache.nbytes, len(cache)) == (100, 1)
-    with pytest.raises(ConfigurationError, match="101 bytes"):
-        cache.put(held("e", 101))
-    with pytest.raises(ConfigurationError):
-        ImageCache(0)
+class Model:
+    """The images of a cache in the order of their use, the oldest first."""
+
+    def __init__(self, limit):
+        self.limit, self.images = limit, {}
+
+    def size(self):
+        return sum(self.images.values())
+
+    def put(self, name, nbytes):
+        """Return the number of evicted images."""
+        self.images.pop(name, None)
+        before = len(self.images)
+        while self.size() + nbytes > self.limit:
+            self.evict_oldest(0)
+        evicted = before - len(self.images)
+        self.images[name] = nbytes
+        return evicted
+
+    def get(self, name):
+        if name in self.images:
+            self.images[name] = self.images.pop(name)
+        return self.images.get(name)
+
+    def evict_oldest(self, keep):
+        return self.images.pop(next(iter(self.images))) if self.size() > keep else 0
+
+    def lower_limit(self, least):
+        self.limit = min(self.limit, max(self.size(), least))
+
+
+@pytest.mark.parametrize("limit", [1, 40, 100])
+def test_any_calls_of_a_cache_keep_the_images_that_were_used_last(limit):
+    rng = random.Random(limit)
+    for _ in range(40):
+        cache, model = ImageCache(limit), Model(limit)
+        for _ in range(60):
+            name, nbytes, least = rng.choice("abcdefgh"), rng.choice([1, 5, 9, 14, 30]), rng.randrange(10, 120)
+            call = rng.choice(["put"] * 6 + ["get"] * 4 + ["evict"] + ["lower"] * (least > 60))
+            if call == "put" and nbytes > model.limit:
+                words = f"^the embeddings of one image take {nbytes} bytes, but cache_bytes is {model.limit}$"
+                with pytest.raises(ConfigurationError, match=words):
+                    cache.put(held(name, nbytes))
+            elif call == "put":
+                assert cache.put(held(name, nbytes)) == model.put(name, nbytes)
+            elif call == "get":
+                found = cache.get(name)
+                assert (found.nbytes if found else None) == model.get(name)
+            elif call == "evict":
+                keep = rng.choice([0, model.size(), least])
+                assert cache.evict_oldest(keep) == model.evict_oldest(keep)
+            else:
+                cache.lower_limit(least)
+                model.lower_limit(least)
+            assert (cache.limit, cache.nbytes, len(cache)) == (model.limit, model.size(), len(model.images))
 
 
 def test_the_cache_never_exceeds_its_limit_in_threads():
@@ -52,28 +94,9 @@ def test_the_cache_never_exceeds_its_limit_in_threads():
     assert cache.nbytes == sum(image.nbytes for image in kept)
 
 
-def test_a_cache_of_one_byte_holds_one():
-    cache = ImageCache(1)
-    assert (cache.limit, cache.nbytes, len(cache)) == (1, 0, 0)
-    assert cache.put(held("a", 1)) == 0
-    assert cache.get("a").nbytes == 1
-    assert cache.put(held("a", 1)) == 0  # the same again: nothing has to go
-    assert (cache.nbytes, len(cache)) == (1, 1)
-    with pytest.raises(ConfigurationError, match=r"^the embeddings of one image take 2 bytes, but cache_bytes is 1$"):
-        cache.put(held("b", 2))
-    assert cache.get("a") is not None
-
-
-def test_several_go_for_a_large_one():
-    cache = ImageCache(10)
-    for name in "abcde":
-        cache.put(held(name, 2))
-    cache.get("a")
-    assert cache.put(held("f", 5)) == 3
-    assert [name for name in "abcdef" if cache.get(name)] == ["a", "e", "f"]
-    assert cache.nbytes == 9
-    assert cache.put(held("a", 1)) == 0  # replaced by less
-    assert cache.nbytes == 8
+def test_a_cache_without_room_is_refused():
+    with pytest.raises(ConfigurationError, match="cannot hold an image"):
+        ImageCache(0)
 
 
 @pytest.fixture
@@ -133,34 +156,3 @@ def test_a_flight_is_shared_also_when_it_fails(waiting):
 def test_errors_keep_their_meaning_on_the_wire():
     for error, kind in (("BAD_PROMPT: x", PromptError), ("sam2 failed: UNKNOWN_IMAGE_ID: gone", UnknownImageError)):
         assert type(read_error(InferenceError(error))) is kind
-
-
-@pytest.mark.parametrize("said", ["sam2 failed: BAD_IMAGE: no image", "sam2 failed: out of order"])
-def test_an_error_is_not_its_own_cause(said):
-    """Whoever follows the causes would never come to an end."""
-    transport = FakeTransport(InferenceError(said))
-    with (
-        SAM2TritonClient("localhost:1", transport=transport) as client,
-        pytest.raises((ImageError, InferenceError)) as caught,
-    ):
-        client.set_image(np.zeros((4, 4, 3), np.uint8))
-    assert transport.models == ["sam2"]
-    assert caught.value.__cause__ is not caught.value
-
-
-def test_what_was_used_last_is_evicted_last():
-    cache = ImageCache(100)
-    for name in "abc":
-        cache.put(held(name, 30))
-    cache.get("a")
-    assert (cache.evict_oldest(90), cache.evict_oldest(89)) == (0, 30)
-    assert (cache.limit, cache.nbytes, cache.get("b")) == (100, 60, None)
-    cache.lower_limit(30)
-    assert cache.limit == 60
-    assert cache.put(held("d", 30)) == 1  # c
-    assert cache.get("a").image_id == "a"
-    assert [cache.evict_oldest() for _ in range(3)] == [30, 30, 0]
-    for least in (30, 70):
-        cache.lower_limit(least)
-        assert (cache.limit, cache.nbytes, len(cache)) == (30, 0, 0)  # room for one is left, and it never rises
-    assert cache.put(held("e", 30)) == 0

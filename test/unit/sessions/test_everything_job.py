@@ -85,13 +85,6 @@ def test_a_gpu_decodes_many_points_at_a_time(session, models) -> None:
     assert [len(points) for points in models.calls] == [64]
 
 
-def test_an_empty_answer_has_its_reason(session) -> None:
-    reply = session.find_everything(request(points_per_side=2, pred_iou_thresh=0.95), lambda: False)
-    answer = json.loads(reply.tensors["result_json"][0])
-    assert answer["objects"] == []
-    assert "pred_iou_thresh dropped 12" in answer["reason"]
-
-
 DEEP = pytest.param({"crop_n_layers": 3}, marks=pytest.mark.slow)
 MORE = [{}, {"crop_n_layers": 1}, DEEP, {"min_mask_region_area": 9}]
 
@@ -117,17 +110,6 @@ def test_an_image_without_objects_has_an_empty_answer(session, models, more) -> 
     assert answer["objects"] == []
     assert (answer["decodes"], answer["candidates"]) == (16, 48)
     assert answer["reason"] == "Of 48 masks, pred_iou_thresh dropped 48: try lower thresholds."
-
-
-def test_empty_masks_are_stable_to_no_degree(session, models) -> None:
-    """Nothing of nothing is 0.0, and not NaN, which is not JSON."""
-    decode = models.decode
-    models.decode = lambda *arguments: {
-        name: np.full_like(array, 0.9 if array.ndim == 2 else -9) for name, array in decode(*arguments).items()
-    }
-    reply = session.find_everything(request(points_per_side=1, **ALL), lambda: False)
-    objects = json.loads(reply.tensors["result_json"][0], parse_constant=pytest.fail)["objects"]
-    assert {(each["area"], each["stability_score"]) for each in objects} == {(0, 0.0)}
 
 
 def test_layers_without_points_are_skipped(session, models) -> None:
@@ -161,10 +143,7 @@ def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more) 
         ({"everything": text(b"{")}, "everything is no JSON"),
         ({"everything": text(b"[]")}, "everything must be an object"),
         ({"everything": text(b'{"points": 3}')}, "there is no parameter 'points'"),
-        ({"everything": text(b'{"points_per_side": 0}')}, "points_per_side must be within 1..256, not 0"),
-        ({"everything": text(b'{"points_per_side": -1}')}, "points_per_side must be within 1..256, not -1"),
         ({"everything": text(b'{"points_per_side": "many"}')}, "a whole number"),
-        ({"everything": text(b'{"pred_iou_thresh": "many"}')}, "pred_iou_thresh must be a number, not 'many'"),
         ({"everything": text(b'{"points_per_side": 200}')}, "40000 points in all crops"),
         ({"everything": text(b'{"cleanup": 3}')}, "cleanup must be an object"),
         ({"everything": text(b'{"point_grids": [[[0, 0]]]}')}, "point_grids cannot be sent"),

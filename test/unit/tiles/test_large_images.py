@@ -76,25 +76,6 @@ def test_an_image_without_a_pyramid_asks_for_one(tmp_path: Path, monkeypatch: py
             image.window((0, 0, 3000, 2200), 300)
 
 
-@pytest.mark.parametrize("shape", [(300, 200), (300, 200, 1), (300, 200, 4)])
-def test_grey_and_alpha(shape: tuple[int, ...], tmp_path: Path) -> None:
-    pixels = np.arange(np.prod(shape), dtype=np.uint32).reshape(shape).astype(np.uint8)
-    tifffile.imwrite(tmp_path / "a.tif", pixels, tile=(64, 64), **({"photometric": "rgb"} if shape[-1] == 4 else {}))
-    with open_large_image(tmp_path / "a.tif") as image:
-        found = image.window((0, 0, 200, 300), 1024).pixels
-    expected = pixels[:, :, :3] if shape[-1] == 4 else np.repeat(pixels.reshape(300, 200, 1), 3, axis=2)
-    np.testing.assert_array_equal(found, expected)
-
-
-def test_deep_values_are_stretched_from_their_range(tmp_path: Path) -> None:
-    pixels = np.linspace(1000, 3000, 300 * 200).reshape(300, 200).astype(np.uint16)
-    tifffile.imwrite(tmp_path / "a.tif", pixels, tile=(64, 64))
-    with open_large_image(tmp_path / "a.tif") as image:
-        found = image.window((0, 0, 200, 300), 1024).pixels[:, :, 0]
-    assert (found.min(), found.max()) == (0, 255)
-    np.testing.assert_allclose(found, (pixels - 1000.0) / 2000 * 255, atol=0.51)
-
-
 def test_further_axes_and_channels(tmp_path: Path) -> None:
     stack = np.random.default_rng(1).integers(0, 255, (2, 3, 4, 64, 80), dtype=np.uint8)
     tifffile.imwrite(tmp_path / "a.ome.tif", stack, metadata={"axes": "TZCYX"}, tile=(32, 32))

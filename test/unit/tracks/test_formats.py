@@ -17,8 +17,8 @@ from support.tracked import HEIGHT, SIDE, Found, disc
 from triton_sam.errors import InputError
 from triton_sam.tracks.coco_video import coco_video
 from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo
-from triton_sam.tracks.overlay_video import encoder_name, write_gif, write_mp4
-from triton_sam.tracks.palette import davis_palette, label_map, to_png
+from triton_sam.tracks.overlay_video import write_gif, write_mp4
+from triton_sam.tracks.palette import davis_palette, label_map
 from triton_sam.tracks.records import MaskRecord, RecordFile, read_records
 
 NOTHING = Found(np.zeros((HEIGHT, SIDE), bool), 0.1, -3.0, None)
@@ -170,11 +170,6 @@ def test_mp4_of_nothing_or_of_two_sizes_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_best_encoder_is_libx264() -> None:
-    av = pytest.importorskip("av")
-    assert encoder_name() == ("libx264" if "libx264" in av.codecs_available else "mpeg4")
-
-
 def test_gif_has_all_frames(tmp_path: Path) -> None:
     path = tmp_path / "overlay.gif"
     images = [Image.new("RGB", (32, 32), (60 * number, 0, 0)) for number in range(4)]
@@ -200,7 +195,3 @@ def test_overlay_draws_the_masks_in_their_frames(tmp_path: Path) -> None:
         inside, outside = pixels[20, 10 + 20 * frame], pixels[20, 10 + 20 * (1 - frame)]
         assert inside[2] - inside[0] > 60  # the first colour is a blue
         assert np.abs(outside - 90).max() < 20
-
-
-def test_png_of_a_label_map_is_smaller_than_its_pixels() -> None:
-    assert len(to_png(label_map({1: disc(10, 10)}))) < SIDE * HEIGHT

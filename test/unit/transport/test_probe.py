@@ -143,9 +143,3 @@ def test_python_is_told_of_http_at_the_port_of_grpc(grpc_port):
 
     with pytest.raises(ServerUnreachableError, match=said):
         asyncio.run(ask())
-
-
-def test_python_is_told_of_requests_at_the_port_of_metrics(address):
-    place = address("/metrics", status_of_post=405)
-    with SAM2TritonClient(place) as client, pytest.raises(InferenceError, match="not that of metrics"):
-        client.set_image(IMAGE)

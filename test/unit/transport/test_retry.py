@@ -1,11 +1,9 @@
 """When a call is tried again."""
 
 import time
-from io import BytesIO
 
 import pytest
 from tritonclient.utils import InferenceServerException
-from urllib3 import HTTPResponse
 from urllib3.exceptions import IncompleteRead, ProtocolError
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
@@ -17,8 +15,7 @@ from triton_sam.errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
-from triton_sam.transport.failures import ADVICE, map_error
-from triton_sam.transport.kserve import _outputs
+from triton_sam.transport.failures import map_error
 from triton_sam.transport.retry import MAX_PAUSE, PAUSE_FOR_DEAD_PROCESS, RESTART_SECONDS, RETRY_PAUSE, Attempts
 from triton_sam.transport.url import parse_url
 
@@ -123,14 +120,6 @@ def test_a_repetition_waits_until_a_dead_process_was_noticed():
     assert Attempts(2).pause_after(*dead) <= RETRY_PAUSE
 
 
-def test_patience_ends(monkeypatch):
-    monkeypatch.setattr("triton_sam.transport.retry.RESTART_SECONDS", 0.0)
-    attempts = Attempts(1, has_answered=True)
-    attempts.pause_after(*NOBODY_THERE[0])
-    with pytest.raises(ServerUnreachableError):
-        attempts.pause_after(*NOBODY_THERE[0])
-
-
 def test_patience_begins_with_the_first_failure_of_a_call_and_lasts_as_long_as_a_restart(monkeypatch):
     """A call may compute for a minute before its server starts again."""
     now = 1000.0
@@ -171,12 +160,3 @@ def test_another_word_for_busy_is_refused():
 def test_a_broken_connection_is_told_without_the_name_of_an_error(error):
     told = "the connection to http://host:8000 broke before the answer was complete: the server or a proxy has ended; "
     assert str(over_http(error)[1]) == f"{told}try again"
-
-
-@pytest.mark.parametrize("content", [b"{}", b"[]", b"{", b'{"outputs": [{}]}', b'{"outputs": 3}'])
-def test_an_answer_that_is_no_inference_names_the_ports(content):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - map_error() converts every ValueError
-        _outputs(HTTPResponse(BytesIO(content), preload_content=False))
-    _, meant = over_http(caught.value)
-    assert isinstance(meant, InferenceError)
-    assert str(meant) == f"http://host:8000 does not answer like a Triton server: {ADVICE}"

@@ -270,64 +270,62 @@ def test_formats(server):
     assert (unseen[1, 3] != -1024).any()
 
 
-GOOD = {"frame_index": 0, "object_id": 1, "points": [[1, 1]]}
+GOOD: dict[str, dict] = {
+    "add_prompt": {"frame_index": 0, "object_id": 1, "points": [[1, 1]]},
+    "propagate": {"frame_index": 0},
+    "clear_prompts": {"frame_index": 0, "object_id": 1},
+    "remove_object": {"object_id": 1},
+}
+WRONG = {  # words of the error: its type, operation, argument, its wrong values
+    "operation must be one of": (InputError, "fly", "", [None]),
+    "frame_index must be a whole number": (InputError, "add_prompt", "frame_index", [None, -1, True, "0"]),
+    "there is no frame 9": (PromptError, "propagate", "frame_index", [9]),
+    "object_id must be a whole number": (InputError, "remove_object", "object_id", [1.5, 1 << 63]),
+    "points must be a list": (PromptError, "add_prompt", "points", ["x"]),
+    "point_coords must be": (PromptError, "add_prompt", "points", [[1, 2, 3]]),
+    "lies outside": (PromptError, "add_prompt", "points", [[[99, 1]]]),
+    "for one object, not for 2": (PromptError, "add_prompt", "points", [[[[1, 1]], [[2, 2]]]]),
+    "give points, a box or a mask": (PromptError, "add_prompt", "points", [[]]),
+    "label": (PromptError, "add_prompt", "labels", [[7], [1, 1]]),
+    "box must be": (PromptError, "add_prompt", "box", [[1]]),
+    "swapped corners": (PromptError, "add_prompt", "box", [[5, 5, 1, 1]]),
+    "clear_old_points must be true or false": (InputError, "add_prompt", "clear_old_points", [1]),
+    "has no argument 'colour'": (InputError, "add_prompt", "colour", [1]),
+    "frame_indexes must be a list": (InputError, "add_frames", "frame_indexes", [3, [-1]]),
+    "must name each of the 0 frames": (InputError, "add_frames", "frame_indexes", [[1]]),
+    "frame_count must be": (InputError, "propagate", "frame_count", [0, 1000]),
+    "reverse must be": (InputError, "propagate", "reverse", ["no"]),
+    "first must be": (InputError, "propagate", "first", [0]),
+    "add a prompt first": (PromptError, "propagate", "first", [True]),
+    "no pass was begun": (PromptError, "propagate", "first", [False]),
+    "no object 1": (PromptError, "clear_prompts", "object_id", [1]),
+    "no frames": (VideoError, "start_session", "num_frames", [0]),
+    "num_frames must be": (InputError, "start_session", "num_frames", ["9"]),
+    "frame_size must be": (InputError, "start_session", "frame_size", [[1]]),
+    "step must be": (InputError, "add_prompt", "step", [0]),
+}
 
 
-@pytest.mark.parametrize(
-    ("kind", "words", "operation", "changed"),
-    [
-        (InputError, "operation must be one of", "fly", {}),
-        (InputError, "frame_index must be a whole number", "add_prompt", {"frame_index": None}),
-        (InputError, "frame_index must be a whole number", "add_prompt", {"frame_index": -1}),
-        (InputError, "frame_index must be a whole number", "add_prompt", {"frame_index": True}),
-        (InputError, "frame_index must be a whole number", "propagate", {"frame_index": "0"}),
-        (PromptError, "there is no frame 9", "add_prompt", {"frame_index": 9}),
-        (PromptError, "there is no frame 9", "propagate", {"frame_index": 9}),
-        (InputError, "object_id must be a whole number", "add_prompt", {"object_id": 1.5}),
-        (InputError, "object_id must be a whole number", "remove_object", {"object_id": 1 << 63}),
-        (PromptError, "points must be a list", "add_prompt", {"points": "x"}),
-        (PromptError, "point_coords must be", "add_prompt", {"points": [1, 2, 3]}),
-        (PromptError, "lies outside", "add_prompt", {"points": [[99, 1]]}),
-        (PromptError, "for one object, not for 2", "add_prompt", {"points": [[[1, 1]], [[2, 2]]]}),
-        (PromptError, "label 7 is unknown", "add_prompt", {"labels": [7]}),
-        (PromptError, "need one label", "add_prompt", {"labels": [1, 1]}),
-        (PromptError, "label -2", "add_prompt", {"labels": [-2], "box": [1, 1, 2, 2]}),
-        (PromptError, "box must be", "add_prompt", {"box": [1]}),
-        (PromptError, "swapped corners", "add_prompt", {"box": [5, 5, 1, 1]}),
-        (PromptError, "a box comes before", "add_prompt", {"box": [1, 1, 5, 5], "clear_old_points": False}),
-        (PromptError, "give points, a box or a mask", "add_prompt", {"points": []}),
-        (InputError, "clear_old_points must be true or false", "add_prompt", {"clear_old_points": 1}),
-        (InputError, "has no argument 'colour'", "add_prompt", {"colour": 1}),
-        (InputError, "frame_indexes must be a list", "add_frames", {"frame_indexes": 3}),
-        (InputError, "frame_indexes must be a list", "add_frames", {"frame_indexes": [-1]}),
-        (InputError, "must name each of the 0 frames", "add_frames", {"frame_indexes": [1]}),
-        (InputError, "frame_count must be", "propagate", {"frame_count": 0}),
-        (InputError, "frame_count must be", "propagate", {"frame_count": 1000}),
-        (InputError, "reverse must be", "propagate", {"reverse": "no"}),
-        (InputError, "first must be", "propagate", {"first": 0}),
-        (PromptError, "add a prompt first", "propagate", {"first": True}),
-        (PromptError, "no pass was begun", "propagate", {}),
-        (PromptError, "no object 1", "remove_object", {}),
-        (PromptError, "no object 1", "clear_prompts", {}),
-        (VideoError, "no frames", "start_session", {"num_frames": 0}),
-        (InputError, "num_frames must be", "start_session", {"num_frames": "9"}),
-        (InputError, "frame_size must be", "start_session", {"frame_size": [1]}),
-        (InputError, "step must be", "add_prompt", {"step": 0}),
-    ],
-)
-def test_bad_arguments_are_one_error_each(server, kind, words, operation, changed):
+@pytest.mark.parametrize("words", WRONG)
+def test_bad_arguments_are_one_error_each(server, words):
+    kind, operation, argument, values = WRONG[words]
     session = server.start(num_frames=9)
     session.add_frames(0)
-    base = {
-        "add_prompt": GOOD,
-        "propagate": {"frame_index": 0},
-        "clear_prompts": {"frame_index": 0, "object_id": 1},
-        "remove_object": {"object_id": 1},
-    }.get(operation, {})
-    step = {"step": 1} if operation in ("add_prompt", "propagate", "clear_prompts", "remove_object") else {}
-    refused(kind, words, server.ask, operation, session.id, **{**base, **step, **changed})
+    step = {"step": 1} if operation in GOOD else {}
+    for value in values:
+        changed = {argument: value} if argument else {}
+        refused(kind, words, server.ask, operation, session.id, **{**GOOD.get(operation, {}), **step, **changed})
     session.click(0)
     assert len(session.track([0, 1])) == 2  # the session lives on
+
+
+def test_arguments_that_do_not_fit_each_other(server):
+    session = server.start(num_frames=9)
+    session.add_frames(0)
+    ask, name, prompt = server.ask, session.id, {"frame_index": 0, "object_id": 1, "box": [1, 1, 5, 5], "step": 1}
+    refused(PromptError, "a box comes before", ask, "add_prompt", name, clear_old_points=False, **prompt)
+    refused(PromptError, "label -2", ask, "add_prompt", name, points=[[1, 1]], labels=[-2], **prompt)
+    refused(PromptError, "no object 1", ask, "remove_object", name, object_id=1, step=1)
 
 
 def test_bad_tensors_are_one_error_each(server):

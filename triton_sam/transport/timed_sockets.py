@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 CONNECT_TIMEOUT = 10.0
@@ -36,6 +36,8 @@ class Call:
         self._end = end
         self._cancelled = False
         self._socket: TimedSocket | None = None
+        self.end_request: Callable[[], object] = bool
+        """Ends a request that has no socket of this module."""
 
     def left(self) -> float:
         """Return the seconds until the deadline.
@@ -61,6 +63,7 @@ class Call:
                 with contextlib.suppress(OSError):
                     # Not the shutdown() of the TLS socket, which would remove the encryption while this call may write.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        self.end_request()
 
     def take(self, sock: TimedSocket) -> bool:
         """Make this call the owner of a socket; return False if the socket was shut down."""

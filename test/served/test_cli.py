@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from support.fake_transport import FakeTransport
 
 from triton_sam import Cleanup, SAM2TritonClient, __version__
 from triton_sam._common.bundle import bundled
@@ -207,11 +206,19 @@ def test_verify_compares_and_serves_the_named_pair(tmp_path):
 
 def test_verify_without_a_server_does_not_look_where_one_is(monkeypatch):
     monkeypatch.setenv("TRITON_URL", "ftp://nonsense")
-    loaded, transport = [], FakeTransport()
-    monkeypatch.setattr("triton_sam.verify.compare.OnnxTransport", lambda files: loaded.append(files) or transport)
+    loaded, closed = [], []
+
+    class Transport:
+        def __init__(self, files):
+            loaded.append(files)
+
+        def close(self):
+            closed.append(True)
+
+    monkeypatch.setattr("triton_sam.verify.compare.OnnxTransport", Transport)
     files = {role: Path(role) for role in ("encoder", "decoder")}
     OnnxClient(files).close()
-    assert transport.is_closed
+    assert closed == [True]
     assert loaded == [{f"sam2_{role}": path for role, path in files.items()}]
 
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("fastapi")
-from support.fake_transport import FakeTransport
 
 from triton_sam.errors import ServerTimeoutError
 from triton_sam.service import run
 from triton_sam.service.settings import Settings
 
 
-class Triton(FakeTransport):
-    """A Triton that is ready, or not, or that fails."""
+class Triton:
+    """A transport to a Triton that is ready, or not, or that fails."""
 
     def __init__(self, is_up=True):
-        super().__init__()
         self._is_up = is_up
+        self.is_closed = False
+
+    def ready_models(self):
+        return dict.fromkeys(("sam2", "sam2_encoder", "sam2_decoder"), "1")
+
+    def close(self):
+        self.is_closed = True
 
     def is_ready(self):
         if isinstance(self._is_up, Exception):

@@ -47,9 +47,11 @@ class InProcess:
 
     Attributes:
         requests: the inferences that clients have asked for.
+        ends: the deadline of each of them, as a time of the monotonic clock.
+        configs: the models whose configuration clients have asked for.
+        cancelled: how many inferences clients have cancelled.
         before: is called with the number of an inference before it is answered, and may raise the error of a server.
         after: is called with the number of an inference after it was answered.
-
         lacks: inputs that the models do not have, as those of earlier versions.
         triton: the side of the programs.
     """
@@ -58,6 +60,9 @@ class InProcess:
         self.url = f"grpc://{_HOST}:{next(_PORTS)}"
         self.triton = Triton(compute)
         self.requests: list[WireRequest] = []
+        self.ends: list[float] = []
+        self.configs: list[str] = []
+        self.cancelled = 0
         self.before: Callable[[int], object] = lambda number: None
         self.after: Callable[[int], object] = lambda number: None
         self.lacks: tuple[str, ...] = ()
@@ -130,14 +135,15 @@ class InProcess:
         self, model: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
     ) -> tuple[Request, int]:
         """Note an inference; return what the program of the model gets, and its number."""
+        with self._lock:
+            self.requests.append(WireRequest(model, dict(inputs), tuple(outputs)))
+            number = len(self.requests) - 1
         self._check(model)
         known = [{each["name"] for each in self.config(model)[side]} for side in ("input", "output")]
         for side, names, allowed in zip(("input", "output"), (inputs, outputs), known, strict=True):
             for name in sorted(set(names) - allowed):
                 raise _refusal(f"unexpected inference {side} '{name}' for model '{model}'", "INVALID_ARG")
-        with self._lock:
-            self.requests.append(WireRequest(model, dict(inputs), tuple(outputs)))
-            return Request(outputs, inputs), len(self.requests) - 1
+        return Request(outputs, inputs), number
 
     def answer(self, model: str, request: Request, number: int) -> Arrays:
         """Answer an inference.
@@ -174,6 +180,7 @@ class _Client:
         self._server = server
 
     def infer(self, model: str, inputs: Arrays, outputs: Sequence[str], call: Any) -> Arrays:
+        self._server.ends.append(call._end)
         return self._server.answer(model, *self._server.request(model, inputs, outputs))
 
     def is_ready(self, call: Any) -> bool:
@@ -183,6 +190,7 @@ class _Client:
         return [{"name": name, "version": "1", "state": "READY"} for name in self._server.models]
 
     def model_config(self, model: str, call: Any) -> dict[str, Any]:
+        self._server.configs.append(model)
         return self._server.config(model)
 
     def close(self) -> None:
@@ -197,17 +205,20 @@ class _AsyncClient:
 
     async def infer(self, model: str, inputs: Arrays, outputs: Sequence[str], call: Any) -> Arrays:
         server, loop = self._server, asyncio.get_running_loop()
+        server.ends.append(aio._END.get())
         request, number = server.request(model, inputs, outputs)
         try:
             return await loop.run_in_executor(server._threads, server.answer, model, request, number)
         except asyncio.CancelledError:
             request.cancelled = True
+            server.cancelled += 1
             raise
 
     async def is_model_ready(self, model: str, call: Any) -> bool:
         return model in self._server.models
 
     async def model_config(self, model: str, call: Any) -> dict[str, Any]:
+        self._server.configs.append(model)
         return self._server.config(model)
 
     async def close(self) -> None:

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from support.fake_transport import FakeTransport, text
 from support.found_masks import found_mask
+from support.image_server import ImageServer
 
 from triton_sam.benchmark import everything
 from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL, ClickSpeed, SearchSpeed, SessionJob
@@ -165,16 +165,15 @@ def test_a_failed_search_is_no_measurement(clicks, image, monkeypatch):
         everything.measure_clicks(SERVER, image, 3, 7)
 
 
-def test_the_request_to_the_session_model(image, monkeypatch):
-    transport = FakeTransport({"result_json": text(json.dumps({"objects": [{"area": 3}]}).encode())})
-    monkeypatch.setattr(everything, "Transport", lambda url, timeout: transport)
-    job = SessionJob("grpc://localhost:1")
-    assert job.generate(image, points_per_side=4) == [{"area": 3}]
-    job.close()
-    (request,) = transport.requests
+def test_the_request_to_the_session_model(image):
+    with ImageServer() as server:
+        job = SessionJob(server.url)
+        found = job.generate(image, points_per_side=4, pred_iou_thresh=0)
+        job.close()
+    assert found[0]["area"] > 0
+    (request,) = server.requests
     assert request.inputs["image"][0] == image.read_bytes()
-    assert json.loads(request.inputs["everything"][0]) == {"points_per_side": 4}
-    assert transport.is_closed
+    assert json.loads(request.inputs["everything"][0]) == {"points_per_side": 4, "pred_iou_thresh": 0}
 
 
 def test_parts_are_asked_for_one_by_one(monkeypatch):

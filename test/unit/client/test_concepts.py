@@ -1,109 +1,132 @@
-"""find() and find_async(): one request, images that the server has lost, and clear errors."""
+"""The search for words and examples: the clients against the real session model, and what it asks of its models."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 
 import numpy as np
 import pytest
-from support.fake_transport import AsyncFakeTransport, FakeTransport, text, uploaded
+from PIL import Image
+from support.concept_server import ConceptServer
+from support.fuzzing import session as sam2_session
+from support.fuzzing import text
+from support.image_server import ImageServer, refusal
 
 from triton_sam import AsyncSAM2TritonClient, InferenceError, PromptError, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.session_image import SessionImage
-from triton_sam.errors import ConfigurationError, ModelNotReadyError, NoImageError, ServerBusyError
-from triton_sam.masks.rle import mask_to_rle
+from triton_sam.errors import (
+    ConfigurationError,
+    ImageError,
+    InputError,
+    ModelNotReadyError,
+    NoImageError,
+    ServerBusyError,
+    UnknownImageError,
+)
+from triton_sam.sessions.image.everything import JobCancelledError
 
-IMAGE = np.zeros((48, 64, 3), np.uint8)
-OTHER = np.full((48, 64, 3), 9, np.uint8)
-MASK = np.zeros((48, 64), bool)
-MASK[3:9, 5:20] = True
-
-
-def answer(*found: tuple[str, int], image_id: bytes = b"id") -> dict:
-    """Return an answer with instances of (text, index of the text)."""
-    objects = [
-        {"text": name, "text_index": index, "score": 0.9, "box": [5, 3, 20.5, 9], "segmentation": mask_to_rle(MASK)}
-        for name, index in found
-    ]
-    return {**uploaded(image_id), "result_json": text(json.dumps({"objects": objects}).encode())}
+IMAGE = np.zeros((144, 288, 3), np.uint8)
+OTHER = np.full((100, 1000, 3), 9, np.uint8)
 
 
-def refused(code: str) -> InferenceError:
-    return InferenceError(f"[404] {code}: words of the server")
+@pytest.fixture
+def server():
+    with ConceptServer() as server:
+        yield server
 
 
-def client_of(*answers, **options) -> tuple[SAM2TritonClient, FakeTransport]:
-    transport = FakeTransport(*answers)
-    return SAM2TritonClient(model_type="sam3", transport=transport, **options), transport
+@pytest.fixture
+def client(server):
+    with client_of(server) as client:
+        yield client
 
 
-def query_of(request) -> dict:
-    return json.loads(request.inputs["find"][0])
+def client_of(server, **options) -> SAM2TritonClient:
+    return SAM2TritonClient(server.url, "sam3", retries=0, **options)
 
 
-def test_one_request_brings_image_and_words() -> None:
-    client, transport = client_of(answer(("cat", 0), ("cat", 0), ("bus", 1)))
+def image_file() -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(IMAGE).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def ask(model, query: dict, stopped=lambda: False, **inputs: bytes):
+    """Send a search to a session model itself, as programs in other languages do."""
+    tensors = {"find": text(json.dumps(query).encode()), **{name: text(value) for name, value in inputs.items()}}
+    return model.find_concepts(tensors, stopped)
+
+
+def test_one_request_brings_image_and_words(server, client) -> None:
     found = client.find(["cat", "bus"], image=IMAGE, threshold=0.4, limit=2)
     assert [(each.label, each.object_index, each.candidate) for each in found] == [
         ("cat", 0, 0),
         ("cat", 0, 1),
         ("bus", 1, 0),
+        ("bus", 1, 1),
     ]
-    assert found[0].found_box == (5, 3, 20.5, 9)
-    assert (found[0].mask == MASK).all()
+    assert found[0].score == pytest.approx(0.8807, abs=2e-4)
+    assert found[0].score > found[1].score
+    assert found[0].found_box == (0, 0, 144, 72)
+    rows, columns = np.nonzero(found[0].mask)  # "c" is the token 3, and the rows of the model are twice as many
+    assert (rows.min(), rows.max(), columns.max()) == (12, 15, 7)
     assert isinstance(found.image, SessionImage)
-    assert found.image.image_size == (64, 48)
-    (request,) = transport.requests
+    assert found.image.image_size == (288, 144)
+    assert "+" not in found.image.remote.image_id
+    (request,) = server.requests
     assert (request.model, set(request.inputs)) == ("sam3", {"image", "find"})
-    sent = query_of(request)
+    sent = json.loads(request.inputs["find"][0])
     assert (sent["text"], sent["threshold"], sent["mask_threshold"], sent["limit"]) == (["cat", "bus"], 0.4, 0.5, 2)
-    assert transport.calls == [1]
 
 
-def test_the_image_of_the_result_and_the_current_image_are_named() -> None:
-    client, transport = client_of(answer(), answer(), uploaded(), answer())
+def test_one_encode_serves_words_and_clicks(server, client) -> None:
     image = client.find("cat", image=IMAGE).image
-    assert client.find("bus", image=image) == []
+    assert client.find("bus", image=image)
     client.set_image(IMAGE)
     client.find("bus")
-    assert [set(request.inputs) for request in transport.requests[1::2]] == [{"image_id", "find"}] * 2
+    client.predict([[3, 3]])
+    assert [set(request.inputs) for request in server.requests[1:4:2]] == [{"image_id", "find"}] * 2
+    assert server.encodes == ["sam3_concept_encoder"]
 
 
-def test_an_image_that_the_server_lost_is_sent_again() -> None:
-    client, transport = client_of(answer(image_id=b"old"), refused("UNKNOWN_IMAGE_ID"), answer(image_id=b"new"))
+def test_an_image_that_the_server_lost_or_that_was_only_clicked_is_sent_again(server, client) -> None:
     image = client.find("cat", image=IMAGE).image
-    client.find("cat", image=image)
-    assert [set(request.inputs) for request in transport.requests[1:]] == [{"image_id", "find"}, {"image", "find"}]
-    assert image.remote.image_id == "new"
+    server.lose_images()
+    assert len(client.find("cat", image=image)) == 2
+    client.set_image(OTHER)
+    assert len(client.find("cat")) == 2
+    assert server.sent() == [True, False, True, True, False, True]
+    assert server.encodes == ["sam3_concept_encoder", "sam3_concept_encoder", "sam3_encoder", "sam3_concept_encoder"]
 
 
-def test_examples_of_another_image_are_uploaded_and_encoded_for_words() -> None:
-    client, transport = client_of(uploaded(b"other"), refused("UNKNOWN_IMAGE_ID"), answer(image_id=b"other"), answer())
-    client.find(boxes=[1, 2, 9, 9], image=IMAGE, example=OTHER)
-    upload, first, example, second = transport.requests
+def test_examples_of_another_image_are_uploaded_and_encoded_for_words(server, client) -> None:
+    client.find(boxes=[500, 0, 1000, 100], image=IMAGE, example=OTHER)
+    upload, first, example, second = server.requests
     assert set(upload.inputs) == {"image"}
-    assert first.inputs["example_image"][0] == second.inputs["example_image"][0] == b"other"
+    assert first.inputs["example_image"][0] == second.inputs["example_image"][0]
     assert (set(example.inputs), set(second.inputs)) == ({"image", "find"}, {"image", "find", "example_image"})
     assert example.inputs["image"][0] == upload.inputs["image"][0] != second.inputs["image"][0]
+    sent = [inputs for role, inputs in server.calls if role == "detector"][-1]
+    assert sent["input_boxes"].tolist() == [[[0.75, 0.5, 0.5, 1]]]  # in shares of that image
+    assert sent["example_features"][0] != sent["concept_states"][0]
 
 
 @pytest.mark.parametrize("kind", [SpeculativeSAM2Client, AsyncSAM2TritonClient])
-def test_the_async_clients_send_the_same_request(kind) -> None:
-    transport = AsyncFakeTransport(answer(("cat", 0)))
-
+def test_the_async_clients_send_the_same_request(server, client, kind) -> None:
     async def search():
-        async with kind(model_type="sam3", transport=transport) as client:
+        async with kind(server.url, "sam3") as client:
             find = getattr(client, "find_async", None) or client.find
             return await find("cat", image=IMAGE, boxes=[[1, 2, 9, 9]], box_labels=[0])
 
-    (found,) = asyncio.run(search())
-    assert found.label == "cat"
-    assert query_of(transport.requests[0])["box_labels"] == [0]
+    found = asyncio.run(search())
+    expected = client.find("cat", image=IMAGE, boxes=[[1, 2, 9, 9]], box_labels=[0])
+    assert [(each.label, each.to_rle()) for each in found] == [(each.label, each.to_rle()) for each in expected]
+    assert [server.requests[0].inputs["find"][0]] == [server.requests[1].inputs["find"][0]]
 
 
-def test_mistakes_send_nothing() -> None:
-    client, transport = client_of()
+def test_mistakes_send_nothing(server, client) -> None:
     for arguments, kind, message in (
         ({"text": ""}, PromptError, "a text is empty"),
         ({"text": "cat", "tresh": 1}, PromptError, "there is no parameter 'tresh'"),
@@ -111,55 +134,113 @@ def test_mistakes_send_nothing() -> None:
     ):
         with pytest.raises(kind, match=message):
             client.find(**{"image": IMAGE, **arguments})
-    assert transport.requests == []
-
-
-def test_a_family_or_a_client_that_cannot() -> None:
     with pytest.raises(ConfigurationError, match="sam2 cannot search words: use a client with model_type='sam3'"):
-        SAM2TritonClient(transport=FakeTransport()).find("cat", image=IMAGE)
-    client, _ = client_of(embeddings="client")
+        SAM2TritonClient(server.url).find("cat", image=IMAGE)
     with pytest.raises(ConfigurationError, match="the session model, which keeps the image"):
-        client.find("cat", image=IMAGE)
+        client_of(server, embeddings="client").find("cat", image=IMAGE)
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "message"),
+    ("error", "kind"),
     [
-        (refused("MODEL_NOT_READY"), ModelNotReadyError, "words of the server"),
-        (refused("BAD_PROMPT"), PromptError, "words of the server"),
-        (refused("BUSY"), ServerBusyError, "words of the server"),
-        (ModelNotReadyError("no sam3"), ModelNotReadyError, "no sam3 - .*`triton-sam setup sam3 --concepts`"),
-        (InferenceError("[500] something else"), InferenceError, "something else"),
+        (refusal("MODEL_NOT_READY", "UNAVAILABLE"), ModelNotReadyError),
+        (refusal("BAD_PROMPT"), PromptError),
+        (refusal("BUSY", "UNAVAILABLE"), ServerBusyError),
+        (refusal("something else", "INTERNAL"), InferenceError),
     ],
     ids=str,
 )
-def test_errors_of_the_server_have_their_kind(error, kind, message) -> None:
-    client, _ = client_of(error)
-    with pytest.raises(kind, match=message):
+def test_errors_of_the_server_have_their_kind(server, client, error, kind) -> None:
+    server.failures = [error]
+    with pytest.raises(kind, match="words of the server"):
         client.find("cat", image=IMAGE)
 
 
-def test_a_session_model_of_an_earlier_version_is_named_before_anything_is_sent() -> None:
-    client, transport = client_of()
-    transport.lacks = ("find",)
+def test_what_a_server_lacks_is_named_before_anything_is_sent(server, client) -> None:
+    server.lacks = ("find",)
     with pytest.raises(ModelNotReadyError, match=r"sam3 of this server is older than the search for words: .*concepts"):
         client.find("cat", image=IMAGE)
-    assert transport.requests == []
+    with ImageServer(family="sam3", keeps_images=False) as other, client_of(other) as lone:
+        with pytest.raises(ModelNotReadyError, match=r"sam3.* - .*`triton-sam setup sam3 --concepts`"):
+            lone.find("cat", image=IMAGE)
+        assert other.requests == server.requests == []
 
 
-def test_a_server_without_a_session_model_is_named_before_anything_is_sent() -> None:
-    client, transport = client_of()
-    transport.config_error = ModelNotReadyError("no sam3")
-    with pytest.raises(ModelNotReadyError, match=r"no sam3 - .*`triton-sam setup sam3 --concepts`"):
-        client.find("cat", image=IMAGE)
-    assert transport.requests == []
+def test_a_server_without_the_models_says_so_before_it_encodes() -> None:
+    with ConceptServer(has_models=False) as server, client_of(server) as client:
+        with pytest.raises(ModelNotReadyError):
+            client.find("cat", image=IMAGE)
+        assert server.encodes == []
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"objects": [{}]}', b'{"objects": 3}'])
-def test_an_answer_that_is_not_as_agreed(content: bytes) -> None:
-    client, _ = client_of({**uploaded(), "result_json": text(content)})
-    with pytest.raises(
-        InferenceError,
-        match=r"^sam3 answered in an unknown form: the server .*; update it or this client$",
-    ):
+def test_an_answer_that_is_not_as_agreed(server, client, content: bytes) -> None:
+    server.altered = lambda model, tensors, *rest: ({**tensors, "result_json": text(content)}, *rest)
+    with pytest.raises(InferenceError, match=r"^sam3 answered in an unknown form: the server .*; update it or this c"):
         client.find("cat", image=IMAGE)
+
+
+# What the session model asks of its models
+
+
+def test_texts_are_encoded_once(server, client) -> None:
+    image = client.find(["cat", "bus"], image=IMAGE).image
+    found = client.find(["bus", "dog", "cat"], image=image)
+    assert server.texts == [3, 2, 4]
+    assert [each.label for each in found] == ["bus", "bus", "dog", "dog", "cat", "cat"]
+
+
+def test_a_text_without_instances_computes_no_mask_and_a_limit_holds(server, client) -> None:
+    found = client.find(["cat", "bus"], image=IMAGE, threshold=0.95)
+    assert found == []
+    assert set(server.roles()) == {"detector"}
+    assert len(client.find(["cat", "bus", "dog"], image=found.image, limit=1)) == 3
+
+
+def test_example_boxes_of_this_image(server, client) -> None:
+    first, _ = client.find(boxes=[[0, 0, 144, 72], [144, 72, 288, 144]], box_labels=[1, 0], image=IMAGE)
+    sent = server.calls[0][1]
+    assert sent["input_boxes"].tolist() == [[[0.25, 0.25, 0.5, 0.5], [0.75, 0.75, 0.5, 0.5]]]
+    assert sent["input_boxes_labels"].tolist() == [[1, 0]]
+    assert server.texts == [ord("v") - ord("a") + 1]  # "visual"
+    assert first.label == ""
+
+
+@pytest.mark.parametrize(
+    ("query", "inputs", "kind"),
+    [
+        ({}, {"image": image_file()}, PromptError),
+        ({"text": "x" * 21}, {"image": image_file()}, PromptError),
+        ({"boxes": [300, 0, 400, 9]}, {"image": image_file()}, PromptError),
+        ({"text": "cat"}, {}, InputError),
+        ({"text": "cat"}, {"image": image_file(), "image_id": b"x"}, InputError),
+        ({"text": "cat"}, {"image": image_file(), "output_format": b"rle"}, InputError),
+        ({"text": "cat"}, {"image": b"no image"}, ImageError),
+        ({"text": "cat"}, {"image_id": b"\xff\xfe"}, UnknownImageError),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_a_mistake_is_one_error_and_costs_no_search(server, query, inputs, kind) -> None:
+    reply = ask(server.program._model, query, **inputs)
+    assert isinstance(reply.error, kind)
+    assert "\n" not in str(reply.error)
+    assert (server.calls, reply.counts["failures"]) == ([], 1)
+    assert "text" not in query or len(query["text"]) < 20 or server.encodes == []
+
+
+def test_a_family_without_words() -> None:
+    assert str(ask(sam2_session(), {"text": "cat"}).error) == "sam2 cannot search words: ask a model of SAM3"
+
+
+def test_a_cancelled_search_ends_before_its_next_call() -> None:
+    with ConceptServer(kind="GPU") as server:
+        with pytest.raises(JobCancelledError):
+            ask(server.program._model, {"text": ["cat", "dog"]}, lambda: len(server.calls) == 2, image=image_file())
+        assert server.roles() == ["detector", "mask_head"]
+
+
+def test_many_concepts_are_asked_a_few_at_a_time_on_a_gpu() -> None:
+    with ConceptServer(kind="GPU") as server, client_of(server) as client:
+        assert client.find(list("abcdefghi"), image=IMAGE, threshold=0.95) == []
+    assert [len(inputs["text_features"]) for _, inputs in server.calls] == [4, 4, 1]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
-from support.fake_transport import NEVER, AsyncFakeTransport, FakeTransport, encoded, text, uploaded
-from support.fuzzing import EmptyModels, NoMetrics
+from support.fuzzing import text
+from support.image_server import ImageServer, refusal
 
 from triton_sam import (
     ConfigurationError,
@@ -26,85 +26,57 @@ from triton_sam import (
 from triton_sam.client.aio import AsyncSAM2TritonClient
 from triton_sam.client.lacks import ASK_AGAIN_SECONDS
 from triton_sam.errors import ServerTimeoutError
-from triton_sam.families import get_family
-from triton_sam.sessions import cache
-from triton_sam.sessions.image.session import SessionModel
 from triton_sam.wire import contract
-from triton_sam.wire.pair import ModelPair
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)
 LOW = {"points_per_side": 4, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.0}
 LOW8 = {**LOW, "points_per_side": 8}
 """64 points, so 8 parts."""
+ASYNC = [SpeculativeSAM2Client, AsyncSAM2TritonClient]
 
 
-class Blobs(EmptyModels):
-    """A decoder that draws a disc around each point, whose size and score depend on the point."""
-
-    def decode(self, embeddings, inputs, outputs):
-        objects, candidates = len(inputs["point_coords"]), 3 if outputs[0].startswith("multimask") else 1
-        rows, columns = np.mgrid[:256, :256]
-        x, y = inputs["point_coords"][0, 0] / 4
-        logits = np.float32(12 + x / 8 - np.hypot(columns - x, rows - y))
-        shapes = np.broadcast_to(logits, (objects, candidates, 256, 256)).copy()
-        scores = np.tile(np.float32([x / 256, 0.1, y / 256])[:candidates], (objects, 1))
-        return dict(zip(outputs, (shapes, scores), strict=True))
+@pytest.fixture
+def server():
+    with ImageServer() as server:
+        yield server
 
 
-class Server:
-    """Answers as Triton does with the session model of SAM2."""
+@pytest.fixture
+def client(server):
+    with SAM2TritonClient(server.url) as client:
+        yield client
 
-    def __init__(self) -> None:
-        self.model = SessionModel(
-            ModelPair(get_family("sam2")), Blobs(), cache.ImageCache(1 << 30), NoMetrics(), "weights"
-        )
-        self.asked: list[str] = []
 
-    def __call__(self, request):
-        names = set(request.inputs)
-        self.asked.append(next((name for name in ("everything", "everything_part") if name in names), "other"))
-        if contract.EVERYTHING in names:
-            reply = self.model.find_everything(request.inputs, lambda: False)
-        elif contract.EVERYTHING_PART in names:
-            reply = self.model.find_part(request.inputs, lambda: False)
-        else:
-            reply = self.model.answer(request.inputs)
-        if reply.error is not None:
-            return InferenceError(f"sam2 failed: {contract.code_of(reply.error)}: {reply.error}")
-        return {name: reply.tensors[name] for name in request.outputs}
+def parts_of(server: ImageServer) -> int:
+    return server.sent(contract.EVERYTHING_PART).count(True)
 
-    def forget(self) -> None:
-        while self.model.cache.evict_oldest(0):
-            pass
+
+def everything(client):
+    """Return the search of an async client."""
+    return client.everything_async if isinstance(client, SpeculativeSAM2Client) else client.everything
 
 
 def summary(objects) -> list[tuple]:
     return [(each.to_rle(), each.score, each.stability_score, each.point, each.crop_box, each.box) for each in objects]
 
 
-def in_one_request(server: Server, image: bytes, **parameters) -> dict:
+def in_one_request(server: ImageServer, image: bytes, **parameters) -> dict:
     """Return the answer to a search in one request, as programs in other languages send it."""
     inputs = {contract.IMAGE: text(image), contract.EVERYTHING: text(json.dumps(parameters).encode())}
-    reply = server.model.find_everything(inputs, lambda: False)
+    reply = server.program._model.find_everything(inputs, lambda: False)
     assert reply.error is None
     return json.loads(reply.tensors[contract.RESULT_JSON][0])
 
 
 @pytest.mark.parametrize(
     "more",
-    [
-        {},
-        {"crop_n_layers": 1},
-        {"use_m2m": True},
-        {"min_mask_region_area": 5},
-        {"multimask_output": False},
-    ],
+    [{}, {"crop_n_layers": 1}, {"use_m2m": True}, {"min_mask_region_area": 5}, {"multimask_output": False}],
     ids=str,
 )
-def test_parts_find_the_same_as_one_request_and_as_clicks(more):
-    server, older, steps = Server(), FakeTransport(Server()), []
-    older.lacks = (contract.EVERYTHING_PART,)
-    with SAM2TritonClient(transport=FakeTransport(server)) as client, SAM2TritonClient(transport=older) as other:
+def test_parts_find_the_same_as_one_request_and_as_clicks(server, client, more):
+    steps: list = []
+    with ImageServer() as older, SAM2TritonClient(older.url) as other:
+        older.lacks = (contract.EVERYTHING_PART,)
         parts = client.everything(IMAGE, progress=steps.append, **{**LOW, **more})
         clicks = other.everything(IMAGE, **{**LOW, **more})
         whole = in_one_request(server, client.encode(IMAGE).remote.content, **{**LOW, **more})
@@ -114,91 +86,76 @@ def test_parts_find_the_same_as_one_request_and_as_clicks(more):
     ]
     assert summary(parts) == summary(clicks)
     assert parts.decodes == whole["decodes"] == clicks.decodes
-    assert set(server.asked) == {"everything_part", "other"}
+    assert parts_of(server) > parts_of(older) == 0
     assert [step.done for step in steps] == sorted(step.done for step in steps)
     assert steps[-1].done == steps[-1].total
 
 
-def test_a_part_names_all_parameters_but_the_thresholds_that_the_server_knows():
-    server = Server()
-    transport = FakeTransport(server)
-    with SAM2TritonClient(transport=transport) as client:
-        client.everything(IMAGE, points_per_side=3, pred_iou_thresh=np.float32(0.5))
-    request = next(each for each in transport.requests if contract.EVERYTHING_PART in each.inputs)
+def test_a_part_names_all_parameters_but_the_thresholds_that_the_server_knows(server, client):
+    client.everything(IMAGE, points_per_side=3, pred_iou_thresh=np.float32(0.5))
+    request = next(each for each in server.requests if contract.EVERYTHING_PART in each.inputs)
     assert (request.model, set(request.inputs)) == ("sam2", {"image_id", "everything_part"})
     sent = json.loads(request.inputs["everything_part"][0])["parameters"]
     assert (sent["points_per_side"], sent["pred_iou_thresh"], sent["box_nms_thresh"]) == (3, 0.5, 0.7)
     assert "stability_score_thresh" not in sent
 
 
-class Together(Server):
+class Together(ImageServer):
     """Answers a part only once two parts are under way, if there are two."""
 
-    def __init__(self, parts: int) -> None:
-        super().__init__()
-        self.left = parts
-        self.under_way = self.most = 0
-        self.changed = threading.Condition()
+    left = 8
+    under_way = most = 0
 
-    def __call__(self, request):
-        if contract.EVERYTHING_PART not in request.inputs:
-            return super().__call__(request)
-        with self.changed:
+    def answer(self, model, request, number):
+        if not self.sent(contract.EVERYTHING_PART)[number]:
+            return super().answer(model, request, number)
+        with changed:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
-            self.changed.notify_all()
-            assert self.changed.wait_for(lambda: self.most == 2 or self.left == 1, 10)
+            changed.notify_all()
+            assert changed.wait_for(lambda: self.most == 2 or self.left == 1, 10)
             self.under_way -= 1
             self.left -= 1
-        return super().__call__(request)
+        return super().answer(model, request, number)
 
 
-def test_two_parts_are_under_way_at_a_time():
-    server = Together(8)
-    with SAM2TritonClient(transport=FakeTransport(server)) as client:
-        found = client.everything(IMAGE, **{**LOW, "points_per_side": 8})
-        assert summary(found) == summary(SAM2TritonClient(transport=FakeTransport(Server())).everything(IMAGE, **LOW8))
+changed = threading.Condition()
+
+
+def test_two_parts_are_under_way_at_a_time(client):
+    with Together() as server, SAM2TritonClient(server.url) as other:
+        assert summary(other.everything(IMAGE, **LOW8)) == summary(client.everything(IMAGE, **LOW8))
     assert (server.most, server.left) == (2, 0)
 
 
-@pytest.mark.parametrize("kind", [SpeculativeSAM2Client, AsyncSAM2TritonClient])
-def test_cancelling_the_task_cancels_both_parts(kind):
-    server = Server()
-
-    def answer(request):
-        return NEVER if contract.EVERYTHING_PART in request.inputs else server(request)
-
-    transport = AsyncFakeTransport(answer)
-
+@pytest.mark.parametrize("kind", ASYNC)
+def test_cancelling_the_task_cancels_both_parts(server, kind):
     async def search():
-        async with kind(transport=transport) as client:
-            method = client.everything_async if kind is SpeculativeSAM2Client else client.everything
-            task = asyncio.create_task(method(IMAGE, **LOW8))
-            await asyncio.to_thread(wait_until, lambda: len(transport.requests) == 3)
+        async with kind(server.url) as client:
+            task = asyncio.create_task(everything(client)(IMAGE, **LOW8))
+            await asyncio.to_thread(wait_until, lambda: len(server.requests) == 3)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.to_thread(wait_until, lambda: transport.cancelled == 2)
+            await asyncio.to_thread(wait_until, lambda: server.cancelled == 2)
 
-    asyncio.run(asyncio.wait_for(search(), 10))
-    assert len(transport.requests) == 3
+    server.after = lambda number: server.triton.gate.clear()  # after the upload
+    asyncio.run(asyncio.wait_for(search(), 60))
+    assert len(server.requests) == 3
 
 
-def test_an_error_of_progress_ends_the_search_after_the_parts_under_way():
-    server = Server()
-
+def test_an_error_of_progress_ends_the_search_after_the_parts_under_way(server, client):
     def stop(step):
         raise KeyboardInterrupt
 
-    with SAM2TritonClient(transport=FakeTransport(server)) as client, pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         client.everything(IMAGE, progress=stop, **LOW8)
-    assert server.asked.count("everything_part") <= 2
+    assert parts_of(server) <= 2
 
 
-def test_an_empty_list_has_its_reason():
-    with SAM2TritonClient(transport=FakeTransport(Server())) as client:
-        found = client.everything(IMAGE, points_per_side=2, pred_iou_thresh=1, stability_score_thresh=0)
-        assert client.everything(IMAGE, **LOW).reason is None
+def test_an_empty_list_has_its_reason(client):
+    found = client.everything(IMAGE, points_per_side=2, pred_iou_thresh=1, stability_score_thresh=0)
+    assert client.everything(IMAGE, **LOW).reason is None
     assert found == []
     assert found.reason == "Of 12 masks, pred_iou_thresh dropped 12: try lower thresholds."
 
@@ -210,160 +167,106 @@ def test_an_empty_list_has_its_reason():
         ("client", (), "this client keeps the embeddings; embeddings='auto' or 'server' avoids it"),
     ],
 )
-def test_a_client_that_filters_by_itself_says_so_once_and_names_the_open_thresholds(caplog, place, lacks, said):
-    transport = FakeTransport(Embedded(Server()))
-    transport.lacks = lacks
-    with SAM2TritonClient(transport=transport, embeddings=place) as client:
+def test_a_client_that_filters_by_itself_says_so_once_and_names_the_open_thresholds(server, caplog, place, lacks, said):
+    server.lacks = lacks
+    with SAM2TritonClient(server.url, embeddings=place) as client:
         for _ in range(2):
             client.everything(IMAGE, points_per_side=1)
     (message,) = caplog.messages
     assert said in message
     assert "official defaults of pred_iou_thresh and stability_score_thresh" in message
-    assert len(transport.configs) == (place == "auto")
+    assert len(server.configs) == (place == "auto")
 
 
-def test_a_server_that_was_updated_is_noticed_after_a_while(monkeypatch):
-    server = Server()
-    transport = FakeTransport(server)
-    transport.lacks = (contract.EVERYTHING_PART,)
-    with SAM2TritonClient(transport=transport) as client:
-        client.everything(IMAGE, **LOW)
-        transport.lacks = ()
-        client.everything(IMAGE, **LOW)
-        assert "everything_part" not in server.asked
-        now = time.monotonic()
-        monkeypatch.setattr(time, "monotonic", lambda: now + ASK_AGAIN_SECONDS + 1)
-        client.everything(IMAGE, **LOW)
-    assert "everything_part" in server.asked
-    assert len(transport.configs) == 2
-
-
-class Embedded:
-    """A server whose encoder and decoder answer besides its session model."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-
-    def __call__(self, request):
-        if request.model == "sam2_encoder":
-            return encoded()
-        return (
-            self.server(request) if request.model == "sam2" else Blobs().decode(None, request.inputs, request.outputs)
-        )
+def test_a_server_that_was_updated_is_noticed_after_a_while(server, client, monkeypatch):
+    server.lacks = (contract.EVERYTHING_PART,)
+    client.everything(IMAGE, **LOW)
+    server.lacks = ()
+    client.everything(IMAGE, **LOW)
+    assert parts_of(server) == 0
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + ASK_AGAIN_SECONDS + 1)
+    client.everything(IMAGE, **LOW)
+    assert parts_of(server)
+    assert len(server.configs) == 2
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (InferenceError("sam2 failed: BAD_IMAGE: not an image"), ImageError),
-        (InferenceError("sam2 failed: BUSY: try again"), ServerBusyError),
-        (InferenceError("sam2 failed: BAD_REQUEST: there is no parameter 'new'"), InferenceError),
-        (ServerTimeoutError("late"), ServerTimeoutError),
+        (refusal("BAD_IMAGE"), ImageError),
+        (refusal("BUSY", "UNAVAILABLE"), ServerBusyError),
+        (refusal("BAD_REQUEST"), InferenceError),
+        (TimeoutError(), ServerTimeoutError),
     ],
 )
-def test_errors_of_the_server_have_their_type(error, kind):
-    transport = FakeTransport(lambda request: uploaded() if contract.IMAGE in request.inputs else error)
-    with SAM2TritonClient(transport=transport) as client, pytest.raises(kind):
+def test_errors_of_the_server_have_their_type(server, client, error, kind):
+    server.failures = [None, error, error]
+    with pytest.raises(kind):
         client.everything(IMAGE, **LOW)
 
 
-@pytest.mark.parametrize("answer", ["[]", "{", '{"objects": [{}]}', '{"objects": []}', '{"objects": 3}'])
-def test_a_broken_answer_is_one_clear_error(answer):
-    broken = {"result_json": text(answer.encode()), "image_id": text(b"id")}
-    transport = FakeTransport(lambda request: uploaded() if contract.IMAGE in request.inputs else broken)
-    with (
-        SAM2TritonClient(transport=transport) as client,
-        pytest.raises(
-            InferenceError,
-            match=r"^sam2 answered in an unknown form: the server .*; update it or this client$",
-        ),
-    ):
+@pytest.mark.parametrize("answer", ["[]", "{", '{"objects": [{}]}', '{"objects": 3}'])
+def test_a_broken_answer_is_one_clear_error(server, client, answer):
+    def broken(model, tensors, code, message):
+        given = {name: text(answer.encode()) for name in tensors if name == contract.RESULT_JSON}
+        return {**tensors, **given}, code, message
+
+    server.altered = broken
+    with pytest.raises(InferenceError, match=r"^sam2 answered in an unknown form: the server .*; update it or this c"):
         client.everything(IMAGE, **LOW)
 
 
-def test_a_family_without_mask_prompts_refines_no_masks():
-    transport = FakeTransport()
+def test_a_family_without_mask_prompts_refines_no_masks(server):
     with (
-        SAM2TritonClient(model_type="sam3", transport=transport) as client,
+        SAM2TritonClient(server.url, model_type="sam3") as client,
         pytest.raises(ConfigurationError, match="sam3 takes no mask as a prompt"),
     ):
         client.everything(IMAGE, use_m2m=True)
-    assert not transport.requests
+    assert not server.requests
 
 
-def test_an_open_file_is_read_once(tmp_path):
+def test_an_open_file_is_read_once(client, tmp_path):
     Image.fromarray(IMAGE).save(tmp_path / "image.png")
-    with (
-        (tmp_path / "image.png").open("rb") as file,
-        SAM2TritonClient(transport=FakeTransport(Server())) as client,
-    ):
+    with (tmp_path / "image.png").open("rb") as file:
         assert summary(client.everything(file, **LOW)) == summary(client.everything(IMAGE, **LOW))
 
 
-@pytest.mark.parametrize(("size", "layers"), [((1, 1), 1), ((20_000, 20), 0), ((20, 20_000), 1)])
-def test_images_of_odd_sizes_are_searched_in_parts(size, layers):
-    with SAM2TritonClient(transport=FakeTransport(Server())) as client:
-        image, chosen = (
-            np.zeros((size[1], size[0], 3), np.uint8),
-            {**LOW, "points_per_side": 1, "crop_n_layers": layers},
-        )
-        found = client.everything(image, **chosen)
-    assert all(each.mask.shape == size[::-1] for each in found)
-
-
-@pytest.mark.parametrize("kind", [SpeculativeSAM2Client, AsyncSAM2TritonClient])
-def test_the_async_clients_search_in_parts(kind):
-    server, steps = Server(), []
+@pytest.mark.parametrize("kind", ASYNC)
+def test_the_async_clients_search_in_parts(server, client, kind):
+    steps: list = []
 
     async def search():
-        async with kind(transport=AsyncFakeTransport(server), embeddings="auto") as client:
-            method = client.everything_async if kind is SpeculativeSAM2Client else client.everything
-            return await method(IMAGE, progress=steps.append, **LOW)
+        async with kind(server.url) as client:
+            return await everything(client)(IMAGE, progress=steps.append, **LOW)
 
     found = asyncio.run(search())
     assert found
-    assert server.asked.count("everything_part") == len(steps) == 2
-    with SAM2TritonClient(transport=FakeTransport(Server())) as client:
-        assert summary(found) == summary(client.everything(IMAGE, **LOW))
+    assert parts_of(server) == len(steps) == 2
+    assert summary(found) == summary(client.everything(IMAGE, **LOW))
 
 
-def test_a_lost_image_is_sent_again():
-    server = Server()
-    with SAM2TritonClient(transport=FakeTransport(server)) as client:
-        image = client.encode(IMAGE)
-        whole = client.everything(image, **LOW)
-        server.forget()
-        asked = len(server.asked)
-        assert summary(client.everything(image, **LOW)) == summary(whole)
-    assert (
-        len(server.asked) - asked <= 5
-    )  # two parts, each once more with the image, or twice if both were lost at the same time
+def test_a_lost_image_is_sent_again(server, client):
+    image = client.encode(IMAGE)
+    whole = client.everything(image, **LOW)
+    server.lose_images()
+    asked = len(server.requests)
+    assert summary(client.everything(image, **LOW)) == summary(whole)
+    # Two parts, each once more with the image, or twice if both were lost at the same time.
+    assert len(server.requests) - asked <= 5
 
 
-def test_the_image_that_was_set_is_searched():
-    server = Server()
-    with SAM2TritonClient(transport=FakeTransport(server)) as client:
-        with pytest.raises(NoImageError):
-            client.everything(**LOW)
-        client.set_image(IMAGE)
-        assert summary(client.everything(**LOW)) == summary(client.everything(IMAGE, **LOW))
-        again = client.everything(client.image_embeddings, **{**LOW, "crop_n_layers": 1})
-        assert summary(again) == summary(client.everything(IMAGE, **LOW, crop_n_layers=1))
+def test_the_image_that_was_set_is_searched(client):
+    with pytest.raises(NoImageError):
+        client.everything(**LOW)
+    client.set_image(IMAGE)
+    assert summary(client.everything(**LOW)) == summary(client.everything(IMAGE, **LOW))
+    again = client.everything(client.image_embeddings, **{**LOW, "crop_n_layers": 1})
+    assert summary(again) == summary(client.everything(IMAGE, **LOW, crop_n_layers=1))
 
 
-def test_an_image_whose_embeddings_are_here_is_searched_without_crops():
-    family = get_family("sam2")
-    embeddings = {
-        spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], np.float32)
-        for spec in family.encoder.outputs
-    }
-
-    def answer(request):
-        if request.model == "sam2_encoder":
-            return embeddings
-        return Blobs().decode(None, request.inputs, request.outputs)
-
-    with SAM2TritonClient(transport=FakeTransport(answer), embeddings="client") as client:
+def test_an_image_whose_embeddings_are_here_is_searched_without_crops(server):
+    with SAM2TritonClient(server.url, embeddings="client") as client:
         client.set_image(IMAGE)
         found = client.everything(points_per_side=1, pred_iou_thresh=0.2, stability_score_thresh=0)
         assert [each.mask.shape for each in found] == [(48, 64)]
@@ -374,17 +277,13 @@ def test_an_image_whose_embeddings_are_here_is_searched_without_crops():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("[]", "must be an object"),
-        ({}, "points must be a list of 1 to 64 pairs"),
-        ({"points": []}, "points must be a list of 1 to 64 pairs"),
+        ([], "must be an object"),
         ({"points": [[1, 1]] * 65}, "points must be a list of 1 to 64 pairs"),
         ({"points": [[1, 2, 3]]}, "points must be a list of 1 to 64 pairs"),
-        ({"points": [["a", 2]]}, "points must be a list of 1 to 64 pairs"),
         ({"points": [[65, 2]]}, "points must lie in the image"),
         ({"points": [[float("nan"), 2]]}, "points must lie in the image"),
         ({"points": [[1, 1]], "more": 1}, "everything_part has no 'more'"),
         ({"points": [[1, 1]], "parameters": []}, "parameters must be an object"),
-        ({"points": [[1, 1]], "parameters": {"many": 1}}, "there is no parameter 'many'"),
         ({"points": [[1, 1]], "crop": [0, 0, 9, 9]}, "crop and image_size belong together"),
         ({"points": [[1, 1]], "crop": [0, 0, 9], "image_size": [99, 99]}, "crop must be a list of 4 whole numbers"),
         ({"points": [[1, 1]], "crop": [0, 0, 9, 9], "image_size": [99, 99]}, "does not have the size of the image"),
@@ -393,19 +292,15 @@ def test_an_image_whose_embeddings_are_here_is_searched_without_crops():
     ],
     ids=str,
 )
-def test_a_wrong_part_is_one_clear_error(given, message):
-    content = given if isinstance(given, str) else json.dumps(given)
-    model = Server().model
-    with SAM2TritonClient(transport=FakeTransport(Server())) as client:
-        image = client.encode(IMAGE).remote.content
-    reply = model.find_part({"image": text(image), "everything_part": text(content.encode())}, lambda: False)
+def test_a_wrong_part_is_one_clear_error(server, client, given, message):
+    inputs = {"image": text(client.encode(IMAGE).remote.content), "everything_part": text(json.dumps(given).encode())}
+    reply = server.program._model.find_part(inputs, lambda: False)
     assert isinstance(reply.error, ValueError)
     assert message in str(reply.error)
 
 
-def test_a_part_needs_an_image_and_nothing_else():
-    model = Server().model
-    asked = {"everything_part": text(b'{"points": [[1, 1]]}')}
+def test_a_part_needs_an_image_and_nothing_else(server):
+    model, asked = server.program._model, {"everything_part": text(b'{"points": [[1, 1]]}')}
     assert "either an image or the image_id" in str(model.find_part(asked, lambda: False).error)
     more = {**asked, "image_id": text(b"id"), "boxes": np.zeros((1, 4), np.float32)}
     assert "cannot be combined with boxes" in str(model.find_part(more, lambda: False).error)

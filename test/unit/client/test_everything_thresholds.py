@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fake_transport import FakeTransport, text, uploaded
+from support.fuzzing import text
+from support.image_server import ImageServer
 
 from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SAM2TritonClient
 from triton_sam._common.bundle import bundled
@@ -61,10 +62,11 @@ def test_broken_metadata_are_one_clear_error(content):
     ids=["none named", "one named", "the official class"],
 )
 def test_a_session_model_fills_in_what_the_caller_does_not_name(ask, expected):
-    transport = FakeTransport(lambda request: uploaded() if "image" in request.inputs else AssertionError("sent"))
-    with SAM2TritonClient(transport=transport) as client, pytest.raises(AssertionError, match="sent"):
-        ask(client)
-    chosen = read_part(transport.requests[1].inputs, "sam2", FITTING).parameters
+    with ImageServer() as server, SAM2TritonClient(server.url) as client:
+        server.failures = [None, KeyError("sent")]
+        with pytest.raises(KeyError, match="sent"):
+            ask(client)
+    chosen = read_part(server.requests[1].inputs, "sam2", FITTING).parameters
     assert (chosen.pred_iou_thresh, chosen.stability_score_thresh) == expected
 
 

@@ -7,7 +7,6 @@ import random
 from collections import Counter
 
 import numpy as np
-from support.fake_transport import NEVER, AsyncFakeTransport, clicked, refused, uploaded
 
 from triton_sam import SpeculativeSAM2Client
 from triton_sam.errors import InferenceError, ServerTimeoutError, ServerUnreachableError
@@ -17,38 +16,54 @@ LANES = 12
 POINT = [[3, 4]]
 
 
-class DyingTransport(AsyncFakeTransport):
-    """Answers, refuses, fails, breaks the contract, or waits, each at random; `heal()` ends that."""
+ANSWER = {
+    "image_id": np.array([b"id"], np.object_),
+    "image_size": np.array([64, 48]),
+    "masks": np.zeros((1, 1, 256, 256), np.float32),
+    "iou_predictions": np.zeros((1, 1), np.float32),
+}
+OUTCOMES = {
+    "answer": ANSWER,
+    "refusal": InferenceError("sam2 failed: BAD_PROMPT: x"),
+    "lost image": InferenceError("sam2 failed: UNKNOWN_IMAGE_ID: x"),
+    "failure": InferenceError("out of memory"),
+    "no server": ServerUnreachableError("gone"),
+    "late": ServerTimeoutError("late"),
+    "a bug": ZeroDivisionError("a bug of the transport"),
+    "broken answer": {"masks": np.zeros((1, 1), np.float32)},
+    "never": None,
+}
+
+
+class DyingTransport:
+    """Answers, refuses, fails, breaks the contract, or waits, each at random; once it is healthy, it only waits."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(self.choose)
         self._random = random.Random(seed)
         self.outcomes: Counter[str] = Counter()
         self.healthy = False
+        self.cancelled = 0
 
-    def choose(self, request):
-        if "point_coords" not in request.inputs:
-            return uploaded()
-        if self.healthy:
-            return NEVER
-        outcomes = {
-            "answer": clicked(),
-            "refusal": refused("BAD_PROMPT"),
-            "lost image": refused("UNKNOWN_IMAGE_ID"),
-            "failure": InferenceError("out of memory"),
-            "no server": ServerUnreachableError("gone"),
-            "late": ServerTimeoutError("late"),
-            "a bug": ZeroDivisionError("a bug of the transport"),
-            "broken answer": {"masks": np.zeros((1, 1), np.float32)},
-            "never": NEVER,
-        }
-        name = self._random.choice(list(outcomes))
-        self.outcomes[name] += 1
-        return outcomes[name]
+    async def in_time(self, call, end=None):
+        return await call
 
     async def infer(self, model, inputs, outputs):
         await asyncio.sleep(0)  # the request may be cancelled here, too
-        return await super().infer(model, inputs, outputs)
+        if "point_coords" not in inputs:
+            return ANSWER
+        name = "never" if self.healthy else self._random.choice(list(OUTCOMES))
+        self.outcomes[name] += 1
+        outcome = OUTCOMES[name]
+        if isinstance(outcome, Exception):
+            raise outcome
+        try:
+            return outcome or await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 async def disturb(client, rng, tasks):

@@ -5,26 +5,32 @@ import inspect
 
 import numpy as np
 import pytest
-from support.fake_transport import AsyncFakeTransport, FakeTransport, clicked, encoded, uploaded
+from support.image_server import ImageServer
 
 import triton_sam
 from triton_sam import ConfigurationError, InputError, SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests
 
 PIXELS = np.zeros((48, 64, 3), np.uint8)
-CLIENTS = [(SAM2TritonClient, FakeTransport), (SpeculativeSAM2Client, AsyncFakeTransport)]
+CLIENTS = [SAM2TritonClient, SpeculativeSAM2Client]
 
 
-@pytest.mark.parametrize(("client", "transport"), CLIENTS)
-def test_the_url_has_two_spellings(client, transport):
-    assert client(triton_url="host:1", transport=transport()).url == client("host:1", transport=transport()).url
+@pytest.fixture
+def server():
+    with ImageServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_url_has_two_spellings(client):
+    assert client(triton_url="host:1").url == client("host:1").url
     for again in (lambda: client("host:1", triton_url="host:1"), lambda: client(url="host:1", triton_url="host:1")):
         with pytest.raises(ConfigurationError, match="url and triton_url are the same parameter: give one of them"):
             again()
 
 
-@pytest.mark.parametrize(("client", "transport"), CLIENTS)
-def test_set_image_takes_the_first_names_and_returns_the_embeddings(client, transport):
-    with client("host:1", embeddings="client", transport=transport(encoded(), encoded(), encoded())) as opened:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_set_image_takes_the_first_names_and_returns_the_embeddings(server, client):
+    with client(server.url, embeddings="client") as opened:
         for call in (
             lambda: opened.set_image(image_path=PIXELS, image_size=1024),
             lambda: opened.set_image(PIXELS, 1024),
@@ -41,9 +47,9 @@ def test_set_image_takes_the_first_names_and_returns_the_embeddings(client, tran
         assert opened.set_image(PIXELS) is not before
 
 
-def test_set_image_async_takes_them_too():
+def test_set_image_async_takes_them_too(server):
     async def run():
-        async with SpeculativeSAM2Client("host:1", transport=AsyncFakeTransport(uploaded())) as client:
+        async with SpeculativeSAM2Client(server.url) as client:
             assert await client.set_image_async(image_path=PIXELS, image_size=1024) is client.image_embeddings
             with pytest.raises(InputError, match="image_path"):
                 await client.set_image_async(PIXELS, image_path=PIXELS)
@@ -51,16 +57,17 @@ def test_set_image_async_takes_them_too():
     asyncio.run(run())
 
 
-def speculative(*answers):
-    client = SpeculativeSAM2Client("host:1", transport=AsyncFakeTransport(uploaded(), *answers))
-    client.set_image(PIXELS)
-    return client
+@pytest.fixture
+def speculative(server):
+    with SpeculativeSAM2Client(server.url) as client:
+        client.set_image(PIXELS)
+        yield client
 
 
 FIRST_NAMES = {"point_coords": np.array([[3, 4]]), "point_labels": np.array([1])}
 
 
-def test_predictions_take_the_names_of_the_sync_client():
+def test_predictions_take_the_names_of_the_sync_client(speculative):
     async def run(client):
         _, task = await client.predict_async(**FIRST_NAMES, session_id="mouse")
         masks, _ = await task
@@ -71,14 +78,13 @@ def test_predictions_take_the_names_of_the_sync_client():
             await client.predict_async([[3, 4]], labels=[1], point_labels=[1])
         return masks, segment
 
-    with speculative(clicked(), clicked(), clicked()) as client:
-        masks, segment = asyncio.run(run(client))
-        assert (masks > 0).all()
-        assert segment.mask.shape == (48, 64)
-        assert client.predict_sync(**FIRST_NAMES)[0].shape == (1, 1, 256, 256)
+    masks, segment = asyncio.run(run(speculative))
+    assert masks.shape == (1, 1, 256, 256)
+    assert segment.mask.shape == (48, 64)
+    np.testing.assert_array_equal(speculative.predict_sync(**FIRST_NAMES)[0], masks)
 
 
-def test_a_path_of_positions_takes_the_first_names():
+def test_a_path_of_positions_takes_the_first_names(speculative):
     async def run(client):
         tasks = await queue_multiple_requests(
             client, point_coords_list=[[[3, 4]], [[5, 6]]], point_labels_list=[[1], [1]], session_id="mouse"
@@ -87,16 +93,15 @@ def test_a_path_of_positions_takes_the_first_names():
             await queue_multiple_requests(client, [[[3, 4]]], [[1]], "mouse", point_coords_list=[[[3, 4]]])
         return await triton_sam.wait_for_latest_result(tasks, client, "mouse")
 
-    with speculative(clicked()) as client:
-        masks, _ = asyncio.run(run(client))
-        assert masks.shape == (1, 1, 256, 256)
+    masks, _ = asyncio.run(run(speculative))
+    assert masks.shape == (1, 1, 256, 256)
 
 
 def test_a_number_in_second_place_is_the_timeout_of_the_speculative_client():
-    with SpeculativeSAM2Client("host:1", 30, transport=AsyncFakeTransport()) as client:
+    with SpeculativeSAM2Client("host:1", 30) as client:
         assert client._timeout == 30.0
         assert client.family.name == "sam2"
-    with SpeculativeSAM2Client("host:1", "sam3", timeout=5, transport=AsyncFakeTransport()) as client:
+    with SpeculativeSAM2Client("host:1", "sam3", timeout=5) as client:
         assert (client._timeout, client.family.name) == (5, "sam3")
     with pytest.raises(ConfigurationError, match="30 in second place is a timeout already"):
         SpeculativeSAM2Client("host:1", 30, timeout=20)

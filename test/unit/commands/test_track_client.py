@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.fake_video_server import FakeVideoServer, VideoTransport
+from support.video_server import VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
 from triton_sam.cli import main
@@ -26,10 +27,10 @@ PROMPTS = ("--point", "0:10,20", "--object", "2", "--box", "4:1,2,30,40", "--neg
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> FakeVideoServer:
-    fake = FakeVideoServer()
-    monkeypatch.setattr(_video, "make_client", lambda *_: SAM2VideoClient(transport=VideoTransport(fake)))
-    return fake
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[VideoServer]:
+    with VideoServer() as server:
+        monkeypatch.setattr(_video, "make_client", lambda *_: SAM2VideoClient(server.url, retries=0))
+        yield server
 
 
 @pytest.fixture
@@ -44,10 +45,10 @@ def masks(out: Path) -> dict[tuple[int, int], str]:
     return {(row.frame, row.object_id): row.rle["counts"] for row in read_records(out / "masks.jsonl")}
 
 
-def test_video_file_with_two_objects(server: FakeVideoServer, clip: Path, tmp_path: Path) -> None:
+def test_video_file_with_two_objects(server: VideoServer, clip: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main(["track", str(clip), *PROMPTS, "--out", str(out), "-q"]) == 0
-    with SAM2VideoClient(transport=VideoTransport(FakeVideoServer())) as client, client.open(clip) as video:
+    with VideoServer() as other, open_video(other, clip) as video:
         video.add(0, 1, points=[[10, 20]], labels=[1])
         video.add(4, 2, points=[[5, 6]], labels=[0], box=[1, 2, 30, 40])
         expected = {
@@ -62,9 +63,7 @@ def test_video_file_with_two_objects(server: FakeVideoServer, clip: Path, tmp_pa
         assert sum(1 for _ in container.decode(video=0)) == FRAMES
 
 
-def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(
-    server: FakeVideoServer, tmp_path: Path
-) -> None:
+def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(server: VideoServer, tmp_path: Path) -> None:
     ratio, times = Fraction(64, 45), [0, 40, 80, 500, 540, 1000, 1010, 1500, 3000, 3040]
     with av.open(str(tmp_path / "clip.mkv"), "w") as container:
         stream = container.add_stream("mpeg4", rate=25)  # which the file states
@@ -85,7 +84,7 @@ def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(
 
 @pytest.mark.parametrize("options", [(), ("--every", "4"), ("--reverse",)])
 def test_interrupted_run_gives_the_masks_of_an_undisturbed_one(
-    server: FakeVideoServer, clip: Path, tmp_path: Path, options: tuple[str, ...]
+    server: VideoServer, clip: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     command = ["track", str(clip), *PROMPTS, "--format", "png", *options, "-q", "--out"]
     assert main([*command, str(tmp_path / "whole")]) == 0
@@ -99,16 +98,14 @@ def test_interrupted_run_gives_the_masks_of_an_undisturbed_one(
     first = len(server.requests)
     server.before = interrupt
     assert main([*command, str(tmp_path / "out")]) == 130
-    server.before = None
+    server.before = lambda number: None
     done = masks(tmp_path / "out")
     assert 0 < len(done) < len(expected)
     assert main([*command, str(tmp_path / "out")]) == 0
     assert masks(tmp_path / "out") == expected
 
 
-def test_motion_jpeg_on_standard_input(
-    server: FakeVideoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_motion_jpeg_on_standard_input(server: VideoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.BytesIO()
     for frame in range(FRAMES):
         Image.new("RGB", (64, 48), (15 * frame, 60, 90)).save(stream, format="JPEG")
@@ -119,7 +116,7 @@ def test_motion_jpeg_on_standard_input(
     assert len(list((tmp_path / "out/images").iterdir())) == FRAMES
 
 
-def test_broken_and_missing_videos_are_one_line(server: FakeVideoServer, tmp_path: Path, capsys: Any) -> None:
+def test_broken_and_missing_videos_are_one_line(server: VideoServer, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "broken.mp4").write_bytes(b"no video" * 100)
     (tmp_path / "empty.mp4").write_bytes(b"")
     for name in ("broken.mp4", "empty.mp4", "none.mp4"):

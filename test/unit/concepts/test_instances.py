@@ -12,22 +12,11 @@ BOXES = np.float32([[0, 0, 0.5, 0.5], [0, 0, 0.5, 0.45], [0.5, 0.5, 1, 1], [0, 0
 SCORES = np.float32([0.6, 0.9, 0.5, 0.2])
 
 
-def test_the_best_come_first_and_must_be_above_the_threshold() -> None:
-    assert choose(SCORES, BOXES, check_query("dog")).tolist() == [1, 0, 2]
-    assert choose(SCORES, BOXES, check_query("dog", threshold=0.5)).tolist() == [1, 0]
-    assert choose(SCORES, BOXES, check_query("dog", threshold=1)).tolist() == []
-
-
 def test_overlaps_and_a_limit() -> None:
     assert choose(SCORES, BOXES, check_query("dog", nms=0.89)).tolist() == [1, 2]  # the IoU of 0 and 1 is 0.9
     assert choose(SCORES, BOXES, check_query("dog", nms=0.91)).tolist() == [1, 0, 2]
     assert choose(SCORES, BOXES, check_query("dog", limit=1)).tolist() == [1]
     assert choose(SCORES, BOXES, check_query("dog", nms=0, threshold=0, limit=3)).tolist() == [1, 2]
-
-
-def test_scores_are_products_of_probabilities() -> None:
-    outputs = {"pred_logits": np.float32([[0, 2]]), "presence_logits": np.float32([[0]])}
-    np.testing.assert_allclose(scores_of(outputs), [[0.25, 0.5 * 0.880797]], rtol=1e-6)
 
 
 def test_large_logits_do_not_overflow() -> None:
@@ -39,10 +28,6 @@ def test_probabilities_are_resized_and_not_logits() -> None:
     logits = np.float32([[-100, 1]])  # the middle: probability 0.37, logit -49.5
     assert full_size_mask(logits, (3, 1), 0.3).tolist() == [[False, True, True]]
     assert full_size_mask(logits, (3, 1), 0.5).tolist() == [[False, False, True]]
-
-
-def test_boxes_in_pixels() -> None:
-    assert to_pixels(np.float32([0.25, 0.5, 1, 1]), (200, 100)) == (50, 50, 200, 100)
 
 
 def test_an_instance_tells_its_label() -> None:

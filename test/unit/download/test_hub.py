@@ -267,22 +267,6 @@ def test_a_repository_without_weights(gated: FakeHub, tmp_path: Path) -> None:
         download_checkpoint(Sam3(), tmp_path, hub=Hub(gated.url, progress=False))
 
 
-@pytest.mark.parametrize(
-    ("refusal", "text"),
-    [
-        ((401, "GatedRepo"), "hf_login"),
-        ((403, "GatedRepo"), "huggingface.co/facebook/sam3"),
-        ((404, "EntryNotFound"), "no such file"),
-        ((500, ""), "HTTP status 500"),
-    ],
-)
-def test_gated_checkpoint_refused(gated: FakeHub, tmp_path: Path, refusal: tuple[int, str], text: str) -> None:
-    gated.refusal = refusal
-    with pytest.raises(DownloadError, match=text) as caught:
-        download_checkpoint(Sam3(), tmp_path / "sam3", hub=Hub(gated.url, progress=False))
-    assert "\n" not in str(caught.value)
-
-
 def test_no_network(tmp_path: Path) -> None:
     closed = FakeHub()
     closed.server_close()
@@ -329,22 +313,6 @@ def run_script(script: str, *arguments: str, **environment: str) -> subprocess.C
 
 
 needs_scripts = pytest.mark.skipif(checkout() is None, reason="scripts/ is in the checkout only")
-
-
-@needs_scripts
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("download_sam3_onnx.py", "Download the published SAM3 tracker"),
-        ("download_sam3.py", "Download the gated SAM3 checkpoint"),
-        ("download_sam3.sh", "Downloads the gated SAM3 checkpoint"),
-        ("hf_login.py", "Log in to the Hugging Face hub"),
-    ],
-)
-def test_scripts_explain_themselves(script: str, words: str) -> None:
-    done = run_script(script, "--help")
-    assert done.returncode == 0, done.stderr
-    assert words in done.stdout
 
 
 @needs_scripts

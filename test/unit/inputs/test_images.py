@@ -68,15 +68,6 @@ def test_an_opened_image_stays_upright_when_it_is_opened_again(form):
     assert open_image(opened) == opened
 
 
-def test_16_bit_values_are_stretched_from_their_own_range(tmp_path):
-    values = np.linspace(1000, 1510, 600).astype(np.uint16).reshape(20, 30)
-    Image.fromarray(values).save(tmp_path / "deep.tif")
-    for source in (tmp_path / "deep.tif", values):
-        grey = np.asarray(open_image(source))[:, :, 0]
-        assert (grey.min(), grey.max()) == (0, 255)
-        assert (np.diff(grey.ravel().astype(int)) >= 0).all()
-
-
 def stretched_at_once(values: np.ndarray) -> np.ndarray:
     """Stretch all values at a time, as a reference for the blocks of rows."""
     values = values.astype(np.float32)
@@ -154,11 +145,6 @@ def test_a_file_of_more_bits_has_a_lower_limit_of_pixels(monkeypatch, kind):
 @pytest.mark.filterwarnings("error")
 def test_a_16_bit_image_of_one_value_becomes_black():
     assert np.asarray(open_image(np.full((4, 5), 300, np.uint16))).max() == 0
-
-
-def test_32_bit_values_are_stretched_from_their_own_range():
-    values = np.array([[100_000, 200_000], [300_000, 100_000]], np.int32)
-    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 2], [[0, 128], [255, 0]])
 
 
 @pytest.mark.filterwarnings("error")
@@ -253,13 +239,6 @@ def test_nan_and_infinity_count_as_the_lowest_value():
         open_image(Image.fromarray(np.full((2, 2), np.nan, np.float32)))
 
 
-def test_an_image_without_pixels_is_refused():
-    with pytest.raises(ImageError, match=r"^the image has no pixels$"):
-        open_image(Image.new("RGB", (0, 5)))
-    with pytest.raises(ImageError, match=r"^the image has no pixels$"):
-        open_image(Image.new("RGB", (5, 0)))
-
-
 def test_every_exception_of_a_decoder_becomes_a_one_line_image_error(tmp_path, monkeypatch):
     """The exception may be of any type, may come late, and may have a message of several lines or none."""
     path = tmp_path / "image.png"
@@ -315,13 +294,6 @@ def test_formats_that_servers_open_are_sent_unchanged(form):
     assert open_image(content, FORMATS) == open_image(content)
 
 
-def test_encoder_input_holds_rgb_values_from_0_to_1():
-    tensor = encoder_input(Image.new("RGB", (7, 5), (255, 0, 51)), get_family("sam2"))
-    assert tensor.shape == (1, 3, 1024, 1024)
-    assert tensor.dtype == np.float32
-    np.testing.assert_allclose(tensor[0, :, 500, 500], [1.0, 0.0, 0.2], atol=1e-6)
-
-
 def test_each_family_has_its_own_value_range_and_padding():
     white = Image.new("RGB", (40, 20), "white")
     squashed = encoder_input(white, get_family("sam3"))
@@ -352,7 +324,15 @@ def test_left_stays_left_and_top_stays_top(family):
 
 
 @pytest.mark.export
-@pytest.mark.parametrize("size", [(1800, 1200), (1024, 1024), (64, 2000), (3, 5), (1, 1)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1800, 1200),
+        (1024, 1024),
+        (64, 2000),
+        (1, 1),
+    ],
+)
 def test_encoder_input_equals_the_official_resize(size):
     pytest.importorskip("torch")
     torchvision = pytest.importorskip("torchvision")

@@ -45,11 +45,6 @@ def test_an_empty_list_of_points_beside_a_box_adds_nothing():
     np.testing.assert_array_equal(tensors([], box=[10, 20, 100, 50])["point_coords"], alone)
 
 
-def test_four_boxes_stand_for_four_objects():
-    inputs = tensors(box=[[0, 0, 10, 10]] * 4)
-    assert inputs["point_coords"].shape == (4, 2, 2)
-
-
 @pytest.mark.parametrize("points", [np.zeros((2, 0, 2)), [[], []]])
 def test_boxes_may_come_with_one_empty_list_of_points_for_each(points):
     prompts = check(points, box=[[0, 0, 10, 10]] * 2)
@@ -110,12 +105,11 @@ def test_a_mask_may_come_alone_or_with_points(shape):
         LOGITS > 0,
         (LOGITS > 0).astype(np.uint8),
         (LOGITS > 0).astype(np.uint8) * np.uint8(255),
-        (LOGITS > 0).astype(np.int64),
         (LOGITS > 0).astype(np.float32),
         (LOGITS > 0).tolist(),
         np.ones((256, 256), bool),
     ],
-    ids=["bool", "uint8", "255", "int64", "float32", "list", "everything"],
+    ids=["bool", "uint8", "255", "float32", "list", "everything"],
 )
 def test_a_mask_becomes_logits(drawn):
     """As numbers near zero, a mask of 0 and 1 would say almost nothing."""
@@ -156,41 +150,29 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
         check(box=[[0, 0, 9, 9]] * 3, mask_input=np.zeros((2, 1, 256, 256)))
 
 
-def test_the_edges_of_the_image_are_inside():
-    check([[0, 0], [640, 480]], [1, 1], box=[0, 0, 640, 480])
-
-
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
         ({}, "nothing to go by"),
         ({"point_coords": []}, "at least one point"),
-        ({"point_coords": np.zeros((1, 0, 2))}, "at least one point"),
         ({"point_coords": [[1, 1]], "point_labels": [-2]}, "at least one point"),
         ({"point_coords": [[641, 10]]}, r"point \(641, 10\) lies outside the image of 640x480"),
         ({"point_coords": [[1, 10], [-1, 10]]}, r"point \(-1, 10\) lies outside"),
-        ({"point_coords": [[1e30, 10]]}, "outside"),
         ({"point_coords": [[np.nan, 10]]}, "NaN"),
         ({"point_coords": [[np.inf, 10]]}, "NaN or infinity"),
-        ({"point_coords": [["a", "b"]]}, "numbers"),
         ({"point_coords": [[1, 2, 3]]}, r"not \(1, 3\)"),
-        ({"point_coords": 5}, "point_coords must be"),
         ({"point_coords": np.zeros((1, 1, 1, 2))}, "point_coords must be"),
         ({"point_coords": [[1, 1]], "point_labels": [7]}, "label 7"),
         ({"point_coords": [[1, 1]], "point_labels": [0.5]}, "label 0.5"),
         ({"point_coords": [[1, 1]], "point_labels": [np.nan]}, "NaN"),
         ({"point_coords": [[1, 1]], "point_labels": [1, 0]}, "one label for each point"),
-        ({"point_coords": [[[1, 1]], [[2, 2]]], "point_labels": [1, 0]}, "one label for each point"),
-        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [1]}, "one list for each of the 2"),
         ({"point_labels": [1]}, "were given without point_coords"),
         ({"box": [100, 10, 50, 90]}, "swapped corners"),
         ({"box": [10, 10, 10, 90]}, "swapped corners"),
         ({"box": [10, 90, 50, 90]}, "swapped corners"),
-        ({"box": [1, 2, 3]}, "box must be"),
         ({"box": np.zeros((0, 4))}, "box must be"),
         ({"box": [0, 0, 700, 90]}, "box corner"),
         ({"box": [0, 0, np.nan, 90]}, "NaN"),
-        ({"box": [[0, 0, 9, 9]] * 2, "point_coords": [[1, 1]]}, r"1 object\(s\), but box is for 2"),
         ({"mask_input": np.zeros((128, 128))}, "mask_input must be"),
         ({"mask_input": np.zeros((3, 256, 256))}, "mask_input must be"),
         ({"mask_input": np.full((256, 256), np.nan)}, "NaN"),
@@ -223,14 +205,10 @@ def test_parts_hold_the_same_prompts_in_order():
     ("prompt", "words"),
     [
         ({"point_coords": [[1, 1]], "box": [0, 0, 5, 481]}, "box corner (5, 481) lies outside"),
-        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3, 3]]]}, "point_coords must be an array of numbers"),
         ({"point_coords": [[[1, 1, 1]], [[2, 2, 2], [3, 3, 3]]]}, "the points of each object must be (N,2)"),
-        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": 1}, "one list for each of the 2 objects"),
         ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[1], [1]]}, "one label for each point"),
         ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[-2], [1, 1]]}, "at least one point"),
-        ({"point_coords": [[1, 1j]]}, "point_coords must be an array of numbers"),
         ({"box": [[0, 0, 9, 9], [5, 9, 9, 5]]}, "box 5,9,9,5 has swapped corners"),
-        ({"box": []}, "box must be (4,) or (P,4) as x1,y1,x2,y2, not (0,)"),
         ({"mask_input": np.zeros((2, 2, 256, 256))}, "mask_input must be (256,256), (1,256,256) or (P,1,256,256)"),
         ({"mask_input": np.zeros((0, 1, 256, 256))}, "mask_input must be"),
         ({"box": [[0, 0, 9, 9]] * 2, "mask_input": np.zeros((3, 1, 256, 256))}, "3 masks for 2 object(s)"),
@@ -261,22 +239,6 @@ def test_a_padding_point_may_lie_anywhere():
     check([[1, 1], [9999, -5]], [1, -2])
     with pytest.raises(PromptError, match="outside"):
         check([[1, 1], [9999, -5]], [1, 0])
-
-
-def test_each_axis_has_its_own_scale():
-    inputs = tensors([[64, 48]], [1], box=[64, 48, 128, 240])
-    np.testing.assert_allclose(inputs["point_coords"], [[[102.4, 102.4], [204.8, 512], [102.4, 102.4]]], rtol=1e-6)
-
-
-def test_parts_keep_the_mask_of_each_object():
-    several = np.arange(4.0)[:, None, None, None] * np.ones((4, 1, 256, 256))
-    prompts = check([[[n, 1]] for n in range(4)], mask_input=several)
-    parts = prompts.parts(3)
-    assert [len(part) for part in parts] == [3, 1]
-    assert parts[0].boxes is None
-    assert [len(part.mask) for part in parts] == [3, 1]
-    assert [part.image_size for part in parts] == [SIZE, SIZE]
-    assert prompts.parts(4) == [prompts]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
-from support.fake_video_server import FakeVideoServer, VideoTransport
+from support.video_server import VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
 from triton_sam.errors import ConfigurationError, PromptError, VideoError
@@ -41,19 +41,19 @@ def sdk(monkeypatch):
 
 @pytest.fixture
 def server():
-    return FakeVideoServer()
+    with VideoServer() as server:
+        yield server
 
 
 @pytest.fixture
 def tracker(server):
-    return Tracker(SAM2VideoClient(transport=VideoTransport(server)))
+    return Tracker(SAM2VideoClient(server.url, retries=0))
 
 
 @pytest.fixture(scope="module")
 def expected():
     """The masks of both objects in all frames, tracked at once."""
-    client = SAM2VideoClient(transport=VideoTransport(FakeVideoServer()))
-    with client.open(FRAMES) as video:
+    with VideoServer() as server, open_video(server, FRAMES) as video:
         video.add(0, 1, mask=DRAWN)
         video.add(0, 2, box=BOX)
         return [{number: found.mask for number, found in masks.items()} for _, masks in video.propagate(logits=False)]

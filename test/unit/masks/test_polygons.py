@@ -155,19 +155,6 @@ def test_a_person_gets_no_specks_and_no_pinholes():
     assert len(main_polygons(speck)) == 1
 
 
-def test_polygons_cover_the_mask() -> None:
-    y, x = np.mgrid[:60, :80]
-    disc = (x - 40) ** 2 + (y - 30) ** 2 < 500
-    for mask in (square(), disc, np.ones((3, 5), np.bool_), np.eye(1, dtype=np.bool_)):
-        (flat,) = mask_to_polygons(mask, tolerance=0)
-        assert (fill_polygons([flat], mask.shape[::-1]) == mask).all()
-    (flat,) = mask_to_polygons(square(), tolerance=0)
-    points = np.reshape(flat, (-1, 2))
-    assert points.min(axis=0).tolist() == [20, 10]
-    assert points.max(axis=0).tolist() == [60, 30]
-    assert all(type(value) is float for value in flat)
-
-
 def test_polygon_tolerance_saves_points() -> None:
     y, x = np.mgrid[:400, :400]
     disc = (x - 200) ** 2 + (y - 200) ** 2 < 150**2
@@ -185,28 +172,6 @@ def test_a_thin_mask_does_not_need_more_points_for_a_tolerance(tolerance: float)
     for strip in (np.ones((1, 1000), np.bool_), np.ones((1000, 1), np.bool_)):
         (simple,), (exact,) = mask_to_polygons(strip, tolerance), mask_to_polygons(strip, 0)
         assert 6 <= len(simple) <= len(exact) == 12
-
-
-def test_polygon_pieces_and_holes() -> None:
-    mask = ring()
-    mask[19:21, 38:42] = True  # an island in the hole
-    mask[50, 70] = True
-    polygons = trace_polygons(mask)
-    assert [len(polygon.holes) for polygon in polygons] == [1, 0, 0]
-    exact = trace_polygons(mask, 0)
-    rings = [ring for polygon in exact for ring in (polygon.exterior, *polygon.holes)]
-    assert (filled(rings, mask.shape) == mask).all()
-    assert len(mask_to_polygons(mask)) == 3
-    assert all(len(flat) >= 6 for flat in mask_to_polygons(mask, tolerance=100))
-    assert mask_to_polygons(np.zeros((4, 4))) == []
-
-
-def test_polygons_are_valid_for_coco() -> None:
-    coco = pytest.importorskip("pycocotools.mask")
-    mask = square()
-    rle = coco.merge(coco.frPyObjects(mask_to_polygons(mask), *mask.shape))
-    decoded = coco.decode(rle).astype(np.bool_)
-    assert intersection_over_union(decoded, mask) > 0.97
 
 
 def test_polygons_refuse(monkeypatch: pytest.MonkeyPatch) -> None:

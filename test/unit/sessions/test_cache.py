@@ -5,9 +5,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.fake_transport import FakeTransport
 
-from triton_sam import ImageError, InferenceError, PromptError, SAM2TritonClient
+from triton_sam import ImageError, InferenceError, PromptError
 from triton_sam.errors import ConfigurationError, UnknownImageError
 from triton_sam.sessions.cache import HeldImage, ImageCache, SingleFlight
 from triton_sam.wire.contract import read_error
@@ -133,19 +132,6 @@ def test_a_flight_is_shared_also_when_it_fails(waiting):
 def test_errors_keep_their_meaning_on_the_wire():
     for error, kind in (("BAD_PROMPT: x", PromptError), ("sam2 failed: UNKNOWN_IMAGE_ID: gone", UnknownImageError)):
         assert type(read_error(InferenceError(error))) is kind
-
-
-@pytest.mark.parametrize("said", ["sam2 failed: BAD_IMAGE: no image", "sam2 failed: out of order"])
-def test_an_error_is_not_its_own_cause(said):
-    """Whoever follows the causes would never come to an end."""
-    transport = FakeTransport(InferenceError(said))
-    with (
-        SAM2TritonClient("localhost:1", transport=transport) as client,
-        pytest.raises((ImageError, InferenceError)) as caught,
-    ):
-        client.set_image(np.zeros((4, 4, 3), np.uint8))
-    assert transport.models == ["sam2"]
-    assert caught.value.__cause__ is not caught.value
 
 
 def test_what_was_used_last_is_evicted_last():

@@ -190,19 +190,6 @@ def test_a_connection_that_breaks_is_retried_so_often_and_then_reported(pauses, 
         assert len(connections) == len(pauses) + 1 == retries + 1
 
 
-@pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_pauses_grow_and_no_two_clients_come_back_together(pauses, scheme):
-    with listener(drop) as (port, _):
-        for _ in range(10):
-            transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=3)
-            with pytest.raises(ServerUnreachableError):
-                transport.infer("model", INPUT, ["out"])
-    for number in range(3):
-        of_that_try, longest = pauses[number::3], RETRY_PAUSE * 2**number
-        assert longest / 2 <= min(of_that_try) < max(of_that_try) <= longest
-        assert len(set(of_that_try)) == 10
-
-
 def test_the_async_client_repeats_as_often(monkeypatch):
     waited = []
     monkeypatch.setattr("triton_sam.transport.retry.spread", lambda pause: waited.append(pause) or 0.0)
@@ -353,29 +340,6 @@ def test_timeouts_that_cannot_work(timeout):
             kind(timeout=timeout)
     with pytest.raises(ConfigurationError, match="timeout must be above 0 seconds"):
         Transport(parse_url("localhost"), timeout=timeout)
-
-
-@pytest.mark.slow
-def test_no_client_rounds_its_timeout_up():
-    """aiohttp does so for more than 5 seconds, to a whole one; of four clients in a second, some would notice."""
-    timeout, late = 5.1, []
-
-    def ask(address):
-        with SpeculativeSAM2Client(address, timeout=timeout, retries=0, embeddings="server") as client:
-            began = time.monotonic()
-            with pytest.raises(ServerTimeoutError):
-                client.set_image(b"x")
-            late.append(time.monotonic() - began - timeout)
-
-    with listener(lambda connection: None) as (port, _), standstill() as lost:
-        threads = [threading.Thread(target=ask, args=(f"http://127.0.0.1:{port}",)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-            time.sleep(0.25)
-        for thread in threads:
-            thread.join()
-    assert len(late) == 4
-    assert max(late) < 0.5 + lost[0]
 
 
 def test_a_call_that_grpc_forgets_ends_all_the_same(monkeypatch):

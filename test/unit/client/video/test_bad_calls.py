@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from support.fake_video_server import FakeVideoServer, VideoTransport
+from support.video_server import VideoServer, open_video
 
-from triton_sam import SAM2VideoClient
 from triton_sam.errors import ConfigurationError, PromptError, VideoError
 
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(40)]
@@ -12,11 +11,8 @@ FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(40)]
 
 @pytest.fixture
 def server():
-    return FakeVideoServer()
-
-
-def open_video(server, source=FRAMES, **options):
-    return SAM2VideoClient(transport=VideoTransport(server)).open(source, **options)
+    with VideoServer() as server:
+        yield server
 
 
 BAD_PROMPTS = {
@@ -35,7 +31,7 @@ BAD_PROMPTS = {
 
 @pytest.mark.parametrize("message", BAD_PROMPTS)
 def test_a_bad_prompt_is_one_clear_line_and_asks_nothing(server, message):
-    with open_video(server) as video:
+    with open_video(server, FRAMES) as video:
         asked = len(server.requests)
         with pytest.raises(PromptError, match=message):
             video.add(**{"frame": 0, "object_id": 1, **BAD_PROMPTS[message]})
@@ -43,7 +39,7 @@ def test_a_bad_prompt_is_one_clear_line_and_asks_nothing(server, message):
 
 
 def test_bad_calls_are_clear_errors(server):
-    with open_video(server) as video:
+    with open_video(server, FRAMES) as video:
         with pytest.raises(PromptError, match="there is nothing to track: give a prompt"):
             video.propagate()
         with pytest.raises(PromptError, match="there is no object 4: the video has no objects"):
@@ -57,7 +53,7 @@ def test_bad_calls_are_clear_errors(server):
             video.propagate(count=0)
     for options in ({"ahead": -1}, {"snapshot_every": 0}, {"every": 0}, {"quality": 0}):
         with pytest.raises(ConfigurationError):
-            open_video(server, **options)
+            open_video(server, FRAMES, **options)
     with pytest.raises(VideoError, match="the list is empty"):
         open_video(server, [])
     assert server.sessions == {}

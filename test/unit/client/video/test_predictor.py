@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.fake_video_server import FakeVideoServer, VideoTransport
+from support.video_server import VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
 from triton_sam.client.video.predictor import SAM2VideoPredictor
@@ -13,12 +13,13 @@ FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(12)]
 
 @pytest.fixture
 def server():
-    return FakeVideoServer()
+    with VideoServer() as server:
+        yield server
 
 
 @pytest.fixture
 def predictor(server):
-    return SAM2VideoPredictor(SAM2VideoClient(transport=VideoTransport(server)))
+    return SAM2VideoPredictor(SAM2VideoClient(server.url, retries=0))
 
 
 def test_the_calls_of_the_official_notebook(predictor, server):
@@ -47,7 +48,7 @@ def test_the_masks_are_those_of_the_video(predictor):
     state = predictor.init_state(FRAMES)
     predictor.add_new_points(state, 0, 1, [[1, 2]], [1])
     official = [masks[0, 0] > 0 for _, _, masks in predictor.propagate_in_video(state)]
-    with SAM2VideoClient(transport=VideoTransport(FakeVideoServer())).open(FRAMES) as video:
+    with VideoServer() as other, open_video(other, FRAMES) as video:
         video.add(0, 1, points=[[1, 2]], labels=[1])
         for mask, (_, segments) in zip(official, video.propagate(), strict=True):
             np.testing.assert_array_equal(mask, segments[1].mask)
@@ -72,7 +73,7 @@ def test_relative_coordinates_are_scaled(predictor, server):
     predictor.add_new_points_or_box(
         state, 0, 1, points=[[0.5, 0.25]], labels=[1], box=[0, 0, 0.5, 1], normalize_coords=False
     )
-    arguments = server.requests[-1][1]
+    arguments = server.arguments(-1)
     assert arguments["points"] == [[32, 12]]
     assert arguments["box"] == [0, 0, 32, 48]
 

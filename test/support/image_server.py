@@ -1,0 +1,83 @@
+"""The session model, the encoder and the decoder of a family in this process, and the ways in which a server disturbs
+its clients.
+
+The decoder draws a disc around the first point of each object, whose size and scores depend on the point: so the mask
+of another point, or of another object, is another mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from support.in_process import InProcess
+from support.pb_utils import Compute
+from tritonclient.utils import InferenceServerException
+
+from triton_sam.families import get_family
+from triton_sam.wire import contract
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def discs(model: str, inputs: Arrays, wanted: tuple[str, ...]) -> Arrays:
+    """Compute the encoder or the decoder of SAM2."""
+    if model.endswith("_encoder"):
+        specs = {spec.name: spec for spec in get_family("sam2").encoder.outputs}
+        return {name: np.zeros((1, *map(int, specs[name].shape[1:])), np.float32) for name in wanted}
+    candidates = 3 if wanted[0].startswith("multimask") else 1
+    rows, columns = np.mgrid[:256, :256]
+    logits, scores = [], []
+    for x, y in inputs["point_coords"][:, 0] / 4:
+        disc = np.float32(12 + x / 8 - np.hypot(columns - x, rows - y))
+        logits.append(np.broadcast_to(disc, (candidates, 256, 256)))
+        scores.append(np.float32([x / 256, 0.1, y / 256])[:candidates])
+    return dict(zip(wanted, (np.stack(logits), np.stack(scores)), strict=True))
+
+
+class ImageServer(InProcess):
+    """A server of one family.
+
+    Args:
+        compute: computes the networks.
+        family: name of the family, and of the session model.
+        keeps_images: whether it has a session model.
+        parameters: of the session model.
+
+    Attributes:
+        failures: errors of the next requests, the first one first; None for a request that is answered.
+    """
+
+    def __init__(
+        self, compute: Compute = discs, family: str = "sam2", *, keeps_images: bool = True, **parameters: str
+    ) -> None:
+        super().__init__(compute, {family: family})
+        self._family, self._parameters = family, parameters
+        self.failures: list[BaseException | None] = []
+        self.before = self._fail
+        if keeps_images:
+            self.start_session_model()
+
+    def start_session_model(self) -> None:
+        """Serve the session model from now on."""
+        self.program = self.add_session_model(self._family, **self._parameters)
+
+    def lose_images(self) -> None:
+        """Forget all images, as a restart does."""
+        while self.program._model.cache.evict_oldest():
+            pass
+
+    def sent(self, name: str = contract.IMAGE) -> list[bool]:
+        """Return whether each request brought an input."""
+        return [name in request.inputs for request in self.requests]
+
+    def _fail(self, number: int) -> None:
+        if self.failures and (error := self.failures.pop(0)) is not None:
+            raise error
+
+
+def refusal(code: str, status: str = "INVALID_ARGUMENT") -> InferenceServerException:
+    """Return the error of a model that refuses a request with a code of the contract."""
+    return InferenceServerException(f"{code}: words of the server", f"StatusCode.{status}")

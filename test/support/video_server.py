@@ -1,0 +1,173 @@
+"""The video model in this process, and the ways in which a server disturbs its clients.
+
+Its networks are those of `support.fake_tracking`: each mask depends on the frame, the prompts and the last outputs. So
+a client that repeats too little, too much, or in another order gets other masks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from support.conditions import PATIENCE
+from support.fake_tracking import FRAME_BYTES, NAMES, SIDE, FakeModels, computed_by
+from support.in_process import Arrays, InProcess
+from support.pb_utils import Request
+
+from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
+from triton_sam.client.video.sync import Video
+from triton_sam.errors import ServerUnreachableError
+from triton_sam.wire import video as wire
+
+MODEL = "sam2_video"
+
+
+class VideoServer(InProcess):
+    """A server of one video model.
+
+    Args:
+        cache: number of frames that it keeps.
+        is_older: whether it is of an earlier version: it names no frame that it lacks, nor where a pass starts.
+        limits: parameters of the model.
+
+    Attributes:
+        tracked: each frame that a pass has computed.
+    """
+
+    def __init__(self, cache: int = 1000, *, is_older: bool = False, **limits: int) -> None:
+        super().__init__(computed_by(FakeModels()))
+        numbers = {name: str(value) for name, value in {"image_size": SIDE, **limits}.items()}
+        self._model = self.add_video_model("sam2", family="SAM2", **numbers, **NAMES)._model
+        self._model.images.cache._images.limit = cache * FRAME_BYTES
+        self._is_older = is_older
+        self._steps: set[tuple[bytes, int]] = set()
+        self.tracked: list[int] = []
+
+    @property
+    def sessions(self) -> dict[str, Any]:
+        sessions: dict[str, Any] = self._model.sessions._sessions
+        return sessions
+
+    def operations(self) -> list[str]:
+        """Return the names of the operations that clients have asked for."""
+        return [self.operation(number) for number in range(len(self.requests))]
+
+    def operation(self, number: int) -> str:
+        name: str = self.requests[number].inputs[wire.OPERATION][0].decode()
+        return name
+
+    def arguments(self, number: int) -> dict[str, Any]:
+        arguments: dict[str, Any] = json.loads(self.requests[number].inputs[wire.ARGUMENTS][0])
+        return arguments
+
+    def sent_frames(self) -> list[int]:
+        """Return the indexes of the frames that came, in their order."""
+        numbers = range(len(self.requests))
+        return [index for number in numbers for index in self.arguments(number).get("frame_indexes", [])]
+
+    def lose_sessions(self) -> None:
+        """Forget everything, as a restart does."""
+        self.sessions.clear()
+        self.lose_frames()
+
+    def lose_frames(self) -> None:
+        """Forget all frames, as a small cache does."""
+        while self._model.images.cache.evict_oldest():
+            pass
+
+    def answer(self, model: str, request: Request, number: int) -> Arrays:
+        """Answer a request, and note the frame that it computes."""
+        answer = super().answer(model, request, number)
+        if self.operation(number) == wire.PROPAGATE:
+            self._note(number)
+        return answer
+
+    def _note(self, number: int) -> None:
+        given = self.arguments(number)
+        step = self.requests[number].inputs[wire.SESSION_ID][0], given["step"]
+        if step not in self._steps:
+            self._steps.add(step)
+            self.tracked.append(given["frame_index"])
+
+    def altered(self, model: str, tensors: Arrays, code: str, message: str) -> tuple[Arrays, str, str]:
+        """Leave out what an earlier version does not say."""
+        if self._is_older:
+            if message.startswith("UNKNOWN_FRAME"):
+                message = message[message.index("UNKNOWN_IMAGE_ID") :]
+            if wire.RESULT in tensors:
+                result = json.loads(tensors[wire.RESULT][0])
+                result.pop(wire.FIRST_PROMPTED_FRAME, None)
+                tensors = {**tensors, wire.RESULT: np.array([json.dumps(result).encode()], np.object_)}
+        return super().altered(model, tensors, code, message)
+
+
+def unreachable() -> ServerUnreachableError:
+    return ServerUnreachableError("gone")
+
+
+def open_video(server: InProcess, source: Any, **options: Any) -> Video:
+    """Open a video by the sync client."""
+    return SAM2VideoClient(server.url, retries=0).open(source, **options)
+
+
+class FromThreads:
+    """A video of the async client with the methods of the sync one, so that both pass the same tests."""
+
+    def __init__(self, server: InProcess, source: Any, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._client = self._wait(self._connect(server.url))
+        try:
+            self._video = self._wait(self._client.open(source, **options))
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> FromThreads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wait(self._video.aclose())
+        self._end()
+
+    def _end(self) -> None:
+        self._wait(self._client.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._video, name)
+        if not inspect.iscoroutinefunction(value):
+            return value
+        return lambda *args, **options: self._wait(value(*args, **options))
+
+    def propagate(self, *args: Any, **options: Any) -> Iterator[Any]:
+        return self._each(self._video.propagate(*args, **options))
+
+    def _each(self, passed: Any) -> Iterator[Any]:
+        try:
+            while (item := self._wait(anext(passed, None))) is not None:
+                yield item
+        finally:
+            self._wait(passed.aclose())
+
+    @staticmethod
+    async def _connect(url: str) -> AsyncSAM2VideoClient:
+        return AsyncSAM2VideoClient(url, retries=0)
+
+    def _wait(self, call: Any) -> Any:
+        async def run() -> Any:
+            return await call
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
+
+
+FACES = {"sync": open_video, "async": FromThreads}
+"""How a test opens a video of either client."""

@@ -83,7 +83,7 @@ class ClientCore:
             embeddings.check()
         self._embeddings = embeddings
 
-    def click(
+    def _click(
         self,
         image: ImageEmbeddings | None,
         point_coords: PromptArray,

@@ -111,6 +111,8 @@ class Dispatcher:
             if job.work.running is not None:
                 job.work.running.cancel()
         for job in step.start:
+            if job.state is not State.RUNNING:  # a future that was cancelled meanwhile has cancelled it
+                continue
             with contextlib.suppress(ConfigurationError):  # another thread closes the client, and cancels this job
                 job.work.running = self._threads.submit(partial(self._send, job), job.work.context)
 

@@ -107,9 +107,15 @@ def search(
                 yield asked
 
 
-def told(steps: Generator[Step | Found, None, None], progress: Progress | None) -> Found:
-    """Run a search to its end, and tell its steps to ``progress``."""
-    with contextlib.closing(steps):
+def find_everything(
+    client: SamTritonClient,
+    image: ImageSource,
+    parameters: Parameters,
+    progress: Progress | None = None,
+    embeddings: ImageEmbeddings | None = None,
+) -> Found:
+    """Do as search(), but tell the steps to ``progress``, and return the result."""
+    with contextlib.closing(search(client, image, parameters, embeddings)) as steps:
         for step in steps:
             if isinstance(step, Found):
                 return step

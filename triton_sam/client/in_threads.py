@@ -7,6 +7,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..errors import ConfigurationError
@@ -49,9 +50,7 @@ class InThreads:
 
     async def _run_to_its_end(self, call: Callable[P, Value], *arguments: P.args, **options: P.kwargs) -> Value:
         """Run a call that goes on if this coroutine is cancelled."""
-        running = asyncio.wrap_future(self._threads.submit(lambda: call(*arguments, **options)))
-        running.add_done_callback(_retrieve)
-        return await asyncio.shield(running)
+        return await shielded(self._threads.submit(lambda: call(*arguments, **options)))
 
     async def _each(
         self, steps: Generator[Value, None, None], run: Callable[..., Any] | None = None
@@ -86,7 +85,7 @@ class ImagesInThreads(InThreads):
     """
 
     def __init__(self, client: SamTritonClient) -> None:
-        super().__init__(client.transport)
+        super().__init__(client._transport)
         self._client = client
 
     def __repr__(self) -> str:
@@ -118,8 +117,8 @@ class ImagesInThreads(InThreads):
         parameters: Mapping[str, Any],
     ) -> FoundObjects:
         """Find all objects, see SAM2TritonClient.everything(). ``progress`` is called on the event loop."""
-        begun = await self._run(self._client.begin_search, image, parameters)
-        async with contextlib.aclosing(self._each(begun)) as steps:
+        to_search = await self._run(self._client._to_search, image, parameters)
+        async with contextlib.aclosing(self.search_steps(*to_search)) as steps:
             async for step in steps:
                 if isinstance(step, Found):
                     return await self._run(FoundObjects, step)
@@ -128,7 +127,7 @@ class ImagesInThreads(InThreads):
         raise AssertionError("a search ends with what it found")
 
     def search_steps(
-        self, image: ImageSource, parameters: Parameters, embeddings: ImageEmbeddings
+        self, image: ImageSource, parameters: Parameters, embeddings: ImageEmbeddings | None
     ) -> AsyncGenerator[Step | Found, None]:
         """Yield the steps of a search for all objects, and at the end the result.
 
@@ -137,11 +136,18 @@ class ImagesInThreads(InThreads):
         Args:
             image: the image.
             parameters: the grid and the filters.
-            embeddings: embeddings of the image, or its handle on the server.
+            embeddings: embeddings of the image, or its handle on the server; None: the image is encoded.
         """
         from .everything import search
 
         return self._each(search(self._client, image, parameters, embeddings))
+
+
+async def shielded(call: Future[Value]) -> Value:
+    """Wait for a call, which goes on if this coroutine is cancelled."""
+    waiting = asyncio.wrap_future(call)
+    waiting.add_done_callback(_retrieve)
+    return await asyncio.shield(waiting)
 
 
 def _close(threads: Threads, transport: BaseTransport) -> None:

@@ -34,10 +34,10 @@ async def queue_multiple_requests(
     if len(coords_list) != len(labels_list):
         raise PromptError(f"coords_list has {len(coords_list)} positions, but labels_list has {len(labels_list)}")
     works = [
-        client._work(None, coords, labels, None, None, False)  # noqa: SLF001
+        client._work(None, coords, labels, None, None, False)
         for coords, labels in zip(coords_list, labels_list, strict=True)
     ]
-    return client._queue(works, session_id)  # noqa: SLF001
+    return client._queue(works, session_id)
 
 
 async def wait_for_latest_result(

@@ -204,8 +204,8 @@ class SpeculativeSAM2Client(ImagesInThreads):
         So only one of them has to be in memory. Each step is slow for a large image: take it in a thread.
         """
         arguments = (coords, labels, box, mask_input, multimask_output)
-        click = self._client.click(image, *arguments, cleanup=cleanup)
-        work = Work(partial(self._client.ask, click))
+        click = self._client._click(image, *arguments, cleanup=cleanup)
+        work = Work(partial(self._client._ask, click))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
         return click.each_segment(await asyncio.wrap_future(work.future))
@@ -350,8 +350,8 @@ class SpeculativeSAM2Client(ImagesInThreads):
 
     def _work(self, image: ImageEmbeddings | None, *arguments: Any) -> Work[Result]:
         """Check the arguments of a prediction, and return its work."""
-        click = self._client.click(image, *arguments)
-        return Work(lambda: click.low_res(self._client.ask(click)))
+        click = self._client._click(image, *arguments)
+        return Work(lambda: click.low_res(self._client._ask(click)))
 
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
         return [self._queued(job) for job in self._dispatcher.submit(works, session_id)]

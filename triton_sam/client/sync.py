@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
+from ..everything.parameters import Parameters
 from ..everything.parts import Part, Seen
-from ..everything.search import Found, FoundObjects, Step
+from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -87,7 +88,7 @@ class SamTritonClient(ClientCore):
             transport = Transport(
                 self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, busy=busy
             )
-        self.transport: BaseTransport = transport
+        self._transport: BaseTransport = transport
 
     def encode(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image without making it the current one.
@@ -99,7 +100,7 @@ class SamTritonClient(ClientCore):
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
-        with self.transport.one_call():
+        with self._transport.one_call():
             return carry(self._flows.encode(image), self._send)
 
     def encode_here(self, image: ImageSource) -> ImageEmbeddings:
@@ -107,7 +108,7 @@ class SamTritonClient(ClientCore):
 
         Use it to save the embeddings of an image, and for an object of more than 1,024 points.
         """
-        with self.transport.one_call():
+        with self._transport.one_call():
             return carry(self._flows.encode_here(image), self._send)
 
     @also_spelled(image_path="image")
@@ -162,8 +163,8 @@ class SamTritonClient(ClientCore):
             PromptError: a prompt has a wrong shape, type or range.
             ServerError: see triton_sam.errors.
         """
-        click = self.click(image, point_coords, point_labels, box, mask_input, multimask_output)
-        return click.low_res(self.ask(click))
+        click = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
+        return click.low_res(self._ask(click))
 
     def segment(
         self,
@@ -196,8 +197,8 @@ class SamTritonClient(ClientCore):
             the official predictor: logits are resized bilinearly to the image, and are foreground where > 0.
         """
         arguments = (point_coords, point_labels, box, mask_input, multimask_output)
-        click = self.click(image, *arguments, logits, cleanup)
-        return click.segments(self.ask(click))
+        click = self._click(image, *arguments, logits, cleanup)
+        return click.segments(self._ask(click))
 
     def everything(
         self,
@@ -231,22 +232,10 @@ class SamTritonClient(ClientCore):
             ServerBusyError: too many requests wait at the server.
             ServerError: see triton_sam.errors.
         """
-        from .everything import told
+        from .everything import find_everything
 
-        return FoundObjects(told(self.begin_search(image, parameters), progress))
-
-    def begin_search(
-        self, image: ImageSource | ImageEmbeddings | None, parameters: Mapping[str, Any]
-    ) -> Generator[Step | Found, None, None]:
-        """Check the arguments of everything(), and return the steps of the search, which end with the result."""
-        from ..everything.parameters import parameters_of
-        from .everything import search, to_search
-
-        chosen = parameters_of(self.family.name, parameters)
-        source, embeddings = to_search(image, self._embeddings, chosen)
-        if embeddings is not None:
-            self._pair.check_origin(embeddings)
-        return search(self, source, chosen, embeddings)
+        source, chosen, embeddings = self._to_search(image, parameters)
+        return FoundObjects(find_everything(self, source, chosen, progress, embeddings))
 
     def see_part(self, part: Part) -> Seen | None:
         """Let the server find the objects under some points of a search for everything; None if it cannot.
@@ -254,7 +243,7 @@ class SamTritonClient(ClientCore):
         Raises:
             ServerError: see triton_sam.errors.
         """
-        with self.transport.one_call():
+        with self._transport.one_call():
             return carry(self._parts.see_part(part), self._send)
 
     def find(
@@ -299,15 +288,15 @@ class SamTritonClient(ClientCore):
             ServerError: see triton_sam.errors.
         """
         query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
-        with self.transport.one_call():
+        with self._transport.one_call():
             return carry(self._concepts.find(query, chosen, example), self._send)
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""
-        with self.transport.one_call():
-            if not self.transport.is_ready():
+        with self._transport.one_call():
+            if not self._transport.is_ready():
                 return False
-            ready = self.transport.ready_models()
+            ready = self._transport.ready_models()
         return self._pair.encoder in ready and self._pair.decoder in ready
 
     def models(self) -> ServerModels:
@@ -315,12 +304,12 @@ class SamTritonClient(ClientCore):
 
         Its attribute ``variants`` lists the model pairs by family, for example ``{"sam2": ("sam2", "sam2.1_large")}``.
         """
-        with self.transport.one_call():
-            return sort_models(self.transport.ready_models(), self.transport.model_config)
+        with self._transport.one_call():
+            return sort_models(self._transport.ready_models(), self._transport.model_config)
 
     def close(self) -> None:
         """Close the connections."""
-        self.transport.close()
+        self._transport.close()
 
     def __enter__(self) -> SamTritonClient:
         return self
@@ -330,15 +319,27 @@ class SamTritonClient(ClientCore):
     ) -> None:
         self.close()
 
-    def ask(self, click: Click) -> Tensors:
-        """Send a click and return the answer."""
-        with self.transport.one_call():
+    def _to_search(
+        self, image: ImageSource | ImageEmbeddings | None, given: Mapping[str, Any]
+    ) -> tuple[ImageSource, Parameters, ImageEmbeddings | None]:
+        """Check the arguments of everything(); return the image, the parameters, and its embeddings if known."""
+        from ..everything.parameters import parameters_of
+        from .everything import to_search
+
+        chosen = parameters_of(self.family.name, given)
+        source, embeddings = to_search(image, self._embeddings, chosen)
+        if embeddings is not None:
+            self._pair.check_origin(embeddings)
+        return source, chosen, embeddings
+
+    def _ask(self, click: Click) -> Tensors:
+        with self._transport.one_call():
             return carry(ask(click), self._send)
 
     def _send(self, request: Request) -> Tensors:
         if isinstance(request, ConfigRequest):
-            return self.transport.model_config(request.model)
-        return self.transport.infer(request.model, request.inputs, request.outputs)
+            return self._transport.model_config(request.model)
+        return self._transport.infer(request.model, request.inputs, request.outputs)
 
 
 SAM2TritonClient = SamTritonClient

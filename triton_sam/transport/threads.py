@@ -150,12 +150,12 @@ class Threads:
         with self._changed:
             self.check()
             self._futures.add(future)
+            self._jobs.put(run)
             if self._idle > 0 or self._threads == MOST_THREADS:
                 self._idle -= 1
-                self._jobs.put(run)
                 return future
             self._threads += 1
-        threading.Thread(target=self._work, args=(run,), name="triton-sam-call", daemon=True).start()
+        threading.Thread(target=self._work, name="triton-sam-call", daemon=True).start()
         return future
 
     def close(self) -> None:
@@ -194,11 +194,10 @@ class Threads:
         if future.set_running_or_notify_cancel():
             resolve()
 
-    def _work(self, run: Callable[[], object] | None) -> None:
+    def _work(self) -> None:
         self._own.works = True
-        while run is not None:
+        while (run := self._jobs.get()) is not None:
             run()
             del run  # free the arrays of the call
             if self._closed:
                 return
-            run = self._jobs.get()

@@ -17,7 +17,7 @@ from ...inputs.video.stream import DEFAULT_WINDOW
 from ...masks.video_segment import VideoSegment
 from ...transport.base import BaseTransport
 from ...transport.options import Busy
-from ..in_threads import InThreads
+from ..in_threads import InThreads, shielded
 from ..spellings import also_spelled
 from .base import OnProgress, Pass, Segments, row_outputs
 from .sync import SAM2VideoClient, Video
@@ -63,7 +63,7 @@ class AsyncSAM2VideoClient(InThreads):
             transport=transport,
         )
         self._closing: set[asyncio.Task[None]] = set()
-        super().__init__(self._client.transport)
+        super().__init__(self._client._transport)
 
     def __repr__(self) -> str:
         return f"Async{self._client!r}"
@@ -85,7 +85,7 @@ class AsyncSAM2VideoClient(InThreads):
             )
         )
         try:
-            return AsyncVideo(self, await asyncio.shield(asyncio.wrap_future(opening)))
+            return AsyncVideo(self, await shielded(opening))
         except asyncio.CancelledError:
             self._close_later(opening)
             raise
@@ -132,7 +132,7 @@ class AsyncVideo:
 
     def __init__(self, client: AsyncSAM2VideoClient, video: Video) -> None:
         self._client = client  # which closes its connections when nobody refers to it any more
-        self._run = client._run_to_its_end  # noqa: SLF001 - a part of the client
+        self._run = client._run_to_its_end
         self._video = video
 
     @property
@@ -188,7 +188,7 @@ class AsyncVideo:
 
         To stop early, call cancel(), or wrap the generator in ``contextlib.aclosing`` and leave the loop.
         """
-        current = self._video._pass(start, count, reverse, row_outputs(logits), None)  # noqa: SLF001
+        current = self._video._pass(start, count, reverse, row_outputs(logits), None)
         return self._propagate(current, on_progress)
 
     async def clear(self, frame: int, object_id: int) -> None:
@@ -219,8 +219,8 @@ class AsyncVideo:
     async def _propagate(
         self, current: Pass, on_progress: OnProgress | None
     ) -> AsyncGenerator[tuple[int, Segments], None]:
-        tracked = self._video._propagate(current)  # noqa: SLF001
-        async with contextlib.aclosing(self._client._each(tracked, self._run)) as steps:  # noqa: SLF001
+        tracked = self._video._propagate(current)
+        async with contextlib.aclosing(self._client._each(tracked, self._run)) as steps:
             done = 0
             async for step in steps:
                 done += 1

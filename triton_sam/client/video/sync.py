@@ -79,7 +79,7 @@ class SAM2VideoClient:
             transport = Transport(
                 server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, busy=busy
             )
-        self.transport: BaseTransport = transport
+        self._transport: BaseTransport = transport
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._server)!r}, model={self._model.name!r})"
@@ -121,21 +121,21 @@ class SAM2VideoClient:
         frames = open_frames(source, quality, window)
         with contextlib.ExitStack() as opened:
             opened.callback(frames.close)
-            video = Video(self._model, frames, options, self.transport)
+            video = Video(self._model, frames, options, self._transport)
             opened.pop_all()
-            opened.callback(video._close_quietly)  # noqa: SLF001 - a part of opening
-            video._start()  # noqa: SLF001
+            opened.callback(video._close_quietly)
+            video._start()
             opened.pop_all()
         return video
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the video model of this client ready."""
-        with self.transport.one_call():
-            return self.transport.is_ready() and self._model.name in self.transport.ready_models()
+        with self._transport.one_call():
+            return self._transport.is_ready() and self._model.name in self._transport.ready_models()
 
     def close(self) -> None:
         """Close the connections. Close the videos first."""
-        self.transport.close()
+        self._transport.close()
 
     def __enter__(self) -> SAM2VideoClient:
         return self

@@ -49,40 +49,40 @@ class GrpcClient:
         """See ProtocolClient."""
         given = [self._inputs.get(name, array) for name, array in inputs.items()]
         wanted = [tritonclient.grpc.InferRequestedOutput(name) for name in outputs]
-        with self._client(model) as client:
+        with self._client(call, model) as client:
             answer = self._infer_in_time(client, model, given, wanted, call)
         arrays = {name: answer.as_numpy(name) for name in outputs}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def is_ready(self, call: Call) -> bool:
         """See ProtocolClient."""
-        with self._client() as client:
+        with self._client(call) as client:
             return bool(client.is_server_ready(**self._options(call)))
 
     def version(self, call: Call) -> str:
         """See ProtocolClient."""
-        with self._client() as client:
+        with self._client(call) as client:
             return str(client.get_server_metadata(**self._options(call)).version)
 
     def index(self, call: Call) -> list[dict[str, str]]:
         """See ProtocolClient."""
-        with self._client() as client:
+        with self._client(call) as client:
             models = client.get_model_repository_index(**self._options(call)).models
         return [{"name": model.name, "version": model.version, "state": model.state} for model in models]
 
     def load_model(self, model: str, config: str | None, call: Call) -> None:
         """See ProtocolClient."""
-        with self._client() as client:
+        with self._client(call) as client:
             client.load_model(model, config=config, **self._options(call))
 
     def model_config(self, model: str, call: Call) -> dict[str, Any]:
         """See ProtocolClient."""
-        with self._client(model) as client:
+        with self._client(call, model) as client:
             return dict(client.get_model_config(model, as_json=True, **self._options(call))["config"])
 
     def statistics(self, model: str, call: Call) -> dict[str, Any]:
         """See ProtocolClient."""
-        with self._client(model) as client:
+        with self._client(call, model) as client:
             answer = client.get_inference_statistics(model, as_json=True, **self._options(call))
         return dict(answer["model_stats"][0])
 
@@ -99,13 +99,13 @@ class GrpcClient:
         )
 
     @contextlib.contextmanager
-    def _client(self, model: str | None = None) -> Iterator[Any]:
+    def _client(self, call: Call, model: str | None = None) -> Iterator[Any]:
         """Yield the client. If it reaches no server, replace it, for the reason given at options._GRPC_OPTIONS."""
         client = self._shared.get()
         try:
             yield client
         except Exception as error:
-            if isinstance(map_error(error, self._url, model), ServerUnreachableError):
+            if not call.is_cancelled and isinstance(map_error(error, self._url, model), ServerUnreachableError):
                 self._shared.drop(client)
             raise
 

@@ -34,7 +34,7 @@ class Call:
     def __init__(self, end: float, headers: Mapping[str, str] | None = None) -> None:
         self.headers: Mapping[str, str] = headers or {}
         self._end = end
-        self._cancelled = False
+        self.is_cancelled = False
         self._socket: TimedSocket | None = None
         self.end_request: Callable[[], object] = bool
         """Ends a request that has no socket of this module."""
@@ -46,7 +46,7 @@ class Call:
             TimeoutError: the deadline has passed.
             ConnectionAbortedError: the call was cancelled.
         """
-        if self._cancelled:
+        if self.is_cancelled:
             raise ConnectionAbortedError("the call was cancelled")
         left = self._end - time.monotonic()
         if left <= 0:
@@ -56,7 +56,7 @@ class Call:
     def cancel(self) -> None:
         """End the call from another thread and shut down its connection. Does nothing if the call has ended."""
         with _OWNERS:
-            self._cancelled = True
+            self.is_cancelled = True
             sock = self._socket
             if sock is not None and sock.owner is self:
                 sock.is_shut = True

@@ -14,7 +14,7 @@ from support.session_requests import point_inputs, text
 from triton_sam import InferenceError, SAM2TritonClient, ServerBusyError, SpeculativeSAM2Client
 from triton_sam.errors import ModelNotReadyError
 from triton_sam.families import get_family
-from triton_sam.transport.aio import AsyncTransport
+from triton_sam.transport.threads import Threads
 from triton_sam.transport.triton import Transport
 from triton_sam.transport.url import parse_url
 from triton_sam.wire import contract
@@ -87,21 +87,12 @@ def test_a_job_finds_the_same_as_parts_and_clicks(service_triton, triton, photo,
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_session_model_says_by_its_configuration_which_inputs_it_has(service_triton, protocol):
     """So a client recognises one of an earlier version."""
-    url = parse_url(service_triton.http_url if protocol == "http" else service_triton.grpc_url)
-
-    async def ask() -> dict:
-        transport = AsyncTransport(url, timeout=60, retries=0, headers=None, ca_certs=None, connections=2)
-        config = await transport.model_config("sam2")
-        with pytest.raises(ModelNotReadyError):
-            await transport.model_config("sam9")
-        await transport.close()
-        return config
-
-    transport = Transport(url)
-    configs = [transport.model_config("sam2"), asyncio.run(ask())]
+    transport = Transport(parse_url(service_triton.http_url if protocol == "http" else service_triton.grpc_url))
+    config = transport.model_config("sam2")
+    with pytest.raises(ModelNotReadyError):
+        transport.model_config("sam9")
     transport.close()
-    expected = {tensor.name for tensor in contract.inputs(get_family("sam2"))}
-    assert [{tensor["name"] for tensor in config["input"]} for config in configs] == [expected] * 2
+    assert {tensor["name"] for tensor in config["input"]} == {each.name for each in contract.inputs(get_family("sam2"))}
 
 
 def test_a_cancelled_task_ends_the_search(service_triton, triton, photo):
@@ -132,21 +123,18 @@ def test_no_decode_follows_the_one_that_runs_at_a_cancellation(service_triton, t
     def decodes() -> int:
         return int(triton.statistics("sam2_decoder")["inference_count"])
 
-    async def search():
-        transport = AsyncTransport(
-            parse_url(service_triton.grpc_url), timeout=60, retries=0, headers=None, ca_certs=None, connections=2
-        )
-        job = asyncio.create_task(transport.infer("sam2", request, ["result_json"]))
-        await asyncio.to_thread(wait_until, lambda: decodes() >= before + 3)
+    def search():
+        transport, threads = Transport(parse_url(service_triton.grpc_url)), Threads()
+        job = threads.submit(lambda: transport.infer("sam2", request, ["result_json"]))
+        wait_until(lambda: decodes() >= before + 3)
         job.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await job
-        seen = await asyncio.to_thread(decodes)
-        await transport.close()
+        seen = decodes()
+        threads.close()
+        transport.close()
         return seen
 
     before = settled(decodes)
-    seen = asyncio.run(search())
+    seen = search()
     # The decode that runs, and one that begins before Triton has heard of the cancellation.
     assert settled(decodes) - seen <= 2
 

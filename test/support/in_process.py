@@ -10,11 +10,10 @@ the wire contract, the session model or the video model. The networks are functi
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from tritonclient.utils import InferenceServerException
 from triton_sam.families import get_family, model_name
 from triton_sam.families.tables import DECODER, ENCODER, Tensor
 from triton_sam.repository.names import FAMILY_KEY
-from triton_sam.transport import aio, triton
+from triton_sam.transport import triton
 from triton_sam.transport.url import ServerUrl
 from triton_sam.wire import contract, video
 from triton_sam.wire.pair import Request as WireRequest
@@ -35,7 +34,7 @@ _HOST = "in-process.invalid"
 _STATUS = {"INVALID_ARG": "INVALID_ARGUMENT"}
 _PORTS = itertools.count(1)
 _SERVERS: dict[str, InProcess] = {}
-_CONNECT = {module: module._connect for module in (triton, aio)}
+_CONNECT = triton._connect
 
 
 class InProcess:
@@ -101,15 +100,14 @@ class InProcess:
 
     def __enter__(self) -> InProcess:
         if not _SERVERS:
-            triton._connect = lambda url, *rest: _connect(triton, url, *rest)
-            aio._connect = lambda url, *rest: _connect(aio, url, *rest)
+            triton._connect = _connect
         _SERVERS[self.url] = self
         return self
 
     def __exit__(self, *_: object) -> None:
         del _SERVERS[self.url]
         if not _SERVERS:
-            triton._connect, aio._connect = _CONNECT[triton], _CONNECT[aio]
+            triton._connect = _CONNECT
         self.triton.gate.set()
         for program in self._programs.values():
             program.finalize()
@@ -174,14 +172,25 @@ class InProcess:
 
 
 class _Client:
-    """A ProtocolClient."""
+    """A ProtocolClient. Cancelling a call reaches the program of the model, as it does over gRPC."""
 
     def __init__(self, server: InProcess) -> None:
         self._server = server
 
     def infer(self, model: str, inputs: Arrays, outputs: Sequence[str], call: Any) -> Arrays:
-        self._server.ends.append(call._end)
-        return self._server.answer(model, *self._server.request(model, inputs, outputs))
+        server, ended = self._server, Future[Arrays]()
+        server.ends.append(call._end)
+        request, number = server.request(model, inputs, outputs)
+
+        def end() -> None:
+            request.cancelled = True
+            server.cancelled += 1
+            ended.set_exception(_refusal("the client has cancelled the call", "CANCELLED"))
+
+        call.end_request = end
+        running = server._threads.submit(server.answer, model, request, number)
+        call.left()
+        return next(iter(wait([running, ended], return_when=FIRST_COMPLETED).done)).result()
 
     def is_ready(self, call: Any) -> bool:
         return True
@@ -197,39 +206,9 @@ class _Client:
         """There is no connection."""
 
 
-class _AsyncClient:
-    """An AsyncProtocolClient. Cancelling a call reaches the program of the model, as it does over gRPC."""
-
-    def __init__(self, server: InProcess) -> None:
-        self._server = server
-
-    async def infer(self, model: str, inputs: Arrays, outputs: Sequence[str], call: Any) -> Arrays:
-        server, loop = self._server, asyncio.get_running_loop()
-        server.ends.append(aio._END.get())
-        request, number = server.request(model, inputs, outputs)
-        try:
-            return await loop.run_in_executor(server._threads, server.answer, model, request, number)
-        except asyncio.CancelledError:
-            request.cancelled = True
-            server.cancelled += 1
-            raise
-
-    async def is_model_ready(self, model: str, call: Any) -> bool:
-        return model in self._server.models
-
-    async def model_config(self, model: str, call: Any) -> dict[str, Any]:
-        self._server.configs.append(model)
-        return self._server.config(model)
-
-    async def close(self) -> None:
-        """There is no connection."""
-
-
-def _connect(module: Any, url: ServerUrl, *rest: Any) -> Any:
+def _connect(url: ServerUrl, *rest: Any) -> Any:
     server = _SERVERS.get(str(url))
-    if server is None:
-        return _CONNECT[module](url, *rest)
-    return _Client(server) if module is triton else _AsyncClient(server)
+    return _CONNECT(url, *rest) if server is None else _Client(server)
 
 
 def _refusal(message: str, code: str) -> InferenceServerException:

@@ -19,9 +19,7 @@ import numpy.typing as npt
 
 from .._common import strict_json
 from .._common.bundle import bundled
-from ..client.everything import find_everything
 from ..client.sync import SAM2TritonClient
-from ..everything.parameters import parameters_of
 from ..export import registry
 from ..families import get_family, model_name
 from ..families.tables import DECODER, ENCODER
@@ -91,7 +89,7 @@ class Parts:
 
     def generate(self, image: ImageSource, **parameters: Any) -> list[Any]:
         """See verify.everything.Generator. The objects are no records; only their number counts here."""
-        return list(find_everything(self._client, image, parameters_of(FAMILY, parameters)).objects)
+        return list(self._client.everything(image, **parameters))
 
 
 class SessionJob:

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..everything.parts import Part, Seen
 from ..everything.search import FoundObjects, Step
-from ..families.base import Family, FloatArray
+from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
-from ..transport.aio import AsyncTransport
-from ..transport.base import AsyncBaseTransport
+from ..transport.base import BaseTransport
 from ..transport.options import Busy
 from .base import EmbeddingsPlace
 from .concepts import FoundInstances
-from .dispatched import DispatchedCore
-from .drivers import at_once
-from .everything import Queued
-from .flows import ask, predict
-from .lanes import Lanes
+from .in_threads import ImagesInThreads
 from .spellings import also_spelled
-
-CONNECTIONS = 16
-"""Maximum number of requests of one client on the wire over HTTP. Further ones wait, within their timeouts."""
+from .sync import SamTritonClient
 
 
-class AsyncSamTritonClient(DispatchedCore):
+class AsyncSamTritonClient(ImagesInThreads):
     """Segments images on a Triton server: the twin of SAM2TritonClient for asyncio.
 
-    Any number of tasks may use one client, on any event loop: all I/O runs in a separate thread. ``set_image`` sets the
-    image for all of them; tasks that work on different images call ``encode`` and pass the result to
+    Any number of tasks may use one client, on any event loop: all calls run in threads. ``set_image`` sets the image
+    for all of them; tasks that work on different images call ``encode`` and pass the result to
     ``segment(..., image=...)``. Cancelling a task cancels its request on the wire. For positions of a mouse that come
     faster than masks, use SpeculativeSAM2Client: here, every call is sent and answered.
 
@@ -57,8 +48,7 @@ class AsyncSamTritonClient(DispatchedCore):
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
         busy: see SAM2TritonClient.
         embeddings: where they are kept, see SAM2TritonClient.
-        transport: sends the requests instead of a connection to ``url``. The client calls it only on its own event
-            loop. `triton_sam.transport.AsyncBaseTransport` lists the methods that it needs.
+        transport: sends the requests instead of a connection to ``url``, see SAM2TritonClient.
 
     Raises:
         ConfigurationError: an argument is invalid. The constructor opens no connection.
@@ -77,20 +67,21 @@ class AsyncSamTritonClient(DispatchedCore):
         ca_certs: str | os.PathLike[str] | None = None,
         busy: Busy = "raise",
         embeddings: EmbeddingsPlace = "auto",
-        transport: AsyncBaseTransport | None = None,
+        transport: BaseTransport | None = None,
     ) -> None:
-        super().__init__(url, model_type, model_name, embeddings=embeddings)
-        if transport is None:
-            transport = AsyncTransport(
-                self._server,
-                timeout=timeout,
-                retries=retries,
-                headers=headers,
-                ca_certs=ca_certs,
-                busy=busy,
-                connections=CONNECTIONS,
-            )
-        self._open_dispatcher(transport, Lanes(), timeout)
+        client = SamTritonClient(
+            url,
+            model_type,
+            model_name=model_name,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            ca_certs=ca_certs,
+            busy=busy,
+            embeddings=embeddings,
+            transport=transport,
+        )
+        super().__init__(client)
 
     async def encode(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image without making it the current one. See SAM2TritonClient.encode().
@@ -99,17 +90,16 @@ class AsyncSamTritonClient(DispatchedCore):
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
-        return await self._carry(self._flows.encode(image))
+        return await self._run(self._client.encode, image)
 
     async def encode_here(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image and return its tensors. See SAM2TritonClient.encode_here()."""
-        return await self._carry(self._flows.encode_here(image))
+        return await self._run(self._client.encode_here, image)
 
     @also_spelled(image_path="image")
     async def set_image(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image and make it the current one, see encode(). After an error, the earlier image stays."""
-        self._embeddings = embeddings = await self.encode(image)
-        return embeddings
+        return await self._run(self._client.set_image, image)
 
     async def predict(
         self,
@@ -122,8 +112,8 @@ class AsyncSamTritonClient(DispatchedCore):
         image: ImageEmbeddings | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Predict low-resolution masks for P objects. Arguments, result and errors: see SAM2TritonClient.predict()."""
-        click = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
-        return await self._carry(predict(click), at_once)
+        arguments = (point_coords, point_labels, box, mask_input, multimask_output)
+        return await self._run(self._client.predict, *arguments, image=image)
 
     async def segment(
         self,
@@ -137,14 +127,9 @@ class AsyncSamTritonClient(DispatchedCore):
         logits: bool = True,
         cleanup: Cleanup | None = None,
     ) -> list[Segment]:
-        """Predict full-size masks. Arguments, result and errors: see SAM2TritonClient.segment().
-
-        The masks are resized in a thread, so that the event loop goes on meanwhile.
-        """
+        """Predict full-size masks. Arguments, result and errors: see SAM2TritonClient.segment()."""
         arguments = (point_coords, point_labels, box, mask_input, multimask_output)
-        click = self._click(image, *arguments, logits, cleanup)
-        outputs = await self._carry(ask(click), at_once)
-        return await asyncio.to_thread(click.segments, outputs)
+        return await self._run(self._client.segment, *arguments, image=image, logits=logits, cleanup=cleanup)
 
     async def everything(
         self,
@@ -157,11 +142,7 @@ class AsyncSamTritonClient(DispatchedCore):
 
         Cancelling the task ends the search, and cancels its request at Triton.
         """
-        return await self._search(_SearchCalls(self), image, progress, parameters)
-
-    async def see_part(self, part: Part) -> Seen | None:
-        """Let the server find the objects under some points of a search for everything; None if it cannot."""
-        return await self._carry(self._parts.see_part(part))
+        return await self._everything(image, progress, parameters)
 
     async def find(
         self,
@@ -174,12 +155,13 @@ class AsyncSamTritonClient(DispatchedCore):
         **parameters: Any,
     ) -> FoundInstances:
         """Find every instance of concepts, see SAM2TritonClient.find(). Cancelling the task cancels its request."""
-        return await self._find((text, boxes, box_labels), image, example, parameters)
+        return await self._run(
+            self._client.find, text, boxes=boxes, box_labels=box_labels, image=image, example=example, **parameters
+        )
 
     async def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""
-        asked = (self._dispatcher.is_ready(model) for model in (self._pair.encoder, self._pair.decoder))
-        return all(await asyncio.gather(*map(asyncio.wrap_future, asked)))
+        return await self._run(self._client.is_ready)
 
     async def __aenter__(self) -> AsyncSamTritonClient:
         return self
@@ -188,35 +170,6 @@ class AsyncSamTritonClient(DispatchedCore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-class _SearchCalls:
-    """The calls of a search for all objects, which awaits its clicks as tasks."""
-
-    def __init__(self, client: AsyncSamTritonClient) -> None:
-        self._client = client
-
-    @property
-    def family(self) -> Family:
-        return self._client.family
-
-    async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
-        return await self._client.encode(image)
-
-    async def see_part_async(self, part: Part) -> Seen | None:
-        return await self._client.see_part(part)
-
-    async def predict_async(
-        self,
-        coords: PromptArray,
-        labels: PromptArray,
-        *,
-        mask_input: PromptArray,
-        multimask_output: bool,
-        image: ImageEmbeddings,
-    ) -> Queued:
-        call = self._client.predict(coords, labels, None, mask_input, multimask_output, image=image)
-        return "", asyncio.get_running_loop().create_task(call)
 
 
 AsyncSAM2TritonClient = AsyncSamTritonClient

@@ -1,4 +1,4 @@
-"""The sequences of requests behind the calls of a client, written once for both clients.
+"""The sequences of requests behind the calls of a client.
 
 A flow is a generator. It yields a `Request`, and the driver then sends it the answer, or throws the error that came
 instead. The return value of the generator is the result of the call. Flows do no I/O: the client sends the requests
@@ -11,7 +11,6 @@ from collections.abc import Generator
 from typing import TypeVar
 
 from ..errors import InferenceError, ModelNotReadyError
-from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, plain_source
 from ..transport.base import Tensors
@@ -109,8 +108,3 @@ def ask(click: Click) -> Flow[Tensors]:
             click.answered(outputs, at_once=True)
         answers.append(outputs)
     return click.joined(answers)
-
-
-def predict(click: Click) -> Flow[tuple[FloatArray, FloatArray]]:
-    """Send a click as ask() does, and return its low-resolution logits (P,M,h,w) and scores (P,M)."""
-    return click.low_res((yield from ask(click)))

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import PromptError
-from .dispatcher import Work
-from .flows import predict
 from .speculative import Queued, Result, SpeculativeSAM2Client
 from .spellings import also_spelled
 
@@ -35,11 +33,11 @@ async def queue_multiple_requests(
     """
     if len(coords_list) != len(labels_list):
         raise PromptError(f"coords_list has {len(coords_list)} positions, but labels_list has {len(labels_list)}")
-    clicks = [
-        client._click(None, coords, labels, None, None, False)  # noqa: SLF001
+    works = [
+        client._work(None, coords, labels, None, None, False)
         for coords, labels in zip(coords_list, labels_list, strict=True)
     ]
-    return client._queue([Work(predict(click)) for click in clicks], session_id)  # noqa: SLF001
+    return client._queue(works, session_id)
 
 
 async def wait_for_latest_result(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..everything.parts import Part, Seen
 from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
@@ -20,17 +18,15 @@ from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
-from ..transport.aio import AsyncTransport
-from ..transport.base import AsyncBaseTransport
+from ..transport.base import BaseTransport
 from ..transport.options import Busy, check_number
 from .base import EmbeddingsPlace
 from .concepts import FoundInstances
-from .dispatched import DispatchedCore
-from .dispatcher import Work
-from .drivers import carry, settle
-from .flows import ask, predict
+from .dispatcher import Dispatcher, Work
+from .in_threads import ImagesInThreads
 from .lanes import Job, Lanes
-from .spellings import also_spelled, check_image_size, timeout_in_second_place
+from .spellings import also_spelled, timeout_in_second_place
+from .sync import SamTritonClient
 
 Result = tuple[FloatArray, FloatArray]
 """(masks, iou) as SAM2TritonClient.predict() returns them."""
@@ -38,7 +34,7 @@ Queued = tuple[str, "asyncio.Task[Result]"]
 """(request id, task) of one prediction."""
 
 
-class SpeculativeSAM2Client(DispatchedCore):
+class SpeculativeSAM2Client(ImagesInThreads):
     """Predicts masks while the mouse moves. Only the newest position of each mouse matters.
 
     Each prediction belongs to a lane, for example one for each user or window; ``session_id`` is the name of the lane.
@@ -46,8 +42,8 @@ class SpeculativeSAM2Client(DispatchedCore):
     CancelledError. A prediction that was already sent continues, so that masks keep coming while the mouse moves. If
     you cancel it, it is cancelled on the wire, and the newest prediction is sent at once. Lanes take turns.
 
-    All I/O runs in a separate thread, so that you can use a client from any thread and any event loop. A forked child
-    process does not have that thread: make a new client there, because that of the parent raises ConfigurationError.
+    All calls run in threads, so that you can use a client from any thread and any event loop. A forked child process
+    does not have these threads: make a new client there, because that of the parent raises ConfigurationError.
 
     Examples:
         >>> async with SpeculativeSAM2Client("localhost:8000") as client:
@@ -76,8 +72,7 @@ class SpeculativeSAM2Client(DispatchedCore):
             positions come faster than masks. It needs gRPC: over HTTP, Triton still computes every request that it
             has read.
         embeddings: where they are kept, see SAM2TritonClient.
-        transport: sends the requests instead of a connection to ``url``, as in SAM2TritonClient. The client calls it
-            only on its own event loop. `triton_sam.transport.AsyncBaseTransport` lists the methods that it needs.
+        transport: sends the requests instead of a connection to ``url``, see SAM2TritonClient.
 
     Raises:
         ConfigurationError: an argument is invalid. The constructor opens no connection.
@@ -100,25 +95,32 @@ class SpeculativeSAM2Client(DispatchedCore):
         max_in_flight_total: int = 8,
         cancel_running: bool = False,
         embeddings: EmbeddingsPlace = "auto",
-        transport: AsyncBaseTransport | None = None,
+        transport: BaseTransport | None = None,
     ) -> None:
-        super().__init__(url, model_type, model_name, embeddings=embeddings)
         check_number("max_in_flight", max_in_flight, whole=True)
         check_number("max_in_flight_total", max_in_flight_total, whole=True)
         if max_in_flight < 1 or max_in_flight_total < 1:
             raise ConfigurationError("max_in_flight and max_in_flight_total must be at least 1")
-        if transport is None:
-            transport = AsyncTransport(
-                self._server,
-                timeout=timeout,
-                retries=retries,
-                headers=headers,
-                ca_certs=ca_certs,
-                busy=busy,
-                connections=max_in_flight_total + 2,  # two more: for the encoder, and for a search
-            )
+        client = SamTritonClient(
+            url,
+            model_type,
+            model_name=model_name,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            ca_certs=ca_certs,
+            busy=busy,
+            embeddings=embeddings,
+            transport=transport,
+        )
+        super().__init__(client)
         lanes = Lanes[Work[Any]](per_lane=max_in_flight, total=max_in_flight_total, cancel_running=cancel_running)
-        self._open_dispatcher(transport, lanes, timeout)
+        self._dispatcher = Dispatcher(self._threads, lanes)
+
+    def close(self) -> None:
+        """Cancel all requests and close the connections. This blocks; inside an event loop, use aclose() instead."""
+        self._dispatcher.close()
+        super().close()
 
     @property
     def requests_sent(self) -> int:
@@ -143,17 +145,13 @@ class SpeculativeSAM2Client(DispatchedCore):
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
-        check_image_size(image_size, self.family)
-        send = self._sender(time.monotonic() + self._timeout)
-        self._embeddings = embeddings = carry(self._flows.encode(image), send)
-        return embeddings
+        self._threads.check()
+        return self._client.set_image(image, image_size)
 
     @also_spelled(image_path="image")
     async def set_image_async(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
         """Encode an image and make it the current one of all lanes. See set_image()."""
-        check_image_size(image_size, self.family)
-        self._embeddings = embeddings = await self.encode_async(image)
-        return embeddings
+        return await self._run(self._client.set_image, image, image_size)
 
     async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image without making it the current one. Pass the result to ``predict_async(..., image=...)``.
@@ -164,11 +162,11 @@ class SpeculativeSAM2Client(DispatchedCore):
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
-        return await self._carry(self._flows.encode(image))
+        return await self._run(self._client.encode, image)
 
     async def encode_here_async(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image and return its tensors. See SAM2TritonClient.encode_here()."""
-        return await self._carry(self._flows.encode_here(image))
+        return await self._run(self._client.encode_here, image)
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def segment_async(
@@ -206,8 +204,8 @@ class SpeculativeSAM2Client(DispatchedCore):
         So only one of them has to be in memory. Each step is slow for a large image: take it in a thread.
         """
         arguments = (coords, labels, box, mask_input, multimask_output)
-        click = self._click(image, *arguments, cleanup=cleanup)
-        work = Work(ask(click))
+        click = self._client._click(image, *arguments, cleanup=cleanup)
+        work = Work(partial(self._client._ask, click))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
         return click.each_segment(await asyncio.wrap_future(work.future))
@@ -220,11 +218,7 @@ class SpeculativeSAM2Client(DispatchedCore):
         **parameters: Any,
     ) -> FoundObjects:
         """Segment all objects, see SAM2TritonClient.everything(). Cancelling the task cancels the request at Triton."""
-        return await self._search(self, image, progress, parameters)
-
-    async def see_part_async(self, part: Part) -> Seen | None:
-        """Let the server find the objects under some points of a search for everything; None if it cannot."""
-        return await self._carry(self._parts.see_part(part))
+        return await self._everything(image, progress, parameters)
 
     async def find_async(
         self,
@@ -237,7 +231,9 @@ class SpeculativeSAM2Client(DispatchedCore):
         **parameters: Any,
     ) -> FoundInstances:
         """Find every instance of concepts, see SAM2TritonClient.find()."""
-        return await self._find((text, boxes, box_labels), image, example, parameters)
+        return await self._run(
+            self._client.find, text, boxes=boxes, box_labels=box_labels, image=image, example=example, **parameters
+        )
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(
@@ -278,8 +274,8 @@ class SpeculativeSAM2Client(DispatchedCore):
             PromptError: a prompt has a wrong shape, type or range.
             InputError: an earlier request with this id has not ended yet.
         """
-        click = self._click(image, coords, labels, box, mask_input, multimask_output)
-        (job,) = self._dispatcher.submit([Work(predict(click))], session_id, request_id)
+        work = self._work(image, coords, labels, box, mask_input, multimask_output)
+        (job,) = self._dispatcher.submit([work], session_id, request_id)
         return self._queued(job)
 
     @also_spelled(point_coords="coords", point_labels="labels")
@@ -300,7 +296,7 @@ class SpeculativeSAM2Client(DispatchedCore):
         Raises:
             concurrent.futures.CancelledError: another thread replaced or cancelled the request.
         """
-        work = Work(predict(self._click(image, coords, labels, box, mask_input, multimask_output)))
+        work = self._work(image, coords, labels, box, mask_input, multimask_output)
         self._dispatcher.submit([work], session_id, request_id)
         self._dispatcher.start()
         try:
@@ -352,6 +348,11 @@ class SpeculativeSAM2Client(DispatchedCore):
     ) -> None:
         self.close()
 
+    def _work(self, image: ImageEmbeddings | None, *arguments: Any) -> Work[Result]:
+        """Check the arguments of a prediction, and return its work."""
+        click = self._client._click(image, *arguments)
+        return Work(lambda: click.low_res(self._client._ask(click)))
+
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
         return [self._queued(job) for job in self._dispatcher.submit(works, session_id)]
 
@@ -360,9 +361,17 @@ class SpeculativeSAM2Client(DispatchedCore):
         # Start when the caller next awaits something, so that only the last of several queued positions is sent.
         loop.call_soon(self._dispatcher.start)
         task = loop.create_task(self._answer(job.work.future), name=job.id)
-        task.add_done_callback(partial(settle, job.work.future))
+        task.add_done_callback(partial(_settle, job.work.future))
         return job.id, task
 
     async def _answer(self, future: concurrent.futures.Future[Result]) -> Result:
         # This is a method so that the task keeps its client alive.
         return await asyncio.wrap_future(future)
+
+
+def _settle(future: concurrent.futures.Future[Any], task: asyncio.Task[Any]) -> None:
+    """Cancel a future whose task was cancelled. Otherwise retrieve its error: asyncio logs one that nobody awaits."""
+    if task.cancelled():
+        future.cancel()
+    else:
+        task.exception()

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
+from ..everything.parameters import Parameters
 from ..everything.parts import Part, Seen
 from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
@@ -231,13 +232,9 @@ class SamTritonClient(ClientCore):
             ServerBusyError: too many requests wait at the server.
             ServerError: see triton_sam.errors.
         """
-        from ..everything.parameters import parameters_of
-        from .everything import find_everything, to_search
+        from .everything import find_everything
 
-        chosen = parameters_of(self.family.name, parameters)
-        source, embeddings = to_search(image, self._embeddings, chosen)
-        if embeddings is not None:
-            self._pair.check_origin(embeddings)
+        source, chosen, embeddings = self._to_search(image, parameters)
         return FoundObjects(find_everything(self, source, chosen, progress, embeddings))
 
     def see_part(self, part: Part) -> Seen | None:
@@ -321,6 +318,19 @@ class SamTritonClient(ClientCore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _to_search(
+        self, image: ImageSource | ImageEmbeddings | None, given: Mapping[str, Any]
+    ) -> tuple[ImageSource, Parameters, ImageEmbeddings | None]:
+        """Check the arguments of everything(); return the image, the parameters, and its embeddings if known."""
+        from ..everything.parameters import parameters_of
+        from .everything import to_search
+
+        chosen = parameters_of(self.family.name, given)
+        source, embeddings = to_search(image, self._embeddings, chosen)
+        if embeddings is not None:
+            self._pair.check_origin(embeddings)
+        return source, chosen, embeddings
 
     def _ask(self, click: Click) -> Tensors:
         with self._transport.one_call():

@@ -1,6 +1,6 @@
 """The connection to a Triton server: HTTP through urllib3, gRPC through tritonclient."""
 
-from .base import AsyncBaseTransport, BaseTransport, Result, Tensors
+from .base import BaseTransport, Tensors
 from .failures import map_error
 from .options import GRPC_GRACE
 from .retry import RETRY_PAUSE
@@ -12,9 +12,7 @@ __all__ = [
     "CONNECT_TIMEOUT",
     "GRPC_GRACE",
     "RETRY_PAUSE",
-    "AsyncBaseTransport",
     "BaseTransport",
-    "Result",
     "ServerUrl",
     "Tensors",
     "Transport",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ from .failures import map_error
 from .options import GRPC_GRACE, grpc_options
 from .timed_sockets import Call
 from .url import ServerUrl
+
+LARGE = 1 << 20
+"""Inputs of at least this many bytes, which are embeddings, are kept in serialized form for later requests."""
 
 
 class GrpcClient:
@@ -39,44 +43,46 @@ class GrpcClient:
         self._ca_certs = ca_certs
         self._shared = SharedClient(self._connect)
         self._beginning = threading.Lock()
+        self._inputs = _Inputs()
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """See ProtocolClient."""
-        given = [infer_input(name, array) for name, array in inputs.items()]
+        given = [self._inputs.get(name, array) for name, array in inputs.items()]
         wanted = [tritonclient.grpc.InferRequestedOutput(name) for name in outputs]
-        with self._client(model) as client:
+        with self._client(call, model) as client:
             answer = self._infer_in_time(client, model, given, wanted, call)
-        return named_outputs(answer, outputs)
+        arrays = {name: answer.as_numpy(name) for name in outputs}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def is_ready(self, call: Call) -> bool:
         """See ProtocolClient."""
-        with self._client() as client:
+        with self._client(call) as client:
             return bool(client.is_server_ready(**self._options(call)))
 
     def version(self, call: Call) -> str:
         """See ProtocolClient."""
-        with self._client() as client:
+        with self._client(call) as client:
             return str(client.get_server_metadata(**self._options(call)).version)
 
     def index(self, call: Call) -> list[dict[str, str]]:
         """See ProtocolClient."""
-        with self._client() as client:
+        with self._client(call) as client:
             models = client.get_model_repository_index(**self._options(call)).models
         return [{"name": model.name, "version": model.version, "state": model.state} for model in models]
 
     def load_model(self, model: str, config: str | None, call: Call) -> None:
         """See ProtocolClient."""
-        with self._client() as client:
+        with self._client(call) as client:
             client.load_model(model, config=config, **self._options(call))
 
     def model_config(self, model: str, call: Call) -> dict[str, Any]:
         """See ProtocolClient."""
-        with self._client(model) as client:
+        with self._client(call, model) as client:
             return dict(client.get_model_config(model, as_json=True, **self._options(call))["config"])
 
     def statistics(self, model: str, call: Call) -> dict[str, Any]:
         """See ProtocolClient."""
-        with self._client(model) as client:
+        with self._client(call, model) as client:
             answer = client.get_inference_statistics(model, as_json=True, **self._options(call))
         return dict(answer["model_stats"][0])
 
@@ -93,18 +99,19 @@ class GrpcClient:
         )
 
     @contextlib.contextmanager
-    def _client(self, model: str | None = None) -> Iterator[Any]:
+    def _client(self, call: Call, model: str | None = None) -> Iterator[Any]:
         """Yield the client. If it reaches no server, replace it, for the reason given at options._GRPC_OPTIONS."""
         client = self._shared.get()
         try:
             yield client
         except Exception as error:
-            if isinstance(map_error(error, self._url, model), ServerUnreachableError):
+            if not call.is_cancelled and isinstance(map_error(error, self._url, model), ServerUnreachableError):
                 self._shared.drop(client)
             raise
 
     def _options(self, call: Call) -> dict[str, Any]:
-        return {"headers": lower_case({**self._headers, **call.headers}) or None, "client_timeout": call.left()}
+        headers = {name.lower(): value for name, value in {**self._headers, **call.headers}.items()}  # gRPC demands it
+        return {"headers": headers or None, "client_timeout": call.left()}
 
     def _infer_in_time(self, client: Any, model: str, given: list[Any], wanted: list[Any], call: Call) -> Any:
         """Run an inference that ends at its timeout even if gRPC does not.
@@ -121,7 +128,9 @@ class GrpcClient:
         # two threads began at the same time, one of them got the answer of the other.
         with self._beginning:
             running = client.async_infer(model, given, keep, outputs=wanted, **options)
+        call.end_request = running.cancel
         try:
+            call.left()  # it may have been cancelled while it began
             result, error = answers.get(timeout=options["client_timeout"] + GRPC_GRACE)
         except queue.Empty:
             self._shared.drop(client)
@@ -133,11 +142,6 @@ class GrpcClient:
         return result
 
 
-def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with their names in lower case, since gRPC refuses any other."""
-    return {name.lower(): value for name, value in headers.items()}
-
-
 def infer_input(name: str, array: npt.NDArray[Any]) -> Any:
     """Copy an array into tritonclient's form of an input."""
     given = tritonclient.grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
@@ -145,7 +149,18 @@ def infer_input(name: str, array: npt.NDArray[Any]) -> Any:
     return given
 
 
-def named_outputs(answer: Any, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """Take the arrays out of tritonclient's answer."""
-    arrays = {name: answer.as_numpy(name) for name in outputs}
-    return {name: array for name, array in arrays.items() if array is not None}
+class _Inputs:
+    """Converts arrays to tritonclient's inputs. Embeddings are copied once for all requests that carry them."""
+
+    def __init__(self) -> None:
+        self._large: dict[int, tuple[weakref.ref[npt.NDArray[Any]], Any]] = {}
+
+    def get(self, name: str, array: npt.NDArray[Any]) -> Any:
+        if array.nbytes < LARGE:
+            return infer_input(name, array)
+        key = id(array)
+        reference, tensor = self._large.get(key, (None, None))
+        if reference is None or reference() is not array:
+            tensor = infer_input(name, array)
+            self._large[key] = weakref.ref(array, lambda _: self._large.pop(key, None)), tensor
+        return tensor

@@ -76,12 +76,6 @@ class KServeClient:
             answer.read()
             return answer.status == 200
 
-    def is_model_ready(self, model: str, call: Call) -> bool:
-        """Return whether the server reports that a model is ready."""
-        with self._pool.request("GET", f"{_model(model)}/ready", self._headers, (), call) as answer:
-            answer.read()
-            return answer.status == 200
-
     def version(self, call: Call) -> str:
         """Return the version of the server."""
         return str(self._ask("GET", "v2", call)["version"])

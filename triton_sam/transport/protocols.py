@@ -48,25 +48,3 @@ class ProtocolClient(Protocol):
     def close(self) -> None:
         """Close the connections. Later calls raise a ConfigurationError."""
         ...
-
-
-class AsyncProtocolClient(Protocol):
-    """Runs inferences by one protocol on an event loop. Cancelling an inference ends it on the wire."""
-
-    async def infer(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call
-    ) -> dict[str, npt.NDArray[Any]]:
-        """See ProtocolClient.infer."""
-        ...
-
-    async def model_config(self, model: str, call: Call) -> dict[str, Any]:
-        """See ProtocolClient.model_config."""
-        ...
-
-    async def is_model_ready(self, model: str, call: Call) -> bool:
-        """Return whether the server reports that a model is ready."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
-        ...

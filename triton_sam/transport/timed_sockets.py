@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 CONNECT_TIMEOUT = 10.0
@@ -34,8 +34,10 @@ class Call:
     def __init__(self, end: float, headers: Mapping[str, str] | None = None) -> None:
         self.headers: Mapping[str, str] = headers or {}
         self._end = end
-        self._cancelled = False
+        self.is_cancelled = False
         self._socket: TimedSocket | None = None
+        self.end_request: Callable[[], object] = bool
+        """Ends a request that has no socket of this module."""
 
     def left(self) -> float:
         """Return the seconds until the deadline.
@@ -44,7 +46,7 @@ class Call:
             TimeoutError: the deadline has passed.
             ConnectionAbortedError: the call was cancelled.
         """
-        if self._cancelled:
+        if self.is_cancelled:
             raise ConnectionAbortedError("the call was cancelled")
         left = self._end - time.monotonic()
         if left <= 0:
@@ -54,13 +56,14 @@ class Call:
     def cancel(self) -> None:
         """End the call from another thread and shut down its connection. Does nothing if the call has ended."""
         with _OWNERS:
-            self._cancelled = True
+            self.is_cancelled = True
             sock = self._socket
             if sock is not None and sock.owner is self:
                 sock.is_shut = True
                 with contextlib.suppress(OSError):
                     # Not the shutdown() of the TLS socket, which would remove the encryption while this call may write.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        self.end_request()
 
     def take(self, sock: TimedSocket) -> bool:
         """Make this call the owner of a socket; return False if the socket was shut down."""

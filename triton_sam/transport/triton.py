@@ -1,4 +1,4 @@
-"""The transport of the sync client. It adds one timeout per call, repetitions, and the errors of this package."""
+"""The transport of all clients. It adds one timeout per call, repetitions, and the errors of this package."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .failures import all_outputs, map_error
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
 from .protocols import ProtocolClient
 from .retry import Attempts
+from .threads import ended_by, pause
 from .timed_sockets import Call
 from .url import ServerUrl
 
@@ -151,13 +152,15 @@ class Transport:
                 waits_if_busy=self._waits_if_busy,
             )
             while True:
+                call = Call(end, headers)
                 try:
-                    answer = ask(Call(end, headers))
+                    with ended_by(call.cancel):
+                        answer = ask(call)
                     self._answered.add(model)
                     return answer
                 except Exception as error:  # noqa: BLE001 - pause_after() raises it again
-                    pause = attempts.pause_after(error, map_error(error, self.url, model), end - time.monotonic())
-                time.sleep(pause)
+                    seconds = attempts.pause_after(error, map_error(error, self.url, model), end - time.monotonic())
+                pause(seconds)
 
 
 def inference_span(model: str) -> contextlib.AbstractContextManager[dict[str, str]]:

@@ -11,14 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from support.found_masks import found_mask
 from support.image_server import ImageServer
 
 from triton_sam.benchmark import everything
 from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL, ClickSpeed, SearchSpeed, SessionJob
 from triton_sam.errors import ServerBusyError
-from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.search import Found
 
 SERVER = SimpleNamespace(grpc_url="grpc://localhost:1")
 
@@ -174,19 +171,6 @@ def test_the_request_to_the_session_model(image):
     (request,) = server.requests
     assert request.inputs["image"][0] == image.read_bytes()
     assert json.loads(request.inputs["everything"][0]) == {"points_per_side": 4, "pred_iou_thresh": 0}
-
-
-def test_parts_are_asked_for_one_by_one(monkeypatch):
-    """The client itself would send one request."""
-    asked: list = []
-
-    def find(client, image, parameters):
-        asked.append((client, image, parameters))
-        return Found([found_mask(np.ones((4, 5), bool))])
-
-    monkeypatch.setattr(everything, "find_everything", find)
-    assert len(everything.Parts("client").generate("image.png", points_per_side=4)) == 1
-    assert asked == [("client", "image.png", Parameters(4))]
 
 
 def test_tables_are_aligned():

@@ -15,7 +15,6 @@ from support.image_server import ImageServer, refusal
 
 from triton_sam import AsyncSAM2TritonClient, Cleanup, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client import flows
-from triton_sam.client.drivers import carry_async
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import (
     ConfigurationError,
@@ -322,18 +321,9 @@ def test_an_image_is_prepared_off_the_event_loop(without_session, monkeypatch):
         it.set_image(PIXELS)
     assert len(threads) == 2
     assert threading.main_thread() not in threads
-    assert all(thread.name != "triton-sam-io" for thread in threads)
 
 
 @pytest.mark.parametrize("model_type", [["a"], {}, None, "sam9"])
 def test_a_model_type_that_is_none_is_one_clear_error(model_type):
     with pytest.raises(ConfigurationError, match=r"unknown model type .*: choose one of sam1, sam2"):
         SAM2TritonClient("localhost", model_type)
-
-
-def test_a_flow_that_asks_nothing_has_a_result():
-    def flow():
-        return 7
-        yield
-
-    assert asyncio.run(carry_async(flow(), None)) == 7

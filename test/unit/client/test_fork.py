@@ -88,7 +88,6 @@ def test_the_end_of_a_child_does_not_close_the_clients_of_its_parent(client) -> 
     def leave() -> None:
         client.close()
         asyncio.run(client.aclose())
-        client._dispatcher.close_when_forgotten()
 
     assert in_a_child(leave) == b"nothing"
     assert client.predict_sync(POINT)[0].shape == (1, 1, 256, 256)

@@ -99,10 +99,10 @@ def test_a_path_of_positions_takes_the_first_names(speculative):
 
 def test_a_number_in_second_place_is_the_timeout_of_the_speculative_client():
     with SpeculativeSAM2Client("host:1", 30) as client:
-        assert client._timeout == 30.0
+        assert client._client._transport._timeout == 30.0
         assert client.family.name == "sam2"
     with SpeculativeSAM2Client("host:1", "sam3", timeout=5) as client:
-        assert (client._timeout, client.family.name) == (5, "sam3")
+        assert (client._client._transport._timeout, client.family.name) == (5, "sam3")
     with pytest.raises(ConfigurationError, match="30 in second place is a timeout already"):
         SpeculativeSAM2Client("host:1", 30, timeout=20)
 

@@ -1,6 +1,5 @@
 """The KServe client's connections: broken, closed, shared by threads, cancelled."""
 
-import asyncio
 import threading
 import time
 
@@ -25,7 +24,7 @@ from support.socket_server import (
 from urllib3.exceptions import HTTPError
 
 from triton_sam.errors import ConfigurationError
-from triton_sam.transport.kserve_aio import CallThreads
+from triton_sam.transport.threads import Threads, ended_by
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n", DONE[:-1], b"nonsense\r\n\r\n"])
@@ -145,36 +144,33 @@ def call_threads():
     return [thread for thread in threading.enumerate() if thread.name == "triton-sam-call"]
 
 
-def test_an_event_loop_waits_for_calls_in_threads_which_end_with_it():
-    async def ask(client, threads):
-        def one():
-            current = call()
-            return threads.run(lambda: client.infer("model", SMALL, ["y"], current), current)
+def test_calls_run_in_threads_that_end_with_their_client():
+    with Server(always(DONE)) as server:
+        client, threads, before = client_of(server), Threads(), set(call_threads())
+
+        def begin():
+            return threads.submit(lambda: client.infer("model", SMALL, ["y"], call()))
 
         for _ in range(3):
-            await one()
-        assert len(call_threads()) == 1
-        answers = await asyncio.gather(*[one() for _ in range(8)])
-        assert len(answers) == 8
-
-    with Server(always(DONE)) as server:
-        threads = CallThreads()
-        asyncio.run(ask(client_of(server), threads))
+            begin().result(5)
+        assert len(set(call_threads()) - before) == 1
+        for future in [begin() for _ in range(8)]:
+            future.result(5)
         threads.close()
-        wait_until(lambda: not call_threads())
+        wait_until(lambda: not set(call_threads()) - before)
 
 
-def test_a_coroutine_that_is_cancelled_closes_its_connection():
-    async def ask(client, threads):
-        current = call(60)
-        task = asyncio.ensure_future(threads.run(lambda: client.infer("model", SMALL, ["y"], current), current))
-        await asyncio.to_thread(server.asked.wait, 5)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
+def test_a_future_that_is_cancelled_closes_its_connection():
     with Server(silent) as server:
-        threads = CallThreads()
-        asyncio.run(ask(client_of(server), threads))
+        client, threads = client_of(server), Threads()
+
+        def ask():
+            current = call(60)
+            with ended_by(current.cancel):
+                client.infer("model", SMALL, ["y"], current)
+
+        future = threads.submit(ask)
+        assert server.asked.wait(5)
+        future.cancel()
         assert server.ended.wait(2)
         threads.close()

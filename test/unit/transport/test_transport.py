@@ -1,6 +1,5 @@
 """URLs, and what becomes of errors below us. The server here is a socket that misbehaves; no model is involved."""
 
-import asyncio
 import contextlib
 import os
 import re
@@ -21,7 +20,6 @@ from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.transport import Transport
-from triton_sam.transport.aio import AsyncTransport
 from triton_sam.transport.failures import ADVICE
 from triton_sam.transport.retry import RETRY_PAUSE
 from triton_sam.transport.triton import map_error
@@ -186,8 +184,7 @@ def drop(connection):
 def pauses(monkeypatch):
     """Seconds between the tries of a call; none is waited."""
     waited = []
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)
-    monkeypatch.setattr("triton_sam.transport.triton.time", clock)
+    monkeypatch.setattr("triton_sam.transport.triton.pause", waited.append)
     return waited
 
 
@@ -213,18 +210,14 @@ def test_the_async_client_repeats_as_often(monkeypatch):
         assert len(connections) == 4
 
 
-def test_an_async_call_whose_server_is_gone_says_so_before_its_timeout():
-    async def ask(transport: AsyncTransport) -> None:
-        transport._answered.add("model")  # so that refused connections are waited for
-        try:
-            with pytest.raises(ServerUnreachableError, match="nothing answers"):
-                await transport.in_time(transport.infer("model", INPUT, ["out"]))
-        finally:
-            await transport.close()
-
+def test_a_call_whose_server_is_gone_says_so_before_its_timeout():
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = parse_url(f"http://127.0.0.1:{free.getsockname()[1]}")
-    asyncio.run(ask(AsyncTransport(url, timeout=1.0, retries=2, headers=None, ca_certs=None, connections=1)))
+    transport = Transport(url, timeout=1.0)
+    transport._answered.add("model")  # so that refused connections are waited for
+    with pytest.raises(ServerUnreachableError, match="nothing answers"):
+        transport.infer("model", INPUT, ["out"])
+    transport.close()
 
 
 def test_what_changes_the_server_is_asked_for_once(pauses):

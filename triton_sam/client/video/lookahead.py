@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 Stop = concurrent.futures.Future[None]
@@ -45,36 +44,3 @@ def look_ahead(
             yield index
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-
-
-async def look_ahead_async(
-    order: Iterator[int], prepare: Callable[[int, bool], Awaitable[bool]], ahead: int, stop: Stop
-) -> AsyncGenerator[int, None]:
-    """Do the same as look_ahead() in tasks of the running event loop."""
-    turns = asyncio.Lock()
-
-    async def take_turn(index: int, sends: bool) -> bool:
-        async with turns:
-            return await prepare(index, sends)
-
-    stopped = asyncio.wrap_future(stop)
-    waiting: deque[tuple[int, asyncio.Task[bool]]] = deque()
-    sends = False
-    try:
-        while not stop.done():
-            while len(waiting) <= ahead and (index := next(order, None)) is not None:
-                waiting.append((index, asyncio.create_task(take_turn(index, sends))))
-                sends = ahead > 0
-            if not waiting:
-                return
-            index, prepared = waiting[0]
-            await asyncio.wait((prepared, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if stop.done() or not prepared.result():
-                return
-            waiting.popleft()
-            yield index
-    finally:
-        tasks = [task for _, task in waiting]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -102,16 +102,16 @@ class SAM2VideoPredictor:
             box = None if box is None else np.asarray(box, np.float32).reshape(-1) * np.tile(scale, 2)
         elif box is not None:
             box = np.asarray(box).reshape(-1)
-        operation = video._prompt(frame_idx, obj_id, points, labels, box, None, clear_old_points)  # noqa: SLF001
-        return self._answer(inference_state, frame_idx, video._run(operation, WITH_LOGITS))  # noqa: SLF001
+        operation = video._prompt(frame_idx, obj_id, points, labels, box, None, clear_old_points)
+        return self._answer(inference_state, frame_idx, video._run(operation, WITH_LOGITS))
 
     add_new_points = add_new_points_or_box
 
     def add_new_mask(self, inference_state: InferenceState, frame_idx: int, obj_id: int, mask: PromptArray) -> Masks:
         """Add a mask (H,W), at the size of the video, as prompt for one object at one frame."""
         video = inference_state.video
-        operation = video._prompt(frame_idx, obj_id, None, None, None, np.asarray(mask), True)  # noqa: SLF001
-        return self._answer(inference_state, frame_idx, video._run(operation, WITH_LOGITS))  # noqa: SLF001
+        operation = video._prompt(frame_idx, obj_id, None, None, None, np.asarray(mask), True)
+        return self._answer(inference_state, frame_idx, video._run(operation, WITH_LOGITS))
 
     def propagate_in_video(
         self,
@@ -127,21 +127,21 @@ class SAM2VideoPredictor:
         """
         video = inference_state.video
         count = None if max_frame_num_to_track is None else max_frame_num_to_track + 1
-        current = video._pass(start_frame_idx, count, reverse, WITH_LOGITS, None)  # noqa: SLF001
-        first = video._earliest() if start_frame_idx is None else start_frame_idx  # noqa: SLF001
+        current = video._pass(start_frame_idx, count, reverse, WITH_LOGITS, None)
+        first = video._earliest() if start_frame_idx is None else start_frame_idx
         if reverse and first == 0:
             return
-        with contextlib.closing(video._track(current)) as tracked:  # noqa: SLF001
+        with contextlib.closing(video._track(current)) as tracked:
             for index, answer in tracked:
-                yield self._answer(inference_state, video._frames.outside(index), answer)  # noqa: SLF001
+                yield self._answer(inference_state, video._frames.outside(index), answer)
 
     def clear_all_prompts_in_frame(
         self, inference_state: InferenceState, frame_idx: int, obj_id: int, need_output: bool = True
     ) -> Masks | None:
         """Remove the prompts of an object at a frame; return the masks of all objects there."""
         video = inference_state.video
-        operation = video._clearing(frame_idx, obj_id)  # noqa: SLF001
-        answer = video._run(operation, WITH_LOGITS if need_output else ())  # noqa: SLF001
+        operation = video._clearing(frame_idx, obj_id)
+        answer = video._run(operation, WITH_LOGITS if need_output else ())
         return self._answer(inference_state, frame_idx, answer) if need_output else None
 
     def remove_object(
@@ -158,8 +158,8 @@ class SAM2VideoPredictor:
         video = inference_state.video
         if obj_id not in video.object_ids and not strict:
             return video.object_ids, []
-        operation = video._removal(obj_id)  # noqa: SLF001
-        answer = video._run(operation, WITH_LOGITS if need_output else ())  # noqa: SLF001
+        operation = video._removal(obj_id)
+        answer = video._run(operation, WITH_LOGITS if need_output else ())
         inference_state["obj_ids"] = ids = video.object_ids
         if not need_output:
             return ids, []
@@ -167,7 +167,7 @@ class SAM2VideoPredictor:
         updated = []
         for index in sorted({int(index) for index in indexes}):
             rows = {name: answer[name][indexes == index] for name in WITH_LOGITS}
-            frame = video._frames.outside(index)  # noqa: SLF001
+            frame = video._frames.outside(index)
             updated.append((frame, self._answer(inference_state, frame, rows)[2]))
         return ids, updated
 
@@ -180,7 +180,7 @@ class SAM2VideoPredictor:
     def _answer(state: InferenceState, frame: int, answer: Tensors) -> Masks:
         video = state.video
         state["obj_ids"] = ids = video.object_ids
-        found = video._model.read_logits(answer)  # noqa: SLF001
+        found = video._model.read_logits(answer)
         width, height = video.frame_size
         masks = np.full((len(ids), 1, height, width), NO_OBJECT, np.float32)
         for row, object_id in enumerate(ids):

@@ -123,8 +123,8 @@ class SAM2VideoClient:
             opened.callback(frames.close)
             video = Video(self._model, frames, options, self._transport)
             opened.pop_all()
-            opened.callback(video._close_quietly)  # noqa: SLF001 - a part of opening
-            video._start()  # noqa: SLF001
+            opened.callback(video._close_quietly)
+            video._start()
             opened.pop_all()
         return video
 

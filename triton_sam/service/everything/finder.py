@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...client.everything import find_everything_async
 from ...client.speculative import SpeculativeSAM2Client
 from ...everything import search
 from ...everything.parameters import parameters_of
@@ -94,7 +93,7 @@ async def find(
     shown: list[FoundMask] = []
     counter = itertools.count()
     done = total = 0
-    async with contextlib.aclosing(find_everything_async(client, content, parameters, image)) as steps:
+    async with contextlib.aclosing(client.search_steps(content, parameters, image)) as steps:
         async for step in steps:
             if isinstance(step, search.Found):
                 masks, detail = step.masks, None if step.masks else step.reason

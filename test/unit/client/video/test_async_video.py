@@ -108,11 +108,11 @@ def test_a_video_whose_opening_is_cancelled_leaves_no_session_and_no_open_source
 
 
 def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video_does_not(server):
-    """The thread of the event loop that all clients share ends with the last of them."""
+    """The threads of a client end with it."""
 
     def is_running():
         gc.collect()
-        return any(thread.name == "triton-sam-io" for thread in threading.enumerate())
+        return any(thread.name == "triton-sam-call" for thread in threading.enumerate())
 
     async def open_forgotten():
         return await AsyncSAM2VideoClient(server.url, retries=0).open(FRAMES)

@@ -97,6 +97,7 @@ def test_without_the_extra_the_answer_says_how_to_install_it(service, monkeypatc
     assert "save it as JPEG" in detail
 
 
+@pytest.mark.slow
 def test_the_page_opens_a_photograph(page, photograph):
     assert page.page.get_attribute("#file", "accept").endswith(",.heic,.heif")
     file = {"name": "IMG_0001.HEIC", "mimeType": "", "buffer": photograph}

@@ -198,26 +198,3 @@ def test_the_page_opens_an_image_at_an_address(browser, fetching, site, reachabl
         page.wait("document.getElementById('banner').textContent.includes('answers 404')")
         assert page.page.evaluate("tritonSam.image.name") == "a.jpg"
         page.faults.clear()  # the browser reports the 502
-
-
-def test_a_phone_opens_another_image_at_an_address(browser, fetching, images, site, reachable):
-    from support.running_browser import FINGER, open_phone
-
-    with open_phone(browser, fetching.url) as page:
-        page.open(images / "coffee.jpg")
-        button = page.page.get_by_role("button", name="Open an image at an address")
-        box = button.bounding_box()
-        assert min(box["width"], box["height"]) >= FINGER
-        assert box["x"] + box["width"] <= 390
-        assert page.page.evaluate("document.documentElement.scrollWidth") == 390
-        button.tap()
-        page.page.fill("#url", f"{site[1]}/a.jpg")
-        page.page.locator("#url-dialog .primary").tap()
-        page.opened("a.jpg")
-
-
-def test_the_page_offers_no_addresses_where_the_service_fetches_none(page):
-    assert page.page.is_hidden("#choose-url")
-    assert page.page.is_hidden("#open-url")
-    page.page.keyboard.press("u")
-    assert page.page.is_hidden("#url-dialog")

@@ -21,7 +21,7 @@ from triton_sam.transport.url import parse_url
 pytest.importorskip("fastapi")
 from support.conditions import settled, wait_until
 from support.hand_changes import drag
-from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE, open_page
+from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE
 
 from triton_sam.service.page import STATIC
 
@@ -66,6 +66,9 @@ def test_a_first_visit(page, images):
     assert page.page.inner_text("#model") == "sam2 (demo)"
     assert page.page.inner_text("#hint") == "Open an image or a video first."
     assert page.page.is_hidden("#camera")  # a mouse has no camera
+    assert page.page.is_hidden("#choose-url")  # this service opens no addresses
+    page.page.keyboard.press("u")
+    assert page.page.is_hidden("#url-dialog")
     page.open(images / "shapes.jpg")
     assert page.page.inner_text("#hint") == "Click on an object in the image, or drag a box around it."
     page.page.mouse.move(*page.at(300, 300))
@@ -340,6 +343,7 @@ def _hovers_replaced(service):
     return service.app.state.engine.metrics.registry.get_sample_value(name, of_hovers) or 0
 
 
+@pytest.mark.slow
 def test_the_mouse_that_leaves_cancels_what_it_asked_for(shapes, service, service_triton):
     before = _hovers_replaced(service)
     os.kill(service_triton.pid, signal.SIGSTOP)  # no answer comes before the mouse has left
@@ -375,16 +379,17 @@ def test_zoom_and_pan_keep_the_pixel_under_the_pointer(shapes):
     assert (point["x"], point["y"]) == pytest.approx((200, 180), abs=1)
 
 
-@pytest.mark.parametrize(("viewport", "theme"), [(WIDE, "dark"), (NARROW, "light")], ids=["wide", "narrow"])
-def test_nothing_overlaps_and_everything_can_be_read(browser, service, images, viewport, theme):
-    with open_page(browser, service.url, viewport=viewport, color_scheme=theme) as page:
-        assert page.page.evaluate(LAYOUT_FAULTS) == []
-        page.open(images / "shapes.jpg")
-        page.page.keyboard.press("m")
-        page.click(200, 180)
-        page.settled()
-        assert page.page.evaluate(LAYOUT_FAULTS) == []
-        for is_other in (False, True):
-            assert (page.page.evaluate("document.documentElement.dataset.theme") != theme) is is_other
-            page.page.click("#theme")
+def test_nothing_overlaps_and_everything_can_be_read(page, images):
+    """test_page_layout.py has the other modes."""
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    page.open(images / "shapes.jpg")
+    page.page.keyboard.press("m")
+    page.click(200, 180)
+    page.settled()
+    for viewport in (WIDE, NARROW):
+        page.page.set_viewport_size(viewport)
+        for _ in ("dark", "light"):
             assert page.page.evaluate(LAYOUT_FAULTS) == []
+            before = page.page.evaluate("document.documentElement.dataset.theme")
+            page.page.click("#theme")
+            assert page.page.evaluate("document.documentElement.dataset.theme") != before

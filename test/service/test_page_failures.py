@@ -1,7 +1,6 @@
 """The page when Triton or the service goes away, and pages that need a token or another model."""
 
 import shutil
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -67,6 +66,7 @@ def test_a_page_without_triton_says_so(browser):
         context.close()
 
 
+@pytest.mark.slow
 def test_a_page_that_is_refused_asks_once_and_waits(browser, service_triton):
     with running_service(service_triton.grpc_url, max_pages=1) as full, full.app.state.engine.budgets.pages.take():
         context = browser.new_context(viewport=WIDE)
@@ -86,6 +86,7 @@ def test_a_page_that_is_refused_asks_once_and_waits(browser, service_triton):
         context.close()
 
 
+@pytest.mark.slow
 def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeypatch):
     context = browser.new_context(viewport=WIDE)
     page = Page(context.new_page())
@@ -144,35 +145,3 @@ def test_another_model_answers_after_a_switch(browser, images, tmp_path):
         assert page.faults == []
         context.close()
         transport.close()
-
-
-@pytest.mark.slow
-def test_triton_dies_and_comes_back(browser, images, tmp_path):
-    """Banner while it is gone; then the same page, the same picture, and a mask, without a restart of anything else."""
-    repository = bundled("model_repository")
-    with LocalServer(repository, models=["sam2"]) as triton, running_service(triton.grpc_url) as service:
-        urls = {"http": triton.http_url, "grpc": triton.grpc_url, "metrics": triton.metrics_url}
-        ports = {f"{name}_port": urlsplit(url).port for name, url in urls.items()}
-        context = browser.new_context(viewport=WIDE)
-        page = Page(context.new_page())
-        page.page.goto(service.url)
-        page.ready()
-        page.open(images / "shapes.jpg")
-        page.click(200, 180)
-        page.settled()
-
-        triton.stop()
-        page.page.wait_for_selector('#state[data-state="down"]')
-        assert "There are no masks for now" in page.page.inner_text("#banner")
-        page.click(230, 200)  # asked for now, answered when it is back
-
-        with LocalServer(repository, models=["sam2"], **ports):
-            page.ready()
-            page.page.wait_for_selector("#banner", state="hidden")
-            wait_until(lambda: service.http.get("/health").status_code == 200)
-            page.settled()
-            assert page.facts()[0].startswith("2 points · score")
-            page.click(250, 220)
-            page.settled()
-            assert page.facts()[0].startswith("3 points · score")
-        context.close()

@@ -29,6 +29,7 @@ def capsule(shape, start, end, radius):
     return np.hypot(x - x1 - along * (x2 - x1), y - y1 - along * (y2 - y1)) <= radius
 
 
+@pytest.mark.slow
 def test_objects_are_selected_and_nothing_is_added(two_objects):
     page, keys = two_objects, two_objects.page.keyboard
     assert page.page.evaluate(ACTIVE) == "Object 2"
@@ -171,6 +172,7 @@ def filled(shape, corners):
     return inside
 
 
+@pytest.mark.slow
 def test_polygons_are_added_to_the_mask_and_taken_out(two_objects):
     page = two_objects
     before = masks_of(page)

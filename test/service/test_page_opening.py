@@ -95,6 +95,7 @@ def test_images_are_opened_in_all_ways(page, tmp_path):
     page.faults.clear()  # the browser reports the 415
 
 
+@pytest.mark.slow
 def test_an_image_that_was_overtaken_does_not_come_back_and_names_are_not_lost(page, images, tmp_path):
     slow = tmp_path / "slow.tif"
     Image.new("RGB", (300, 200), "gray").save(slow)

@@ -13,17 +13,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
-from support.running_browser import (
-    ASIDE,
-    LAYOUT_FAULTS,
-    NAMELESS,
-    NARROW,
-    SMALL_TARGETS,
-    WIDE,
-    open_page,
-    open_phone,
-    slow_line,
-)
+from support.running_browser import open_page, slow_line
 from support.video_page import covered, go_to, open_clip, segmented, shown, track
 
 FRAMES = 40
@@ -96,6 +86,7 @@ def test_a_click_is_tracked_drawn_and_saved(page):
     wait_until(lambda: page.pixel(inside, 120)[2] < 200)
 
 
+@pytest.mark.slow
 def test_frames_by_keys_buttons_the_slider_and_playing(page):
     page.page.keyboard.press("ArrowRight")
     page.wait("tritonSam.scene.frame === 1")
@@ -245,6 +236,7 @@ def test_tracking_is_stopped_corrected_and_goes_on(page, client):
     assert page.page.is_hidden("#banner")
 
 
+@pytest.mark.slow
 def test_the_open_video_stays_when_another_cannot_be_opened_and_a_reload_asks_first(page, client, path, tmp_path):
     large = tmp_path / "large.mp4"
     large.write_bytes(path.read_bytes() + bytes(4_000_000))
@@ -280,6 +272,7 @@ def test_the_open_video_stays_when_another_cannot_be_opened_and_a_reload_asks_fi
     assert page.page.is_hidden("#timeline")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_encoder")
 def test_images_and_videos_take_turns_and_forget_each_other(page, running, images, path):
     page.click(*clip.START)
@@ -302,47 +295,3 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
     video = page.page.evaluate("tritonSam.video.info.id")
     page.page.goto("about:blank")  # a page that closes forgets its video
     wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
-
-
-def test_a_server_without_a_video_model_says_the_command(browser, path):
-    with service_with_videos(tracks_videos=False) as (service, _), open_page(browser, service.url) as page:
-        page.page.set_input_files("#file", path)
-        page.page.wait_for_selector("#banner:not([hidden])")
-        assert "triton-sam setup sam2 base_plus --video" in page.page.inner_text("#banner")
-        page.faults.clear()  # the browser reports the 404
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("viewport", [NARROW, ASIDE], ids=["390x844", "844x390"])
-def test_touch(browser, running, client, path, viewport):
-    with open_phone(browser, running[0].url, viewport) as page:
-        open_clip(page, path)
-        page.page.touchscreen.tap(*page.at(*clip.START))
-        segmented(page)
-        page.page.tap("#track-forward")
-        page.wait("tritonSam.video.ended === 1")
-        assert covered(page) == [[0, FRAMES - 1]]
-        assert page.page.evaluate(SMALL_TARGETS) == []
-        assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("viewport", "theme"), [(WIDE, "dark"), (NARROW, "light"), (ASIDE, "dark")], ids=["wide", "narrow", "aside"]
-)
-def test_nothing_overlaps_and_everything_has_a_name(browser, running, client, path, viewport, theme):
-    with open_page(browser, running[0].url, viewport=viewport, color_scheme=theme) as page:
-        assert page.page.evaluate(LAYOUT_FAULTS) == []
-        open_clip(page, path)
-        for x in (60, 200):
-            page.click(x, 120)
-            segmented(page)
-            page.page.keyboard.press("n")
-        client.seconds = 0.05
-        page.page.keyboard.press("t")
-        page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
-        assert page.page.evaluate(LAYOUT_FAULTS) == []
-        page.page.keyboard.press("Escape")
-        page.wait("!tritonSam.video.isTracking")
-        assert page.page.evaluate(LAYOUT_FAULTS) == []
-        assert page.page.evaluate(NAMELESS) == []

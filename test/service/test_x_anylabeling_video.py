@@ -10,8 +10,6 @@ from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
 from support.tools import base64_of, filled_each, near
 
-from triton_sam.errors import InferenceError
-
 COUNT = 6
 FRAMES = [f"data:image/png;base64,{base64_of(clip.png(index))}" for index in range(COUNT)]
 X, Y = clip.START
@@ -151,45 +149,6 @@ def test_a_stream_ends_when_its_session_does(running, post, session):
     assert json.loads(rest[-1][6:])["type"] in ("error", "completed")
 
 
-def test_a_failure_of_triton_is_told(running, post, session):
-    post("prompt", click(session))
-    running[1].failure = InferenceError("the GPU is gone")
-    *_, last = streamed(running, session)
-    assert (last["type"], "the GPU is gone" in last["message"]) == ("error", True)
-
-
 def test_a_stream_without_an_object_says_so(running, session):
     *_, last = streamed(running, session)
     assert (last["type"], "no prompt" in last["message"]) == ("error", True)
-
-
-REFUSED = (
-    ("init", {"frames": []}, 422, "no frames"),
-    ("init", {"frames": ["%"]}, 422, "frame 0"),
-    ("init", {"frames": ["AAAA"]}, 415, "image"),
-    ("init", {"frames": FRAMES * 2}, 413, "8 frames"),
-    ("init", {"frames": FRAMES[:1], "model": "x-video"}, 404, "x"),
-    ("prompt", {}, 422, "text_prompt"),
-    ("prompt", {"points": [[0.5]], "point_labels": [1]}, 422, "a point"),
-    ("prompt", {"points": [SHARES], "point_labels": [3]}, 422, "labels"),
-    ("prompt", {"points": [SHARES]}, 422, "labels"),
-    ("prompt", {"points": [SHARES], "point_labels": [1], "params": {"epsilon_factor": 7}}, 422, "epsilon"),
-    ("prompt", {"text_prompt": "dog"}, 404, "words"),
-    ("cleanup/0", {}, 404, "session"),
-)
-
-
-def test_errors_have_the_form_of_the_tool(running, post, session):
-    before = len(running[0].app.state.videos)
-    for path, body, status, words in REFUSED:
-        told = post(path, {"session_id": session, **body}, status)
-        assert words in told["message"], body
-        assert len(running[0].app.state.videos) == before
-        assert running[0].app.state.engine.budgets.videos.used == before
-
-
-def test_too_many_videos_are_refused(post, running):
-    names = [post("init", {"frames": FRAMES[:1]})["session_id"] for _ in range(3)]
-    assert "videos" in post("init", {"frames": FRAMES[:1]}, 503)["message"]
-    for name in names:
-        post(f"cleanup/{name}", {})

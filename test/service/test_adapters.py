@@ -18,7 +18,6 @@ from support.running_service import running_service
 from support.tool_table import BEARER, TOKEN, TOOLS
 from support.tools import BOX, CLICK, base64_of
 
-from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.masks.segment import Segment
 from triton_sam.service.adapters.registry import ADAPTERS
@@ -41,36 +40,24 @@ def http(running):
     return running.http
 
 
-@pytest.fixture(scope="module")
-def image64(picture):
-    return base64_of(picture)
-
-
-@pytest.fixture(scope="module")
-def client(service_triton, picture):
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        client.set_image(picture)
-        yield client
-
-
 def posted(http, path, body, **options) -> Any:
     answer = http.post(path, json=body, **options)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def wanted(client, name: str, **prompt) -> Segment:
+def wanted(sam2, name: str, **prompt) -> Segment:
     """Return what a tool is to get: the best of three masks, or the single one."""
-    found = client.segment(**prompt, multimask_output=name == "osam")
+    found = sam2.segment(**prompt, multimask_output=name == "osam")
     return max(found, key=lambda each: each.score)
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_masks_of_clicks_and_boxes_equal_those_of_the_client(http, image64, client, name):
+def test_masks_of_clicks_and_boxes_equal_those_of_the_client(http, image64, sam2, name):
     tool = TOOLS[name]
     for request, prompt in ((tool.click, {"point_coords": [CLICK]}), (tool.box, {"box": BOX})):
         answer = posted(http, tool.path, request(image64), headers=tool.headers)
-        assert tool.agrees(tool.mask(answer, SHAPE), wanted(client, name, **prompt).mask)
+        assert tool.agrees(tool.mask(answer, SHAPE), wanted(sam2, name, **prompt).mask)
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -87,7 +74,7 @@ def test_errors_have_the_form_of_the_tool(http, name):
             assert "problem+json" not in answer.headers["content-type"]
 
 
-def test_users_of_all_tools_do_not_disturb_each_other(running, picture, service_triton):
+def test_users_of_all_tools_do_not_disturb_each_other(running, picture, sam2):
     """Each has an image of its own, which is encoded once."""
     contents = []
     with Image.open(io.BytesIO(picture)) as image:
@@ -95,13 +82,12 @@ def test_users_of_all_tools_do_not_disturb_each_other(running, picture, service_
             file = io.BytesIO()
             image.rotate(90 * number, expand=True).convert("RGB").resize((400 + 10 * number, 300)).save(file, "PNG")
             contents.append(file.getvalue())
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        images = [client.encode(content) for content in contents]
-        expected = {
-            (name, number): wanted(client, name, point_coords=[CLICK], image=image).mask
-            for name in ("osam", "roboflow", "cvat")
-            for number, image in enumerate(images)
-        }
+    images = [sam2.encode(content) for content in contents]
+    expected = {
+        (name, number): wanted(sam2, name, point_coords=[CLICK], image=image).mask
+        for name in ("osam", "roboflow", "cvat")
+        for number, image in enumerate(images)
+    }
 
     def use(name: str, number: int) -> None:
         tool, mask = TOOLS[name], expected[name, number]
@@ -169,15 +155,15 @@ def test_an_adapter_that_is_off_answers_nothing_and_the_command_knows_all(servic
 # --- what one tool has -----------------------------------------------------------------------------------------------
 
 
-def test_qupath_refines_a_mask_and_shows_candidates(http, image64, client):
-    clicked = client.segment([CLICK], [1])[0]
+def test_qupath_refines_a_mask_and_shows_candidates(http, image64, sam2):
+    clicked = sam2.segment([CLICK], [1])[0]
     body = TOOLS["qupath"].click(image64)
     [plain] = posted(http, "/sam/", body)
     [refined] = posted(http, "/sam/", {**body, "b64mask": base64_of(clicked.to_png())})
     assert plain["properties"]["quality"] == pytest.approx(clicked.score, abs=1e-6)
     assert refined["properties"]["quality"] != plain["properties"]["quality"]
     candidates = posted(http, "/sam/", {**body, "multimask_output": True})
-    expected = [each for each in client.segment([CLICK], [1], multimask_output=True) if each.box]
+    expected = [each for each in sam2.segment([CLICK], [1], multimask_output=True) if each.box]
     assert [each["properties"]["quality"] for each in candidates] == pytest.approx([each.score for each in expected])
 
 
@@ -193,16 +179,16 @@ def test_qupath_asks_for_weights(http):
     assert "triton-sam setup" in refused.json()["detail"]
 
 
-def test_roboflow_gets_several_objects_as_polygons(http, image64, client):
+def test_roboflow_gets_several_objects_as_polygons(http, image64, sam2):
     prompts = TOOLS["roboflow"].click(image64)["prompts"] + TOOLS["roboflow"].box(image64)["prompts"]
     body = {**TOOLS["roboflow"].click(image64), "prompts": {"prompts": prompts}, "format": "json"}
     predictions = posted(http, "/sam2/segment_image", body)["predictions"]
-    expected = [client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]]
+    expected = [sam2.segment([CLICK], [1])[0], sam2.segment(box=BOX)[0]]
     assert [each["masks"] for each in predictions] == [pixel_polygons(each.mask) for each in expected]
     assert [each["confidence"] for each in predictions] == pytest.approx([each.score for each in expected], abs=1e-6)
 
 
-def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, client):
+def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, sam2):
     points = [POSITIVE, {"x": 260, "y": 200, "positive": False}]
     body = {**TOOLS["roboflow"].click(image64), "load_logits_from_cache": True}
 
@@ -210,9 +196,9 @@ def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, client):
         answer = posted(http, "/sam2/segment_image", {**body, "prompts": [{"points": points[:count]}], **more})
         return rle_to_mask(answer["predictions"][0]["masks"])
 
-    first = client.segment([CLICK], [1])[0]
+    first = sam2.segment([CLICK], [1])[0]
     both = [CLICK, [260, 200]], [1, 0]
-    plain, refined = client.segment(*both)[0].mask, client.segment(*both, mask_input=first.logits)[0].mask
+    plain, refined = sam2.segment(*both)[0].mask, sam2.segment(*both, mask_input=first.logits)[0].mask
     assert not np.array_equal(plain, refined)
     asked(1)
     assert np.array_equal(asked(2), plain)  # nothing was saved
@@ -221,12 +207,12 @@ def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, client):
     assert np.array_equal(asked(2, load_logits_from_cache=False), plain)
 
 
-def test_roboflow_prefers_a_known_id_to_the_image_beside_it(running, picture, image64, client):
+def test_roboflow_prefers_a_known_id_to_the_image_beside_it(running, picture, image64, sam2):
     """Its contract wants an image in each request, so clients send a placeholder beside the id."""
     http, file = running.http, io.BytesIO()
     Image.new("RGB", (1, 1)).save(file, "PNG")
     image, pixel = {"value": image64}, {"value": base64_of(file.getvalue())}
-    clicked = client.segment([CLICK], [1])[0].mask
+    clicked = sam2.segment([CLICK], [1])[0].mask
     named = {"image_id": "known", "prompts": [{"points": [POSITIVE]}], "format": "rle", "multimask_output": False}
 
     def found(**members):
@@ -259,14 +245,14 @@ def test_x_anylabeling_lists_its_models(http, image64):
     assert answer.json()["error"]["code"] == "UNKNOWN_MODEL"
 
 
-def test_the_requests_of_the_gateway_of_cvat(http, image64, client):
+def test_the_requests_of_the_gateway_of_cvat(http, image64, sam2):
     """The clicks and boxes that CVAT's own gateway sent."""
     assert cvat_requests.read_functions(http)["triton-sam-sam2"] == []
     for request in cvat_requests.calls_of("triton-sam-sam2"):
         sent = request["body"]
         box = None if sent["obj_bbox"] is None else list(itertools.chain(*sent["obj_bbox"]))
         labels = [1] * len(sent["pos_points"]) + [0] * len(sent["neg_points"])
-        [expected] = client.segment([*sent["pos_points"], *sent["neg_points"]] or None, labels or None, box=box)[:1]
+        [expected] = sam2.segment([*sent["pos_points"], *sent["neg_points"]] or None, labels or None, box=box)[:1]
         answer = cvat_requests.send(http, request, image64)
         assert np.array_equal(np.array(answer["mask"], bool), expected.mask)
         assert answer["points"] == np.reshape(expected.to_polygons()[0], (-1, 2)).tolist()

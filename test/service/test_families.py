@@ -36,7 +36,7 @@ def triton(families_server):
 
 @pytest.fixture(scope="module")
 def service(triton):
-    with running_service(triton.grpc_url, adapters=("qupath",)) as running:
+    with running_service(triton.grpc_url) as running:
         yield running
 
 
@@ -82,7 +82,6 @@ def test_v1_masks_equal_the_python_clients(service, triton, photo, family):
         for prompt, body in (
             ({"point_coords": [[300, 200]], "point_labels": [1]}, {"points": [[300, 200]]}),
             ({"box": BOX, "multimask_output": True}, {"box": BOX, "multimask": True}),
-            ({"box": [BOX, [10, 10, 90, 90]]}, {"objects": [{"box": BOX}, {"box": [10, 10, 90, 90]}]}),
         ):
             expected = client.segment(**prompt)
             answer = service.http.post(f"/v1/images/{image['id']}/segment", json={**body, "model": family})
@@ -108,28 +107,6 @@ def test_the_contract_of_2024(service, triton, photo, family):
         files={"model": legacy_embeddings.content},
     )
     np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
-
-
-def test_sam3_takes_no_mask(service, photo):
-    image = service.upload(photo, model="sam3")
-    mask = {"data": base64.b64encode(np.zeros((288, 288), "<f4").tobytes()).decode(), "size": 288}
-    body = {"points": [[300, 200]], "mask": mask, "model": "sam3"}
-    answer = service.http.post(f"/v1/images/{image['id']}/segment", json=body)
-    assert answer.status_code in (400, 422), answer.text
-    assert "mask" in answer.json()["detail"]
-
-
-@pytest.mark.skipif("mobilesam" not in FAMILIES, reason="MobileSAM is not installed")
-def test_qupath_asks_for_mobilesam_as_vit_t(service, triton, photo):
-    with client_of(triton, "mobilesam", photo) as client:
-        expected = client.segment([[300, 200]], [1], multimask_output=True)
-    points = {"point_coords": [[300, 200]], "point_labels": [1], "multimask_output": True}
-    body = {"type": "vit_t", "b64img": base64.b64encode(photo).decode(), **points}
-    answer = service.http.post("/sam/", json=body)
-    assert answer.status_code == 200, answer.text
-    qualities = [each["properties"]["quality"] for each in answer.json()]
-    assert qualities == pytest.approx([each.score for each in expected if each.box])
-    assert qualities
 
 
 def pixels(answer):

@@ -57,11 +57,6 @@ def test_masks_equal_those_of_the_python_client(service, service_triton, photogr
     assert np.array_equal(rle_to_mask(answer["masks"][0]["rle"]), expected.mask)
 
 
-def test_the_routes_of_2024_take_a_photograph(service, photograph):
-    answer = service.http.post("/embedded_model", files={"image": photograph})
-    assert (answer.status_code, len(answer.content) > 1000) == (200, True)
-
-
 def test_pixels_are_counted_before_they_are_decoded(monkeypatch):
     content = heic_of(Image.new("RGB", (1200, 1000)))
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))

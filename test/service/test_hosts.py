@@ -118,12 +118,14 @@ def test_a_foreign_page_can_post_to_no_route(token):
             assert http.post(path, files={"image": b"x"}).status_code != 403, path
         assert http.delete("/v1/images/0", headers=FOREIGN).status_code == 403
         assert http.get("/health", headers=FOREIGN).status_code == 503  # there is no Triton
-        with (
-            pytest.raises(WebSocketDenialResponse) as refused,
-            http.websocket_connect("ws://localhost/live", headers=FOREIGN),
-        ):
-            pass
-        assert refused.value.status_code == 403
+        both = {**FOREIGN, "host": "evil.example"}  # a name of the service that only a token makes trusted
+        for headers, status in ((FOREIGN, 403), (both, 401 if token else 421)):
+            with (
+                pytest.raises(WebSocketDenialResponse) as refused,
+                http.websocket_connect("ws://localhost/live", headers=headers),
+            ):
+                pass
+            assert refused.value.status_code == status
 
 
 def test_pages_of_other_origins_may_trace_and_learn_when_to_try_again():

@@ -88,16 +88,16 @@ def test_of_each_lane_the_newest_alone_waits_for_the_picture(waiting, socket):
     wait_until(lambda: encoding.waiters == 1, 10)
 
 
-@pytest.mark.parametrize("lane", ["hover", "click"])
-def test_any_failure_is_an_answer(client, socket, monkeypatch, lane):
+def test_any_failure_is_an_answer(client, socket, monkeypatch):
     async def embed(*_):
         raise ValueError("a bug of a library")
 
     monkeypatch.setattr(client.app.state.engine, "embed", embed)
-    socket.send_json({**CLICK, "lane": lane, "seq": 5})
-    answer = socket.receive_json()
-    assert (answer["type"], answer["status"], answer["lane"], answer["seq"]) == ("error", 500, lane, 5)
-    assert "bug" not in answer["detail"]
+    for lane in ("hover", "click"):
+        socket.send_json({**CLICK, "lane": lane, "seq": 5})
+        answer = socket.receive_json()
+        assert (answer["type"], answer["status"], answer["lane"], answer["seq"]) == ("error", 500, lane, 5)
+        assert "bug" not in answer["detail"]
 
 
 def test_nothing_is_left_of_a_page_that_went_away(client, waiting):
@@ -144,7 +144,6 @@ def test_a_page_that_says_nothing_in_time_may_connect_again(client, monkeypatch)
         ("sécret/+", {}, ["triton-sam", "triton-sam.token.c8OpY3JldC8r"], True),
         ("secret", {}, ["triton-sam", "triton-sam.token.IHNlY3JldCA"], True),  # blanks around it
         ("secret", {"authorization": "Bearer guess"}, [], False),
-        ("secret", {}, ["triton-sam"], False),
         ("secret", {}, ["triton-sam.token.Z3Vlc3M"], False),
         ("secret", {}, ["triton-sam.token.%%%"], False),
     ],
@@ -177,16 +176,6 @@ def test_pages_beyond_the_limit_are_refused_until_others_close(monkeypatch):
                     pass
                 assert (refused.value.status_code, refused.value.json()["code"]) == (503, "busy")
                 assert refused.value.headers["retry-after"] == "1"
-
-
-def test_a_page_of_another_origin_or_host_is_refused(client):
-    for headers, status in (
-        ({"origin": "http://evil.example"}, 403),
-        ({"origin": "http://evil.example", "host": "evil.example"}, 421),
-    ):
-        with pytest.raises(WebSocketDenialResponse) as refused, client.websocket_connect(LIVE, headers=headers):
-            pass
-        assert refused.value.status_code == status
 
 
 def test_a_flood_of_messages_is_read_slowly(client, monkeypatch):

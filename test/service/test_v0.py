@@ -208,7 +208,7 @@ def test_health(service):
     assert (answer.json()["status"], answer.json()["models"]) == ("ok", ["sam2"])
 
 
-@pytest.mark.parametrize("how", ["route", "image", "no-image"])
+@pytest.mark.parametrize("how", [pytest.param("route", marks=pytest.mark.slow), "image", "no-image"])
 def test_cancelled_requests_answer_499_and_are_not_computed(service, service_triton, picture, how):
     session, answers = str(uuid.uuid4()), []
     triton = Transport(parse_url(service_triton.http_url))

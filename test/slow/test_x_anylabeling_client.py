@@ -17,7 +17,7 @@ from support.uv_environment import make_environment, run_script
 
 from triton_sam import SAM2TritonClient
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 TOKEN = "sesame-open"
 COUNT = 6

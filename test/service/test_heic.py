@@ -58,11 +58,11 @@ def test_masks_equal_those_of_the_python_client(service, service_triton, photogr
 
 
 def test_pixels_are_counted_before_they_are_decoded(monkeypatch):
-    content = heic_of(Image.new("RGB", (1200, 1000)))
+    content = heic_of(Image.new("RGB", (120, 100)))
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
-    assert check_image(content, 1.2) == (1200, 1000)
-    with pytest.raises(Problem, match="1200 x 1000 pixels") as caught:
-        check_image(content, 1.1)
+    assert check_image(content, 0.012) == (120, 100)
+    with pytest.raises(Problem, match="120 x 100 pixels") as caught:
+        check_image(content, 0.011)
     assert caught.value.status == 413
 
 

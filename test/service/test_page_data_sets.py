@@ -79,9 +79,7 @@ def test_labelled_images_are_exported_and_come_back(two_images, browser, service
     (fault,) = page.faults  # the browser reports the 404 of the forgotten image
     assert "status of 404" in fault
     page.faults.clear()
-    pytest.importorskip("contourpy")
-    for form, count in (("yolo", 3), ("voc", 7), ("labelme", 2), ("geojson", 2), ("labels", 2)):
-        assert len(unpacked(page, form)) == count
+    assert len(unpacked(page, "labels")) == 2
 
     with open_page(browser, service.url) as other:
         other.open(images / "shapes.jpg")

@@ -65,7 +65,7 @@ def saved(page):
     return np.asarray(Image.open(io.BytesIO(page.download("#save-mask")[1])))
 
 
-def test_objects_are_kept_merged_and_deleted(page):
+def test_objects_are_kept_merged_deleted_and_chosen_by_keys(page, images):
     find(page)
     assert info(page) == f"{COUNT} found"
     assert page.page.is_disabled("#found-merge")
@@ -93,6 +93,12 @@ def test_objects_are_kept_merged_and_deleted(page):
         page.page.keyboard.press("Control+z")
         page.wait(f"tritonSam.everything.items.length === {left}", 10)
     assert objects(page) == 0
+    for key, number in (("ArrowRight", 0), ("ArrowRight", 1), ("ArrowLeft", 0), ("ArrowLeft", COUNT - 1)):
+        page.page.keyboard.press(key)
+        assert page.page.evaluate("tritonSam.everything.selected.map((item) => item.number)") == [number]
+    page.open(images / "coffee.jpg")
+    assert page.page.is_hidden("#found")
+    assert page.page.evaluate("tritonSam.everything.items.length") == 0
 
 
 @pytest.mark.slow
@@ -123,27 +129,6 @@ def test_a_found_object_is_painted_and_refined_by_clicks(page):
     page.page.keyboard.press("Control+z")
     page.wait("tritonSam.scene.active.box === null")
     assert page.facts()[0].startswith("found · score")  # its own mask again
-
-
-@pytest.mark.slow
-def test_found_objects_are_chosen_by_keys_and_dropped_with_their_image(page, images):
-    page.page.keyboard.press("f")
-    page.wait(f"!tritonSam.everything.isSearching && tritonSam.everything.items.length === {COUNT}")
-    page.page.keyboard.press("ArrowRight")
-    page.page.keyboard.press("ArrowRight")
-    assert page.page.evaluate("tritonSam.everything.selected.map((item) => item.number)") == [1]
-    page.page.keyboard.press("ArrowLeft")
-    page.page.keyboard.press("ArrowLeft")
-    assert page.page.evaluate("tritonSam.everything.selected.map((item) => item.number)") == [COUNT - 1]
-    page.page.keyboard.press("k")
-    assert objects(page) == 1
-    page.page.keyboard.press("Escape")
-    assert page.page.is_hidden("#found")
-    assert objects(page) == 1
-    find(page)
-    page.open(images / "coffee.jpg")
-    assert page.page.is_hidden("#found")
-    assert page.page.evaluate("tritonSam.everything.items.length") == 0
 
 
 def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, finder):

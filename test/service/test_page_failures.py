@@ -67,26 +67,6 @@ def test_a_page_without_triton_says_so(browser):
 
 
 @pytest.mark.slow
-def test_a_page_that_is_refused_asks_once_and_waits(browser, service_triton):
-    with running_service(service_triton.grpc_url, max_pages=1) as full, full.app.state.engine.budgets.pages.take():
-        context = browser.new_context(viewport=WIDE)
-        page = Page(context.new_page())
-        asked = []
-        page.page.on("request", lambda request: asked.append(request.url))
-        page.page.clock.install()
-        page.page.goto(full.url)
-        page.page.wait_for_selector('#state[data-state="down"]')
-        assert "too many open pages" in page.page.inner_text("#banner")
-        before = sum(url.endswith("/v1/models") for url in asked)
-        with page.page.expect_websocket():
-            page.page.clock.run_for(29_000)
-            page.page.clock.run_for(2_000)
-        page.page.wait_for_timeout(200)
-        assert sum(url.endswith("/v1/models") for url in asked) == before
-        context.close()
-
-
-@pytest.mark.slow
 def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeypatch):
     context = browser.new_context(viewport=WIDE)
     page = Page(context.new_page())

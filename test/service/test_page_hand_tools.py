@@ -17,7 +17,6 @@ WRITTEN = 300
 
 
 ACTIVE = "tritonSam.scene.active?.name"
-PROMPTS = "tritonSam.scene.objects.map((object) => [object.points.length, object.box])"
 
 
 def capsule(shape, start, end, radius):
@@ -27,44 +26,6 @@ def capsule(shape, start, end, radius):
     along = ((x - x1) * (x2 - x1) + (y - y1) * (y2 - y1)) / ((x2 - x1) ** 2 + (y2 - y1) ** 2)
     along = along.clip(0, 1)
     return np.hypot(x - x1 - along * (x2 - x1), y - y1 - along * (y2 - y1)) <= radius
-
-
-@pytest.mark.slow
-def test_objects_are_selected_and_nothing_is_added(two_objects):
-    page, keys = two_objects, two_objects.page.keyboard
-    assert page.page.evaluate(ACTIVE) == "Object 2"
-    keys.down("Control")
-    page.click(180, 150)
-    assert page.page.evaluate(ACTIVE) == "Object 1"
-    page.click(20, 20)  # no mask
-    keys.up("Control")
-    assert page.page.evaluate(ACTIVE) == "Object 1"
-    keys.press("s")
-    assert page.page.get_attribute('[data-tool="select"]', "aria-checked") == "true"
-    page.page.focus("#canvas")
-    keys.press("Enter")  # the cursor begins in the middle, 400, 300
-    assert "Enter selects" in page.page.inner_text("#said")
-    scale = page.page.evaluate("tritonSam.screenOf(1, 0)[0] - tritonSam.screenOf(0, 0)[0]")
-    for key, way in (("ArrowRight", 220), ("ArrowDown", 120)):
-        for _ in range(round(way * scale / 10)):  # 10 pixels of the screen a step
-            keys.press(key)
-    keys.press("Enter")
-    assert page.page.evaluate(ACTIVE) == "Object 2"
-    keys.press("e")
-    assert page.page.evaluate(ACTIVE) == "Object 1"
-    page.click(620, 420)
-    assert page.page.evaluate(ACTIVE) == "Object 2"
-    page.click(180, 150)
-    page.click(20, 20)  # no mask
-    before = page.at(180, 150)
-    drag(page, (180, 150), (240, 200))
-    assert page.at(180, 150) != before  # the image moved
-    assert page.page.evaluate(ACTIVE) == "Object 1"
-    assert page.page.evaluate(PROMPTS) == [[1, None], [1, None]]
-    keys.press("a")
-    page.click(200, 160)
-    page.settled()
-    assert page.page.evaluate(PROMPTS) == [[2, None], [1, None]]
 
 
 def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
@@ -111,9 +72,21 @@ def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
     assert all(np.array_equal(found[name], expected[name]) for name in found)
 
 
-def test_objects_are_copied_joined_subtracted_sorted_and_coloured(two_objects):
+def test_objects_are_selected_copied_joined_subtracted_sorted_and_coloured(two_objects):
     page = two_objects
+    page.page.keyboard.down("Control")
+    page.click(180, 150)
+    page.click(20, 20)  # no mask
+    page.page.keyboard.up("Control")
+    assert page.page.evaluate(ACTIVE) == "Object 1"
+    page.page.keyboard.press("s")
+    page.click(620, 420)
+    before = page.at(180, 150)
+    drag(page, (180, 150), (240, 200))
+    assert page.at(180, 150) != before  # the image moved, and nothing was added
+    assert page.page.evaluate(ACTIVE) == "Object 2"
     masks = masks_of(page)
+    assert len(masks) == 2
     page.page.click("#edit-duplicate")
     page.settled()
     assert page.page.evaluate(NAMES) == ["Object 1", "Object 2", "Object 2 copy"]

@@ -140,41 +140,7 @@ def test_the_slider_hides_and_shows_instances_without_a_request(page, client):
 
 
 @pytest.mark.slow
-def test_instances_and_objects_are_examples(page, client):
-    search(page, "dog")
-    assert page.page.is_disabled("#words-more")
-    page.click(*inside(0))
-    page.page.click("#words-less")
-    page.wait("!tritonSam.everything.isSearching")
-    assert asked(client)[-1]["text"] == ["dog"]
-    assert (asked(client)[-1]["boxes"], asked(client)[-1]["box_labels"]) == ([list(mask_to_box(MASKS[0]))], [0])
-    assert page.page.inner_text("#words-info") == "By examples: 1 not"
-    assert page.page.evaluate("tritonSam.everything.ofWords.length") == len(MASKS) - 1
-    page.click(*inside(1))
-    page.page.click("#words-more")
-    page.wait("!tritonSam.everything.isSearching")
-    assert asked(client)[-1]["boxes"] == [list(mask_to_box(MASKS[0])), list(mask_to_box(MASKS[1]))]
-    assert asked(client)[-1]["box_labels"] == [0, 1]
-    search(page, "cat")  # the field starts anew
-    assert asked(client)[-1]["boxes"] == []
-    assert page.page.is_hidden("#words-info")
-
-    search(page, "dog")
-    page.click(*inside(2))
-    page.page.keyboard.press("k")
-    assert objects(page) == ["dog"]
-    page.page.keyboard.press("Escape")
-    page.page.fill("#words-text", "")
-    assert page.page.is_disabled("#words-less")  # there would be nothing to find
-    page.page.click("#words-more")
-    page.wait("!tritonSam.everything.isSearching && tritonSam.everything.items.length > 0")
-    assert (asked(client)[-1]["text"], asked(client)[-1]["boxes"]) == ([], [list(mask_to_box(MASKS[2]))])
-    page.page.click("#found-keep")
-    assert objects(page) == ["dog"] + [""] * SURE
-
-
-@pytest.mark.slow
-def test_the_field_is_there_for_models_that_find_words_and_forgets_other_images(page, client, images):
+def test_the_field_is_there_for_models_that_find_words_takes_examples_and_forgets_other_images(page, client, images):
     assert page.page.is_visible("#words")
     page.page.keyboard.press("/")
     assert page.page.evaluate("document.activeElement.id") == "words-text"
@@ -184,9 +150,13 @@ def test_the_field_is_there_for_models_that_find_words_and_forgets_other_images(
     page.page.wait_for_selector("#words", state="visible")
     page.wait("document.getElementById('busy').hidden")
     search(page, "dog")
-    page.click(*inside(0))
-    page.page.click("#words-more")
-    page.wait("!tritonSam.everything.isSearching")
+    assert page.page.is_disabled("#words-more")
+    for number, button in ((0, "#words-less"), (1, "#words-more")):
+        page.click(*inside(number))
+        page.page.click(button)
+        page.wait("!tritonSam.everything.isSearching")
+    assert asked(client)[-1]["boxes"] == [list(mask_to_box(MASKS[0])), list(mask_to_box(MASKS[1]))]
+    assert asked(client)[-1]["box_labels"] == [0, 1]
     page.open(images / "coffee.jpg")
     assert page.page.is_hidden("#words-found")
     assert page.page.evaluate("tritonSam.words.examples.length") == 0

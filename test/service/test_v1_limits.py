@@ -1,6 +1,5 @@
 """The modern API's limits, answers to bad uploads, headers, tokens and settings, on a real Triton."""
 
-import asyncio
 import io
 import itertools
 import json
@@ -19,7 +18,6 @@ from support.problems import problem
 from triton_sam.errors import ConfigurationError
 
 pytest.importorskip("fastapi")
-from support.conditions import wait_until
 from support.running_service import running_service
 
 from triton_sam.service.image_files import check_image
@@ -120,24 +118,6 @@ def test_a_16_bit_tiff_can_be_shown(service):
 def test_answers_carry_an_id(service):
     assert service.http.get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
     assert service.http.get("/health", headers={"x-request-id": "a b\tc"}).headers["x-request-id"] != "a b\tc"
-
-
-def test_a_client_that_goes_away_is_noticed(service, picture):
-    before = service.metric("triton_sam_service_cancelled_total")
-
-    async def leave():
-        body = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n' + picture + b"\r\n--b--\r\n"
-        host, port = service.url.removeprefix("http://").split(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            b"POST /embedded_model HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(body) + body
-        )
-        await writer.drain()
-        writer.close()
-
-    asyncio.run(leave())
-    wait_until(lambda: service.metric("triton_sam_service_cancelled_total") > before)
 
 
 def test_metrics_and_openapi(service):

@@ -90,13 +90,10 @@ def test_a_click_is_followed_through_the_frames(running, post, session):
     assert (found["frame_index"], found["num_objects"]) == (0, 1)
     check_disc(found["masks"], 0)
     assert running[1].videos[-1].prompts[10001][0]["points"] == [[X, Y]]
-    first, *progress, last = streamed(running, session, start_frame=0)
+    first, *progress, _ = streamed(running, session, start_frame=0)  # test_adapter_videos.py checks the masks
     assert first == {"type": "started", "total_frames": COUNT, "start_frame_index": 0}
     assert [each["current_frame"] for each in progress] == list(range(COUNT))
     assert progress[-1]["progress"] == 1
-    assert sorted(last["results"], key=int) == [str(index) for index in range(COUNT)]
-    for index, result in last["results"].items():
-        check_disc(result["masks"], int(index))
 
 
 def test_a_prompt_after_tracking_begins_a_new_object(running, post, session):

@@ -184,13 +184,6 @@ def test_a_failed_call_can_be_repeated(http, client):
     assert client.videos[-1].computed[-2:] == [1, 2]  # no frame is left out
 
 
-def test_a_session_that_fails_takes_no_place(http, running, client):
-    client.most_objects = 1
-    assert call(http, 0, [BOX, BOX]).status_code == 422
-    client.most_objects = 64
-    assert len(running[0].app.state.live_videos) == 0
-
-
 def test_a_frame_of_another_size(http, images):
     _, states = tracked(http, 0, [BOX])
     answer = call(http, (images / "shapes.jpg").read_bytes(), [], states)

@@ -1,7 +1,8 @@
 """Whatever a request takes is given back, however it ends: places, bytes, pixels, files on the disk, sessions.
 
-Hundreds of requests (nightly: thousands) to an application in this process end at random moments (a seed chooses them), and its models fail
-at random. Afterwards, every budget in /metrics is as it was at the beginning, and no file is left.
+Hundreds of requests to an application in this process (nightly: thousands) end at random moments, which a seed
+chooses, and its models fail at random. Afterwards, every budget in /metrics is as it was at the beginning, and no file
+is left.
 """
 
 from __future__ import annotations

@@ -8,14 +8,11 @@ import pytest
 from PIL import Image, ImageFile
 from support.problems import problem
 
-from triton_sam import SAM2TritonClient
-from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.image_files import check_image
 from triton_sam.service.problems import Problem
 
 pytest.importorskip("fastapi")
 
-POINT = {"points": [[200, 180]]}
 DAMAGED = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(64)
 
 
@@ -46,15 +43,6 @@ def test_a_photograph_is_kept_as_png_with_the_same_pixels(service, photograph):
         assert np.array_equal(np.asarray(image), np.asarray(original.convert("RGB")))
     assert upload(service, kept).json() == upload(service, photograph).json() == info  # one id, by the PNG
     assert service.http.get("/v1/models").json()["heic"] is True
-
-
-def test_masks_equal_those_of_the_python_client(service, service_triton, photograph):
-    image = upload(service, photograph).json()
-    answer = service.http.post(f"/v1/images/{image['id']}/segment", json=POINT).json()
-    with SAM2TritonClient(service_triton.http_url) as client:
-        client.set_image(photograph)
-        expected = client.segment([[200, 180]])[0]
-    assert np.array_equal(rle_to_mask(answer["masks"][0]["rle"]), expected.mask)
 
 
 def test_pixels_are_counted_before_they_are_decoded(monkeypatch):

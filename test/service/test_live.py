@@ -100,17 +100,6 @@ def test_any_failure_is_an_answer(client, socket, monkeypatch):
         assert "bug" not in answer["detail"]
 
 
-def test_nothing_is_left_of_a_page_that_went_away(client, waiting):
-    with client.websocket_connect(LIVE) as socket:
-        socket.send_json(HELLO)
-        for _ in range(100):
-            socket.send_json({**CLICK, "seq": 1})
-        wait_until(lambda: waiting, 10)
-        (encoding,) = waiting.values()
-    assert waiting == {}
-    assert encoding.waiters == 0
-
-
 @pytest.mark.parametrize(
     ("first", "said"),
     [

@@ -168,19 +168,6 @@ def test_x_anylabeling_follows_words(finding, scene):
     post(f"cleanup/{session}", {})
 
 
-def test_frames_that_find_no_room_take_no_place():
-    frame = ("file", ("0.png", clip.png(0), "image/png"))
-    options = {"adapters": ("qupath",), "max_videos": 2, "max_video": 100, "video_bytes": 100}
-    with service_with_videos(**options) as (service, _):
-        for number in range(4):
-            answer = service.http.post("/sam/upload/", data={"dirname": f"d{number}"}, files=[frame])
-            assert (answer.status_code, "bytes of videos" in answer.text) == (503, True), answer.text
-        body = {"type": "sam2_t", "b64imgs": [base64_of(clip.png(0))], "objs": {"0": [POINT]}}
-        answer = service.http.post("/sam/video/", json=body)
-        assert (answer.status_code, "bytes of videos" in answer.text) == (503, True), answer.text
-        assert service.metric("triton_sam_service_budget_used") == 1  # the request for the metrics
-
-
 def test_a_frame_that_is_sent_again_counts_once():
     with service_with_videos(adapters=("qupath",), max_video=3000, video_bytes=3000) as (service, _):
         for number in range(10):

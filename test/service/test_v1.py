@@ -2,7 +2,6 @@
 
 import base64
 import io
-import threading
 
 import numpy as np
 import pytest
@@ -30,19 +29,6 @@ def test_an_image_is_uploaded_once(service, picture, image):
     for kind in ("image/jpeg", "application/octet-stream", "IMAGE/PNG; name=x"):  # the body may be the image itself
         answer = service.http.post("/v1/images", content=picture, headers={"content-type": kind})
         assert (answer.status_code, answer.json()["id"]) == (201, image["id"])
-
-
-def test_an_upload_by_several_at_a_time_is_encoded_once(service):
-    buffer = io.BytesIO()  # a picture that no other test has uploaded
-    Image.fromarray(np.random.default_rng(7).integers(0, 256, (60, 80, 3), np.uint8)).save(buffer, "PNG")
-    content = buffer.getvalue()
-    encodes = service.metric("triton_sam_service_encodes_total")
-    threads = [threading.Thread(target=service.upload, args=(content,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert service.metric("triton_sam_service_encodes_total") == encodes + 1
 
 
 def test_masks_equal_the_python_clients(segment, sam2):

@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support import clip
-from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
 from support.tools import base64_of, filled_each, near
 
@@ -122,16 +121,6 @@ def test_frames_have_the_numbers_of_the_tool(running, post):
     assert "before" in post("propagate/stream", body, 422)["message"]
     assert running[0].http.post(f"{ROOT}/cleanup/{name}?model={MODEL}").json()["success"]
     assert post("prompt", click(name), 404)["code"] == "SESSION_NOT_FOUND"
-
-
-def test_a_tool_that_hangs_up_ends_the_tracking(running, post, session):
-    running[1].seconds = 0.1
-    post("prompt", click(session))
-    body = {"session_id": session, "model": MODEL}
-    with running[0].http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
-        next(answer.iter_lines())
-    wait_until(lambda: not running[0].app.state.videos.get(session).tracking.is_tracking)
-    assert len(running[1].videos[-1].computed) < COUNT
 
 
 def test_a_stream_ends_when_its_session_does(running, post, session):

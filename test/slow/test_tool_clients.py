@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
-from support.fake_everything import shapes
-from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import BOX, CLICK, RING, drawn_prompts
 from support.uv_environment import make_environment, run_script
@@ -47,15 +45,6 @@ masks = [each["masks"] for each in answer["predictions"]]
 print(json.dumps({"masks": masks, "fault": fault, "areas": drawn.mask.sum((1, 2)).tolist()}))
 """
 
-CONCEPTS = """
-import json, sys
-from inference_sdk import InferenceHTTPClient
-
-url, image = json.loads(sys.argv[1])
-prompts = [{"type": "text", "text": "dog"}, {"type": "text", "text": "cat", "output_prob_thresh": 0.9}]
-client = InferenceHTTPClient(api_url=url)
-print(json.dumps(client.sam3_concept_segment(image, prompts=prompts, output_prob_thresh=0.7, format="rle")))
-"""
 
 OSAM = """
 import base64, json, sys
@@ -151,14 +140,6 @@ def test_inference_sdk(python, guarded, client, images):
         assert np.array_equal(rle_to_mask(rle), segment.mask)
     assert np.allclose(answer["areas"], [segment.area for segment in expected], rtol=0.02)
     assert "each prompt needs points" in answer["fault"]
-
-
-def test_inference_sdk_finds_words(python, images):
-    with service_with_words(adapters=("roboflow",)) as (service, _):
-        answer = run_script(python, CONCEPTS, service.url, str(images / "shapes.jpg"))
-    dogs, cats = [result["predictions"] for result in answer["prompt_results"]]
-    assert [[each["confidence"] for each in found] for found in (dogs, cats)] == [[0.95, 0.8], [0.95]]
-    assert np.array_equal(rle_to_mask(dogs[0]["masks"]), shapes()[0])
 
 
 def test_types_of_osam(python, guarded, client, images):

@@ -111,6 +111,8 @@ def test_schemas_have_unique_titles(document):
     assert all(name.replace("-", "_") == name for name in schemas)  # no "Rle-Input" beside "Rle-Output"
     assert {"label", "text_index", "score", "box", "rle"} <= set(schemas["FoundInstance"]["properties"])
     assert schemas["FindRequest"]["examples"][0] == {"text": "yellow school bus"}
+    assert schemas["SegmentRequest"]["examples"][0]["points"]
+    assert "HTTPValidationError" not in json.dumps(document)
 
 
 JSON = "application/json"

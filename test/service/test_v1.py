@@ -31,30 +31,35 @@ def test_an_image_is_uploaded_once(service, picture, image):
         assert (answer.status_code, answer.json()["id"]) == (201, image["id"])
 
 
+CLEANUP = {"max_hole_area": 30, "max_sprinkle_area": 30, "smooth": 3, "keep_clicked": True, "clip_to_box": True}
+CLIPPED = [150, 120, 260, 240]
+TWO = [{"points": [[200, 180]]}, {"points": [[520, 145], [690, 200]], "labels": [1, 0]}]
+SAME: tuple[tuple[dict, dict], ...] = (
+    (
+        {"points": [[200, 180], [300, 60]], "labels": [1, 0]},
+        {"point_coords": [[200, 180], [300, 60]], "point_labels": [1, 0]},
+    ),
+    ({"objects": [{"box": box} for box in BOXES], "multimask": True}, {"box": BOXES, "multimask_output": True}),
+    ({"objects": TWO}, {"point_coords": [each["points"] for each in TWO], "point_labels": [[1], [1, 0]]}),
+    (
+        {"points": [[200, 180]], "box": CLIPPED, "cleanup": CLEANUP},
+        {"point_coords": [[200, 180]], "box": CLIPPED, "cleanup": Cleanup(**CLEANUP)},
+    ),
+)
+"""Requests, and the same ones of the Python client."""
+
+
 def test_masks_equal_the_python_clients(segment, sam2):
-    expected = sam2.segment([[200, 180], [300, 60]], [1, 0])[0]
-    answer = segment({"points": [[200, 180], [300, 60]], "labels": [1, 0]}).json()
-    (mask,) = answer["masks"]
-    np.testing.assert_array_equal(rle_to_mask(mask["rle"]), expected.mask)
-    assert mask["score"] == pytest.approx(expected.score)
-    assert mask["area"] == expected.area
-    x1, y1, x2, y2 = expected.box
-    assert mask["bbox"] == [x1, y1, x2 - x1, y2 - y1]
-    assert (answer["model"], answer["width"], answer["height"]) == ("sam2", 800, 600)
-
-
-def test_several_objects_candidates_and_numbers_of_points(segment, sam2):
-    coords = [[[200, 180]], [[520, 145], [690, 200]]]
-    boxed, pointed = [{"box": box} for box in BOXES], [{"points": coords[0]}, {"points": coords[1], "labels": [1, 0]}]
-    for body, expected, count in (
-        ({"objects": boxed, "multimask": True}, sam2.segment(box=BOXES, multimask_output=True), 3),
-        ({"objects": pointed}, sam2.segment(coords, [[1], [1, 0]]), 1),
-    ):
-        masks = segment(body).json()["masks"]
-        numbers = [(each["object"], each["candidate"]) for each in masks]
-        assert numbers == [(number, candidate) for number in (0, 1) for candidate in range(count)]
-        for mask, wanted in zip(masks, expected, strict=True):
-            np.testing.assert_array_equal(rle_to_mask(mask["rle"]), wanted.mask)
+    for body, prompt in SAME:
+        answer = segment(body).json()
+        assert (answer["model"], answer["width"], answer["height"]) == ("sam2", 800, 600)
+        candidates = 3 if "multimask" in body else 1
+        for number, (mask, expected) in enumerate(zip(answer["masks"], sam2.segment(**prompt), strict=True)):
+            np.testing.assert_array_equal(rle_to_mask(mask["rle"]), expected.mask)
+            assert (mask["object"], mask["candidate"]) == divmod(number, candidates)
+            assert (mask["score"], mask["area"]) == (pytest.approx(expected.score), expected.area)
+            x1, y1, x2, y2 = expected.box
+            assert mask["bbox"] == [x1, y1, x2 - x1, y2 - y1]
 
 
 def test_as_many_points_as_the_session_model_takes(segment):
@@ -69,15 +74,6 @@ def test_a_mask_is_refined(segment, sam2):
     np.testing.assert_array_equal(np.frombuffer(base64.b64decode(first["data"]), "<f4").reshape(256, 256), logits)
     second = segment({"points": [[150, 120]], "mask": first}).json()["masks"][0]
     np.testing.assert_array_equal(rle_to_mask(second["rle"]), expected.mask)
-
-
-def test_masks_are_cleaned(segment, sam2):
-    options = {"max_hole_area": 30, "max_sprinkle_area": 30, "smooth": 3, "keep_clicked": True, "clip_to_box": True}
-    prompt = {"points": [[200, 180]], "box": [150, 120, 260, 240]}
-    expected = sam2.segment(prompt["points"], box=prompt["box"], cleanup=Cleanup(**options))[0]
-    mask = segment({**prompt, "cleanup": options}).json()["masks"][0]
-    np.testing.assert_array_equal(rle_to_mask(mask["rle"]), expected.mask)
-    assert mask["area"] < segment(prompt).json()["masks"][0]["area"]
 
 
 @pytest.mark.parametrize(
@@ -198,17 +194,3 @@ def test_everything_equals_the_python_clients(service, sam2, image, picture):
     assert len(answer["objects"]) == len(expected) > 0
     for each in answer["objects"]:
         assert np.array_equal(rle_to_mask(each["rle"]), expected[tuple(each["point"])])
-
-
-def test_everything_in_images_of_odd_sizes(service):
-    for size in ((1, 1), (20_000, 20)):
-        buffer = io.BytesIO()
-        Image.new("RGB", size).save(buffer, "PNG")
-        path = f"/v1/images/{service.upload(buffer.getvalue())['id']}/everything"
-        low = {"points_per_side": 2, "pred_iou_thresh": 0, "stability_score_thresh": 0}
-        answer = service.http.post(path, json=low).json()
-        assert answer["objects"]
-        assert all(each["rle"]["size"] == [*size[::-1]] for each in answer["objects"])
-        assert answer["points"] == 4
-    none = problem(service.http.post(path, json={"points_per_side": 0}), 422)
-    assert none["errors"][0]["where"] == "body.points_per_side"

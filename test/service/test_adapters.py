@@ -162,6 +162,8 @@ def test_qupath_refines_a_mask_and_shows_candidates(http, image64, sam2):
     [refined] = posted(http, "/sam/", {**body, "b64mask": base64_of(clicked.to_png())})
     assert plain["properties"]["quality"] == pytest.approx(clicked.score, abs=1e-6)
     assert refined["properties"]["quality"] != plain["properties"]["quality"]
+    fewer = http.post("/sam/", json={**body, "point_coords": [CLICK, CLICK]})
+    assert (fewer.status_code, "send one for each" in fewer.text) == (422, True)
     candidates = posted(http, "/sam/", {**body, "multimask_output": True})
     expected = [each for each in sam2.segment([CLICK], [1], multimask_output=True) if each.box]
     assert [each["properties"]["quality"] for each in candidates] == pytest.approx([each.score for each in expected])

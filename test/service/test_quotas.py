@@ -77,6 +77,14 @@ def test_requests_in_a_minute(serve):
     assert "secret" not in text
 
 
+def test_less_than_one_request_in_a_minute(serve):
+    http = serve(requests_per_minute=0.5)
+    assert http.get("/new_session_id", headers=LAB).status_code == 200
+    refused = http.get("/new_session_id", headers=LAB)
+    over_quota(refused)
+    assert 110 <= int(refused.headers["retry-after"]) <= 120
+
+
 def test_an_upload_that_is_larger_than_the_whole_quota(serve):
     refused = serve(image_mib_per_hour=1).post("/v1/images", files={"image": bytes(1_100_000)}, headers=LAB)
     assert "larger than the whole quota of 'lab'" in problem(refused, 413)["detail"]

@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 pytest.importorskip("fastapi")
-from fastapi.testclient import TestClient
 from support import cvat_requests
-from support.running_service import running_service
+from support.running_service import running_service, service_without_triton
 from support.tool_table import BEARER, TOKEN, TOOLS
 from support.tools import BOX, CLICK, base64_of
 
@@ -22,8 +21,6 @@ from triton_sam.masks.rle import rle_to_mask
 from triton_sam.masks.segment import Segment
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.adapters.roboflow import pixel_polygons
-from triton_sam.service.app import create_app
-from triton_sam.service.settings import Settings
 
 SHAPE = (600, 800)
 POSITIVE = {"x": CLICK[0], "y": CLICK[1], "positive": True}
@@ -107,11 +104,9 @@ def test_users_of_all_tools_do_not_disturb_each_other(running, picture, sam2):
 
 
 @pytest.fixture
-def guarded(monkeypatch):
+def guarded():
     """A service with a token, without a Triton."""
-    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    settings = Settings(url="http://127.0.0.1:9", token=TOKEN, adapters=tuple(ADAPTERS), max_body=1 << 20)
-    with TestClient(create_app(settings), base_url="http://localhost") as http:
+    with service_without_triton(token=TOKEN, adapters=tuple(ADAPTERS), max_body=1 << 20) as http:
         yield http
 
 

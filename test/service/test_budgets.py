@@ -15,12 +15,10 @@ from support.problems import problem
 
 pytest.importorskip("fastapi")
 from fastapi import Request, Response
-from fastapi.testclient import TestClient
 from support.conditions import wait_until
-from support.running_service import running_service
+from support.running_service import running_service, service_without_triton
 
 from triton_sam.service import engine as engine_module
-from triton_sam.service.app import create_app
 from triton_sam.service.bodies import Answer, UnreadError
 from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
 from triton_sam.service.cancellation import CancellableRequests
@@ -29,15 +27,12 @@ from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
 
 SEGMENT = f"/v1/images/{'0' * 32}/segment"
-NOBODY = "http://127.0.0.1:9"
 PART = b'\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
 
 
 @pytest.fixture
-def http(monkeypatch):
-    """A client of a service without Triton."""
-    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    with TestClient(create_app(Settings(url=NOBODY)), base_url="http://localhost") as client:
+def http():
+    with service_without_triton() as client:
         yield client
 
 

@@ -1,4 +1,4 @@
-"""A SAM service in a thread of the test program, on a free port."""
+"""A SAM service in a thread of the test program, on a free port; and one without a port."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from support.conditions import wait_until
 
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.service.app import create_app
 from triton_sam.service.settings import Settings
+
+NOBODY = "http://127.0.0.1:9"
+"""Nothing listens there."""
 
 
 @dataclass
@@ -37,6 +42,16 @@ class RunningService:
         """Return a figure of /metrics, summed over its labels."""
         lines = self.http.get("/metrics").text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+@contextlib.contextmanager
+def service_without_triton(**options: Any) -> Iterator[TestClient]:
+    """Yield a client of an application in this process. No port leads to it, and its Triton never answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
+        app = create_app(Settings(url=NOBODY, **options))
+        with TestClient(app, base_url="http://localhost") as client:
+            yield client
 
 
 @contextlib.contextmanager

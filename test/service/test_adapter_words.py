@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support import cvat_requests
-from support.fake_everything import FakeFinder, shapes
+from support.fake_everything import shapes
 from support.fake_words import NOTHING, SCORES, service_with_words
 from support.tool_table import TOOLS, geojson_mask, osam_mask
 from support.tools import asked_of_label_studio, brushed, near
@@ -27,9 +27,8 @@ CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" to
 
 @pytest.fixture(scope="module")
 def running():
-    with service_with_words(adapters=tuple(ADAPTERS), cvat_words=("dog", NOTHING)) as (service, client):
-        service.app.state.searches.find = FakeFinder()
-        yield service, client
+    with service_with_words(adapters=tuple(ADAPTERS), cvat_words=("dog", NOTHING)) as running:
+        yield running
 
 
 @pytest.fixture

@@ -25,16 +25,16 @@ pytest.importorskip("zarr")
 from support import clip
 from support.dying_requests import WAYS, Dying, DyingPage, form_request, json_request
 from support.fake_everything import FakeFinder
-from support.fake_video_client import WITH_VIDEO_MODEL, FakeVideo, FakeVideoClient
+from support.fake_video_client import FakeVideo, FakeVideoClient
 from support.fake_words import FakeWords, held
 from support.large_images import draw, write_tiff
+from support.running_service import NOBODY, made_up_models
 from support.tools import base64_of
 
 from triton_sam.errors import InferenceError, ServerUnreachableError
 from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment
 from triton_sam.service.app import create_app
-from triton_sam.service.engine import Pair
 from triton_sam.service.settings import Settings
 
 # Starlette's FileResponse may be cancelled while it opens its file, which is closed a moment later.
@@ -278,14 +278,6 @@ class Users:
     )  # fmt: skip
 
 
-def pairs(_):
-    sam2, sam3 = get_family("sam2"), get_family("sam3")
-    return {
-        "sam2": Pair("sam2", sam2, "1", keeps_images=True, tracks_videos=True),
-        "sam3": Pair("sam3", sam3, "1", keeps_images=True, finds_concepts=True),
-    }
-
-
 async def ask(app, request: Dying):
     await request.send_to(app)
     return request
@@ -330,7 +322,7 @@ def run(tmp_path, seed: int, requests: int) -> None:
     write_tiff(slides / "a.tif", draw([(10, 10, 90, 90)], (300, 200)), levels=1)
     video = clip.write_clip(tmp_path / "clip.mp4", 3).read_bytes()
     settings = Settings(
-        url=WITH_VIDEO_MODEL,
+        url=NOBODY,
         adapters=("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam"),
         large_images=str(slides),
         video_idle_seconds=IDLE_SECONDS,
@@ -348,8 +340,9 @@ def run(tmp_path, seed: int, requests: int) -> None:
         image.keep(pair.origin, held(image.content, image.size))
         return image.embeddings[pair.origin]
 
-    for name, fake in {"_pairs": pairs, "_embed": embed, "client": lambda *_, **__: client}.items():
-        setattr(engine, name, functools.partial(fake, engine) if name != "_pairs" else functools.partial(fake, None))
+    models = made_up_models(words=True, videos=True)
+    for name, fake in {"_pairs": models, "_embed": embed, "client": lambda *_, **__: client}.items():
+        setattr(engine, name, functools.partial(fake, engine))
     app.state.videos.clients.connect = lambda *_: video_client
     app.state.searches.find = FakeFinder()
     folders = tmp_path / "temporary"

@@ -13,7 +13,6 @@ pytest.importorskip("fastapi")
 pytest.importorskip("av")
 
 from support import clip
-from support.fake_everything import FakeFinder
 from support.fake_video_client import FakeVideoClient
 from support.fake_words import service_with_words
 from support.running_browser import ASIDE, LAYOUT_FAULTS, NAMELESS, NARROW, SMALL_TARGETS, WIDE, Page, open_page
@@ -27,7 +26,6 @@ pytestmark = pytest.mark.slow
 def service() -> Iterator[RunningService]:
     """A service that finds everything and words, and tracks videos, without a Triton."""
     with service_with_words(FakeVideoClient()) as (running, _):
-        running.app.state.searches.find = FakeFinder()
         yield running
 
 

@@ -41,8 +41,8 @@ class Call(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def running(service_triton: Any) -> Iterator[RunningService]:
-    with running_service(service_triton.grpc_url, adapters=tuple(ADAPTERS)) as running:
+def running(light_triton: Any) -> Iterator[RunningService]:
+    with running_service(light_triton.url, adapters=tuple(ADAPTERS)) as running:
         yield running
 
 

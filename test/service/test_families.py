@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,11 +12,11 @@ from PIL import Image
 
 pytest.importorskip("fastapi")
 
-from support.in_process import Arrays, InProcess
+from support.in_process import InProcess
+from support.made_up_networks import made_up_triton
 from support.running_service import RunningService, running_service
 
 from triton_sam import SamTritonClient
-from triton_sam.families import get_family
 from triton_sam.masks.rle import rle_to_mask
 
 FAMILIES = ("sam1", "sam2", "sam3", "mobilesam", "edgetam", "samhq")
@@ -27,35 +25,9 @@ PAIRS = {**{name: name for name in FAMILIES}, ALIAS: "sam2"}
 BOX = [180, 60, 420, 330]
 
 
-def compute(model: str, inputs: Mapping[str, Any], wanted: Sequence[str]) -> Arrays:
-    """Compute a network: half-planes that depend on the prompts, and embeddings that depend on the image."""
-    name, _, role = model.rpartition("_")
-    spec = get_family(PAIRS[name]).models[role]
-    points = inputs.get("point_coords", inputs.get("input_points"))
-    count = 1 if points is None else points.shape[-3] if points.size else inputs["input_boxes"].shape[1]
-    small = [
-        np.asarray(inputs[key], np.float32).round(2).tobytes() for key in sorted(inputs) if inputs[key].size < 9999
-    ]
-    rng = np.random.default_rng(zlib.crc32(b"".join(small)))
-    answers = {}
-    for tensor in spec.outputs:
-        shape = [{"images": 1, "prompts": count}.get(str(side), side) for side in tensor.shape]
-        if role == "encoder":
-            answers[tensor.name] = np.full(shape, np.mean([each.mean() for each in inputs.values()]), np.float32)
-        elif shape[-1] < 200:
-            answers[tensor.name] = rng.uniform(0.1, 0.9, shape).astype(np.float32)
-        else:
-            down, across, level = rng.normal(size=(3, *shape[:-2], 1, 1))
-            place = np.linspace(-1, 1, shape[-1])
-            answers[tensor.name] = (down * place[:, None] + across * place + 0.1 * level).astype(np.float32)
-    return {name: answers[name] for name in wanted}
-
-
 @pytest.fixture(scope="module")
 def triton() -> Iterator[InProcess]:
-    with InProcess(compute, PAIRS) as server:
-        for name in FAMILIES:
-            server.add_session_model(name)
+    with made_up_triton(PAIRS, FAMILIES) as server:
         yield server
 
 

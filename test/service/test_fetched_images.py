@@ -101,10 +101,10 @@ def studio(site, token, **options):
 
 
 @pytest.fixture(scope="module")
-def fetching(service_triton, site):
+def fetching(light_triton, site):
     """A service that fetches images of callers and of tasks. Other services of this file have a legacy token."""
     options = studio(site, PERSONAL, label_studio_private_storage=True, image_urls=True, max_body=LARGE)
-    with running_service(service_triton.grpc_url, **options) as service:
+    with running_service(light_triton.url, **options) as service:
         yield service
 
 
@@ -137,10 +137,11 @@ def by_task(service, address):
 # --- images of callers -----------------------------------------------------------------------------------------------
 
 
-def test_no_image_is_fetched_unless_the_operator_allows_it(service, site):
-    assert problem(by_url(service, f"{site}/a.jpg"), 403)["code"] == "image_urls_off"
-    assert Site.seen == []
-    assert service.http.get("/v1/models").json()["image_urls"] is False
+def test_no_image_is_fetched_unless_the_operator_allows_it(light_triton, site):
+    with running_service(light_triton.url) as service:
+        assert problem(by_url(service, f"{site}/a.jpg"), 403)["code"] == "image_urls_off"
+        assert Site.seen == []
+        assert service.http.get("/v1/models").json()["image_urls"] is False
 
 
 def test_an_image_is_fetched_and_can_be_segmented(fetching, site, picture, reachable):
@@ -316,21 +317,21 @@ def test_the_token_stays_with_label_studio(fetching, monkeypatch):
     assert "the storage that Label Studio leads to, http://127.0.0.1:7, does not answer" in answer.text
 
 
-def test_a_label_studio_that_is_gone_or_refuses(service_triton, site):
+def test_a_label_studio_that_is_gone_or_refuses(light_triton, site):
     gone = "answer at http://127.0.0.1:9: check that it runs, and the address in --label-studio-url"
     for url, token, text in (
         ("http://127.0.0.1:9", "legacy", gone),
         (site, "wrong", "LABEL_STUDIO_API_KEY"),
         (site, "a.wrong.token", "LABEL_STUDIO_API_KEY"),
     ):
-        with running_service(service_triton.grpc_url, **studio(url, token)) as service:
+        with running_service(light_triton.url, **studio(url, token)) as service:
             answer = by_task(service, "/data/upload/1/a.jpg")
             assert (answer.status_code, text in answer.text) == (502, True), answer.text[:300]
             assert token not in answer.text
 
 
-def test_a_storage_in_a_private_network_is_refused_unless_it_is_allowed(service_triton, site):
-    with running_service(service_triton.grpc_url, **studio(site, "legacy")) as service:
+def test_a_storage_in_a_private_network_is_refused_unless_it_is_allowed(light_triton, site):
+    with running_service(light_triton.url, **studio(site, "legacy")) as service:
         answer = by_task(service, "/data/elsewhere")
         assert answer.status_code == 502
         assert "--label-studio-private-storage" in answer.text
@@ -338,8 +339,8 @@ def test_a_storage_in_a_private_network_is_refused_unless_it_is_allowed(service_
         assert by_task(service, "/data/upload/1/a.jpg").status_code == 200
 
 
-def test_a_large_image_of_a_task_names_the_option(service_triton, site):
+def test_a_large_image_of_a_task_names_the_option(light_triton, site):
     options = studio(site, "legacy", max_body=1 << 14, max_json=1 << 14)
-    with running_service(service_triton.grpc_url, **options) as service:
+    with running_service(light_triton.url, **options) as service:
         answer = by_task(service, "/data/upload/1/a.jpg")
         assert (answer.status_code, "--max-body" in answer.text) == (413, True)

@@ -16,7 +16,7 @@ QUICK, THOROUGH = 15, 260
 
 
 @pytest.fixture(scope="module")
-def with_large(service_triton, tmp_path_factory):
+def with_large(light_triton, tmp_path_factory):
     """A service that also has a large image."""
     pytest.importorskip("zarr")
     from support.large_images import draw, write_tiff
@@ -24,7 +24,7 @@ def with_large(service_triton, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("large")
     write_tiff(folder / "slide.tif", draw([(10, 10, 90, 90)], (700, 500)), levels=2)
-    with running_service(service_triton.grpc_url, large_images=str(folder)) as running:
+    with running_service(light_triton.url, large_images=str(folder)) as running:
         yield running
 
 
@@ -71,8 +71,8 @@ def test_made_up_requests(with_large, images):
 
 
 @pytest.mark.nightly
-def test_two_thousand_made_up_requests(service, images):
-    assert len(_drive(service, images, THOROUGH)) >= 2000
+def test_two_thousand_made_up_requests(with_large, images):
+    assert len(_drive(with_large, images, THOROUGH)) >= 2000
 
 
 # --- the document ----------------------------------------------------------------------------------------------------

@@ -1,17 +1,15 @@
 """The page when Triton or the service goes away, and pages that need a token or another model."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("tifffile")
 from support.conditions import wait_until
-from support.in_process import InProcess
 from support.large_images import draw, write_tiff
+from support.made_up_networks import made_up_triton
 from support.running_browser import WIDE, Page, open_page
 from support.running_service import running_service
 
-from triton_sam.families import get_family
 from triton_sam.service.messages import VERSION
 
 
@@ -80,19 +78,11 @@ def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeyp
     context.close()
 
 
-def compute(model, inputs, wanted):
-    """Return an answer of a network that finds the whole image."""
-    _, _, role = model.rpartition("_")
-    tensors = {each.name: each for each in get_family("sam2").models[role].outputs}
-    sides = {name: [side if isinstance(side, int) else 1 for side in tensors[name].shape] for name in wanted}
-    return {name: np.full(shape, 0.5, np.float32) for name, shape in sides.items()}
-
-
 @pytest.mark.slow
 def test_another_model_answers_after_a_switch(browser, images):
     """The same objects, asked of the other pair, which gets the picture by itself; and back again."""
     with (
-        InProcess(compute, {"sam2": "sam2", "twin": "sam2"}) as triton,
+        made_up_triton({"sam2": "sam2", "twin": "sam2"}, []) as triton,
         running_service(triton.url) as service,
         open_page(browser, service.url) as page,
     ):

@@ -1,11 +1,38 @@
 """Fixtures of the tests of the modern API."""
 
+import base64
+
 import pytest
+
+from triton_sam import SAM2TritonClient
 
 
 @pytest.fixture(scope="module")
 def picture(images):
     return (images / "shapes.jpg").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def light_triton():
+    """A Triton in this process, for tests that need any masks."""
+    from support.made_up_networks import made_up_triton
+
+    with made_up_triton({"sam2": "sam2"}, ["sam2"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def image64(picture):
+    """The picture as tools send it."""
+    return base64.b64encode(picture).decode()
+
+
+@pytest.fixture(scope="module")
+def sam2(service_triton, picture):
+    """A client of Triton with the picture."""
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        client.set_image(picture)
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,24 @@
-"""Words through the adapters, with a client that finds drawn shapes."""
+"""Searches of other tools, for words and for everything, with clients that find drawn shapes."""
 
-import base64
-import io
+from __future__ import annotations
+
 import threading
 
 import numpy as np
 import pytest
-from PIL import Image
 
 pytest.importorskip("fastapi")
 from support import cvat_requests
 from support.fake_everything import shapes
 from support.fake_words import NOTHING, SCORES, service_with_words
-from support.tools import brushed
+from support.tool_table import TOOLS, geojson_mask, osam_mask
+from support.tools import asked_of_label_studio, brushed, near
 
-from triton_sam.masks import mask_to_box
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.adapters import roboflow_concepts
 from triton_sam.service.adapters.registry import ADAPTERS
 
+SHAPE = (600, 800)
 COUNT = min(len(shapes()), len(SCORES))
 WHOLE_BOX = {"x": 1, "y": 1, "width": 9, "height": 9}
 CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"><Label value="Dog"/>
@@ -37,46 +37,56 @@ def http(running):
     return running[0].http
 
 
-@pytest.fixture(scope="module")
-def image64(images):
-    return base64.b64encode((images / "shapes.jpg").read_bytes()).decode()
-
-
-def posted(http, path, body):
-    answer = http.post(path, json=body)
+def posted(http, path, body, **options):
+    answer = http.post(path, json=body, **options)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def test_osam_finds_texts(http, running, image64):
-    prompt = {"texts": ["dog", NOTHING, "cat"]}
-    answer = posted(http, "/api/generate", {"model": "sam3:latest", "image": image64, "prompt": prompt})
-    annotations = answer["annotations"]
-    count = min(len(shapes()), len(SCORES))
-    assert [each["text"] for each in annotations] == ["dog", "cat"] * count  # the best of all first
-    assert [each["score"] for each in annotations[::2]] == list(SCORES[:count])
-    x1, y1, x2, y2 = mask_to_box(shapes()[0])
-    assert annotations[0]["bounding_box"] == {"xmin": x1, "ymin": y1, "xmax": x2 - 1, "ymax": y2 - 1}
-    with Image.open(io.BytesIO(base64.b64decode(annotations[0]["mask"]))) as part:
-        assert np.array_equal(np.asarray(part) > 0, shapes()[0][y1:y2, x1:x2])
+@pytest.mark.parametrize("name", TOOLS)
+def test_words_are_found_with_labels_and_scores(http, running, image64, name):
+    tool = TOOLS[name]
+    path, body = tool.word_request(image64)
+    answer = posted(http, path, body, headers=tool.word_headers)
+    assert tool.word_answer(answer) == [("dog", score) for score in SCORES[:2]]
     (query, *_) = running[1].asked[0]
-    assert (query.texts, query.nms, query.threshold) == (("dog", NOTHING, "cat"), 0.5, 0.1)
+    assert query.texts in (("dog", NOTHING), ("dog",))
+    assert query.threshold == (0.3 if name == "label-studio" else 0.7)
 
 
-def test_osam_limits_the_annotations_of_all_texts(http, image64):
-    prompt = {"texts": ["dog", "cat"], "max_annotations": 3, "score_threshold": 0.7, "iou_threshold": None}
-    answer = posted(http, "/api/generate", {"model": "sam3", "image": image64, "prompt": prompt})
-    assert [(each["text"], each["score"]) for each in answer["annotations"]] == [
-        ("dog", SCORES[0]),
-        ("cat", SCORES[0]),
-        ("dog", SCORES[1]),
-    ]
+def test_masks_of_words_are_those_that_were_found(http, image64):
+    masks = {}
+    for name in ("osam", "roboflow", "cvat", "label-studio", "qupath"):
+        path, body = TOOLS[name].word_request(image64)
+        masks[name] = posted(http, path, body, headers=TOOLS[name].word_headers)
+    wanted = shapes()[0]
+    *bits, x1, y1, x2, y2 = masks["cvat"][0]["mask"]
+    assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), wanted[y1 : y2 + 1, x1 : x2 + 1])
+    assert np.array_equal(osam_mask(masks["osam"]["annotations"][0], SHAPE), wanted)
+    assert np.array_equal(rle_to_mask(masks["roboflow"]["prompt_results"][0]["predictions"][0]["masks"]), wanted)
+    assert np.array_equal(brushed(masks["label-studio"]["results"][0]["result"][0]), wanted)
+    assert near(geojson_mask(masks["qupath"][0], SHAPE), wanted)
+
+
+def test_everything_is_found(http, image64):
+    found = posted(http, "/sam/automask/", {"type": "sam2_t", "b64img": image64})
+    assert [each["properties"]["object_idx"] for each in found] == list(range(len(shapes())))
+    assert near(geojson_mask(found[0], SHAPE), shapes()[0])
+    name = "triton-sam-sam2-everything"
+    [label] = cvat_requests.read_functions(http)[name]
+    [request] = cvat_requests.calls_of(name)
+    for each, mask in zip(cvat_requests.send(http, request, image64), shapes(), strict=False):
+        *bits, x1, y1, x2, y2 = each["mask"]
+        assert each["label"] == label
+        assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), mask[y1 : y2 + 1, x1 : x2 + 1])
 
 
 REFUSED: tuple[tuple[str, dict, int, str], ...] = (
     ("osam", {"texts": [" "]}, 422, "a text is empty"),
-    ("osam", {"texts": ["dog"], "score_threshold": 3}, 422, "threshold"),
-    ("osam", {"texts": ["dog"] * 65}, 422, "text"),
+    ("osam", {"texts": ["dog"], "score_threshold": 3}, 422, "prompt.score_threshold: "),
+    ("osam", {"texts": ["dog"] * 65}, 422, "prompt.texts: "),
+    ("osam", {"texts": ["dog"], "max_annotations": 0}, 422, "prompt.max_annotations: "),
+    ("osam", {"texts": ["dog"], "iou_threshold": 2}, 422, "prompt.iou_threshold: "),
     ("osam of sam2", {"texts": ["dog"]}, 404, "cannot find words or examples here"),
     ("roboflow", {"prompts": []}, 422, "prompts"),
     ("roboflow", {"prompts": [{"type": "text"}]}, 422, "a text, boxes, or both"),
@@ -85,6 +95,7 @@ REFUSED: tuple[tuple[str, dict, int, str], ...] = (
     ("roboflow", {"prompts": [{"text": "dog", "boxes": [{**WHOLE_BOX, "x": 5000}]}]}, 422, "lies outside"),
     ("roboflow", {"prompts": [{"text": "dog", "output_prob_thresh": 7}]}, 422, "output_prob_thresh"),
     ("qupath", {"text_prompt": None}, 422, "send a text_prompt, positive_bboxes, or both"),
+    ("x-anylabeling", {"text_prompt": "dog", "conf_threshold": 2}, 422, "params.conf_threshold: "),
 )
 """Requests of tools, and the status and a part of the answer that refuses each."""
 
@@ -96,26 +107,27 @@ def test_words_that_cannot_be_searched(http, running, image64):
             path, body = "/api/generate", {"model": model, "image": image64, "prompt": members}
         elif tool == "roboflow":
             path, body = "/sam3/concept_segment", {"image": {"value": image64}, **members}
+        elif tool == "x-anylabeling":
+            path, body = "/x-anylabeling/v1/predict", {"model": "sam3", "image": image64, "params": members}
         else:
             path, body = "/sam/sam3/", {"b64img": image64, **members}
         answer = http.post(path, json=body)
-        assert answer.status_code == status, (tool, members)
-        assert words in answer.json()["message" if tool == "roboflow" else "detail"]
+        assert (answer.status_code, words in answer.text) == (status, True), (tool, members, answer.text)
     assert running[1].asked == []
 
 
-def test_x_anylabeling_finds_the_words_of_its_text_field(http, running, image64):
-    body = {"model": "sam3", "image": image64, "params": {"text_prompt": "dog, cat.", "conf_threshold": 0.7}}
-    found = posted(http, "/x-anylabeling/v1/predict", body)["data"]["shapes"]
-    assert [each["label"] for each in found] == ["dog", "dog", "cat", "cat"]
-    assert [each["score"] for each in found[:2]] == list(SCORES[:2])
-    assert {each["shape_type"] for each in found} == {"polygon"}
-    (query, *_) = running[1].asked[0]
-    assert (query.texts, query.threshold) == (("dog", "cat"), 0.7)
+# --- what one tool has -----------------------------------------------------------------------------------------------
+
+
+def test_osam_limits_the_annotations_of_all_texts(http, image64):
+    prompt = {"texts": ["dog", "cat"], "max_annotations": 3, "score_threshold": 0.7, "iou_threshold": None}
+    answer = posted(http, "/api/generate", {"model": "sam3", "image": image64, "prompt": prompt})
+    best_of_all = [("dog", SCORES[0]), ("cat", SCORES[0]), ("dog", SCORES[1])]
+    assert [(each["text"], each["score"]) for each in answer["annotations"]] == best_of_all
 
 
 def test_x_anylabeling_shows_a_text_field_for_models_with_words_only(http):
-    models = posted_models(http)
+    models = http.get("/x-anylabeling/v1/models").json()["data"]
     with_words = [each["name"] for each in models["sam3"]["widgets"]]
     assert with_words[:4] == ["edit_text", "button_send", "input_conf", "edit_conf"]
     assert models["sam3"]["batch_processing_mode"] == "text_prompt"
@@ -124,31 +136,23 @@ def test_x_anylabeling_shows_a_text_field_for_models_with_words_only(http):
     assert all("edit_text" not in [widget["name"] for widget in each["widgets"]] for each in others)
 
 
-def posted_models(http):
-    answer = http.get("/x-anylabeling/v1/models")
-    assert answer.status_code == 200
-    return answer.json()["data"]
-
-
-def test_roboflow_finds_words_and_examples(http, running, image64):
+def test_roboflow_and_qupath_find_examples(http, running, image64):
     prompts = [
-        {"type": "text", "text": "dog"},
-        {"type": "text", "text": NOTHING},
-        {"type": "text", "text": "cat", "output_prob_thresh": 0.7},
         {"type": "visual", "boxes": [{"x": 10, "y": 20, "width": 30, "height": 40}], "box_labels": [True]},
         {"text": "dog", "boxes": [{"x0": 1, "y0": 2, "x1": 800, "y1": 600}], "box_labels": [0]},
     ]
-    body = {"image": {"type": "base64", "value": image64}, "prompts": prompts, "format": "rle"}
-    results = posted(http, "/sam3/concept_segment", {**body, "output_prob_thresh": 0.5})["prompt_results"]
-    confidences = [[each["confidence"] for each in result["predictions"]] for result in results]
-    above = [score for score in SCORES[:COUNT] if score > 0.5]
-    assert confidences == [above, [], list(SCORES[:2]), above, []]
-    assert np.array_equal(rle_to_mask(results[0]["predictions"][0]["masks"]), shapes()[0])
-    assert results[3]["echo"] == {"prompt_index": 3, "type": "visual", "text": None, "num_boxes": 1}
-    searches = [query for query, _, _ in running[1].asked]
-    assert [query.texts for query in searches] == [("dog", NOTHING), ("cat",), (), ("dog",)]
-    assert searches[2].boxes.tolist() == [[10, 20, 40, 60]]
-    assert (searches[3].boxes.tolist(), searches[3].box_labels.tolist()) == ([[1, 2, 800, 600]], [0])
+    body = {"image": {"type": "base64", "value": image64}, "prompts": prompts, "output_prob_thresh": 0.5}
+    results = posted(http, "/sam3/concept_segment", body)["prompt_results"]
+    assert [len(result["predictions"]) for result in results] == [sum(score > 0.5 for score in SCORES[:COUNT]), 0]
+    assert results[0]["echo"] == {"prompt_index": 0, "type": "visual", "text": None, "num_boxes": 1}
+    boxes = {"positive_bboxes": [[1, 2, 3, 4]], "negative_bboxes": None}
+    posted(http, "/sam/sam3/", {"type": "sam3", "b64img": image64, "text_prompt": "dog", **boxes})
+    asked = [(query.texts, query.boxes.tolist(), query.box_labels.tolist()) for query, _, _ in running[1].asked]
+    assert asked == [
+        ((), [[10, 20, 40, 60]], [1]),
+        (("dog",), [[1, 2, 800, 600]], [0]),
+        (("dog",), [[1, 2, 4, 6]], [1]),
+    ]
 
 
 def test_roboflow_keeps_the_best_of_all_prompts(http, image64, monkeypatch):
@@ -169,47 +173,18 @@ def test_roboflow_keeps_the_best_of_all_prompts(http, image64, monkeypatch):
     assert [name.startswith("triton-sam") for name in threads] == [True]  # a worker: everybody else goes on meanwhile
 
 
-def test_qupath_finds_words_and_examples(http, running, image64):
-    body = {"type": "sam3", "b64img": image64, "text_prompt": "dog", "confidence_threshold": 0.7}
-    found = posted(http, "/sam/sam3/", {**body, "positive_bboxes": [[1, 2, 3, 4]], "negative_bboxes": None})
-    assert [each["properties"]["quality"] for each in found] == list(SCORES[:2])
-    assert [each["properties"]["object_idx"] for each in found] == [0, 1]
-    assert {each["geometry"]["type"] for each in found} <= {"Polygon", "MultiPolygon"}
-    (query, *_) = running[1].asked[0]
-    assert (query.texts, query.boxes.tolist(), query.threshold) == (("dog",), [[1, 2, 4, 6]], 0.7)
-
-
-def test_cvat_lists_a_detector_with_the_words_as_labels(http, running, image64):
+def test_cvat_lists_a_detector_with_the_words_as_labels(http, image64):
     functions = cvat_requests.read_functions(http)
     name = "triton-sam-sam3-words"
     assert {each: labels for each, labels in functions.items() if each.endswith("-words")} == {name: ["dog", NOTHING]}
     [request] = cvat_requests.calls_of(name)
     found = cvat_requests.send(http, request, image64)
     assert [(each["label"], float(each["confidence"])) for each in found] == [("dog", score) for score in SCORES[:2]]
-    *bits, x1, y1, x2, y2 = found[0]["mask"]
-    assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), shapes()[0][y1 : y2 + 1, x1 : x2 + 1])
-    assert running[1].asked[0][0].texts == ("dog", NOTHING)
-
-
-def task(image64, number=1):
-    return {"id": number, "data": {"image": f"data:image/jpeg;base64,{image64}"}}
-
-
-def test_label_studio_finds_the_words_of_a_text_area(http, running, image64):
-    region = {"type": "textarea", "value": {"text": ["dog, zebra"]}}
-    body = {"tasks": [task(image64)], "label_config": CONFIG, "params": {"context": {"result": [region]}}}
-    answer = posted(http, "/label-studio/predict", body)
-    results = answer["results"][0]["result"]
-    expected = [score for score in SCORES[:COUNT] if score > 0.3]
-    assert [each["value"]["brushlabels"] for each in results] == [["Dog"]] * len(expected) + [[]] * len(expected)
-    assert [each["score"] for each in results] == expected * 2
-    assert np.array_equal(brushed(results[0]), shapes()[0])
-    assert "sam3" in answer["model_version"]
-    assert running[1].asked[0][0].texts == ("dog", "zebra")
 
 
 def test_label_studio_finds_its_labels_in_tasks_without_a_click(http, running, image64):
-    body = {"tasks": [task(image64), task(image64, 2)], "label_config": CONFIG, "params": {}}
+    body = {**asked_of_label_studio(image64, config=CONFIG), "params": {}}
+    body["tasks"] = [{**body["tasks"][0], "id": number} for number in (1, 2)]
     predictions = posted(http, "/label-studio/predict", body)["results"]
     assert len(predictions) == 2
     names = [each["value"]["brushlabels"][0] for each in predictions[0]["result"]]
@@ -218,11 +193,14 @@ def test_label_studio_finds_its_labels_in_tasks_without_a_click(http, running, i
     assert [query.texts for query, _, _ in running[1].asked] == [("Dog", "cat")] * 2
     without = CONFIG.replace('<Label value="Dog"/>', "").replace('<Label value="cat"/>', "")
     assert posted(http, "/label-studio/predict", {**body, "label_config": without})["results"] == []
+    region = {"type": "textarea", "value": {"text": ["dog, zebra"]}}  # a label in another case, and a word without one
+    answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, region, config=CONFIG))
+    assert [label for each in answer["results"][0]["result"] for label in each["value"]["brushlabels"]] == ["Dog"] * 4
 
 
 def test_label_studio_finds_all_of_many_labels_and_refuses_too_many_words(http, running, image64):
     many = CONFIG.replace('<Label value="cat"/>', "".join(f'<Label value="kind {number}"/>' for number in range(70)))
-    body = {"tasks": [task(image64)], "label_config": many, "params": {}}
+    body = {**asked_of_label_studio(image64, config=many), "params": {}}
     found = posted(http, "/label-studio/predict", body)["results"][0]["result"]
     names = {each["value"]["brushlabels"][0] for each in found}
     assert [len(query.texts) for query, _, _ in running[1].asked] == [64, 7]

@@ -93,7 +93,7 @@ def test_addresses_in_answers_have_the_path_that_the_service_knows(proxied, pict
 
 
 @needs_nginx
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [PATHS[0], pytest.param(PATHS[1], marks=pytest.mark.slow)])
 def test_the_page_its_api_and_the_page_of_slides(browser, proxied, images, path):
     from support.running_browser import open_page
 

@@ -15,12 +15,10 @@ from support.problems import problem
 
 pytest.importorskip("fastapi")
 from fastapi import Request, Response
-from fastapi.testclient import TestClient
 from support.conditions import wait_until
-from support.running_service import running_service
+from support.running_service import running_service, service_without_triton
 
 from triton_sam.service import engine as engine_module
-from triton_sam.service.app import create_app
 from triton_sam.service.bodies import Answer, UnreadError
 from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
 from triton_sam.service.cancellation import CancellableRequests
@@ -29,15 +27,12 @@ from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
 
 SEGMENT = f"/v1/images/{'0' * 32}/segment"
-NOBODY = "http://127.0.0.1:9"
 PART = b'\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
 
 
 @pytest.fixture
-def http(monkeypatch):
-    """A client of a service without Triton."""
-    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    with TestClient(create_app(Settings(url=NOBODY)), base_url="http://localhost") as client:
+def http():
+    with service_without_triton() as client:
         yield client
 
 
@@ -66,33 +61,23 @@ def test_a_large_request_without_a_file_is_refused_before_it_is_read(http):
     assert time.monotonic() - began < 1
 
 
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [
-        (json.dumps({f"{number}": 0 for number in range(50_000)}), "application/json"),
-        (json.dumps({"objects": [{"points": [["x", "y"]] * 1024}] * 64}), "application/json"),
-        ("a=1&" * 50_000, "application/x-www-form-urlencoded"),
-    ],
-    ids=["members", "points", "form"],
-)
-def test_a_request_with_many_values_is_refused_before_it_is_read(http, content, kind):
-    path = "/cancel_pending" if "form" in kind else SEGMENT
-    assert "values" in problem(http.post(path, content=content, headers={"content-type": kind}), 413)["detail"]
+def test_a_request_with_many_values_is_refused_before_it_is_read(http):
+    for path, content, kind in (
+        (SEGMENT, json.dumps({f"{number}": 0 for number in range(50_000)}), "application/json"),
+        (SEGMENT, json.dumps({"objects": [{"points": [["x", "y"]] * 1024}] * 64}), "application/json"),
+        ("/cancel_pending", "a=1&" * 50_000, "application/x-www-form-urlencoded"),
+    ):
+        assert "values" in problem(http.post(path, content=content, headers={"content-type": kind}), 413)["detail"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_only_the_first_faults_of_a_request_are_described(http):
+    for body in (
         {f"{'a' * 200}{number}": 0 for number in range(10_000)},
-        {"points": [["x", "y"]] * 1000},
         {"objects": [{"points": [["x"] * 2] * 100}] * 60},
-        {"objects": [{f"{number}": 0 for number in range(200)}] * 60},
-    ],
-)
-def test_only_the_first_faults_of_a_request_are_described(http, body):
-    members = problem(http.post(SEGMENT, json=body), 422)
-    assert 1 <= len(members["errors"]) <= 10
-    assert len(json.dumps(members)) < 4000
+    ):
+        members = problem(http.post(SEGMENT, json=body), 422)
+        assert 1 <= len(members["errors"]) <= 10
+        assert len(json.dumps(members)) < 4000
 
 
 # --- bodies ----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,5 @@
 """CVAT's tracker: states are handles of sessions, with a video client that moves discs."""
 
-import time
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -35,12 +32,6 @@ def running():
 @pytest.fixture
 def http(running):
     return running[0].http
-
-
-@pytest.fixture
-def client(running):
-    yield running[1]
-    running[1].failure = None
 
 
 @pytest.fixture
@@ -91,14 +82,6 @@ def test_the_requests_of_the_gateway_of_cvat(http):
     assert len(requests) == 4
 
 
-def test_rectangles_of_older_versions(http):
-    [first], states = tracked(http, 0, [BOX])
-    assert first == list(mask_to_box(clip.disc(0)))
-    for frame in (1, 2, 3):
-        [box], states = tracked(http, frame, [None], states)
-        assert box == list(mask_to_box(clip.disc(frame)))
-
-
 def test_many_objects_of_all_kinds(http, client):
     masks = [clip.disc(0, (x, Y)) for x in (60, 130, 190)]
     polygon = [
@@ -123,16 +106,6 @@ def test_many_objects_of_all_kinds(http, client):
     assert found[2]["points"] == list(mask_to_box(moved[2]))
     assert found[3]["points"] == [X + 136.5, Y + 0.5]
     assert len(client.videos) == sessions
-
-
-def test_objects_in_calls_of_their_own_share_a_frame(http, client):
-    _, states = tracked(http, 0, [BOX, {"type": "points", "points": [150, 60]}])
-    [first], _ = tracked(http, 1, [], states[:1])
-    [second], _ = tracked(http, 1, [], states[1:])
-    assert (first[0], second["points"][0]) == (BOX[0] + clip.STEP, 150.5 + clip.STEP)
-    assert client.videos[-1].computed == [1]
-    [again], _ = tracked(http, 2, [None], states[:1])
-    assert again[0] == BOX[0] + 2 * clip.STEP
 
 
 def test_objects_of_one_call_may_be_followed_one_after_the_other(http):
@@ -200,18 +173,6 @@ def test_a_state_that_is_not_known(http):
         assert "draw the object" in answer.json()["error"]
 
 
-def test_a_session_that_nobody_uses_ends(http, running, client):
-    _, states = tracked(http, 0, [BOX])
-    sessions = running[0].app.state.live_videos
-    assert len(sessions) == 1
-    next(iter(sessions._live.values())).used = time.monotonic() - 100
-    wait_until(lambda: len(sessions) == 0)
-    assert client.videos[-1].is_closed
-    assert call(http, 1, [], states).status_code == 404
-    assert running[0].app.state.engine.budgets.videos.used == 0
-    assert running[0].app.state.engine.budgets.video_masks.used == 0
-
-
 def test_a_failed_call_can_be_repeated(http, client):
     _, states = tracked(http, 0, [BOX])
     client.failure = InferenceError("no luck")
@@ -223,62 +184,8 @@ def test_a_failed_call_can_be_repeated(http, client):
     assert client.videos[-1].computed[-2:] == [1, 2]  # no frame is left out
 
 
-def test_too_many_sessions_are_refused_and_failed_ones_take_no_place(http, running, client):
-    client.most_objects = 1
-    assert call(http, 0, [BOX, BOX]).status_code == 422
-    client.most_objects = 64
-    assert len(running[0].app.state.live_videos) == 0
-    states = [tracked(http, 0, [BOX])[1][0] for _ in range(6)]
-    assert call(http, 0, [BOX]).status_code == 503
-    shapes, _ = tracked(http, 1, [], states)
-    assert [shape[0] for shape in shapes] == [BOX[0] + clip.STEP] * 6
-
-
-def test_users_do_not_disturb_each_other(http):
-    def use(user):
-        box = [value + (0, user)[place % 2] for place, value in enumerate(BOX)]
-        _, states = tracked(http, 0, [box])
-        for frame in range(1, 6):
-            [found], states = tracked(http, frame, [], states)
-            assert found[:2] == [box[0] + clip.STEP * frame, box[1]]
-
-    with ThreadPoolExecutor(5) as users:
-        for done in [users.submit(use, 3 * user) for user in range(5)]:
-            done.result()
-
-
-REFUSED = (
-    ([1, 2, 3], "do not make a polygon"),
-    ([9, 9, 9, 9], "a part inside"),
-    ([900, 900, 990, 990], "a part inside"),
-    ({"type": "polygon", "points": [1, 2, 3, 4]}, "do not make a polygon"),
-    ({"type": "mask", "points": [1, 2, 3, 4]}, "runs"),
-    ({"type": "mask", "points": [0, 9, 0, 0, 1, 1]}, "add up"),
-    ({"type": "mask", "points": [4, 0, 0, 1, 1]}, "no pixel"),
-    ({"type": "mask", "points": [4, 0, 0, 9000, 1]}, "within the image"),
-    ({"type": "mask", "points": [0, 4e15, 0, 0, 1, 1]}, "runs"),
-    ({"type": "ellipse", "points": [1]}, "shapes"),
-    ({"type": "points", "points": []}, "do not make a points"),
-)
-"""Shapes, and a part of the answer that refuses each."""
-
-
-def test_shapes_that_cannot_be_tracked(http, running):
-    for shape, words in REFUSED:
-        answer = call(http, 0, [shape])
-        assert answer.status_code == 422, shape
-        assert words in answer.json()["error"]
-        assert len(running[0].app.state.live_videos) == 0
-
-
 def test_a_frame_of_another_size(http, images):
     _, states = tracked(http, 0, [BOX])
     answer = call(http, (images / "shapes.jpg").read_bytes(), [], states)
     assert (answer.status_code, "one size" in answer.json()["error"]) == (422, True)
     tracked(http, 1, [], states)
-
-
-def test_without_a_video_model_there_is_no_tracker():
-    with service_with_videos(tracks_videos=False, adapters=("cvat",)) as (running, _):
-        assert NAME not in running.http.get("/api/functions").json()
-        assert call(running.http, 0, [BOX]).status_code == 404

@@ -9,6 +9,7 @@ from support.problems import problem
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
+from support.running_service import NOBODY, service_without_triton
 
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.app import create_app
@@ -16,14 +17,10 @@ from triton_sam.service.hosts import TrustedHosts, check_origin
 from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
 
-NOBODY = "http://127.0.0.1:9"
-
 
 @pytest.fixture
-def http(monkeypatch):
-    """A client of a service without Triton."""
-    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    with TestClient(create_app(Settings(url=NOBODY)), base_url="http://localhost") as client:
+def http():
+    with service_without_triton() as client:
         yield client
 
 
@@ -110,20 +107,21 @@ ROUTES = (
 @pytest.mark.parametrize("token", [None, "secret"])
 def test_a_foreign_page_can_post_to_no_route(token):
     """Forms and text/plain need no preflight: a browser sends them from any page to this machine."""
-    settings = Settings(url=NOBODY, adapters=tuple(ADAPTERS), token=token)
-    with TestClient(create_app(settings), base_url="http://localhost") as http:
+    with service_without_triton(adapters=tuple(ADAPTERS), token=token) as http:
         for path in ROUTES:
             answer = http.post(path, files={"image": b"x"}, headers=FOREIGN)
             assert (answer.status_code, "origin" in answer.text) == (403, True), path
             assert http.post(path, files={"image": b"x"}).status_code != 403, path
         assert http.delete("/v1/images/0", headers=FOREIGN).status_code == 403
         assert http.get("/health", headers=FOREIGN).status_code == 503  # there is no Triton
-        with (
-            pytest.raises(WebSocketDenialResponse) as refused,
-            http.websocket_connect("ws://localhost/live", headers=FOREIGN),
-        ):
-            pass
-        assert refused.value.status_code == 403
+        both = {**FOREIGN, "host": "evil.example"}  # a name of the service that only a token makes trusted
+        for headers, status in ((FOREIGN, 403), (both, 401 if token else 421)):
+            with (
+                pytest.raises(WebSocketDenialResponse) as refused,
+                http.websocket_connect("ws://localhost/live", headers=headers),
+            ):
+                pass
+            assert refused.value.status_code == status
 
 
 def test_pages_of_other_origins_may_trace_and_learn_when_to_try_again():

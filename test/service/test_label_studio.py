@@ -13,13 +13,11 @@ from support.tools import (
     LABEL_SETUP,
     RING,
     asked_of_label_studio,
-    base64_of,
     brushed,
     drawn_prompts,
     stroke,
 )
 
-from triton_sam import SAM2TritonClient
 from triton_sam.masks.compare import intersection_over_union
 from triton_sam.service.adapters.brush_rle import encode_brush
 
@@ -28,28 +26,6 @@ from triton_sam.service.adapters.brush_rle import encode_brush
 def http(service_triton):
     with running_service(service_triton.grpc_url, adapters=("label-studio",)) as running:
         yield running.http
-
-
-@pytest.fixture(scope="module")
-def image64(picture):
-    return base64_of(picture)
-
-
-@pytest.fixture(scope="module")
-def client(service_triton, picture):
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        client.set_image(picture)
-        yield client
-
-
-@pytest.fixture(scope="module")
-def clicked(client):
-    return client.segment([CLICK], [1])[0]
-
-
-@pytest.fixture(scope="module")
-def boxed(client):
-    return client.segment(box=BOX)[0]
 
 
 def posted(http, path, body):
@@ -68,23 +44,17 @@ def region(kind, x, y, **members):
     return {"type": kind, "original_width": 800, "original_height": 600, "value": value, **members}
 
 
-def test_label_studio(http, image64, clicked, boxed):
+def test_label_studio(http, image64):
     assert http.get("/label-studio/health").json()["status"] == "UP"
     assert "sam2" in http.post("/label-studio/setup", json={"project": "1.2"}).json()["model_version"]
     assert http.post("/label-studio/webhook", json={"action": "START_TRAINING"}).status_code == 201
-    x1, y1, x2, y2 = BOX
-    for part, expected in (
-        (region("keypointlabels", *CLICK, is_positive=1), clicked),
-        (region("rectanglelabels", x1, y1, width=x2 - x1, height=y2 - y1), boxed),
-    ):
-        answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, part))
-        [result] = answer["results"][0]["result"]
-        assert (result["from_name"], result["to_name"], result["type"]) == ("tag", "image", "brushlabels")
-        assert result["value"]["brushlabels"] == ["cat"]
-        assert np.array_equal(brushed(result), expected.mask)
+    asked = asked_of_label_studio(image64, region("keypointlabels", *CLICK, is_positive=1))
+    [result] = posted(http, "/label-studio/predict", asked)["results"][0]["result"]
+    assert (result["from_name"], result["to_name"], result["type"]) == ("tag", "image", "brushlabels")
+    assert result["value"]["brushlabels"] == ["cat"]
 
 
-def test_label_studio_with_polygons_and_several_objects(http, image64, client):
+def test_label_studio_with_polygons_and_several_objects(http, image64, sam2):
     config = LABEL_SETUP.replace("BrushLabels", "PolygonLabels")
     other = [560, 120, 740, 300]
     parts = [
@@ -93,13 +63,13 @@ def test_label_studio_with_polygons_and_several_objects(http, image64, client):
     answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, *parts, config=config))
     results = answer["results"][0]["result"]
     for result, box in zip(results, (BOX, other), strict=True):
-        expected = client.segment(box=box)[0].to_polygons()[0]
+        expected = sam2.segment(box=box)[0].to_polygons()[0]
         points = np.array(result["value"]["points"]) * [8, 6]
         assert np.allclose(points.ravel(), expected, atol=1e-6)
     assert posted(http, "/label-studio/predict", asked_of_label_studio(image64))["results"] == []
 
 
-def test_label_studio_refines_what_the_user_draws(http, image64, client, boxed):
+def test_label_studio_refines_what_the_user_draws(http, image64, sam2):
     """A rough polygon and strokes of a brush become the masks that the client makes of the same prompts."""
     polygon = region("polygonlabels", 0, 0, points=[[x / 8, y / 6] for x, y in RING])
     brush = region("brushlabels", 0, 0, format="rle", rle=encode_brush(stroke()))
@@ -107,16 +77,16 @@ def test_label_studio_refines_what_the_user_draws(http, image64, client, boxed):
     for parts in ([polygon], [brush], [brush, region("keypointlabels", 240, 180, is_positive=0), polygon]):
         answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, *parts))
         results.append([brushed(each) for each in answer["results"][0]["result"]])
-    strokes, outline = drawn_prompts(client)
-    as_stroked, as_outlined = (client.segment(**prompt)[0] for prompt in (strokes, outline))
+    strokes, outline = drawn_prompts(sam2)
+    as_stroked, as_outlined = (sam2.segment(**prompt)[0] for prompt in (strokes, outline))
     away = {"point_coords": [*strokes["point_coords"], [240, 180]], "point_labels": [1, 0]}
-    as_corrected = client.segment(**{**strokes, **away})[0]
+    as_corrected = sam2.segment(**{**strokes, **away})[0]
     assert np.array_equal(results[0], [as_outlined.mask])
     assert np.array_equal(results[1], [as_stroked.mask])
     assert np.array_equal(results[2], [as_corrected.mask, as_outlined.mask])
-    plain = client.segment(strokes["point_coords"])[0]
+    plain = sam2.segment(strokes["point_coords"])[0]
     assert not np.array_equal(as_stroked.mask, plain.mask)  # the strokes matter
-    assert intersection_over_union(as_outlined.mask, boxed.mask) > 0.9
+    assert intersection_over_union(as_outlined.mask, sam2.segment(box=BOX)[0].mask) > 0.9
 
 
 def test_label_studio_images_come_from_label_studio_alone(http, image64):
@@ -128,7 +98,7 @@ def test_label_studio_images_come_from_label_studio_alone(http, image64):
         assert "--label-studio-url" in answer.text
 
 
-def test_a_background_point_alone_corrects_the_object_of_the_call_before(http, image64, client):
+def test_a_background_point_alone_corrects_the_object_of_the_call_before(http, image64, sam2):
     """Label Studio's page sends the point without the box that it stands in."""
     x1, y1, x2, y2 = BOX
     box = region("rectanglelabels", x1, y1, width=x2 - x1, height=y2 - y1, id="abc")
@@ -141,9 +111,9 @@ def test_a_background_point_alone_corrects_the_object_of_the_call_before(http, i
 
     found(7, box)
     found(8, region("keypointlabels", *CLICK, is_positive=1, id="ghi"))
-    expected = client.segment([[260, 200]], [0], box=BOX)[0]
+    expected = sam2.segment([[260, 200]], [0], box=BOX)[0]
     assert np.array_equal(found(7, away), [expected.mask])
-    refined = client.segment([CLICK, [260, 200]], [1, 0])[0]
+    refined = sam2.segment([CLICK, [260, 200]], [1, 0])[0]
     assert np.array_equal(found(8, away), [refined.mask])
     alone = asked_of_label_studio(image64, away, task=9)
     answer = http.post("/label-studio/predict", json=alone)

@@ -147,6 +147,10 @@ def test_a_click_is_that_of_the_client(large, ids: dict[str, str], service_trito
 
 
 def test_polygons_are_in_pixels_of_the_image_at_every_scale(large, ids: dict[str, str]) -> None:
+    body = {"points": [[80, 75], [300, 300]], "labels": [1, 0], "multimask": True}
+    answer = large.http.post(f"/v1/large/{ids['deep/cells.zarr']}/segment", json=body).json()
+    assert [each["candidate"] for each in answer["masks"]] == [0, 1, 2]
+    assert answer["masks"][0]["region"] == [0, 0, 600, 700]  # all of a small image
     for scale in (1, 2.1):
         body = {"box": [1500, 895, 1710, 1310], "scale": scale}
         (found,) = large.http.post(f"/v1/large/{ids['slide.tif']}/segment", json=body).json()["masks"]
@@ -168,14 +172,6 @@ def test_the_line_of_the_documentation_works(large, ids: dict[str, str]) -> None
     assert json.loads(done.stdout)["masks"][0]["polygons"]
 
 
-def test_candidates_and_a_small_image(large, ids: dict[str, str]) -> None:
-    body = {"points": [[80, 75], [300, 300]], "labels": [1, 0], "multimask": True}
-    answer = large.http.post(f"/v1/large/{ids['deep/cells.zarr']}/segment", json=body).json()
-    assert [each["candidate"] for each in answer["masks"]] == [0, 1, 2]
-    assert answer["masks"][0]["region"] == [0, 0, 600, 700]
-    assert (answer["width"], answer["height"], answer["model"]) == (600, 700, "sam2")
-
-
 WRONG_PROMPTS = (
     ({}, "nothing to go by"),
     ({"points": [[3001, 5]]}, "outside of the image of 3000 x 2200"),
@@ -193,24 +189,20 @@ def test_wrong_prompts_are_problems(large, ids: dict[str, str]) -> None:
         assert message in answer.text
 
 
-def test_too_large_a_view_is_refused(folder: Path) -> None:
-    with running_service(NOWHERE, large_images=str(folder), max_megapixels=0.4) as running:
+def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder: Path) -> None:
+    with running_service(NOWHERE, large_images=str(folder), max_megapixels=0.4, token="open sesame") as running:
+        assert running.http.get("/large").status_code == 200
+        problem(running.http.get("/v1/large"), 401)
+        problem(running.http.get(f"/v1/large/{'0' * 32}/levels/0/tiles/0/0"), 401)
+        running.http.headers["Authorization"] = "Bearer open sesame"
         images = {each["name"]: each["id"] for each in running.http.get("/v1/large").json()["images"]}
         detail = problem(running.http.get(f"/v1/large/{images['slide.tif']}/levels/3/tiles/0/0"), 422)
         assert "the file needs a pyramid" in detail
         assert running.http.get(f"/v1/large/{images['slide.tif']}/levels/0/tiles/0/0").status_code == 200
         body = {"points": [[1600, 1000]]}
         assert running.http.post(f"/v1/large/{images['slide.tif']}/segment", json=body).status_code == 503
-
-
-def test_everything_but_the_page_needs_the_token(folder: Path) -> None:
-    with running_service(NOWHERE, large_images=str(folder), token="open sesame") as running:
-        assert running.http.get("/large").status_code == 200
-        problem(running.http.get("/v1/large"), 401)
-        problem(running.http.get(f"/v1/large/{'0' * 32}/levels/0/tiles/0/0"), 401)
-        problem(running.http.post(f"/v1/large/{'0' * 32}/segment", json={"points": [[1, 1]]}), 401)
-        known = running.http.get("/v1/large", headers={"Authorization": "Bearer open sesame"})
-        assert len(known.json()["images"]) == 5
+    with pytest.raises(ConfigurationError, match=r"--large-images: .* is not a folder"):
+        Settings(large_images=str(folder / "gone"))
 
 
 def test_a_file_that_is_replaced_is_opened_again(tmp_path: Path) -> None:
@@ -229,8 +221,3 @@ def test_without_the_option_there_is_nothing(service) -> None:
     assert service.http.get("/large").status_code == 404
     assert service.http.get("/v1/large").status_code == 404
     assert 'href="large" hidden' in service.http.get("/").text
-
-
-def test_the_folder_must_be_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"--large-images: .* is not a folder"):
-        Settings(large_images=str(tmp_path / "gone"))

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 pytest.importorskip("fastapi")
 from support.running_service import running_service
-from support.tools import AWAY, BOX, CLICK, base64_of
+from support.tool_table import osam_mask
+from support.tools import AWAY, BOX, CLICK
 
-from triton_sam import SAM2TritonClient
 from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment
 from triton_sam.service.adapters import osam
 
 SIZE = (800, 600)
 CORNERS = [BOX[:2], BOX[2:]]
-PROMPTS = {
-    "point": ({"points": [CLICK], "point_labels": [1]}, {"point_coords": [CLICK]}),
+POINT = {"points": [CLICK], "point_labels": [1]}
+PROMPTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "points": (
         {"points": [CLICK, AWAY], "point_labels": [1, 0]},
         {"point_coords": [CLICK, AWAY], "point_labels": [1, 0]},
     ),
-    "box": ({"points": CORNERS, "point_labels": [2, 3]}, {"box": BOX}),
     "both": (
         {"points": [*CORNERS, CLICK], "point_labels": [2, 3, 1]},
         {"point_coords": [CLICK], "point_labels": [1], "box": BOX},
@@ -43,18 +40,6 @@ def http(service_triton):
         yield running.http
 
 
-@pytest.fixture(scope="module")
-def image64(picture):
-    return base64_of(picture)
-
-
-@pytest.fixture(scope="module")
-def client(service_triton, picture):
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        client.set_image(picture)
-        yield client
-
-
 @pytest.fixture
 def generate(http):
     def generate(status=200, **members):
@@ -65,26 +50,14 @@ def generate(http):
     return generate
 
 
-def drawn(annotation):
-    """The mask of an annotation at full size."""
-    box = annotation["bounding_box"]
-    with Image.open(io.BytesIO(base64.b64decode(annotation["mask"]))) as part:
-        pixels = np.asarray(part) > 0
-    assert pixels.shape == (box["ymax"] - box["ymin"] + 1, box["xmax"] - box["xmin"] + 1)
-    mask = np.zeros(SIZE[::-1], bool)
-    mask[box["ymin"] : box["ymax"] + 1, box["xmin"] : box["xmax"] + 1] = pixels
-    return mask
-
-
-@pytest.mark.parametrize("name", PROMPTS)
-def test_the_best_of_three_masks_is_the_answer(generate, client, image64, name):
-    prompt, ours = PROMPTS[name]
-    answer = generate(image=image64, prompt=prompt)
-    [annotation] = answer["annotations"]
-    best = max(client.segment(**ours, multimask_output=True), key=lambda each: each.score)
-    assert np.array_equal(drawn(annotation), best.mask)
-    assert annotation["score"] == pytest.approx(best.score, abs=1e-6)
-    assert answer["model"] == "sam2:latest"
+def test_the_best_of_three_masks_is_the_answer(generate, sam2, image64):
+    for prompt, ours in PROMPTS.values():
+        answer = generate(image=image64, prompt=prompt)
+        [annotation] = answer["annotations"]
+        best = max(sam2.segment(**ours, multimask_output=True), key=lambda each: each.score)
+        assert np.array_equal(osam_mask(annotation, SIZE[::-1]), best.mask)
+        assert annotation["score"] == pytest.approx(best.score, abs=1e-6)
+        assert answer["model"] == "sam2:latest"
 
 
 class Masks:
@@ -100,29 +73,29 @@ class Masks:
 
 
 @pytest.mark.parametrize(
-    ("family", "name", "is_single"),
+    ("family", "prompt", "is_single"),
     [
-        ("sam1", "point", False),
-        ("sam1", "points", True),
-        ("sam1", "box", True),
-        ("mobilesam", "both", True),
-        ("sam2", "both", False),
+        ("sam1", POINT, False),
+        ("sam1", PROMPTS["points"][0], True),
+        ("sam1", {"points": CORNERS, "point_labels": [2, 3]}, True),
+        ("mobilesam", PROMPTS["both"][0], True),
+        ("sam2", PROMPTS["both"][0], False),
     ],
 )
-def test_sam1_chooses_the_single_mask_for_more_than_a_point(family, name, is_single):
+def test_sam1_chooses_the_single_mask_for_more_than_a_point(family, prompt, is_single):
     masks, pair = Masks(), SimpleNamespace(family=get_family(family))
-    target = osam.target_of(osam.Prompt(**PROMPTS[name][0]))
+    target = osam.target_of(osam.Prompt(**prompt))
     [found] = asyncio.run(osam._best(masks, None, None, pair, target))
     assert (masks.multimask, found["score"]) == (not is_single, 0.1 if is_single else 0.9)
 
 
 def test_the_embedding_of_an_answer_takes_the_place_of_the_image(generate, image64):
-    first = generate(image=image64, prompt=PROMPTS["point"][0])
+    first = generate(image=image64, prompt=POINT)
     embedding = first["image_embedding"]
     assert (embedding["original_width"], embedding["original_height"]) == SIZE
     assert np.array(embedding["embedding"], np.float32).ndim == 3  # osam's types want it
-    assert generate(image_embedding=embedding, prompt=PROMPTS["point"][0]) == first
-    assert generate(image_embedding=embedding, image="no image", prompt=PROMPTS["point"][0]) == first
+    assert generate(image_embedding=embedding, prompt=POINT) == first
+    assert generate(image_embedding=embedding, image="no image", prompt=POINT) == first
 
 
 def test_embeddings_of_other_programs_are_refused(generate, image64):

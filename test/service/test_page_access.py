@@ -21,7 +21,7 @@ def axe():
     return (Path(pytest.importorskip("axe_playwright_python").__file__).parent / "axe.min.js").read_text("utf-8")
 
 
-@pytest.fixture(params=["dark", "light"])
+@pytest.fixture(params=["dark", pytest.param("light", marks=pytest.mark.slow)])
 def themed(request, browser, service):
     """A page whose policy lets the test add axe-core."""
     with open_page(browser, service.url, color_scheme=request.param, bypass_csp=True) as page:

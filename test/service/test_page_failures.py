@@ -1,22 +1,15 @@
 """The page when Triton or the service goes away, and pages that need a token or another model."""
 
-import shutil
-from urllib.parse import urlsplit
-
 import pytest
-
-from triton_sam.local_server import LocalServer
-from triton_sam.transport import Transport
-from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
 pytest.importorskip("tifffile")
 from support.conditions import wait_until
 from support.large_images import draw, write_tiff
-from support.running_browser import WIDE, Page
+from support.made_up_networks import made_up_triton
+from support.running_browser import WIDE, Page, open_page
 from support.running_service import running_service
 
-from triton_sam._common.bundle import bundled
 from triton_sam.service.messages import VERSION
 
 
@@ -67,25 +60,7 @@ def test_a_page_without_triton_says_so(browser):
         context.close()
 
 
-def test_a_page_that_is_refused_asks_once_and_waits(browser, service_triton):
-    with running_service(service_triton.grpc_url, max_pages=1) as full, full.app.state.engine.budgets.pages.take():
-        context = browser.new_context(viewport=WIDE)
-        page = Page(context.new_page())
-        asked = []
-        page.page.on("request", lambda request: asked.append(request.url))
-        page.page.clock.install()
-        page.page.goto(full.url)
-        page.page.wait_for_selector('#state[data-state="down"]')
-        assert "too many open pages" in page.page.inner_text("#banner")
-        before = sum(url.endswith("/v1/models") for url in asked)
-        with page.page.expect_websocket():
-            page.page.clock.run_for(29_000)
-            page.page.clock.run_for(2_000)
-        page.page.wait_for_timeout(200)
-        assert sum(url.endswith("/v1/models") for url in asked) == before
-        context.close()
-
-
+@pytest.mark.slow
 def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeypatch):
     context = browser.new_context(viewport=WIDE)
     page = Page(context.new_page())
@@ -104,75 +79,27 @@ def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeyp
 
 
 @pytest.mark.slow
-def test_another_model_answers_after_a_switch(browser, images, tmp_path):
+def test_another_model_answers_after_a_switch(browser, images):
     """The same objects, asked of the other pair, which gets the picture by itself; and back again."""
-    for role in ("encoder", "decoder"):
-        folder = shutil.copytree(bundled("model_repository") / f"sam2_{role}", tmp_path / "models" / f"twin_{role}")
-        config = folder / "config.pbtxt"
-        config.write_text(config.read_text().replace(f'"sam2_{role}"', f'"twin_{role}"'))
-        shutil.copytree(bundled("model_repository") / f"sam2_{role}", tmp_path / "models" / f"sam2_{role}")
-    shutil.copytree(bundled("model_repository") / "sam2", tmp_path / "models" / "sam2")
-    with LocalServer(tmp_path / "models") as triton, running_service(triton.grpc_url) as service:
-        transport = Transport(parse_url(triton.grpc_url))
-
-        def decodes(model):
-            return int(transport.statistics(f"{model}_decoder").get("inference_count", 0))
-
-        context = browser.new_context(viewport=WIDE)
-        page = Page(context.new_page())
-        page.page.goto(service.url)
-        page.ready()
-        assert page.page.locator("#model option").all_inner_texts() == ["sam2 (demo)", "twin (demo)"]
+    with (
+        made_up_triton({"sam2": "sam2", "twin": "sam2"}, []) as triton,
+        running_service(triton.url) as service,
+        open_page(browser, service.url) as page,
+    ):
+        assert page.page.locator("#model option").all_inner_texts() == ["sam2", "twin"]
+        page.page.uncheck("#hover")
         page.open(images / "shapes.jpg")
         page.click(200, 180)
         page.settled()
         facts = page.facts()
-        before = decodes("twin")
+        assert "twin_decoder" not in triton.asked
         page.page.select_option("#model", "twin")
-        wait_until(lambda: decodes("twin") > before)
+        wait_until(lambda: "twin_decoder" in triton.asked)
         page.settled()
-        assert page.facts() == facts  # the same weights
+        assert page.facts() == facts  # the same networks
         page.page.select_option("#model", "sam2")
         page.wait("document.getElementById('busy').hidden")
+        before = triton.asked.count("twin_decoder")
         page.click(230, 200)
-        page.settled()
         wait_until(lambda: page.facts()[0].startswith("2 points · score"))
-        before = decodes("twin")
-        page.click(250, 220)
-        wait_until(lambda: page.facts()[0].startswith("3 points · score"))
-        assert decodes("twin") == before
-        assert page.faults == []
-        context.close()
-        transport.close()
-
-
-@pytest.mark.slow
-def test_triton_dies_and_comes_back(browser, images, tmp_path):
-    """Banner while it is gone; then the same page, the same picture, and a mask, without a restart of anything else."""
-    repository = bundled("model_repository")
-    with LocalServer(repository, models=["sam2"]) as triton, running_service(triton.grpc_url) as service:
-        urls = {"http": triton.http_url, "grpc": triton.grpc_url, "metrics": triton.metrics_url}
-        ports = {f"{name}_port": urlsplit(url).port for name, url in urls.items()}
-        context = browser.new_context(viewport=WIDE)
-        page = Page(context.new_page())
-        page.page.goto(service.url)
-        page.ready()
-        page.open(images / "shapes.jpg")
-        page.click(200, 180)
-        page.settled()
-
-        triton.stop()
-        page.page.wait_for_selector('#state[data-state="down"]')
-        assert "There are no masks for now" in page.page.inner_text("#banner")
-        page.click(230, 200)  # asked for now, answered when it is back
-
-        with LocalServer(repository, models=["sam2"], **ports):
-            page.ready()
-            page.page.wait_for_selector("#banner", state="hidden")
-            wait_until(lambda: service.http.get("/health").status_code == 200)
-            page.settled()
-            assert page.facts()[0].startswith("2 points · score")
-            page.click(250, 220)
-            page.settled()
-            assert page.facts()[0].startswith("3 points · score")
-        context.close()
+        assert triton.asked.count("twin_decoder") == before

@@ -160,6 +160,7 @@ def test_moves_zooms_and_other_images_show_the_right_level(opened, service) -> N
     assert page.faults == []
 
 
+@pytest.mark.slow
 def test_the_keyboard_alone_is_enough(opened) -> None:
     page = opened()
     for _ in range(12):
@@ -190,15 +191,15 @@ def test_the_keyboard_alone_is_enough(opened) -> None:
     assert page.faults == []
 
 
-@pytest.mark.parametrize(("viewport", "theme"), [(WIDE, "dark"), (NARROW, "light")], ids=["wide", "narrow"])
-def test_the_layout_holds_in_both_themes_and_on_a_phone(opened, viewport: dict, theme: str) -> None:
+@pytest.mark.slow
+def test_the_layout_holds_in_both_themes_and_on_a_phone(opened) -> None:
     axe = (Path(pytest.importorskip("axe_playwright_python").__file__).parent / "axe.min.js").read_text("utf-8")
-    page = opened(viewport=viewport, color_scheme=theme, bypass_csp=True)
-    page.page.evaluate(axe)
-    assert page.page.evaluate(GRAVE) == []
-    page.page.mouse.click(*at(page, *DISC))
-    answered(page)
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    assert page.page.evaluate(GRAVE) == []
-    assert page.page.evaluate("document.documentElement.dataset.theme") == theme
-    assert page.faults == []
+    for viewport, theme in ((WIDE, "dark"), (NARROW, "light")):
+        page = opened(viewport=viewport, color_scheme=theme, bypass_csp=True)
+        page.page.evaluate(axe)
+        page.page.mouse.click(*at(page, *DISC))
+        answered(page)
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        assert page.page.evaluate(GRAVE) == []
+        assert page.page.evaluate("document.documentElement.dataset.theme") == theme
+        assert page.faults == []

@@ -82,9 +82,14 @@ def test_images_are_opened_in_all_ways(page, tmp_path):
     pixels = (np.arange(300 * 200, dtype=np.uint32) % 65000).astype(np.uint16).reshape(200, 300)
     Image.fromarray(pixels).save(tmp_path / "cells.tif")  # browsers cannot show it
     page.open(tmp_path / "cells.tif")
+    before = page.page.locator("#thumbs button").count()
     page.click(150, 100)
     page.settled()
     assert page.facts()[0].startswith("1 point")
+    (tmp_path / "notes.txt").write_text("nothing")
+    page.page.set_input_files("#folder", tmp_path)  # the TIFF is open, and the text is no image
+    page.wait("document.getElementById('busy').hidden")
+    assert page.page.locator("#thumbs button").count() == before
     text = tmp_path / "text.png"
     text.write_text("no picture")
     page.page.set_input_files("#file", text)
@@ -95,6 +100,7 @@ def test_images_are_opened_in_all_ways(page, tmp_path):
     page.faults.clear()  # the browser reports the 415
 
 
+@pytest.mark.slow
 def test_an_image_that_was_overtaken_does_not_come_back_and_names_are_not_lost(page, images, tmp_path):
     slow = tmp_path / "slow.tif"
     Image.new("RGB", (300, 200), "gray").save(slow)

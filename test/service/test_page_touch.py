@@ -5,12 +5,8 @@ import pytest
 pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
 from support.hand_changes import edited
-from support.running_browser import ASIDE, NARROW, open_phone
+from support.running_browser import ASIDE, NARROW, SMALL_TARGETS, open_phone
 
-SMALL_TARGETS = """[...document.querySelectorAll("button, select, input:not([type=file]), a")].map((control) => {
-  const box = (control.closest("label") ?? control).getBoundingClientRect();
-  return [control.id || control.ariaLabel || control.textContent, Math.round(box.width), Math.round(box.height)];
-}).filter(([, width, height]) => width && (width < 44 || height < 44))"""
 SHARE = """(() => {
   const [[left, top], [right, bottom]] = [tritonSam.screenOf(0, 0), tritonSam.screenOf(800, 600)];
   return (right - left) * (bottom - top) / (innerWidth * innerHeight);
@@ -34,6 +30,7 @@ def resize(page, width, height):
     page.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
+@pytest.mark.slow
 def test_the_image_has_a_large_part_of_every_window_and_stays_under_the_clicks(shapes):
     page = shapes
     page.page.uncheck("#hover")
@@ -58,7 +55,9 @@ def test_the_image_has_a_large_part_of_every_window_and_stays_under_the_clicks(s
         assert page.pixel(600, 300) == pytest.approx(before, abs=10)
 
 
-@pytest.mark.parametrize("viewport", [NARROW, ASIDE], ids=["upright", "on its side"])
+@pytest.mark.parametrize(
+    "viewport", [NARROW, pytest.param(ASIDE, marks=pytest.mark.slow)], ids=["upright", "on its side"]
+)
 def test_a_finger_segments_objects(browser, service, images, viewport):
     with open_phone(browser, service.url, viewport) as page:
         assert page.page.evaluate(SMALL_TARGETS) == []

@@ -93,20 +93,6 @@ def test_a_project_is_one_file(two_objects, browser, service, images, tmp_path):
         assert work_of(other) == before
 
 
-def test_several_files_and_a_folder_of_which_one_file_is_no_image(page, images, tmp_path):
-    page.page.set_input_files("#file", [images / "shapes.jpg", images / "coffee.jpg"])
-    page.opened("shapes.jpg")
-    assert page.page.inner_text("#image-number") == "1 / 2"
-    page.page.locator("#thumbs button").nth(1).click()
-    page.opened("coffee.jpg")
-    assert page.page.inner_text("#image-number") == "2 / 2"
-    for name in ("cells.jpg", "street.jpg"):
-        (tmp_path / name).write_bytes((images / name).read_bytes())
-    (tmp_path / "notes.txt").write_text("nothing")
-    page.page.set_input_files("#folder", tmp_path)
-    page.wait("document.getElementById('thumbs').children.length === 4 && document.getElementById('busy').hidden")
-
-
 @pytest.mark.slow
 def test_the_page_asks_before_it_is_closed_only_when_the_browser_keeps_nothing(browser, service, images):
     asked = []

@@ -1,5 +1,6 @@
 """Quotas of tokens, and the lines of the log that name their holders."""
 
+import contextlib
 import json
 import logging
 import math
@@ -11,10 +12,9 @@ from triton_sam.errors import ConfigurationError
 from triton_sam.service.tokens import Quota, Token, read_tokens
 
 pytest.importorskip("fastapi")
-from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
+from support.running_service import service_without_triton
 
-from triton_sam.service.app import create_app
 from triton_sam.service.buckets import TokenBucket
 from triton_sam.service.logs import LOGGER, JsonFormatter, TextFormatter
 from triton_sam.service.settings import Settings
@@ -25,20 +25,15 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 @pytest.fixture
-def serve(monkeypatch):
-    """Start a service without Triton whose caller "lab" has a quota."""
-    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    clients = []
+def serve():
+    """Start a service whose caller "lab" has a quota."""
+    with contextlib.ExitStack() as held:
 
-    def start(**quota):
-        tokens = (Token("lab", "lab-secret", Quota(**quota)), Token("clinic", "clinic-secret"))
-        client = TestClient(create_app(Settings(url="http://127.0.0.1:9", tokens=tokens)), base_url="http://localhost")
-        clients.append(client.__enter__())
-        return client
+        def start(**quota):
+            tokens = (Token("lab", "lab-secret", Quota(**quota)), Token("clinic", "clinic-secret"))
+            return held.enter_context(service_without_triton(tokens=tokens))
 
-    yield start
-    for client in clients:
-        client.__exit__(None, None, None)
+        yield start
 
 
 @pytest.fixture
@@ -139,10 +134,8 @@ def test_requests_at_a_time(serve):
     assert http.get("/new_session_id", headers=LAB).status_code == 200
 
 
-def test_all_callers_together_where_there_is_no_token(monkeypatch):
-    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    settings = Settings(url="http://127.0.0.1:9", quota=Quota(requests_per_minute=1))
-    with TestClient(create_app(settings), base_url="http://localhost") as http:
+def test_all_callers_together_where_there_is_no_token():
+    with service_without_triton(quota=Quota(requests_per_minute=1)) as http:
         assert http.get("/new_session_id").status_code == 200
         assert "everybody" in over_quota(http.get("/new_session_id"))
 

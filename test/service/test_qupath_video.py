@@ -13,9 +13,9 @@ from support.conditions import wait_until
 from support.fake_everything import shapes
 from support.fake_video_client import FakeVideoClient, service_with_videos
 from support.fake_words import service_with_words
-from support.tools import base64_of, filled, near
+from support.tool_table import geojson_mask
+from support.tools import base64_of, near
 
-from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
 
 COUNT = 12
@@ -53,25 +53,19 @@ def follow(http, path="video", status=200, **members):
     return answer.json() if status == 200 else answer.json()["detail"]
 
 
-def drawn(feature, shape=(clip.HEIGHT, clip.WIDTH)):
-    geometry = feature["geometry"]
-    parts = geometry["coordinates"] if geometry["type"] == "MultiPolygon" else [geometry["coordinates"]]
-    return np.logical_or.reduce([filled(part, shape) for part in parts])
-
-
 def places(running):
     budgets = running[0].app.state.engine.budgets
     return budgets.videos.used, budgets.video_bytes.used
 
 
 def test_a_series_that_is_uploaded_frame_by_frame(running, http):
-    send(http, "series", reversed(range(COUNT)))
+    send(http, "series", [0, *reversed(range(COUNT))])  # a frame that comes again replaces the first one
     body = {"axes": "XYT", "plane_position": 2, "start_frame_idx": 0, "max_frame_num_to_track": None}
     found = follow(http, dirname="series", objs={"0": [POINT]}, **body)
     assert [each["geometry"]["plane"] for each in found] == [{"c": -1, "z": 2, "t": frame} for frame in range(COUNT)]
     assert {each["properties"]["object_idx"] for each in found} == {0}
     for frame, each in enumerate(found):
-        assert near(drawn(each), clip.disc(frame))
+        assert near(geojson_mask(each, (clip.HEIGHT, clip.WIDTH)), clip.disc(frame))
     wait_until(lambda: places(running) == (0, 0))
     assert "upload" in follow(http, dirname="series", objs={"0": [POINT]}, status=404)
 
@@ -87,65 +81,6 @@ def test_a_stack_of_images_in_base64(running, http):
     wait_until(lambda: places(running) == (0, 0))
 
 
-def test_users_do_not_meet(http):
-    """Two users follow objects in frames of their own at the same time."""
-    send(http, "one", range(3))
-    send(http, "two", range(3))
-    with ThreadPoolExecutor(2) as pool:
-        asked = [
-            pool.submit(follow, http, dirname=name, objs={"0": [{"obj_id": 1, "point_coords": [[x, 100]]}]})
-            for name, x in (("one", 50), ("two", 200))
-        ]
-        for answer, x in zip(asked, (50, 200), strict=True):
-            assert near(drawn(answer.result()[1]), clip.disc(1, (x, 100)))
-
-
-def test_a_frame_that_comes_again_replaces_the_first(running, http):
-    send(http, "again", [0, 1, 1])
-    assert len(follow(http, dirname="again", objs={"0": [POINT]})) == 2
-    wait_until(lambda: places(running) == (0, 0))
-
-
-def test_frames_that_nobody_follows_are_removed(running, http):
-    settings = running[0].app.state.engine.settings
-    before = settings.video_idle_seconds
-    object.__setattr__(settings, "video_idle_seconds", 0.05)
-    try:
-        send(http, "lost", [0])
-        wait_until(lambda: places(running) == (0, 0))
-    finally:
-        object.__setattr__(settings, "video_idle_seconds", before)
-    assert "upload" in follow(http, dirname="lost", objs={"0": [POINT]}, status=404)
-
-
-ONE_FRAME = [base64_of(clip.png(0))]
-REFUSED = (
-    ("video", {"objs": {"0": [POINT]}}, 422, "dirname"),
-    ("video", {"b64imgs": [], "objs": {"0": [POINT]}}, 422, "no frames"),
-    ("video", {"b64imgs": ["%"], "objs": {"0": [POINT]}}, 422, "frame 0"),
-    ("video", {"b64imgs": ONE_FRAME, "objs": {"1": [POINT]}}, 422, "no frame 1"),
-    ("video", {"b64imgs": ONE_FRAME, "objs": {}}, 422, "no prompt"),
-    ("video", {"b64imgs": ONE_FRAME, "objs": {"0": [{"obj_id": 0}]}}, 422, "points"),
-    ("video", {"b64imgs": ONE_FRAME, "objs": {"0": [{"obj_id": -1}]}}, 422, "obj_id"),
-    ("video", {"b64imgs": ONE_FRAME, "objs": {"0": [POINT]}, "type": "vit_h"}, 404, "sam2"),
-    ("video", {"b64imgs": ONE_FRAME, "objs": {"0": [POINT]}, "axes": "X"}, 422, "axes"),
-    ("sam3video", {"b64imgs": ONE_FRAME, "objs": {"0": [{"text": "cell"}]}}, 404, "words"),
-)
-
-
-def test_calls_that_cannot_be_followed(running, http):
-    for path, body, status, words in REFUSED:
-        assert words in follow(http, path, status, **body), body
-        wait_until(lambda: places(running) == (0, 0))
-
-
-def test_a_failure_of_triton_forgets_the_frames(running, http):
-    running[1].failure = InferenceError("the GPU is gone")
-    images = [base64_of(clip.png(frame)) for frame in range(3)]
-    assert http.post("/sam/video/", json={"b64imgs": images, "objs": {"0": [POINT]}}).status_code in (500, 502, 503)
-    wait_until(lambda: places(running) == (0, 0))
-
-
 def test_uploads_that_cannot_be_kept(running, http):
     for fields, name in (({}, "other"), ({"dirname": "x"}, "other"), ({"dirname": "x" * 300}, "file")):
         answer = http.post("/sam/upload/", data=fields, files={name: ("0.jpg", b"x")})
@@ -157,12 +92,10 @@ def test_uploads_that_cannot_be_kept(running, http):
 
 def test_too_many_folders_and_frames_are_refused(running, http):
     for name in ("a", "b", "c"):
-        send(http, name, [0])
-    answer = http.post("/sam/upload/", data={"dirname": "d"}, files={"file": ("0.jpg", clip.png(0))})
-    assert answer.status_code == 503
-    send(http, "a", range(COUNT))
-    answer = http.post("/sam/upload/", data={"dirname": "a"}, files={"file": ("99.jpg", clip.png(0))})
-    assert (answer.status_code, "12 frames" in answer.json()["detail"]) == (413, True)
+        send(http, name, range(COUNT))
+    for name, status, words in (("d", 503, "videos"), ("a", 413, "12 frames")):
+        answer = http.post("/sam/upload/", data={"dirname": name}, files={"file": ("99.jpg", clip.png(0))})
+        assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
     for name in ("a", "b", "c"):
         follow(http, dirname=name, objs={"0": [POINT]})
     wait_until(lambda: places(running) == (0, 0))
@@ -186,7 +119,7 @@ def test_words_are_followed_through_a_series(finding, scene):
     assert [each["geometry"]["plane"]["t"] for each in found] == sorted([0, 1, 2] * count)
     assert {each["properties"]["object_idx"] for each in found} == {3}
     for each, mask in zip(found[:count], shapes(), strict=False):
-        assert near(drawn(each, mask.shape), mask)
+        assert near(geojson_mask(each, mask.shape), mask)
     query, image, _ = finding[1].asked[-1]
     assert query.texts == ("cell",)
     assert query.boxes.tolist() == [[10, 20, 40, 60]]
@@ -233,19 +166,6 @@ def test_x_anylabeling_follows_words(finding, scene):
     again = post("prompt", {**prompt, "text_prompt": "dog"})["masks"]
     assert {each["label"] for each in again} == {"dog"}
     post(f"cleanup/{session}", {})
-
-
-def test_frames_that_find_no_room_take_no_place():
-    frame = ("file", ("0.png", clip.png(0), "image/png"))
-    options = {"adapters": ("qupath",), "max_videos": 2, "max_video": 100, "video_bytes": 100}
-    with service_with_videos(**options) as (service, _):
-        for number in range(4):
-            answer = service.http.post("/sam/upload/", data={"dirname": f"d{number}"}, files=[frame])
-            assert (answer.status_code, "bytes of videos" in answer.text) == (503, True), answer.text
-        body = {"type": "sam2_t", "b64imgs": [base64_of(clip.png(0))], "objs": {"0": [POINT]}}
-        answer = service.http.post("/sam/video/", json=body)
-        assert (answer.status_code, "bytes of videos" in answer.text) == (503, True), answer.text
-        assert service.metric("triton_sam_service_budget_used") == 1  # the request for the metrics
 
 
 def test_a_frame_that_is_sent_again_counts_once():

@@ -242,11 +242,3 @@ def test_the_lines_of_the_documentation_work(running, client, mp4, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("event: frame") == 24
     assert (tmp_path / "overlay.mp4").read_bytes()[4:8] == b"ftyp"
-
-
-def test_the_document_describes_the_upload(http):
-    paths = http.get("/openapi.json").json()["paths"]
-    body = paths["/v1/videos"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
-    assert set(body) == {"video", "frames"}
-    assert "text/event-stream" in paths["/v1/videos/{video_id}/propagate"]["post"]["responses"]["200"]["content"]
-    assert {"404", "409"} <= set(paths["/v1/videos/{video_id}/masks"]["get"]["responses"])

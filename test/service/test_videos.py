@@ -135,13 +135,6 @@ def test_without_a_video_model(mp4):
         assert [model["tracks_videos"] for model in service.http.get("/v1/models").json()["models"]] == [False]
 
 
-def test_tokens_hold_for_videos(mp4):
-    with service_with_videos(token="open sesame") as (service, _):
-        problem(service.http.post("/v1/videos", files={"video": mp4}), 401)
-        headers = {"authorization": "Bearer open sesame"}
-        assert service.http.post("/v1/videos", files={"video": mp4}, headers=headers).status_code == 201
-
-
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 

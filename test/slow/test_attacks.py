@@ -12,7 +12,7 @@ from support.attacked_service import attacked_service
 from triton_sam._common.bundle import bundled
 from triton_sam.local_server import LocalServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.alone, pytest.mark.timeout(600)]
 
 HEALTH, CLICK = 0.5, 2.0
 """Seconds within which the service answers another user while it is attacked, on two cores without other work."""
@@ -22,7 +22,7 @@ MEMORY = 1_200_000_000
 """Bytes. Full-size masks alone may take 0.9 GB: 64 megapixels with 14 bytes each (--work-megapixels)."""
 AFTERWARDS = 5.0
 """Seconds after an attack until everything is as before."""
-LONG = [
+ATTACKS = [
     *(("keys", 10), ("allowed-keys", 10), ("points", 10), ("slow-bodies", 20)),
     *(("previews", 20), ("masks", 45), ("flood", 15), ("deaf", 40)),
 ]
@@ -37,15 +37,7 @@ def triton():
         yield running
 
 
-@pytest.mark.parametrize(
-    ("attack", "seconds"),
-    [
-        ("keys", 6),
-        ("masks", 15),
-        ("flood", 8),
-        *(pytest.param(*attack, marks=pytest.mark.nightly) for attack in LONG),
-    ],
-)
+@pytest.mark.parametrize(("attack", "seconds"), ATTACKS)
 def test_another_user_hardly_notices(triton, images, tmp_path, attack, seconds):
     with attacked_service(triton.grpc_url, tmp_path) as service:
         image = upload(service.url, (images / "shapes.jpg").read_bytes())

@@ -13,7 +13,7 @@ from support.tools import AWAY, BOX, CLICK
 from triton_sam import SAM2TritonClient
 from triton_sam.service.adapters.nuclio_masks import mask_of_points
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 SIZE = 800, 600
 

@@ -36,7 +36,7 @@ TOKEN = "sesame-open"
 SIZE = 800, 600
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not SOURCE, reason="there is no code of CVAT: set CVAT_SOURCE"),
 ]

@@ -28,7 +28,7 @@ from triton_sam.service.adapters.brush_rle import encode_brush
 
 PROGRAM = os.environ.get("LABEL_STUDIO") or shutil.which("label-studio")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(600),
     pytest.mark.skipif(PROGRAM is None, reason="there is no label-studio: set LABEL_STUDIO"),
 ]

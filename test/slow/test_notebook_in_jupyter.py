@@ -20,7 +20,7 @@ from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.local_server.ports import choose_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 CELLS = (
     """from triton_sam import SAM2TritonClient

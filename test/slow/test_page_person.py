@@ -18,11 +18,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("playwright.sync_api")
@@ -32,7 +30,6 @@ pytest.importorskip("contourpy")
 from support.conditions import wait_until  # noqa: E402
 from support.hand_changes import drag, edited, masks_of  # noqa: E402
 from support.running_browser import Page, open_page  # noqa: E402
-from support.tools import filled, filled_each, near, without_holes, without_specks  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
@@ -217,97 +214,6 @@ def masks_of_coco(coco: dict[str, Any]) -> Masks:
     return masks
 
 
-def painted(masks: dict[str, np.ndarray], numbers: list[int]) -> np.ndarray:
-    """Paint the numbers of objects, the smaller objects over the larger ones."""
-    each = list(masks.values())
-    labels = np.zeros(each[0].shape, int)
-    for index in sorted(range(len(each)), key=lambda index: -np.count_nonzero(each[index])):
-        labels[each[index]] = numbers[index]
-    return labels
-
-
-def pixels_of(content: bytes) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(content)))
-
-
-def box_of(mask: np.ndarray) -> list[int]:
-    """The first and the last pixel of a mask, from 1, as Pascal VOC counts."""
-    rows, columns = np.nonzero(mask)
-    return [int(value) + 1 for value in (columns.min(), rows.min(), columns.max(), rows.max())]
-
-
-def check_coco_polygons(files: dict[str, bytes], expected: Masks) -> None:
-    coco = json.loads(files["coco_polygons.json"])
-    names = {each["id"]: each["file_name"] for each in coco["images"]}
-    assert len(coco["annotations"]) == 12
-    for each in coco["annotations"]:
-        mask = expected[names[each["image_id"]]][each["name"]]
-        assert near(without_holes(without_specks(mask)), filled_each(each["segmentation"], mask.shape)), each["name"]
-
-
-def check_yolo(files: dict[str, bytes], expected: Masks) -> None:
-    classes = re.findall(r'(\d+): "(.*)"', files["yolo/data.yaml"].decode())
-    numbers = {label: number for number, label in classes}
-    for name, masks in expected.items():
-        lines = [line.split() for line in files[f"yolo/labels/{Path(name).stem}.txt"].decode().splitlines()]
-        assert [line[0] for line in lines] == [numbers[label] for label in LABELS]
-        for line, mask in zip(lines, masks.values(), strict=True):
-            corners = np.array(line[1:], float).reshape(-1, 2) * mask.shape[::-1]
-            assert near(without_specks(mask), filled([corners], mask.shape)), name
-
-
-def check_voc(files: dict[str, bytes], expected: Masks) -> None:
-    classes = files["voc/classes.txt"].decode().split()
-    for name, masks in expected.items():
-        stem = Path(name).stem
-        objects = pixels_of(files[f"voc/SegmentationObject/{stem}.png"])
-        np.testing.assert_array_equal(objects, painted(masks, [1, 2, 3, 4]))
-        numbers = [classes.index(label) + 1 for label in LABELS]
-        np.testing.assert_array_equal(pixels_of(files[f"voc/SegmentationClass/{stem}.png"]), painted(masks, numbers))
-        root = ElementTree.fromstring(files[f"voc/Annotations/{stem}.xml"])
-        assert [each.findtext("name") for each in root.findall("object")] == list(LABELS)
-        boxes = [[int(value.text or "") for value in each] for each in root.findall("object/bndbox")]
-        assert boxes == [box_of(mask) for mask in masks.values()]
-
-
-def check_labelme(files: dict[str, bytes], expected: Masks) -> None:
-    for name, masks in expected.items():
-        document = json.loads(files[f"labelme/{Path(name).stem}.json"])
-        assert document["imagePath"] == name
-        for number, (label, mask) in enumerate(zip(LABELS, masks.values(), strict=True), 1):
-            parts = [each for each in document["shapes"] if each["group_id"] == number]
-            assert {each["label"] for each in parts} == {label}
-            rings = [each["points"] for each in parts]
-            assert near(without_holes(without_specks(mask)), filled_each(rings, mask.shape)), name
-
-
-def check_geojson(files: dict[str, bytes], expected: Masks) -> None:
-    for name, masks in expected.items():
-        features = json.loads(files[f"geojson/{Path(name).stem}.geojson"])["features"]
-        facts = [(each["properties"]["name"], each["properties"]["category"]) for each in features]
-        assert facts == list(zip(masks, LABELS, strict=True))
-        for feature, mask in zip(features, masks.values(), strict=True):
-            rings = [ring for polygon in feature["geometry"]["coordinates"] for ring in polygon]
-            assert near(without_specks(mask), filled(rings, mask.shape)), feature["properties"]
-            assert feature["properties"]["area"] == np.count_nonzero(mask)
-
-
-def check_labels(files: dict[str, bytes], expected: Masks) -> None:
-    for name, masks in expected.items():
-        np.testing.assert_array_equal(pixels_of(files[f"labels/{name}.png"]), painted(masks, [1, 2, 3, 4]))
-
-
-CHECKS = {
-    "coco-polygons": check_coco_polygons,
-    "yolo": check_yolo,
-    "voc": check_voc,
-    "labelme": check_labelme,
-    "geojson": check_geojson,
-    "labels": check_labels,
-}
-"""Checks of the files of all formats but COCO with run lengths."""
-
-
 def test_nothing_is_lost(
     browser: Any, killed: KilledService, triton: LocalServer, images: Path, tmp_path: Path
 ) -> None:
@@ -349,9 +255,9 @@ def test_nothing_is_lost(
         assert_kept(page, objects, masks)
 
         options = page.page.eval_on_selector_all("#export-format option", "all => all.map((each) => each.value)")
-        assert options == ["coco", *CHECKS]
-        for form, check in CHECKS.items():
-            check(unpacked(page, form), masks)
+        assert options == ["coco", "coco-polygons", "yolo", "voc", "labelme", "geojson", "labels"]
+        for form in options:  # test_exports.py compares the files with the masks
+            assert any(unpacked(page, form).values())
         project = tmp_path / "project.triton-sam.zip"
         project.write_bytes(page.download("#save-project")[1])
 

@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
-from support.fake_everything import shapes
-from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import BOX, CLICK, RING, drawn_prompts
 from support.uv_environment import make_environment, run_script
 
-import triton_sam
 from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 from triton_sam.service.adapters.registry import ADAPTERS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 TOKEN = "sesame-open"
 
@@ -48,15 +45,6 @@ masks = [each["masks"] for each in answer["predictions"]]
 print(json.dumps({"masks": masks, "fault": fault, "areas": drawn.mask.sum((1, 2)).tolist()}))
 """
 
-CONCEPTS = """
-import json, sys
-from inference_sdk import InferenceHTTPClient
-
-url, image = json.loads(sys.argv[1])
-prompts = [{"type": "text", "text": "dog"}, {"type": "text", "text": "cat", "output_prob_thresh": 0.9}]
-client = InferenceHTTPClient(api_url=url)
-print(json.dumps(client.sam3_concept_segment(image, prompts=prompts, output_prob_thresh=0.7, format="rle")))
-"""
 
 OSAM = """
 import base64, json, sys
@@ -119,80 +107,10 @@ for kind, value in values:
 print(json.dumps({"columns": masks, "valid": valid}))
 """
 
-CVAT = """
-import importlib.util, json, sys
-from types import SimpleNamespace
-
-url, image, site, click, box, checkout = json.loads(sys.argv[1])
-sys.path += [checkout, site]  # behind the tool's own packages
-import numpy as np
-from PIL import Image
-
-from cvat_sdk.auto_annotation import BadFunctionError
-from cvat_sdk.masks import decode_mask
-from triton_sam.errors import ConfigurationError
-from triton_sam.integrations import cvat
-from triton_sam.masks.segment import Segment
-
-frame = Image.open(image)
-interactor = cvat.create(kind="interactor", url=url)
-encoded = interactor.preprocess_image(None, frame)
-none = SimpleNamespace(pos_points=[], neg_points=[], bounding_box=None)
-clicked = SimpleNamespace(pos_points=[tuple(click)], neg_points=[], bounding_box=None)
-boxed = SimpleNamespace(pos_points=[], neg_points=[], bounding_box=(tuple(box[:2]), tuple(box[2:])))
-assert interactor.detect(None, encoded, none) == []
-shapes = [interactor.detect(None, encoded, prompts)[0] for prompts in (clicked, boxed)]
-masks = [decode_mask(shape.points, image_width=800, image_height=600) for shape in shapes]
-finder = cvat.create(url=url, points_per_side=4, stability_score_thresh=0.5)
-context = SimpleNamespace(conf_threshold=0.3, conv_mask_to_poly=False, frame_name="shapes.jpg")
-found = finder.detect(context, frame)
-context.conv_mask_to_poly = True
-polygons = finder.detect(context, frame)
-faults = []
-for options in ({"kind": "no"}, {"kind": "interactor", "points_per_side": 4}, {"kind": "words", "words": " , "}):
-    try:
-        cvat.create(url=url, **options)
-    except ConfigurationError as error:
-        faults.append(str(error))
-
-
-class Words:
-    # It finds a square for the second word.
-
-    def find(self, words, image, **options):
-        self.asked = [words, options]
-        mask = np.zeros((600, 800), bool)
-        mask[100:300, 200:500] = True
-        return [Segment(mask, 0.9, None, 1), Segment(np.zeros((600, 800), bool), 0.8, None, 0)]
-
-
-tracker = cvat.create("tracker", url=url)
-assert {str(each) for each in tracker.spec.supported_shape_types} == {"mask", "polygon", "rectangle"}
-
-words = cvat.Words(Words(), " dog, cat,dog", limit=3)
-context = SimpleNamespace(conf_threshold=0.6, conv_mask_to_poly=False, frame_name="shapes.jpg")
-[shape] = words.detect(context, frame)
-square = decode_mask(shape.points, image_width=800, image_height=600)
-assert square[100:300, 200:500].all() and square.sum() == 200 * 300
-assert (shape.label_id, [label.name for label in words.spec.labels]) == (1, ["dog", "cat"])
-assert words._client.asked == [["dog", "cat"], {"limit": 3, "threshold": 0.6}]
-context.conv_mask_to_poly = True
-assert [str(each.type) for each in words.detect(context, frame)] == ["polygon"]
-print(json.dumps({
-    "labels": [label.name for label in finder.spec.labels],
-    "columns": [mask.T.ravel().nonzero()[0].tolist() for mask in masks],
-    "found": [len(found), sorted({str(each.type) for each in found})],
-    "polygons": [len(polygons), sorted({str(each.type) for each in polygons})],
-    "faults": faults,
-}))
-"""
-
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_environment(
-        tmp_path_factory.mktemp("tools") / "venv", ["inference-sdk", "label-studio-sdk", "cvat-sdk", "osam"]
-    )
+    return make_environment(tmp_path_factory.mktemp("tools") / "venv", ["inference-sdk", "label-studio-sdk", "osam"])
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +133,6 @@ def _of_columns(places):
     return mask.reshape(800, 600).T
 
 
-@pytest.mark.timeout(900)
 def test_inference_sdk(python, guarded, client, images):
     answer = run_script(python, ROBOFLOW, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
     expected = [client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]]
@@ -225,16 +142,6 @@ def test_inference_sdk(python, guarded, client, images):
     assert "each prompt needs points" in answer["fault"]
 
 
-@pytest.mark.timeout(900)
-def test_inference_sdk_finds_words(python, images):
-    with service_with_words(adapters=("roboflow",)) as (service, _):
-        answer = run_script(python, CONCEPTS, service.url, str(images / "shapes.jpg"))
-    dogs, cats = [result["predictions"] for result in answer["prompt_results"]]
-    assert [[each["confidence"] for each in found] for found in (dogs, cats)] == [[0.95, 0.8], [0.95]]
-    assert np.array_equal(rle_to_mask(dogs[0]["masks"]), shapes()[0])
-
-
-@pytest.mark.timeout(900)
 def test_types_of_osam(python, guarded, client, images):
     """osam's own types make the prompts, accept the answers, and give the embedding of one to the next request."""
     masks = run_script(python, OSAM, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
@@ -243,28 +150,9 @@ def test_types_of_osam(python, guarded, client, images):
         assert np.array_equal(_of_columns(columns), best.mask)
 
 
-@pytest.mark.timeout(900)
 def test_label_studio_sdk(python, guarded, client, images):
     """A click, a brush in the SDK's own code, and a polygon: its decoder gives the masks of the client."""
     answer = run_script(python, LABEL_STUDIO, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, RING)
     for columns, prompt in zip(answer["columns"], ({"point_coords": [CLICK]}, *drawn_prompts(client)), strict=True):
         assert mask_to_rle(_of_columns(columns)) == mask_to_rle(client.segment(**prompt)[0].mask)
     assert answer["valid"] == [True] * 3
-
-
-@pytest.mark.timeout(900)
-def test_functions_of_cvat_sdk(python, service_triton, client, images):
-    site = str(Path(np.__file__).parents[1])
-    checkout = str(Path(triton_sam.__file__).parents[1])
-    url = service_triton.grpc_url
-    answer = run_script(python, CVAT, url, str(images / "shapes.jpg"), site, CLICK, BOX, checkout)
-    for columns, segment in zip(
-        answer["columns"], (client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]), strict=True
-    ):
-        assert np.array_equal(_of_columns(columns), segment.mask)
-    options = {"points_per_side": 4, "stability_score_thresh": 0.5, "pred_iou_thresh": 0.3}
-    found = client.everything(images / "shapes.jpg", **options)
-    assert answer["labels"] == ["object"]
-    assert answer["found"] == [len(found), ["mask"]]
-    assert answer["polygons"] == [sum(len(each.to_polygons()) for each in found), ["polygon"]]
-    assert len(answer["faults"]) == 3

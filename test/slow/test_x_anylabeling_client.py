@@ -8,16 +8,14 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support import clip
-from support.fake_everything import shapes
 from support.fake_video_client import service_with_videos
-from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import AWAY, BOX, CLICK, filled_each, near, without_holes, without_specks
 from support.uv_environment import make_environment, run_script
 
 from triton_sam import SAM2TritonClient
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 TOKEN = "sesame-open"
 COUNT = 6
@@ -58,17 +56,6 @@ for each in marks:
 server.headers["Token"] = "wrong"
 server.predict_shapes(QImage(image), image)
 print(json.dumps({"models": sorted(models), "found": found, "faults": faults}))
-"""
-)
-WORDS = (
-    START
-    + """
-[image] = values
-server.get_available_models()
-server.set_model_id("sam3")
-server.set_auto_labeling_conf(0.7)
-result = server.predict_shapes(QImage(image), image, text_prompt="dog, cat")
-print(json.dumps({"labels": [shape.label for shape in result.shapes], "points": points_of(result), "faults": faults}))
 """
 )
 VIDEO = (
@@ -120,14 +107,6 @@ def test_clicks_and_rectangles(run, service_triton, images):
     for rings, segment in zip(answer["found"], expected, strict=True):
         assert near(filled_each(rings, segment.mask.shape), without_holes(without_specks(segment.mask, 0.2)), 2)
     assert ["401" in fault for fault in answer["faults"]] == [True]
-
-
-def test_words(run, images):
-    with service_with_words(adapters=("x-anylabeling",)) as (service, _):
-        answer = run(WORDS, service.url, "", str(images / "shapes.jpg"))
-    assert (answer["labels"], answer["faults"]) == (["dog", "dog", "cat", "cat"], [])
-    for ring, mask in zip(answer["points"], [*shapes()[:2]] * 2, strict=True):
-        assert near(filled_each([ring], mask.shape), without_holes(mask), 2)
 
 
 def test_an_object_through_the_images_of_a_folder(run, tmp_path):

@@ -13,8 +13,6 @@ ALLOWED = {
     # Tests that somebody runs by hand, because they take long or need a program of another project.
     r"takes minutes: set TRITON_SAM_RAY=1": "Ray's cluster takes minutes, and its package is not in the test extra",
     r"takes an hour: set TRITON_SAM_SOAK=full": "an hour",
-    r"there is no label-studio: set LABEL_STUDIO": "Label Studio needs an environment of its own",
-    r"there is no code of CVAT: set CVAT_SOURCE": "CVAT needs its source and its containers",
     r"could not import 'napari'": "its pytest plugins warn in all tests; nightly.yml has an environment for it",
     # The other case is tested.
     r"openvino is installed": "tests the error without it",

@@ -11,14 +11,11 @@ import numpy as np
 from PIL import Image
 
 from triton_sam._common.bundle import bundled
-from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.masks import mask_to_box, mask_to_rle
 from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.everything.finder import Found, Step
 
-NOWHERE = "grpc://localhost:9"
-"""Nothing listens there."""
 POINTS_EACH = 16
 
 
@@ -87,10 +84,6 @@ class FakeFinder:
             self.closed += 1
 
 
-def _pairs(engine: Engine) -> dict[str, Pair]:
-    return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True)}
-
-
 async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
     """Return embeddings that no decoder gets: clicks fail, as without a Triton."""
     family = pair.family
@@ -104,8 +97,8 @@ async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
 @contextlib.contextmanager
 def service_with_everything(**options: Any) -> Iterator[Any]:
     """Run a service without a Triton, whose searches are made up; yields the service and the finder."""
-    from support.running_service import running_service
+    from support.running_service import NOBODY, made_up_models, running_service
 
-    with running_service(NOWHERE, {"_pairs": _pairs, "embed": _embed}, **options) as service:
+    with running_service(NOBODY, {"_pairs": made_up_models(), "embed": _embed}, **options) as service:
         service.app.state.searches.find = FakeFinder()
         yield service, service.app.state.searches.find

@@ -11,12 +11,7 @@ import numpy as np
 from support import clip
 
 from triton_sam.errors import PromptError
-from triton_sam.families import get_family
 from triton_sam.masks.video_segment import VideoSegment
-from triton_sam.service.engine import Engine, Pair
-
-WITH_VIDEO_MODEL, WITHOUT_VIDEO_MODEL = "grpc://localhost:9", "grpc://localhost:7"
-"""Nothing listens there."""
 
 
 class FakeVideo:
@@ -92,19 +87,12 @@ class FakeVideoClient:
         """There is no connection."""
 
 
-def _pairs(engine: Engine) -> dict[str, Pair]:
-    """Return the model pairs that a service finds. Its URL says whether they track videos."""
-    tracks_videos = engine.settings.url == WITH_VIDEO_MODEL
-    return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=tracks_videos)}
-
-
 @contextlib.contextmanager
 def service_with_videos(*, tracks_videos: bool = True, **options: Any) -> Iterator[Any]:
     """Run a service without a Triton, whose video client is a fake one; yields the service and the client."""
-    from support.running_service import running_service
+    from support.running_service import NOBODY, made_up_models, running_service
 
-    url = WITH_VIDEO_MODEL if tracks_videos else WITHOUT_VIDEO_MODEL
     client = FakeVideoClient()
-    with running_service(url, {"_pairs": _pairs}, **options) as service:
+    with running_service(NOBODY, {"_pairs": made_up_models(videos=tracks_videos)}, **options) as service:
         service.app.state.videos.clients.connect = lambda *_: client
         yield service, client

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from support.fake_everything import NOWHERE, shapes
+from support.fake_everything import FakeFinder, shapes
 
 from triton_sam.client.concepts import FoundInstances
 from triton_sam.client.session_image import RemoteImage, SessionImage
 from triton_sam.concepts.instances import Instance
 from triton_sam.concepts.query import Query, check_parameters
-from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.masks import mask_to_box
 from triton_sam.service.engine import Engine, Pair
@@ -89,17 +88,6 @@ def _is_refused(box: tuple[int, int, int, int], query: Query) -> bool:
     return bool(np.any((refused[:, 0] <= x) & (x <= refused[:, 2]) & (refused[:, 1] <= y) & (y <= refused[:, 3])))
 
 
-def _pairs(engine: Engine) -> dict[str, Pair]:
-    return {
-        "sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True),
-        "sam3": Pair("sam3", get_family("sam3"), "1", keeps_images=True, finds_concepts=True),
-    }
-
-
-def _pairs_with_video(engine: Engine) -> dict[str, Pair]:
-    return {**_pairs(engine), "sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=True)}
-
-
 async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
     image.keep(pair.origin, held(image.content, image.size))
     return image.embeddings[pair.origin]
@@ -109,17 +97,18 @@ async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
 def service_with_words(video_client: Any = None, **options: Any) -> Iterator[Any]:
     """Run a service without a Triton, whose model "sam3" finds words; yields the service and its client.
 
-    With a video client, the model "sam2" tracks videos by it.
+    Both models find everything by a FakeFinder. With a video client, the model "sam2" tracks videos by it.
     """
-    from support.running_service import running_service
+    from support.running_service import NOBODY, made_up_models, running_service
 
     client = FakeWords()
     fakes: dict[str, Callable[..., Any]] = {
-        "_pairs": _pairs if video_client is None else _pairs_with_video,
+        "_pairs": made_up_models(words=True, videos=video_client is not None),
         "embed": _embed,
         "client": lambda engine, pair, *, keeps_images: client,
     }
-    with running_service(NOWHERE, fakes, **options) as service:
+    with running_service(NOBODY, fakes, **options) as service:
+        service.app.state.searches.find = FakeFinder()
         if video_client is not None:
             service.app.state.videos.clients.connect = lambda *_: video_client
         yield service, client

@@ -29,10 +29,11 @@ FINGER = 44
 """Pixels that a finger needs."""
 SLOW = 200_000
 """Bytes a second of a slow line."""
-SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]
-    .map((e) => [e, e.getBoundingClientRect()])
-    .filter(([e, b]) => b.width && b.height && !e.closest("dialog") && (b.width < {FINGER} || b.height < {FINGER}))
-    .map(([e]) => e.id || e.getAttribute("aria-label") || e.textContent.trim())"""
+SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input:not([type=file]), a")].map((control) => {{
+  const box = (control.closest("label") ?? control).getBoundingClientRect();
+  return [control.id || control.ariaLabel || control.textContent, Math.round(box.width), Math.round(box.height)];
+}}).filter(([, width, height]) => width && (width < {FINGER} || height < {FINGER}))"""
+"""Controls that are too small for a finger, with their widths and heights."""
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 GRAVE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
   .filter(({ impact }) => impact === "serious" || impact === "critical")

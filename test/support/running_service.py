@@ -1,4 +1,4 @@
-"""A SAM service in a thread of the test program, on a free port."""
+"""A SAM service in a thread of the test program, on a free port; and one without a port."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from support.conditions import wait_until
 
+from triton_sam.families import get_family
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.service.app import create_app
+from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.settings import Settings
+
+NOBODY = "http://127.0.0.1:9"
+"""Nothing listens there."""
 
 
 @dataclass
@@ -37,6 +44,24 @@ class RunningService:
         """Return a figure of /metrics, summed over its labels."""
         lines = self.http.get("/metrics").text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+def made_up_models(*, words: bool = False, videos: bool = False) -> Callable[[Engine], dict[str, Pair]]:
+    """Return a fake of Engine._pairs: "sam2" tracks videos if there are any, and "sam3" finds words."""
+    pairs = {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=videos)}
+    if words:
+        pairs["sam3"] = Pair("sam3", get_family("sam3"), "1", keeps_images=True, finds_concepts=True)
+    return lambda engine: pairs
+
+
+@contextlib.contextmanager
+def service_without_triton(**options: Any) -> Iterator[TestClient]:
+    """Yield a client of an application in this process. No port leads to it, and its Triton never answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
+        app = create_app(Settings(url=NOBODY, **options))
+        with TestClient(app, base_url="http://localhost") as client:
+            yield client
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from triton_sam.errors import ConfigurationError, PromptError, VideoError
 from triton_sam.integrations import cvat
 from triton_sam.integrations.cvat_tracking import Tracker
 from triton_sam.masks import mask_to_box
+from triton_sam.masks.segment import Segment
 
 COUNT = 24
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(COUNT)]
@@ -33,6 +34,10 @@ def sdk(monkeypatch):
     root, annotation, masks = (ModuleType(name) for name in ("cvat_sdk", "cvat_sdk.auto_annotation", "cvat_sdk.masks"))
     root.auto_annotation, root.masks = annotation, masks
     annotation.TrackableShape = annotation.TrackingFunctionSpec = SimpleNamespace
+    annotation.DetectionFunctionSpec = SimpleNamespace
+    annotation.label_spec = lambda name, number, **_: name
+    annotation.mask = lambda label, points: (label, "mask", points)
+    annotation.polygon = lambda label, points: (label, "polygon", points)
     masks.encode_mask = np.asarray
     masks.decode_mask = lambda points, **_: np.asarray(points)
     for module in (root, annotation, masks):
@@ -155,9 +160,30 @@ def test_shapes_and_frames_that_cannot_be_tracked(tracker):
     assert tracker.track(None, tracker.preprocess_image(None, Image.fromarray(FRAMES[1])), state).type == "polygon"
 
 
+class Finder:
+    """A client that finds a rectangle for the second word, and nothing for the first one."""
+
+    def find(self, words, image, **options):
+        self.asked = [words, options]
+        return [Segment(DRAWN, 0.9, None, 1), Segment(DRAWN & False, 0.8, None, 0)]
+
+
+def test_words_become_shapes_under_labels_of_their_own():
+    words = cvat.Words(Finder(), " dog, cat,dog", limit=3)
+    context = SimpleNamespace(conf_threshold=0.6, conv_mask_to_poly=False)
+    [(label, kind, mask)] = words.detect(context, None)
+    assert (label, kind, words.spec.labels) == (1, "mask", ["dog", "cat"])
+    assert np.array_equal(mask, DRAWN)
+    assert words._client.asked == [["dog", "cat"], {"limit": 3, "threshold": 0.6}]
+    context.conv_mask_to_poly = True
+    assert [(label, kind) for label, kind, _ in words.detect(context, None)] == [(1, "polygon")]
+
+
 def test_create():
     assert set(cvat.create("tracker", url="localhost:1").spec.supported_shape_types) == {"mask", "polygon", "rectangle"}
     with pytest.raises(ConfigurationError, match="a tracker takes no parameters"):
         cvat.create("tracker", points_per_side=4)
     with pytest.raises(ConfigurationError, match="choose"):
         cvat.create("guess")
+    with pytest.raises(ConfigurationError, match="say which words"):
+        cvat.create("words", words=" , ")

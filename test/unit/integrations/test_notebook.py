@@ -40,6 +40,8 @@ def test_the_image_is_shown_small_with_its_own_size(clicker):
     assert shown(clicker).shape == (75, 100, 3)
     assert clicker.size == [400, 300]
     assert clicker.status == "object 1"
+    with pytest.raises(ConfigurationError, match="max_side must be at least 64"):
+        clicker.__class__(np.zeros((30, 40, 3), np.uint8), ClickedClient(), max_side=10)
 
 
 def test_clicks_of_the_browser_become_segments(clicker):
@@ -56,6 +58,12 @@ def test_clicks_of_the_browser_become_segments(clicker):
     assert len(browser(clicker, kind="undo")) == 1
     assert browser(clicker, kind="clear") == []
     assert browser(clicker, kind="unknown") == []
+    clicker.click(3, 4)  # the methods do as the browser
+    clicker.next_object()
+    clicker.click(8, 9)
+    assert [each.area for each in clicker.segments] == [1, 1]
+    clicker.undo()
+    assert len(clicker.segments) == 1
 
 
 def test_points_and_masks_are_drawn_at_their_places(clicker):
@@ -69,28 +77,12 @@ def test_points_and_masks_are_drawn_at_their_places(clicker):
     np.testing.assert_array_equal(shown(clicker), before)
 
 
-def test_methods_do_as_the_browser(clicker):
-    clicker.click(3, 4)
-    clicker.next_object()
-    clicker.click(8, 9)
-    assert [each.area for each in clicker.segments] == [1, 1]
-    clicker.undo()
-    assert len(clicker.segments) == 1
-    clicker.clear()
-    assert clicker.segments == []
-
-
 def test_an_error_of_the_server_stands_below_the_image(notebook):
     client = ClickedClient()
     clicker = notebook.Clicker(np.zeros((30, 40, 3), np.uint8), client)
     client.errors.append(InferenceError("the server is gone"))
     assert browser(clicker, kind="click", x=1.0, y=1.0, label=1) == []
     assert clicker.status == "the server is gone"
-
-
-def test_a_size_that_shows_nothing_is_refused(notebook):
-    with pytest.raises(ConfigurationError, match="max_side must be at least 64"):
-        notebook.Clicker(np.zeros((30, 40, 3), np.uint8), ClickedClient(), max_side=10)
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):

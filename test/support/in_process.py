@@ -206,9 +206,9 @@ class _Client:
         """There is no connection."""
 
 
-def _connect(url: ServerUrl, *rest: Any) -> Any:
+def _connect(url: ServerUrl, headers: Mapping[str, str], ca_certs: str | None) -> Any:
     server = _SERVERS.get(str(url))
-    return _CONNECT(url, *rest) if server is None else _Client(server)
+    return _CONNECT(url, headers, ca_certs) if server is None else _Client(server)
 
 
 def _refusal(message: str, code: str) -> InferenceServerException:

@@ -177,6 +177,15 @@ def families_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="session")
+def toy_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with the toy pair of SAM2: see support.toy_decoder. Tests that write into it copy it."""
+    pytest.importorskip("onnx")
+    from support.toy_pair import toy_repository
+
+    return toy_repository(tmp_path_factory.mktemp("toy") / "models")
+
+
+@pytest.fixture(scope="session")
 def service_triton(request: pytest.FixtureRequest):
     """A local Triton with the session model, as the service's tests need it."""
     local_server = pytest.importorskip("triton_sam.local_server")

@@ -1,6 +1,7 @@
 """Fixtures of the tests of the session model and of the speculative client."""
 
 import gc
+import shutil
 
 import pytest
 from support.conditions import settled
@@ -14,12 +15,9 @@ from triton_sam.transport.url import parse_url
 
 
 @pytest.fixture(scope="session")
-def session_server(request, tmp_path_factory):
-    """A server whose session model keeps three images. Its encoder is quick: see support.light_encoder."""
-    pytest.importorskip("onnx")
-    from support.light_encoder import light_repository
-
-    repository = light_repository(tmp_path_factory.mktemp("session") / "models")
+def session_server(request, toy_repository, tmp_path_factory):
+    """A server with the toy pair, whose session model keeps three images."""
+    repository = shutil.copytree(toy_repository, tmp_path_factory.mktemp("session") / "models")
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES + 1)))
     yield from shared(request, serve(repository))

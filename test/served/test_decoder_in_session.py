@@ -30,12 +30,9 @@ BOX = np.float32([[90, 70, 310, 290]])
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
-    """One Triton with the built-in decoder, and an encoder that is quick."""
-    pytest.importorskip("onnx")
-    from support.light_encoder import light_repository
-
-    repository = light_repository(tmp_path_factory.mktemp("decoder_in_session") / "models")
+def server(toy_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """One Triton with the toy pair and the three session models."""
+    repository = shutil.copytree(toy_repository, tmp_path_factory.mktemp("decoder_in_session") / "models")
     plain = (repository / CALLS / "config.pbtxt").read_text()
     own = tune(plain, Tuning(decoder_in_session=True))
     add_session_model(repository, CONFIGURED, own)

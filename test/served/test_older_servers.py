@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from triton_sam import ModelNotReadyError, SAM2TritonClient, SamError, SpeculativeSAM2Client
-from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 
 pytest.importorskip("onnxruntime")
@@ -19,15 +18,13 @@ POINT = [[200, 180]]
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator:
+def plain(toy_repository: Path) -> Iterator:
     """Yield a Triton with an encoder and a decoder, but without metrics and statistics."""
     from triton_sam.local_server import LocalServer
 
     refused = "statistics,trace,logging,shared-memory:nobody=knows"
     options = ["--allow-metrics=false", f"--http-restricted-api={refused}", f"--grpc-restricted-protocol={refused}"]
-    with LocalServer(
-        bundled("model_repository"), models=["sam2_encoder", "sam2_decoder"], extra_args=options
-    ) as running:
+    with LocalServer(toy_repository, models=["sam2_encoder", "sam2_decoder"], extra_args=options) as running:
         yield running
 
 

@@ -29,15 +29,16 @@ def _committed(model: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def running(toy_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """Yield a local Triton with SAM2's models, which are tuned for a GPU that the machine may lack."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("repository")
-    for name in ("sam2", "sam2_encoder", "sam2_decoder", "sam1_encoder"):
-        shutil.copytree(
-            bundled("model_repository") / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*", "__pycache__")
-        )
+    for name in ("sam2", "sam2_encoder", "sam2_decoder"):
+        shutil.copytree(toy_repository / name, folder / name)
+    shutil.copytree(
+        bundled("model_repository") / "sam1_encoder", folder / "sam1_encoder", ignore=shutil.ignore_patterns("[2-9]*")
+    )
     for name in ("sam2_encoder", "sam2_decoder"):
         (folder / name / "config.pbtxt").write_text(tune(_committed(name), Tuning("cuda", "cuda")))
     with local_server.LocalServer(folder, models=["sam2"], admin=True) as server:

@@ -101,9 +101,9 @@ def write_old_model(folder):
     )
 
 
-def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, content):
+def test_bodies_with_a_batch_dimension_where_the_config_says_so(toy_repository, tmp_path, content):
     """The two lines of config.pbtxt are those that docs/reference/session-models.md gives."""
-    shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
+    shutil.copytree(toy_repository, tmp_path, dirs_exist_ok=True)
     config = tmp_path / "sam2" / "config.pbtxt"
     written = config.read_text()
     for name in ("image_b64", "prompt_json"):
@@ -195,8 +195,8 @@ RESPONSE_CACHE = ["--cache-config=local,size=268435456"]
 
 
 @pytest.mark.slow
-def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(content, tmp_path):
-    shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
+def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(toy_repository, content, tmp_path):
+    shutil.copytree(toy_repository, tmp_path, dirs_exist_ok=True)
     with (tmp_path / "sam2_encoder_jpeg" / "config.pbtxt").open("a") as config:
         config.write("response_cache { enable: true }\n")
     with serve(tmp_path, extra_args=RESPONSE_CACHE) as server:
@@ -214,9 +214,9 @@ def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document
         np.testing.assert_array_equal(again[name], array)
 
 
-def test_who_asks_for_one_output_leaves_the_others_to_the_next(content):
+def test_who_asks_for_one_output_leaves_the_others_to_the_next(toy_repository, content):
     """Triton's response cache knows no outputs: a model with it answers the second request without embeddings."""
-    with serve(bundled("model_repository"), extra_args=RESPONSE_CACHE) as server:
+    with serve(toy_repository, extra_args=RESPONSE_CACHE) as server:
         transport, content = Transport(parse_url(server.http_url)), text(content)
         transport.infer("sam2_encoder_jpeg", {"encoded_image": content}, ["image_size"])
         whole = transport.infer("sam2_encoder_jpeg", {"encoded_image": content}, ["image_size", "image_embeddings"])

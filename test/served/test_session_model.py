@@ -18,7 +18,6 @@ from support.session_requests import IMAGE_BYTES, bomb, colored, metrics, point_
 from support.session_server import IMAGES_IN_CACHE, encoded, serve
 
 from triton_sam import ImageEmbeddings, ImageError, SAM2TritonClient, SamError, SpeculativeSAM2Client
-from triton_sam._common.bundle import bundled
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
 from triton_sam.masks.rle import rle_to_mask
@@ -137,14 +136,13 @@ def test_errors_of_the_server_are_those_of_the_package(session_server, protocol)
         client.set_image(colored(1))
 
 
-def test_a_server_that_is_killed_between_two_clicks(content):
-    repository = bundled("model_repository")
-    with serve(repository) as first:
+def test_a_server_that_is_killed_between_two_clicks(toy_repository, content):
+    with serve(toy_repository) as first:
         client = SAM2TritonClient(first.http_url)
         client.set_image(content)
         expected, _ = client.predict(POINT)
         os.kill(first.pid, signal.SIGKILL)
-    with serve(repository, http_port=int(first.http_url.rpartition(":")[2])):
+    with serve(toy_repository, http_port=int(first.http_url.rpartition(":")[2])):
         np.testing.assert_array_equal(client.predict(POINT)[0], expected)
     client.close()
 
@@ -269,9 +267,8 @@ def test_clicks_do_not_wait_for_the_encoder(slow, content):
     assert clicks >= 2
 
 
-def test_too_many_at_once_are_refused_at_once(tmp_path, content):
-    repository = tmp_path / "models"
-    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+def test_too_many_at_once_are_refused_at_once(toy_repository, tmp_path, content):
+    repository = shutil.copytree(toy_repository, tmp_path / "models")
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace('"24"', '"3"'))
     with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
@@ -297,9 +294,8 @@ def test_too_many_at_once_are_refused_at_once(tmp_path, content):
         assert counted["refusals_total"] == len(refused)
 
 
-def test_no_click_is_refused_because_of_uploads(tmp_path, content):
-    repository = tmp_path / "models"
-    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+def test_no_click_is_refused_because_of_uploads(toy_repository, tmp_path, content):
+    repository = shutil.copytree(toy_repository, tmp_path / "models")
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace('"24"', '"2"'))
     with serve(repository) as server, SAM2TritonClient(server.http_url) as client:

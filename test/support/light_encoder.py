@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from support.toy_graph import Graph
 
 from triton_sam._common.bundle import bundled
-from triton_sam.export.guards import add_guard
 from triton_sam.families import get_family
 from triton_sam.families.tables import Tensor
 from triton_sam.repository.hashes import forget_hashes
@@ -25,23 +23,13 @@ from triton_sam.repository.hashes import forget_hashes
 
 def light_encoder() -> onnx.ModelProto:
     """Return the graph, with the inputs and outputs of the family's encoder."""
-    spec = get_family("sam2").encoder
-    nodes, weights = [], []
+    spec, graph = get_family("sam2").encoder, Graph()
     for output in spec.outputs:
         square = get_family("sam2").image_size // int(output.shape[2])
-        weights.append(numpy_helper.from_array(mix(output), f"{output.name}_mix"))
-        pooled = f"{output.name}_pooled"
-        pool: dict[str, Any] = {"kernel_shape": [square, square], "strides": [square, square]}
-        nodes.append(helper.make_node("AveragePool", [spec.inputs[0].name], [pooled], **pool))
-        nodes.append(helper.make_node("Conv", [pooled, f"{output.name}_mix"], [output.name]))
-    inputs, outputs = (
-        [helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape) for tensor in tensors]
-        for tensors in (spec.inputs, spec.outputs)
-    )
-    graph = helper.make_graph(nodes, "light_encoder", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    add_guard(model, spec)
-    return model
+        sides = [square, square]
+        pooled = graph.add("AveragePool", spec.inputs[0].name, kernel_shape=sides, strides=sides)
+        graph.add("Conv", pooled, graph.constant(mix(output)), output=output.name)
+    return graph.model(spec)
 
 
 def mix(output: Tensor) -> npt.NDArray[np.float32]:

@@ -7,15 +7,13 @@ have their effects. The tensors, their shapes and the guard are those of a real 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 from support.light_encoder import mix
+from support.toy_graph import Graph
 
-from triton_sam.export.guards import add_guard
 from triton_sam.families import get_family
 from triton_sam.families.base import (
     LABEL_BACKGROUND,
@@ -39,45 +37,9 @@ SHARES = {"high_res_feats_0": 0.8, "high_res_feats_1": 0.1, "image_embeddings": 
 """How much of a colour comes from each of the embeddings. None is 0, so that none can be left out unnoticed."""
 
 
-class _Graph:
-    """Collects nodes. Each method that adds one returns the name of its output."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-
-    def constant(self, value: npt.ArrayLike, kind: Any = np.float32) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value, kind), name))
-        return name
-
-    def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        name = output or f"{operator}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [name], **attributes))
-        return name
-
-    def reduce(self, operator: str, value: str, axis: int) -> str:
-        return self.add(operator, value, self.constant([axis], np.int64), keepdims=1)
-
-    def unsqueeze(self, value: str, *axes: int) -> str:
-        return self.add("Unsqueeze", value, self.constant(axes, np.int64))
-
-    def as_float(self, value: str) -> str:
-        return self.add("Cast", value, to=TensorProto.FLOAT)
-
-    def has_label(self, label: int) -> str:
-        return self.as_float(self.add("Equal", "point_labels", self.constant(label)))
-
-    def scaled(self, value: str, factor: float) -> str:
-        return self.add("Mul", value, self.constant(factor))
-
-    def complement(self, value: str) -> str:
-        return self.add("Sub", self.constant(1.0), value)
-
-
 def toy_decoder() -> onnx.ModelProto:
     """Return the graph, with the inputs and outputs of the family's decoder."""
-    spec, graph = get_family("sam2").decoder, _Graph()
+    spec, graph = get_family("sam2").decoder, Graph()
     points, positive, negative, corners, has_box = _prompts(graph)
     unlike = _unlikeness(graph, points)
     inside = graph.reduce("ReduceMin", _only_of(graph, unlike, positive), 1)
@@ -91,19 +53,10 @@ def toy_decoder() -> onnx.ModelProto:
     logits = graph.add("Add", logits, _mask_prompt(graph, positive))
     logits = graph.add("Clip", logits, graph.constant(-LIMIT), graph.constant(LIMIT))
     _outputs(graph, logits)
-    inputs, outputs = (
-        [helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape) for tensor in tensors]
-        for tensors in (spec.inputs, spec.outputs)
-    )
-    defaults = {"mask_input": (1, 1, SIDE, SIDE), "has_mask_input": (1,)}
-    constants = [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name, shape in defaults.items()]
-    made = helper.make_graph(graph.nodes, "toy_decoder", inputs, outputs, [*graph.constants, *constants])
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    add_guard(model, spec)
-    return model
+    return graph.model(spec)
 
 
-def _prompts(graph: _Graph) -> tuple[str, str, str, tuple[str, str], str]:
+def _prompts(graph: Graph) -> tuple[str, str, str, tuple[str, str], str]:
     """Return the points with the middle of the box as the last one, which of them are positive and negative (P,N,1),
     the corners of the box (P,1,2), and whether there is one (P,1,1).
     """
@@ -120,7 +73,7 @@ def _prompts(graph: _Graph) -> tuple[str, str, str, tuple[str, str], str]:
     return points, positive, negative, (corners[0], corners[1]), has_box
 
 
-def _colours(graph: _Graph) -> str:
+def _colours(graph: Graph) -> str:
     """Return the colours of the pixels (N,3,65536), which the light encoder has mixed into the embeddings."""
     parts = []
     for tensor in get_family("sam2").encoder.outputs:
@@ -150,7 +103,7 @@ def _specks() -> npt.NDArray[np.float32]:
     return rough.reshape(1, 1, PIXELS)
 
 
-def _unlikeness(graph: _Graph, points: str) -> str:
+def _unlikeness(graph: Graph, points: str) -> str:
     """Return how unlike each pixel and each point are in colour and place, (P,N,65536)."""
     colours = _colours(graph)
     images = graph.add("Shape", colours, end=1)
@@ -168,7 +121,7 @@ def _unlikeness(graph: _Graph, points: str) -> str:
     return graph.add("Sum", products, *squares)
 
 
-def _row_of_each_point(graph: _Graph, points: str, images: str) -> str:
+def _row_of_each_point(graph: Graph, points: str, images: str) -> str:
     """Return where the colour of each point stands in the rows of all pixels: of one image, or of one for each."""
     cells = graph.add("Floor", graph.scaled(points, SIDE / FRAME))
     cells = graph.add("Clip", cells, graph.constant(0.0), graph.constant(SIDE - 1.0))
@@ -182,12 +135,12 @@ def _row_of_each_point(graph: _Graph, points: str, images: str) -> str:
     return graph.add("Add", places, graph.unsqueeze(graph.add("Mul", offsets, several), 1))
 
 
-def _only_of(graph: _Graph, unlike: str, chosen: str) -> str:
+def _only_of(graph: Graph, unlike: str, chosen: str) -> str:
     """Push away the points that are not chosen."""
     return graph.add("Add", unlike, graph.scaled(graph.complement(chosen), FAR))
 
 
-def _within(graph: _Graph, corners: tuple[str, str], has_box: str) -> str:
+def _within(graph: Graph, corners: tuple[str, str], has_box: str) -> str:
     """Return logits (P,1,65536) that are negative outside the box, and large where there is none."""
     low, high = (graph.add("Transpose", corner, perm=[0, 2, 1]) for corner in corners)
     grid = graph.constant(_grid()[None])
@@ -196,7 +149,7 @@ def _within(graph: _Graph, corners: tuple[str, str], has_box: str) -> str:
     return graph.add("Add", edge, graph.scaled(graph.complement(has_box), FAR))
 
 
-def _mask_prompt(graph: _Graph, positive: str) -> str:
+def _mask_prompt(graph: Graph, positive: str) -> str:
     """Return what a mask as prompt adds to the logits. Without a positive point, it is all there is."""
     given = graph.unsqueeze("has_mask_input", 1, 2)
     mask = graph.add("Reshape", "mask_input", graph.constant([0, 1, PIXELS], np.int64))
@@ -204,7 +157,7 @@ def _mask_prompt(graph: _Graph, positive: str) -> str:
     return graph.add("Mul", given, graph.add("Add", graph.scaled(mask, 0.5), lone))
 
 
-def _outputs(graph: _Graph, logits: str) -> None:
+def _outputs(graph: Graph, logits: str) -> None:
     """Split the logits (P,4,65536). A score is high if few pixels are unsure, and never outside 0..1."""
     unsure = graph.as_float(graph.add("Less", graph.add("Abs", logits), graph.constant(2.0)))
     found = graph.as_float(graph.add("Greater", logits, graph.constant(0.0)))
@@ -218,7 +171,7 @@ def _outputs(graph: _Graph, logits: str) -> None:
     ):
         for name, first, end in ((several, 0, 3), (single, 3, 4)):
             if name:
-                first_end = [graph.constant([number], np.int64) for number in (first, end)]
-                part = graph.add("Slice", values, *first_end, graph.constant([1], np.int64))
+                bounds = [graph.constant([number], np.int64) for number in (first, end, 1)]
+                part = graph.add("Slice", values, *bounds)
                 shape = graph.constant([0, end - first, *sizes], np.int64)
                 graph.add("Reshape", part, shape, output=name)

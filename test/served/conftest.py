@@ -1,21 +1,17 @@
 """Fixtures of the tests of session models and of the speculative client, over the shared server with the toy pair."""
 
 import gc
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from support.conditions import settled
-from support.shared_servers import shared
+from support.pb_utils import TritonError, TritonModelException
 
 from triton_sam import SAM2TritonClient
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
-
-
-@pytest.fixture(scope="session")
-def video_server(request, video_models):
-    """A local Triton with the models for videos of the micro size, which an official predictor has as well."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    yield from shared(request, local_server.LocalServer(video_models.repository))
 
 
 @pytest.fixture
@@ -59,6 +55,20 @@ def computed(server, images):
 
         yield read
     transport.close()
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """Return the module of the onnxruntime backend, with a stand-in for the module that exists inside Triton alone."""
+    installation = pytest.importorskip("triton_sam.local_server.installation")
+    fake = ModuleType("triton_python_backend_utils")
+    fake.InferenceResponse = lambda output_tensors, error=None: SimpleNamespace(error=error)
+    fake.TritonError, fake.TritonModelException = TritonError, TritonModelException
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    spec = importlib.util.spec_from_file_location("backend", installation.OWN_BACKENDS / "onnxruntime" / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 The tests that need no server are in test/unit/benchmark.
 """
 
-import csv
-import io
 import json
 import os
 import shutil
@@ -23,14 +21,14 @@ from support.session_server import serve
 
 from triton_sam._common.bundle import bundled
 from triton_sam._common.extras import find_package
-from triton_sam.benchmark.report import make_document, summary, write_report
-from triton_sam.benchmark.result_file import from_json, load, to_csv, to_json
+from triton_sam.benchmark.report import make_document, write_report
+from triton_sam.benchmark.result_file import from_json, load, to_json
 from triton_sam.benchmark.run import begin, measure
 from triton_sam.benchmark.schema import problem
 from triton_sam.benchmark.settings import SECTIONS, Settings
 from triton_sam.benchmark.target import Target
 from triton_sam.benchmark.thresholds import judge
-from triton_sam.benchmark.weights import find_weights
+from triton_sam.benchmark.weights import find_weights, make_weights
 from triton_sam.cli import main
 
 pytest.importorskip("onnxruntime")
@@ -128,14 +126,6 @@ def test_figures_of_a_session_model_that_runs_its_decoder(decoding, monkeypatch,
 
 
 @pytest.mark.slow
-def test_speculative_rows_count_the_servers_decodes(results):
-    rows = {row.what: row.more for row in results.of("speculative")}
-    queued = next(more for what, more in rows.items() if "queued at once" in what)
-    assert queued["asked"] == 30
-    assert queued["computed"] < queued["asked"]
-
-
-@pytest.mark.slow
 def test_bars_are_judged_where_they_were_measured(results):
     names = [threshold.name for threshold in judge(results)]
     assert any("decode in process" in name for name in names)
@@ -152,13 +142,6 @@ def test_json_fits_the_schema_and_is_read_back(results):
     assert again.about["model"] == data["model"]
     for wrong in ({"rows": [{"section": "latency"}]}, {"format": 99}, {"machine": {}}, {"extra": 1}):
         assert problem({**data, **wrong}) != ""
-
-
-@pytest.mark.slow
-def test_csv_has_a_line_for_each_row(results):
-    lines = list(csv.DictReader(io.StringIO(to_csv(results))))
-    assert len(lines) == len(results.rows)
-    assert float(lines[0]["median_ms"]) == pytest.approx(results.rows[0].ms.median, rel=1e-4)
 
 
 class Page(HTMLParser):
@@ -265,19 +248,6 @@ def test_ctrl_c_keeps_the_measurements(server, tmp_path):
     assert kept.find("throughput", "clicks", "session", "http", 1)
     assert not kept.find("throughput", "clicks", "session", "http", 6)
     assert "stopped before its end" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_diff_of_the_command(results, tmp_path, capsys):
-    for name in ("a.json", "b.json"):
-        (tmp_path / name).write_text(json.dumps(to_json(results)))
-    assert main(["benchmark", "--diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--json"]) == 0
-    read = json.loads(capsys.readouterr().out)
-    assert read["differences"] == []
-    assert {change["faster"] for change in read["changes"]} == {1.0}
-    assert main(["benchmark", "--diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
-    assert "1.00" in capsys.readouterr().out
-    assert "median ms" in summary(results)
 
 
 def test_weights_are_found_and_made(tmp_path):

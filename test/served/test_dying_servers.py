@@ -88,7 +88,7 @@ def test_all_clients_work_with_the_next_server(killed: SimpleNamespace) -> None:
 
 
 def test_health_finds_killed_models_that_triton_reports_as_ready(
-    killed: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+    killed: SimpleNamespace, images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last test of this file, because it kills the server's models."""
     server = killed.server
@@ -106,6 +106,11 @@ def test_health_finds_killed_models_that_triton_reports_as_ready(
     assert said.out.startswith("model pair sam2: sam2_encoder cannot answer: its process on ")
     assert said.out.count("\n") == 1
     assert said.err == "session model sam2: works\n"  # it has the image in its cache
+    gone = r"its process .* is gone.*start any other server again"
+    for client in killed.clients:
+        with pytest.raises(ServerUnreachableError, match=gone):
+            client.encode(images / "coffee.jpg")
+        np.testing.assert_array_equal(client.predict(POINT)[0], killed.expected)  # the other models still work
     stubs["sam2"].kill()
     assert main(command) == 1
     assert "session model sam2: sam2 cannot answer" in capsys.readouterr().out

@@ -110,8 +110,7 @@ def test_a_model_that_fails_to_load_does_not_replace_the_old_one(running) -> Non
         transport.close()
 
 
-@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("version", ["1", "2"], ids=["replaced", "newer"])
+@pytest.mark.parametrize(("protocol", "version"), [("http", "1"), ("grpc", "2")], ids=["replaced", "newer"])
 def test_a_damaged_file_leaves_the_old_model_serving(running, protocol: str, version: str, images: Path) -> None:
     """A truncated ONNX file replaces the served one, or becomes a newer version."""
     from triton_sam import SAM2TritonClient

@@ -8,10 +8,18 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from support.conditions import settled
 from support.pb_utils import TritonError, TritonModelException
+from support.shared_servers import shared
 
 from triton_sam import SAM2TritonClient
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
+
+
+@pytest.fixture(scope="session")
+def video_server(request, video_models):
+    """A local Triton with the models for videos of the micro size, for masks of moving objects."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    yield from shared(request, local_server.LocalServer(video_models.repository))
 
 
 @pytest.fixture

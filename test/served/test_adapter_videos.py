@@ -16,12 +16,19 @@ from support.running_service import running_service
 from support.tools import base64_of, filled, filled_each, near, without_holes, without_specks
 
 from triton_sam import SAM2VideoClient
+from triton_sam.families import get_family
 from triton_sam.masks import mask_to_box
+from triton_sam.service.engine import Pair
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.export, pytest.mark.timeout(600)]
 
 FRAMES = 4
 SHAPE = (clip.HEIGHT, clip.WIDTH)
+
+
+def pairs(_):
+    """The fixture's repository has the video model alone, without the models of images."""
+    return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=True)}
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,10 @@ USERS = (
 )
 
 
-def test_six_users_of_three_tools_get_the_masks_of_the_video_client(server, tmp_path):
+def test_six_users_of_three_tools_get_the_masks_of_the_video_client(video_server, tmp_path):
     clip.write_frames(tmp_path, FRAMES)
     expected = []
-    with SAM2VideoClient(server.grpc_url) as client:
+    with SAM2VideoClient(video_server.grpc_url) as client:
         for user in USERS:
             with client.open(tmp_path) as video:
                 video.add(user.frame, 1, **user.prompt)
@@ -57,7 +64,7 @@ def test_six_users_of_three_tools_get_the_masks_of_the_video_client(server, tmp_
     tools = {"qupath": by_qupath, "x-anylabeling": by_x_anylabeling, "cvat": by_cvat}
     options = {"adapters": tuple(tools), "max_videos": len(USERS)}
     with (
-        running_service(server.grpc_url, **options) as service,
+        running_service(video_server.grpc_url, {"_pairs": pairs}, **options) as service,
         ThreadPoolExecutor(len(USERS)) as threads,
     ):
         found = [threads.submit(tools[user.tool], service.http, user) for user in USERS]

@@ -3,6 +3,7 @@
 The tests that need no server are in test/unit/benchmark.
 """
 
+import csv
 import json
 import os
 import shutil
@@ -159,7 +160,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.slow
-def test_the_files_of_a_report_open(results, tmp_path):
+def test_the_files_of_a_report_open(results, tmp_path, capsys):
     paths = write_report(results, tmp_path / "new folder")
     names = {path.name for path in paths}
     plots = {
@@ -184,7 +185,15 @@ def test_the_files_of_a_report_open(results, tmp_path):
         assert f"]({illustration})" in text
     assert "The link is emulated" in text
     assert "1 Gbit/s and delays it by 1 ms" in text
-    assert load(tmp_path / "new folder" / "result.json").rows[0].key == results.rows[0].key
+    again = str(tmp_path / "new folder" / "result.json")
+    assert load(again).rows[0].key == results.rows[0].key
+    lines = list(csv.DictReader((tmp_path / "new folder" / "result.csv").open(encoding="utf-8")))
+    assert len(lines) == len(results.rows)
+    assert float(lines[0]["median_ms"]) == pytest.approx(results.rows[0].ms.median, rel=1e-4)
+    assert main(["benchmark", "--diff", again, again, "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["differences"] == []
+    assert {change["faster"] for change in read["changes"]} == {1.0}
 
 
 def test_unknown_weights_leave_contenders_out_with_a_reason(server):

@@ -12,7 +12,7 @@ from triton_sam import SAM2VideoClient
 from triton_sam.masks import mask_to_box
 from triton_sam.service.adapters.nuclio_masks import box_runs, mask_of_points
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.export, pytest.mark.timeout(600)]
 
 FRAMES = 4
 SIZE = clip.WIDTH, clip.HEIGHT
@@ -20,15 +20,15 @@ BOXES = [[x - 30, y - 30, x + 30, y + 30] for x in (60, 160) for y in (90, 140)]
 """The random weights of the fixture see the mask in the first frame alone, and these boxes nowhere."""
 
 
-def test_an_agent_tracks_rectangles_and_a_mask(server, tmp_path):
+def test_an_agent_tracks_rectangles_and_a_mask(video_server, tmp_path):
     frames = clip.write_frames(tmp_path, FRAMES)
-    with SAM2VideoClient(server.grpc_url) as client, client.open(frames) as video:
+    with SAM2VideoClient(video_server.grpc_url) as client, client.open(frames) as video:
         for number, box in enumerate(BOXES, 2):
             video.add(0, number, box=box)
         video.add(0, 1, mask=clip.disc(0))
         expected = [masks for _, masks in video.propagate(start=0)]
     run = runner(install_program(tmp_path), tmp_path)
-    parameters = {"kind": "tracker", "url": server.grpc_url}
+    parameters = {"kind": "tracker", "url": video_server.grpc_url}
     drawn = [{"type": "mask", "points": box_runs(clip.disc(0))}]
     drawn += [{"type": "rectangle", "points": box} for box in BOXES]
     with running_cvat(frames, "object") as cvat:

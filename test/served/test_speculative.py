@@ -78,6 +78,28 @@ def test_positions_queued_at_once_cost_one_decode(sync, computed):
     assert_same(speculate(sync, scenario), sync.predict(PATH[-1], [1]))
 
 
+@over_grpc
+def test_the_newest_position_comes_after_at_most_two_decodes(server, sync, computed):
+    """One that was on the wire before, and its own. The server is stopped until all positions are there."""
+
+    async def scenario(client):
+        before = computed()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            _, first = await client.predict_async(POINT, session_id="s")
+            await until(lambda: client.get_session_status("s")["running"] == 1)
+            for point in PATH:
+                _, last = await client.predict_async(point, session_id="s")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        result = await last
+        assert not first.cancelled()
+        assert (client.requests_sent, computed() - before) == (2, 2)
+        return result
+
+    assert_same(speculate(sync, scenario), sync.predict(PATH[-1]))
+
+
 @pytest.mark.parametrize(("url", "keep_latest"), [("http", False), ("grpc", False), ("grpc", True)], indirect=["url"])
 def test_cancelling_a_session_frees_its_place_at_once(sync, keep_latest):
     async def scenario(client):
@@ -179,6 +201,7 @@ def test_threads_and_event_loops_share_one_client(sync):
         client.predict_sync(POINT)
 
 
+@over_http
 def test_predict_sync_is_cancelled_from_another_thread(server, sync):
     """The server is stopped, so that it cannot answer the first request before the second waits."""
     with (
@@ -220,6 +243,7 @@ def test_wrong_use_is_one_clear_error(url, sync):
             SpeculativeSAM2Client(url, **options)
 
 
+@over_grpc
 def test_a_failure_that_nobody_waits_for_is_silent(sync):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"{sync.url.partition(':')[0]}://127.0.0.1:{probe.getsockname()[1]}"
@@ -257,6 +281,7 @@ def test_closing_ends_every_task_and_every_connection(sync):
     wait_until(lambda: connections() <= before and threading.active_count() <= threads)
 
 
+@over_grpc
 def test_a_forgotten_client_closes_itself(sync):
     threads, before = threading.active_count(), set(threading.enumerate())
     client = SpeculativeSAM2Client(sync.url)
@@ -269,6 +294,7 @@ def test_a_forgotten_client_closes_itself(sync):
 
 
 @pytest.mark.slow
+@over_http
 def test_many_requests_leave_nothing_behind(sync):
     process, requests = psutil.Process(), 2000
 

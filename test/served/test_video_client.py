@@ -6,6 +6,8 @@ What the video model refuses, forgets and restores is in test/unit/sessions/vide
 import asyncio
 import concurrent.futures
 import io
+import os
+import statistics
 import time
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from PIL import Image
 from support.conditions import settled, wait_until
 from support.exposition import Growth, Scrape
+from support.soak import total_memory
 from support.toy_server import VIDEO
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
@@ -20,11 +23,13 @@ from triton_sam.errors import ServerBusyError
 from triton_sam.masks.rle import rle_to_mask
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("psutil")
+psutil = pytest.importorskip("psutil")
 
 from support.processes import kill_model  # noqa: E402
 
-COUNT, SESSIONS, FRAMES_EACH = 24, 32, 3
+COUNT, SESSIONS, FRAMES_EACH = 12, 32, 2
+SETTLED, LONG, BLOCK = 200, 10_000 if os.environ.get("TRITON_SAM_SOAK") == "full" else 1000, 100
+"""Frames until memory is compared, all frames of the long stream, and the frames of one median."""
 
 
 def drawn(seed, index):
@@ -68,7 +73,7 @@ def undisturbed(server):
 def test_both_clients_give_the_same_masks(url, undisturbed):
     with SAM2VideoClient(url) as client, client.open(FRAMES) as video:
         prompt(video)
-        assert [(frame, values(found)) for frame, found in video.propagate(start=0, count=12)] == undisturbed[:12]
+        assert [(frame, values(found)) for frame, found in video.propagate(start=0, count=6)] == undisturbed[:6]
 
     async def run():
         async with AsyncSAM2VideoClient(url, variant="sam2_none") as client:
@@ -77,9 +82,9 @@ def test_both_clients_give_the_same_masks(url, undisturbed):
             assert await client.is_ready()
             await video.add(2, 1, points=[[22, 40]])
             await video.add(4, 5, box=[10, 20, 50, 60])
-            return [(frame, values(segments)) async for frame, segments in video.propagate(start=0, count=12)]
+            return [(frame, values(segments)) async for frame, segments in video.propagate(start=0, count=6)]
 
-    assert asyncio.run(run()) == undisturbed[:12]
+    assert asyncio.run(run()) == undisturbed[:6]
 
 
 def test_masks_made_by_the_server_are_those_made_here(url):
@@ -142,8 +147,9 @@ def test_the_metrics_have_the_times_of_operations_and_frames(server):
     """Triton takes a request for done before the video model begins with it."""
     grown = {kind: Growth(server.metrics_url, VIDEO, kind) for kind in ("frame", "operation")}
     began = time.perf_counter()
-    with SAM2VideoClient(server.grpc_url) as client, client.open(FRAMES[:1]) as video:
+    with SAM2VideoClient(server.grpc_url) as client, client.open(FRAMES[:6]) as video:
         video.add(0, 1, points=[[50, 60]])
+        assert len(list(video.propagate())) == 6
         took = time.perf_counter() - began
         for kind, growth in grown.items():
             wait_until(lambda growth=growth: growth("triton_sam_request_seconds_count") >= 1)
@@ -175,6 +181,30 @@ def test_a_service_tracks_with_a_real_model(server, tmp_path):
     assert sorted(masks) == sorted(expected)
     for frame, mask in masks.items():
         np.testing.assert_array_equal(mask, expected[frame])
+
+
+@pytest.mark.alone
+@pytest.mark.nightly
+@pytest.mark.timeout(900 if LONG == 1000 else 7200)
+def test_memory_stays_flat_over_a_long_stream(server):
+    """Memory of all processes of the server after 200 frames: the second half takes 1 % more than the first at most.
+
+    Medians of 100 frames differ by up to 1.5 % in both directions.
+    """
+    process = psutil.Process(server.pid)
+    processes = [process, *process.children(recursive=True)]
+    samples = {}
+    stream = (drawn(7, index) for index in range(LONG))
+    with SAM2VideoClient(server.grpc_url, timeout=300) as client, client.open(stream, quality=90) as video:
+        video.add(0, 1, points=[[60, 45]])
+        for frame, _ in video.propagate(logits=False):
+            if frame % 10 == 9:
+                samples[frame] = total_memory(processes)
+    assert max(samples) == LONG - 1
+    blocks = [range(first, first + BLOCK) for first in range(SETTLED, LONG, BLOCK)]
+    medians = [statistics.median(samples[frame] for frame in block if frame in samples) for block in blocks]
+    half = len(medians) // 2
+    assert statistics.mean(medians[half:]) <= 1.01 * statistics.mean(medians[:half])
 
 
 def test_killing_the_process_in_the_middle_changes_no_mask(server, undisturbed):

@@ -40,13 +40,12 @@ def served(
 ) -> Iterator[SimpleNamespace]:
     """A server with the video model of a family, and the official model with the same weights."""
     if request.param == "sam2":
-        repository, official = video_models.repository, Sam2VideoReference(video_models.model, clip)
-    else:
-        graphs = edgetam_micro_graphs()
-        repository = write_video_models(tmp_path_factory.mktemp("edgetam_video"), graphs).repository
-        official = EdgeTamVideoReference(graphs.model, clip)
-    with LocalServer(repository) as server:
-        yield SimpleNamespace(family=request.param, server=server, official=official)
+        server = request.getfixturevalue("video_server")
+        yield SimpleNamespace(family="sam2", server=server, official=Sam2VideoReference(video_models.model, clip))
+        return
+    graphs = edgetam_micro_graphs()
+    with LocalServer(write_video_models(tmp_path_factory.mktemp("edgetam_video"), graphs).repository) as server:
+        yield SimpleNamespace(family="edgetam", server=server, official=EdgeTamVideoReference(graphs.model, clip))
 
 
 def test_masks_equal_those_of_the_official_model(served: SimpleNamespace, clip: list[Any]) -> None:

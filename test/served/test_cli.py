@@ -55,9 +55,11 @@ def test_a_name_that_no_model_has_is_one_line(capsys, server, images):
 def test_predict_cleans_masks(capsys, server, images):
     prompt = (images / "shapes.jpg", "--point=200,180", "--box=150,120,260,240", "--json", "--url", server.http_url)
     options = ("--max-hole-area", 30, "--smooth", 3, "--clip-to-box", "--keep-clicked", "--max-sprinkle-area", 20)
-    status, out, _ = run(capsys, "predict", *prompt, *options, "--min-mask-region-area", 50)
+    status, out, _ = run(capsys, "predict", *prompt, *options, "--min-mask-region-area", 50, "--mask-threshold", 2)
     assert status == 0
-    cleanup = Cleanup(30, 20, clip_to_box=True, smooth=3, min_mask_region_area=50, keep_clicked=True)
+    cleanup = Cleanup(
+        30, 20, mask_threshold=2.0, clip_to_box=True, smooth=3, min_mask_region_area=50, keep_clicked=True
+    )
     with SAM2TritonClient(server.http_url) as client:
         client.set_image(images / "shapes.jpg")
         expected = client.segment([[200, 180]], [1], box=[150, 120, 260, 240], cleanup=cleanup)[0]

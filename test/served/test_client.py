@@ -1,4 +1,4 @@
-"""The sync client against a real Triton over both protocols, with embeddings in its requests."""
+"""The sync client against a real Triton, with embeddings in its requests."""
 
 import contextlib
 import json
@@ -22,8 +22,8 @@ def image_path(images):
 
 
 @pytest.fixture(scope="module")
-def client(url, image_path):
-    with SAM2TritonClient(url, embeddings="client") as client:
+def client(server, image_path):
+    with SAM2TritonClient(server.grpc_url, embeddings="client") as client:
         client.set_image(image_path)
         yield client
 

@@ -14,7 +14,7 @@ from support.session_server import encoded
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
-from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.errors import ConfigurationError
 from triton_sam.tiles import LargeImageClient, open_large_image
 
 tifffile = pytest.importorskip("tifffile")
@@ -103,22 +103,3 @@ def test_other_weights_are_refused(slide: Path, stored: Path, client: SAM2Triton
         root.attrs["triton_sam"] = {**own, "encoder": "sam2.1_large_encoder"}
         with pytest.raises(ConfigurationError, match="not by sam2_encoder"):
             LargeImageClient(client, image, embeddings=folder)
-
-
-def test_a_changed_image_is_refused(
-    slide: Path, stored: Path, server: Any, client: SAM2TritonClient, tmp_path: Path, capsys: Any
-) -> None:
-    pixels = tifffile.imread(slide)
-    pixels[700:, 900:] = 255
-    other = tmp_path / "slide.tif"
-    tifffile.imwrite(other, pixels, photometric="rgb", tile=(256, 256))
-    with open_large_image(other) as image:
-        large = LargeImageClient(client, image, embeddings=stored)
-        assert large.segment([(100, 90)], enlarge=0)
-        with pytest.raises(InputError, match=r"does not fit slide\.tif: the pixels of tile 5"):
-            large.segment([(1150, 600)], enlarge=0)
-    again = ["large", str(other), "--precompute", *TILES, "--embeddings", str(stored), "-q"]
-    assert main([*again, "--url", server.http_url]) == 1
-    errors = capsys.readouterr().err
-    assert "the pixels of tile" in errors
-    assert errors.count("error") == 1

@@ -54,7 +54,7 @@ def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_
     watcher = threading.Thread(target=watch)
     grown, began = Growth(server.metrics_url, model, "click"), time.perf_counter()
     watcher.start()
-    took = click_together(server.grpc_url, model, image_id, CLICKS, 6)
+    took = click_together(server.grpc_url, model, image_id, CLICKS, 3)
     seconds = time.perf_counter() - began
     done.set()
     watcher.join()

@@ -1,7 +1,7 @@
 """The video model's side towards Triton, with a stand-in for the module that exists inside Triton alone.
 
 The models that it calls are those of `support.fake_tracking`. What it answers is tested on a real server
-(test/served/test_video_official.py); here is what a server does not show.
+(test/served/test_video_model.py); here is what a server does not show.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""EdgeTAM's video model on a real Triton: masks equal to those of transformers' model, and `triton-sam track`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of the models takes most of a minute
+pytest.importorskip("torch")
+pytest.importorskip("timm")
+pytest.importorskip("transformers")
+pytest.importorskip("sam2")
+pytest.importorskip("onnxruntime")
+
+from support.video_export import write_video_models  # noqa: E402
+from support.video_graphs import edgetam_micro_graphs  # noqa: E402
+
+from triton_sam.cli import main  # noqa: E402
+from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402
+from triton_sam.export.edgetam.video_reference import EdgeTamVideoReference  # noqa: E402
+from triton_sam.local_server import LocalServer  # noqa: E402
+from triton_sam.scenes.clip import generate_clip  # noqa: E402
+from triton_sam.verify import video as verify  # noqa: E402
+
+FRAMES = 8
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    repository = tmp_path_factory.mktemp("edgetam_video")
+    write_video_models(repository, edgetam_micro_graphs())
+    with LocalServer(repository) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def clip() -> list[Any]:
+    return list(generate_clip(10_000_001, FRAMES).images)
+
+
+@pytest.mark.nightly
+def test_served_masks_equal_those_of_the_official_model(server: LocalServer, clip: list[Any]) -> None:
+    reference = verify.ReferenceRunner(EdgeTamVideoReference(edgetam_micro_graphs().model, clip))
+    size = clip[0].shape[1::-1]
+    urls = {"http": server.http_url, "grpc": server.grpc_url}
+    clients = {name: SAM2VideoClient(url, model_type="edgetam", timeout=300) for name, url in urls.items()}
+    videos = {name: client.open(clip) for name, client in clients.items()}
+    runners = {name: verify.ClientRunner(video) for name, video in videos.items()}
+    rows = list(verify.verify_video(reference, runners, size, FRAMES))
+    assert [row.case for row in rows] == [case for case in verify.cases(size, FRAMES) for _ in urls]
+    assert [row for row in rows if not row.passes(verify.threshold(FRAMES))] == []
+    assert min(row.visible for row in rows) > 0.5
+    for each in (*videos.values(), *clients.values()):
+        each.close()
+
+
+def test_track_writes_masks(server: LocalServer, clip: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "clip").mkdir()
+    for number, frame in enumerate(clip):
+        Image.fromarray(frame).save(tmp_path / "clip" / f"{number:05}.png")
+    arguments = ["track", str(tmp_path / "clip"), "--model", "edgetam", "--url", server.http_url, "--format", "png"]
+    assert main([*arguments, "--point", "0:100,80", "--out", str(tmp_path / "masks"), "-q"]) == 0
+    masks = sorted((tmp_path / "masks").rglob("*.png"))
+    assert len(masks) == FRAMES
+    assert np.asarray(Image.open(masks[-1])).any()

@@ -187,7 +187,7 @@ def test_the_files_of_a_report_open(results, tmp_path, capsys):
     assert "1 Gbit/s and delays it by 1 ms" in text
     again = tmp_path / "new folder" / "result.json"
     assert load(again).rows[0].key == results.rows[0].key
-    lines = list(csv.DictReader((tmp_path / "new folder" / "result.csv").open(encoding="utf-8")))
+    lines = list(csv.DictReader((tmp_path / "new folder" / "result.csv").read_text(encoding="utf-8").splitlines()))
     assert len(lines) == len(results.rows)
     assert float(lines[0]["median_ms"]) == pytest.approx(results.rows[0].ms.median, rel=1e-4)
     assert main(["benchmark", "--diff", str(again), str(again), "--json"]) == 0

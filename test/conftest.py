@@ -1,4 +1,4 @@
-"""Shared fixtures: one local Triton with the default model for the whole run."""
+"""Shared fixtures: local Tritons for the whole run, the service, a browser."""
 
 from __future__ import annotations
 
@@ -122,12 +122,14 @@ def images() -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest):
-    """Yield a local Triton that serves the default model pair, which is the demo model."""
-    local_server = pytest.importorskip("triton_sam.local_server")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Yield the local Triton of all tests that need no good masks: see support.toy_server."""
+    pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
-    models = ["sam2_encoder", "sam2_decoder"]
-    yield from shared(request, local_server.LocalServer(bundled("model_repository"), models=models))
+    pytest.importorskip("onnx")
+    from support.toy_server import toy_server
+
+    yield from shared(request, toy_server(tmp_path_factory.mktemp("toy_server") / "models"))
 
 
 @pytest.fixture(scope="session", params=["http", "grpc"])
@@ -184,6 +186,15 @@ def families_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     if "mobilesam" in SERVED:
         assert main(["alias", "my_mobile", "--of", "mobilesam", *options]) == 0
     yield from shared(request, local_server.LocalServer(repository))
+
+
+@pytest.fixture(scope="session")
+def toy_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with the toy pair of SAM2, for tests with a Triton of their own. Copy it to write into it."""
+    pytest.importorskip("onnx")
+    from support.toy_pair import toy_repository
+
+    return toy_repository(tmp_path_factory.mktemp("toy") / "models")
 
 
 @pytest.fixture(scope="session")

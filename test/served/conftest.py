@@ -1,11 +1,13 @@
-"""Fixtures of the tests of the session model and of the speculative client."""
+"""Fixtures of the tests of session models and of the speculative client, over the shared server with the toy pair."""
 
 import gc
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from support.conditions import settled
-from support.session_requests import IMAGE_BYTES
-from support.session_server import IMAGES_IN_CACHE, serve
+from support.pb_utils import TritonError, TritonModelException
 from support.shared_servers import shared
 
 from triton_sam import SAM2TritonClient
@@ -14,33 +16,21 @@ from triton_sam.transport.url import parse_url
 
 
 @pytest.fixture(scope="session")
-def session_server(request, tmp_path_factory):
-    """A server whose session model keeps three images. Its encoder is quick: see support.light_encoder."""
-    pytest.importorskip("onnx")
-    from support.light_encoder import light_repository
-
-    repository = light_repository(tmp_path_factory.mktemp("session") / "models")
-    config = repository / "sam2" / "config.pbtxt"
-    config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES + 1)))
-    yield from shared(request, serve(repository))
-
-
-@pytest.fixture(scope="session")
 def video_server(request, video_models):
-    """A local Triton with these models."""
+    """A local Triton with the models for videos of the micro size, for masks of moving objects."""
     local_server = pytest.importorskip("triton_sam.local_server")
     yield from shared(request, local_server.LocalServer(video_models.repository))
 
 
 @pytest.fixture
-def client(session_server):
-    with SAM2TritonClient(session_server.http_url) as client:
+def client(server):
+    with SAM2TritonClient(server.http_url) as client:
         yield client
 
 
 @pytest.fixture
-def transport(session_server):
-    transport = Transport(parse_url(session_server.http_url))
+def transport(server):
+    transport = Transport(parse_url(server.http_url))
     yield transport
     transport.close()
 
@@ -52,7 +42,8 @@ def content(images):
 
 @pytest.fixture(scope="module")
 def sync(url, images):
-    with SAM2TritonClient(url) as client:
+    """A client that has the embeddings of the demo image: its clicks, and those of its embeddings, call the decoder."""
+    with SAM2TritonClient(url, embeddings="client") as client:
         client.set_image(images / "shapes.jpg")
         yield client
 
@@ -61,7 +52,7 @@ def sync(url, images):
 def computed(server, images):
     """Reads the server's own counter of decodes, without those that the reading takes."""
     transport, own = Transport(parse_url(server.http_url)), 0
-    with SAM2TritonClient(server.http_url) as client:
+    with SAM2TritonClient(server.http_url, embeddings="client") as client:
         client.set_image(images / "shapes.jpg")
 
         def read():
@@ -72,6 +63,20 @@ def computed(server, images):
 
         yield read
     transport.close()
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """Return the module of the onnxruntime backend, with a stand-in for the module that exists inside Triton alone."""
+    installation = pytest.importorskip("triton_sam.local_server.installation")
+    fake = ModuleType("triton_python_backend_utils")
+    fake.InferenceResponse = lambda output_tensors, error=None: SimpleNamespace(error=error)
+    fake.TritonError, fake.TritonModelException = TritonError, TritonModelException
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    spec = importlib.util.spec_from_file_location("backend", installation.OWN_BACKENDS / "onnxruntime" / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from PIL import Image
 from support.drawn_data_set import SIDE, write_scenes
 
 from triton_sam import SAM2TritonClient
-from triton_sam.annotate.prompts import mask_logits
 from triton_sam.cli import main
 from triton_sam.masks import rle_to_mask
 
@@ -63,40 +62,6 @@ def test_the_manifest_names_the_weights(annotated: Path) -> None:
     models = json.loads((annotated / "manifest.json").read_text())["models"]
     assert models.keys() == {"sam2_encoder", "sam2_decoder", "weights"}
     assert len(models["weights"]) == 32
-
-
-def test_masks_are_refined(annotated: Path, scenes: Path, service_triton, tmp_path: Path) -> None:
-    """A refined mask is the answer to the box of the rough one and its logits."""
-    rough = annotations(annotated / "coco.json")
-    options = ["--images", str(scenes.parent), "--url", service_triton.http_url, "--limit", "1", "-q"]
-    out = tmp_path / "out"
-    assert main(["annotate", str(annotated / "coco.json"), "--with", "masks", "--out", str(out), *options]) == 0
-    refined = annotations(out / "coco.json")
-    assert refined
-    with SAM2TritonClient(service_triton.http_url) as client:
-        client.set_image(scenes.parent / "0001.png")
-        for before, after in zip(rough, refined, strict=False):
-            mask = rle_to_mask(before["segmentation"])
-            x, y, width, height = before["bbox"]
-            box = [x, y, x + width, y + height]
-            (segment,) = client.segment(box=box, mask_input=mask_logits(mask, client.family))
-            np.testing.assert_array_equal(rle_to_mask(after["segmentation"]), segment.mask)
-
-
-def test_points_and_everything(scenes: Path, service_triton, tmp_path: Path) -> None:
-    (tmp_path / "clicks.csv").write_text(f"image,x,y\n0001.png,{SIDE // 2},{SIDE // 2}\n")
-    options = ["--url", service_triton.grpc_url, "-q"]
-    clicks = ["--with", "points", "--prompts", str(tmp_path / "clicks.csv")]
-    assert main(["annotate", str(scenes), *clicks, "--out", str(tmp_path / "points"), *options]) == 0
-    (entry,) = annotations(tmp_path / "points/coco.json")
-    with SAM2TritonClient(service_triton.http_url) as client:
-        client.set_image(scenes.parent / "0001.png")
-        (segment,) = client.segment([[SIDE // 2, SIDE // 2]], [1])
-    np.testing.assert_array_equal(rle_to_mask(entry["segmentation"]), segment.mask)
-    low = ["--points-per-side", "4", "--pred-iou-thresh", "0.4", "--stability-score-thresh", "0.6"]
-    whole = ["annotate", str(scenes), "--with", "everything", *low, "--limit", "1", "--out", str(tmp_path / "all")]
-    assert main([*whole, *options]) == 0
-    assert annotations(tmp_path / "all/coco.json")
 
 
 def test_boxes_of_a_large_image(scenes: Path, service_triton, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +15,10 @@ from PIL import Image
 
 from triton_sam import Cleanup, SAM2TritonClient, __version__
 from triton_sam._common.bundle import bundled
-from triton_sam.cli import COMMANDS, main
+from triton_sam.cli import main
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.transport.url import parse_url
 from triton_sam.verify import OnnxClient
-
-NAMES = [module.__name__.rpartition(".")[2] for module in COMMANDS]
 
 
 def run(capsys, *arguments):
@@ -44,46 +41,8 @@ def assert_one_line_error(result, words):
     assert words in err
 
 
-def test_help_names_every_command(capsys):
-    code, out, _ = run(capsys, "--help")
-    assert code == 0
-    for command in NAMES:
-        assert re.search(rf"(?m)^  {command}  ", out), command
-
-
 def test_version(capsys):
     assert run(capsys, "--version")[1] == f"triton-sam {__version__}\n"
-
-
-def test_predict_writes_mask_overlay_and_json(capsys, server, images, tmp_path):
-    mask, overlay = tmp_path / "mask.png", tmp_path / "overlay.png"
-    code, out, err = run(
-        capsys, "predict", images / "shapes.jpg", "--point", "200,180", "--point", "520,145,0",
-        "--out", mask, "--overlay", overlay, "--json", "--url", server.http_url,
-    )  # fmt: skip
-    assert code == 0, err
-    answer = json.loads(out)
-    assert answer["image"] == {"width": 800, "height": 600}
-    (found,) = answer["objects"]
-    with Image.open(mask) as image:
-        pixels = np.asarray(image)
-    assert set(np.unique(pixels)) <= {0, 255}
-    np.testing.assert_array_equal(pixels > 0, rle_to_mask(found["rle"]))
-    assert found["area"] == (pixels > 0).sum()
-    with Image.open(overlay) as image:
-        assert image.size == (800, 600)
-    assert str(mask) in err
-
-
-def test_predict_several_boxes_and_candidates(capsys, server, images, tmp_path):
-    out = tmp_path / "mask.png"
-    code, printed, _ = run(
-        capsys, "predict", images / "shapes.jpg", "--box", "90,70,310,290", "--box", "430,60,700,230",
-        "--multimask", "--out", out, "--json", "--quiet", "--url", server.grpc_url,
-    )  # fmt: skip
-    assert code == 0
-    assert len(json.loads(printed)["objects"]) == 6
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mask.png", "mask_1.png"]
 
 
 def test_a_name_that_no_model_has_is_one_line(capsys, server, images):
@@ -93,20 +52,13 @@ def test_a_name_that_no_model_has_is_one_line(capsys, server, images):
 
 
 def test_predict_cleans_masks(capsys, server, images):
-    prompt = (
-        images / "shapes.jpg",
-        "--point",
-        "200,180",
-        "--box",
-        "150,120,260,240",
-        "--json",
-        "--url",
-        server.http_url,
-    )
+    prompt = (images / "shapes.jpg", "--point=200,180", "--box=150,120,260,240", "--json", "--url", server.http_url)
     options = ("--max-hole-area", 30, "--smooth", 3, "--clip-to-box", "--keep-clicked", "--max-sprinkle-area", 20)
-    status, out, _ = run(capsys, "predict", *prompt, *options, "--min-mask-region-area", 50)
+    status, out, _ = run(capsys, "predict", *prompt, *options, "--min-mask-region-area", 50, "--mask-threshold", 2)
     assert status == 0
-    cleanup = Cleanup(30, 20, clip_to_box=True, smooth=3, min_mask_region_area=50, keep_clicked=True)
+    cleanup = Cleanup(
+        30, 20, mask_threshold=2.0, clip_to_box=True, smooth=3, min_mask_region_area=50, keep_clicked=True
+    )
     with SAM2TritonClient(server.http_url) as client:
         client.set_image(images / "shapes.jpg")
         expected = client.segment([[200, 180]], [1], box=[150, 120, 260, 240], cleanup=cleanup)[0]
@@ -119,7 +71,7 @@ def test_models_of_repository_and_server(capsys, server):
     assert "sam2.1_hiera_micro" in out
     assert "READY, version 1" in out
     code, out, _ = run(capsys, "models", "--url", server.grpc_url, "--json")
-    assert json.loads(out)["ready"] == {"sam2_encoder": "1", "sam2_decoder": "1"}
+    assert json.loads(out)["ready"].items() >= {"sam2_encoder": "1", "sam2_decoder": "1"}.items()
 
 
 def test_doctor_tells_devices_and_what_is_missing(capsys, server, tmp_path):
@@ -129,17 +81,11 @@ def test_doctor_tells_devices_and_what_is_missing(capsys, server, tmp_path):
     assert findings["server"]["status"] == "ok"
     assert findings["local Triton"]["status"] == "ok"
     assert "instance(s) on" in findings["model sam2_encoder"]["text"]
-    code, out, _ = run(capsys, "doctor", "--url", "127.0.0.1:9", "--model-repository", tmp_path)
-    assert code == 1
-    assert "MISSING models" in out
-    assert "-> triton-sam serve" in out
-
-
-def test_doctor_fails_when_the_given_folder_has_no_models_though_a_server_answers(capsys, server, tmp_path):
-    code, out, _ = run(capsys, "doctor", "--url", server.http_url, "--model-repository", tmp_path / "missing")
-    assert code == 1
-    assert "MISSING models" in out
-    assert "ok      server" in out
+    for url in ("127.0.0.1:9", server.http_url):
+        code, out, _ = run(capsys, "doctor", "--url", url, "--model-repository", tmp_path)
+        assert code == 1
+        assert "MISSING models" in out
+        assert ("ok      server" if url == server.http_url else "-> triton-sam serve") in out
 
 
 def test_doctor_fails_when_the_server_it_was_asked_about_is_not_there(capsys):
@@ -250,14 +196,14 @@ def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
     assert given["standard_operators"] is True
 
 
-def test_demo_on_a_server(capsys, service_triton, tmp_path, monkeypatch):
+def test_demo_on_a_server(capsys, server, tmp_path, monkeypatch):
     monkeypatch.setattr("triton_sam.commands.demo.CLICKS", 2)  # fewer repetitions for its median times
-    code, out, err = run(capsys, "demo", "--url", service_triton.http_url, "--out", tmp_path)
+    code, out, err = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path)
     assert code == 0, err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee_overlay.png", "shapes_overlay.png"]
     assert "IoU against the truth" in out
     assert "triton-sam setup sam2 base_plus" in out
-    code, out, _ = run(capsys, "demo", "--url", service_triton.http_url, "--out", tmp_path, "--json")
+    code, out, _ = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path, "--json")
     answer = json.loads(out)
     assert len([row for row in answer["objects"] if "iou" in row]) == 6
     assert answer["median_ms"]["later clicks"] > 0

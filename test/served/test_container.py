@@ -148,18 +148,6 @@ def test_a_container_takes_no_orders_but_reloads_from_inside(
     assert container.triton.pid == pid
 
 
-@pytest.mark.slow
-def test_a_model_that_does_not_load_is_undone(start: Callable[..., Container]) -> None:
-    container = start()
-    assert container.answer() == 2
-    write_model(container.repository, "broken", scale_graph(3), SCALE_CONFIG)
-    (container.repository / "broken" / "1" / "model.onnx").write_text("no graph")
-    assert main(["reload", "broken", "--url", container.urls[0], "-q"]) == 1
-    assert container.answer() == 2
-    assert container.process.poll() is None
-    assert main(["reload", "scale", "--url", container.urls[0], "-q"]) == 0
-
-
 def test_a_container_heals_and_ends_in_time(start: Callable[..., Container]) -> None:
     container = start()
     assert container.answer() == 2

@@ -1,70 +1,25 @@
-"""Session models that run their decoders themselves, beside one that calls the decoder of the same Triton."""
+"""Session models that run their decoders themselves, beside one that calls the decoder: see support.toy_server."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.conditions import settled, wait_until
-from support.session_requests import colored, point_inputs, text
-from support.session_server import add_session_model
+from support.session_requests import colored, metrics, point_inputs, text
+from support.session_server import serve
+from support.toy_server import CALLS, CHOSEN, CONFIGURED
 
 from triton_sam.errors import InferenceError, LocalServerError, UnknownImageError
-from triton_sam.repository.accelerators import Tuning, tune
 from triton_sam.repository.hashes import forget_hashes
 from triton_sam.transport import Transport
-from triton_sam.transport.url import parse_url
 from triton_sam.wire.contract import read_error
 
-pytest.importorskip("onnxruntime")
-local_server = pytest.importorskip("triton_sam.local_server")
-
-CALLS, CONFIGURED, CHOSEN = "sam2", "sam2_configured", "sam2_chosen"
-"""Session models: one calls the decoder, one decodes by its config.pbtxt, one by the option of the server."""
 BOX = np.float32([[90, 70, 310, 290]])
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
-    """One Triton with the built-in decoder, and an encoder that is quick."""
-    pytest.importorskip("onnx")
-    from support.light_encoder import light_repository
-
-    repository = light_repository(tmp_path_factory.mktemp("decoder_in_session") / "models")
-    plain = (repository / CALLS / "config.pbtxt").read_text()
-    own = tune(plain, Tuning(decoder_in_session=True))
-    add_session_model(repository, CONFIGURED, own)
-    add_session_model(repository, CHOSEN, plain)
-    add_session_model(repository, CALLS, own.replace('string_value: "true"', 'string_value: "false"'))
-    names = [CALLS, CONFIGURED, CHOSEN]
-    with local_server.LocalServer(repository, models=names, decoder_in_session=True) as running:
-        yield running
-
-
-@pytest.fixture(scope="module", params=["http", "grpc"])
-def transport(server, request: pytest.FixtureRequest) -> Iterator[Transport]:
-    made = Transport(parse_url(server.http_url if request.param == "http" else server.grpc_url))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def content(images: Path) -> bytes:
-    return (images / "shapes.jpg").read_bytes()
-
-
-def decodes(server, model: str) -> float:
-    """Return the counter of prompts that a session model has decoded."""
-    import urllib.request
-
-    lines = urllib.request.urlopen(server.metrics_url).read().decode().splitlines()
-    wanted = f'triton_sam_decodes_total{{model="{model}"}}'
-    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted)), 0.0)
 
 
 def decoder_calls(transport: Transport) -> int:
@@ -79,31 +34,27 @@ def test_the_log_says_who_decodes(server) -> None:
     }
 
 
-PROMPTS = {
-    "point": point_inputs(),
-    "candidates": {**point_inputs(), "multimask_output": np.array([True])},
-    "points of different number": {
-        "point_coords": np.float32([[[200, 180], [3, 4]], [[520, 145], [0, 0]]]),
-        "point_labels": np.float32([[1, 0], [1, -2]]),
-    },
-    "box": {"boxes": BOX},
-    "boxes": {"boxes": np.tile(BOX, (5, 1)), "multimask_output": np.array([True])},
-    "box and point": {"boxes": BOX, **point_inputs()},
-    "mask": {"mask_input": np.random.default_rng(0).normal(0, 9, (1, 1, 256, 256)).astype(np.float32)},
-    "mask and point": {"mask_input": np.full((1, 1, 256, 256), -7, np.float32), **point_inputs(300, 200)},
-}
-
-
-@pytest.mark.parametrize("name", PROMPTS)
-def test_masks_and_scores_are_equal_to_the_bit(transport: Transport, content: bytes, name: str) -> None:
-    answers = [
-        transport.infer(model, {"image": text(content), **PROMPTS[name]}, ["masks", "iou_predictions"])
-        for model in (CALLS, CONFIGURED, CHOSEN)
-    ]
-    for answer in answers[1:]:
-        for output in ("masks", "iou_predictions"):
-            assert answer[output].tobytes() == answers[0][output].tobytes()
-    assert answers[0]["masks"].any()
+def test_masks_and_scores_are_equal_to_the_bit(transport: Transport, content: bytes) -> None:
+    for prompt in (
+        point_inputs(),
+        {**point_inputs(), "multimask_output": np.array([True])},
+        {
+            "point_coords": np.float32([[[200, 180], [3, 4]], [[520, 145], [0, 0]]]),
+            "point_labels": np.float32([[1, 0], [1, -2]]),
+        },
+        {"boxes": np.tile(BOX, (5, 1)), "multimask_output": np.array([True])},
+        {"boxes": BOX, **point_inputs()},
+        {"mask_input": np.random.default_rng(0).normal(0, 9, (1, 1, 256, 256)).astype(np.float32)},
+        {"mask_input": np.full((1, 1, 256, 256), -7, np.float32), **point_inputs(300, 200)},
+    ):
+        answers = [
+            transport.infer(model, {"image": text(content), **prompt}, ["masks", "iou_predictions"])
+            for model in (CALLS, CONFIGURED, CHOSEN)
+        ]
+        for answer in answers[1:]:
+            for output in ("masks", "iou_predictions"):
+                assert answer[output].tobytes() == answers[0][output].tobytes()
+        assert answers[0]["masks"].any()
 
 
 def test_full_size_masks_and_searches_are_equal(transport: Transport, content: bytes) -> None:
@@ -126,10 +77,10 @@ def test_full_size_masks_and_searches_are_equal(transport: Transport, content: b
 
 def test_only_the_counters_of_the_session_model_grow(server, transport: Transport, content: bytes) -> None:
     (image_id,) = transport.infer(CHOSEN, {"image": text(content)}, ["image_id"])["image_id"]
-    calls, counted = decoder_calls(transport), decodes(server, CHOSEN)
+    calls, counted = decoder_calls(transport), settled(lambda: metrics(server, model=CHOSEN)["decodes_total"])
     for _ in range(3):
         transport.infer(CHOSEN, {"image_id": text(image_id), **point_inputs()}, ["masks"])
-    wait_until(lambda: decodes(server, CHOSEN) == counted + 3)
+    wait_until(lambda: metrics(server, model=CHOSEN)["decodes_total"] == counted + 3)
     assert decoder_calls(transport) == calls
     transport.infer(CALLS, {"image": text(content), **point_inputs()}, ["masks"])
     assert decoder_calls(transport) == calls + 1
@@ -167,16 +118,13 @@ def test_errors_and_limits_are_those_of_before(transport: Transport, content: by
     assert failure(CHOSEN, image_id=text(b"0123"))[0] is UnknownImageError
 
 
-def test_a_damaged_decoder_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_damaged_decoder_is_one_clear_error(toy_repository: Path, tmp_path: Path) -> None:
     """Triton loads the broken decoder itself with an error, too: the session model says its own."""
-    from triton_sam._common.bundle import bundled
-
-    repository = tmp_path / "models"
-    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*", "[2-9]*"))
+    repository = shutil.copytree(toy_repository, tmp_path / "models")
     file = repository / "sam2_decoder" / "1" / "model.onnx"
     file.write_bytes(b"no model")
     forget_hashes([file])
-    server = local_server.LocalServer(repository, models=["sam2"], decoder_in_session=True)
+    server = serve(repository, decoder_in_session=True)
     with pytest.raises(LocalServerError, match="model 'sam2' failed to load: ") as caught:
         server.start()
     (said,) = (part for part in str(caught.value).split("; ") if part.startswith("model 'sam2' "))

@@ -17,7 +17,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
-from support.processes import kill_model  # noqa: E402
 from support.video_export import write_video_models  # noqa: E402
 from support.video_graphs import edgetam_micro_graphs  # noqa: E402
 
@@ -58,29 +57,6 @@ def test_served_masks_equal_those_of_the_official_model(server: LocalServer, cli
     assert min(row.visible for row in rows) > 0.5
     for each in (*videos.values(), *clients.values()):
         each.close()
-
-
-def test_a_killed_process_goes_on_with_equal_masks(server: LocalServer, clip: list[Any]) -> None:
-    """The snapshot holds memories of EdgeTAM's shape."""
-    found = []
-    for is_killed in (False, True):
-        with SAM2VideoClient(server.http_url, model_type="edgetam", timeout=300, retries=5) as client:
-            found.append(masks_of(client, clip, server if is_killed else None))
-    for ours, expected in zip(*found, strict=True):
-        np.testing.assert_array_equal(ours, expected)
-
-
-def masks_of(client: SAM2VideoClient, clip: list[Any], killed: LocalServer | None) -> list[Any]:
-    """Track one object; if a server is given, kill the process of its video model in the middle."""
-    masks = []
-    with client.open(clip, snapshot_every=2) as video:
-        video.add(0, 1, points=[[100, 80]], labels=[1])
-        for frame, segments in video.propagate():
-            masks.append(segments[1].logits)
-            if killed is not None and frame == FRAMES // 2:
-                kill_model(killed.pid, "edgetam_video")
-        assert killed is None or video.restored >= 1
-    return masks
 
 
 def test_track_writes_masks(server: LocalServer, clip: list[Any], tmp_path: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +20,26 @@ grpc = pytest.importorskip("tritonclient.grpc")
 from support.family_exports import SERVED as FAMILIES  # noqa: E402
 from support.family_exports import SMALL, edgetam_micro, sam1_micro, sam3_reduced  # noqa: E402
 
-from triton_sam import SAM2TritonClient, SamTritonClient  # noqa: E402
+from triton_sam import ConfigurationError, SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
+from triton_sam.cli import main  # noqa: E402
+from triton_sam.client.mask_generator import SamAutomaticMaskGenerator  # noqa: E402
+from triton_sam.client.session_image import SessionImage  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.reference import Reference  # noqa: E402
 from triton_sam.export.sam1.reference import Sam1Reference  # noqa: E402
 from triton_sam.export.sam2.recipe import load_model as load_sam2  # noqa: E402
 from triton_sam.export.sam2.reference import Sam2Reference  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
-from triton_sam.inputs.images import encoder_input, open_image  # noqa: E402
+from triton_sam.families import get_family  # noqa: E402
+from triton_sam.inputs.images import open_image  # noqa: E402
+from triton_sam.masks.compare import intersection_over_union  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 from triton_sam.verify import THRESHOLDS  # noqa: E402
 from triton_sam.verify.compare import format_table, verify  # noqa: E402
 
-BOX = [90, 70, 310, 290]
+SEARCH = {"points_per_side": 3, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
+"""Random weights: no threshold fits their scores."""
 
 
 @pytest.fixture(scope="module")
@@ -59,30 +62,6 @@ def test_all_are_ready_and_sorted(server: Any) -> None:
     assert models.variants == expected
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_one_behaviour(server: Any, images: Path, family: str) -> None:
-    url = server.grpc_url if family == "sam3" else server.http_url
-    with SAM2TritonClient(url, model_type=family) as client:
-        assert client.is_ready()
-        client.set_image(images / "shapes.jpg")
-        side = client.family.mask_size
-        for prompt, objects in (
-            ({"point_coords": [[200, 180]]}, 1),
-            ({"box": [BOX] * 2}, 2),
-            ({"box": BOX, "point_coords": [[200, 180]], "point_labels": [0]}, 1),
-            ({"point_coords": [[[200, 180], [10, 10]], [[520, 145]]], "point_labels": [[1, 0], [1]]}, 2),
-        ):
-            for multimask, candidates in ((False, 1), (True, client.family.candidates)):
-                masks, scores = client.predict(**prompt, multimask_output=multimask)
-                assert masks.shape == (objects, candidates, side, side)
-                assert scores.shape == (objects, candidates)
-        (segment,) = client.segment([[200, 180]])
-        assert segment.mask.shape == (600, 800)
-        together, _ = client.predict([[[200, 180], [10, 10]], [[520, 145]]], [[1, 0], [1]])
-        alone, _ = client.predict([[520, 145]])
-        np.testing.assert_allclose(together[1], alone[0], atol=1e-3)
-
-
 def reference(family: str) -> Reference:
     """Return the official predictor with the weights of the served model."""
     if family == "sam1":
@@ -99,94 +78,59 @@ def reference(family: str) -> Reference:
     return Sam2Reference(load_sam2(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))
 
 
-def test_three_clients_segment_the_same_photo_at_once(server: Any, images: Path) -> None:
-    photo, box = images / "coffee.jpg", [180, 60, 420, 330]
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(SamTritonClient(server.http_url, family)) for family in FAMILIES]
-
-        def segment(client: SamTritonClient) -> np.ndarray:
-            client.set_image(photo)
-            (found,) = client.segment(box=box)
-            return found.mask
-
-        with ThreadPoolExecutor(len(clients)) as threads:
-            masks = list(threads.map(segment, clients))
-    size = open_image(photo).size
-    for family, mask in zip(FAMILIES, masks, strict=True):
-        official = reference(family)
-        official.set_image(open_image(photo))
-        (expected,) = official.answer({"box": np.array(box, np.float32)}, multimask=False).masks
-        assert mask.shape == size[::-1]
-        assert mask.any(), family
-        assert (mask != expected).mean() < 1e-4, family
-
-
-OFFICIAL = (
-    "sam1",
-    "sam2",
-    "sam3",
-    *(pytest.param(name, marks=pytest.mark.nightly) for name in FAMILIES if name in SMALL),
-)
-
-
-@pytest.mark.parametrize("family", OFFICIAL)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_served_equals_the_official_predictor(server: Any, images: Path, family: str) -> None:
+    """By clicks, boxes and masks, with embeddings in the requests and with those of the session model."""
     with (
         SamTritonClient(server.grpc_url, family) as client,
         SamTritonClient(server.http_url, family, embeddings="client") as naive,
     ):
+        assert client.is_ready()
         rows = verify(reference(family), images / "coffee.jpg", {"session": client, "pair": naive})
+        assert isinstance(client.image_embeddings, SessionImage)
     assert all(row.passes(THRESHOLDS["fp32"]) for row in rows), format_table(rows, THRESHOLDS["fp32"])
 
 
-def stream(url: str, model: str, name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    """Send a request as sam-link does: ModelStreamInfer, gzip, priority 5, 32 MiB messages, all outputs."""
-    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    options = grpc.KeepAliveOptions()
-    limits = [("grpc.max_receive_message_length", 32 << 20), ("grpc.max_send_message_length", 32 << 20)]
-    client = grpc.InferenceServerClient(url.removeprefix("grpc://"), keepalive_options=options, channel_args=limits)
-    tensor = grpc.InferInput(name, list(array.shape), "FP32")
-    tensor.set_data_from_numpy(array)
-    try:
-        assert client.is_model_ready(model)
-        client.start_stream(lambda result, error: answers.put((result, error)), compression_algorithm="gzip")
-        client.async_stream_infer(model, [tensor], request_id="a", priority=5)
-        result, error = answers.get(timeout=120)
-        assert error is None, error
-        response = result.get_response()
-        assert response.id == "a"
-        assert {output.datatype for output in response.outputs} == {"FP32"}
-        return {output.name: result.as_numpy(output.name) for output in response.outputs}
-    finally:
-        client.stop_stream()
-        client.close()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_predict_writes_each_candidate_of_a_family(server: Any, images: Path, family: str, tmp_path: Path) -> None:
+    command = ["predict", str(images / "coffee.jpg"), "--model", family, "--url", server.http_url, "-q"]
+    assert main([*command, "--point", "300,200", "--all-candidates", "--out", str(tmp_path / "mask.png")]) == 0
+    assert len(list(tmp_path.iterdir())) == get_family(family).candidates
 
 
-@pytest.mark.parametrize(
-    ("model", "family", "names"),
-    [
-        ("sam1_encoder", "sam1", {"image_embeddings": "image_embeddings"}),
-        (
-            "sam2.1_large_encoder",
-            "sam2",
-            {
-                "image_embed": "image_embeddings",
-                "high_res_feats_0": "high_res_feats_0",
-                "high_res_feats_1": "high_res_feats_1",
-            },
-        ),
-        ("sam3_tracker_encoder_fp16", "sam3", {f"image_embeddings.{i}": f"image_embeddings.{i}" for i in range(3)}),
-    ],
-)
-def test_paintera_dialect(server: Any, images: Path, model: str, family: str, names: dict[str, str]) -> None:
-    with SamTritonClient(server.grpc_url, family, embeddings="client") as client:
-        expected = client.encode(images / "shapes.jpg")
-        (spec,) = client.family.encoder.inputs
-        pixels = encoder_input(open_image(images / "shapes.jpg"), client.family)
-    found = stream(server.grpc_url, model, spec.name, pixels)
-    assert set(found) == set(names)
-    for theirs, ours in names.items():
-        np.testing.assert_allclose(found[theirs], expected[ours], atol=1e-5)
+@pytest.mark.parametrize("family", ["sam1", "sam3"])
+def test_a_search_finds_the_same_in_one_request_in_parts_and_by_clicks(server: Any, images: Path, family: str) -> None:
+    def summary(found: Any) -> list[tuple]:
+        return [(each.to_rle(), each.score, each.stability_score, each.point) for each in found]
+
+    with SamTritonClient(server.http_url, family) as client:
+        found = client.everything(images / "shapes.jpg", **SEARCH)
+        parts = client.everything(images / "shapes.jpg", progress=lambda step: None, **SEARCH)
+        client.see_part = lambda part: None  # as with a server that has no searches
+        clicks = client.everything(images / "shapes.jpg", progress=lambda step: None, **SEARCH)
+        if not client.family.takes_mask:
+            with pytest.raises(ConfigurationError, match=f"{family} takes no mask as a prompt"):
+                client.everything(images / "shapes.jpg", use_m2m=True)
+    assert found
+    assert found.decodes == 9
+    assert summary(found) == summary(parts)
+    assert [each[1:] for each in summary(clicks)] == [each[1:] for each in summary(found)]
+    for one, other in zip(clicks, found, strict=True):
+        np.testing.assert_array_equal(one.mask, other.mask)
+
+
+@pytest.mark.skipif("samhq" not in FAMILIES, reason="segment_anything_hq is not installed")
+def test_automatic_masks_equal_those_of_the_generator_of_samhq(server: Any, images: Path) -> None:
+    """SAM-HQ's generator takes the best mask of each point."""
+    pixels, options = np.asarray(open_image(images / "coffee.jpg")), {**SEARCH, "box_nms_thresh": 1.0}
+    expected = registry.exporter("samhq").everything_reference(SMALL["samhq"]().model).generate(pixels, **options)
+    with SamTritonClient(server.http_url, "samhq") as client:
+        found = SamAutomaticMaskGenerator(client, **options).generate(pixels)
+    assert len(found) == len(expected) > 1
+    for mine, theirs in zip(found, expected, strict=True):
+        masks = mine["segmentation"], theirs["segmentation"]
+        assert intersection_over_union(*masks) > THRESHOLDS["fp32"].iou or (masks[0] != masks[1]).sum() <= 1
+        assert mine["predicted_iou"] == pytest.approx(theirs["predicted_iou"], abs=1e-3)
 
 
 def test_an_alias_is_a_variant_with_mask_input(server: Any, images: Path) -> None:

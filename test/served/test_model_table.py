@@ -23,25 +23,6 @@ from triton_sam.errors import ConfigurationError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 
 
-def test_all_official_sizes_are_there() -> None:
-    sizes = list(map(str, model_table.official_sizes()))
-    sam1 = ["sam1/vit_b", "sam1/vit_l", "sam1/vit_h"]
-    assert sizes == [
-        *sam1,
-        "sam2/tiny",
-        "sam2/small",
-        "sam2/base_plus",
-        "sam2/large",
-        "sam3/full",
-        "mobilesam/vit_t",
-        "edgetam/repvit_m1",
-        "samhq/vit_tiny",
-        "samhq/vit_b",
-        "samhq/vit_l",
-        "samhq/vit_h",
-    ]
-
-
 @pytest.mark.parametrize("text", ["sam1", "sam1/tiny", "sam9/vit_b", ""])
 def test_a_size_that_does_not_exist(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"choose of sam1/vit_b, .*, sam3/full"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,18 +58,18 @@ def photo(images):
 
 
 @pytest.fixture(scope="module")
-def clients(service_triton):
-    (model,) = models_at(service_triton.grpc_url)
+def clients(server):
+    (model,) = models_at(server.grpc_url)
     assert model == Model("sam2", "sam2")
-    clients = Clients(service_triton.grpc_url, model)
+    clients = Clients(server.grpc_url, model)
     yield clients
     clients.close()
 
 
 @pytest.fixture(scope="module")
-def official(service_triton):
+def official(server):
     """The client that masks are compared with."""
-    with SAM2TritonClient(service_triton.grpc_url) as client:
+    with SAM2TritonClient(server.grpc_url) as client:
         yield client
 
 
@@ -176,61 +175,16 @@ def test_words_become_new_objects(clients, photo, monkeypatch) -> None:
     assert asked == [(["dog", "cat"], photo.shape, 0.4)]
 
 
-class FakeVideo:
-    """Each object is a disc that moves to the right."""
-
-    def __init__(self) -> None:
-        self.added, self.passes = [], []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_) -> None:
-        return
-
-    def open(self, frames):
-        self.frames = frames
-        return self
-
-    def add(self, frame, number, points, labels, box) -> None:
-        self.added.append((frame, number, points, box))
-
-    def propagate(self, start, reverse, logits):
-        self.passes.append((start, reverse))
-        for frame in range(start, -1, -1) if reverse else range(start, len(self.frames)):
-            yield frame, {1: SimpleNamespace(mask=clip.disc(frame))}
-
-
-def test_objects_are_followed_in_both_directions(clients, monkeypatch) -> None:
-    stack = np.zeros((2, 5, *clip.disc(0).shape), np.uint8)
-    video = FakeVideo()
-    monkeypatch.setattr(clients, "video", lambda: video)
-    with plugin(clients, Source([stack], limits=(0, 255))) as running:
-        running.requests.track({((1, 3), 1): CLICK, ((0, 3), 2): CLICK}, (1, 0), 1)
-        seen = {}
-        while not isinstance(event := running.events.get(timeout=60), Ended):
-            if isinstance(event, Masks):
-                seen[event.plane] = running.whole(event.plane, event.patches[1])
-        assert event == Ended("5 planes done")
-        assert (video.added, video.passes) == ([(3, 1, [(210.0, 350.0)], None)], [(3, False), (3, True)])
-        assert sorted(seen) == [(1, index) for index in range(5)]
-        assert all((mask == clip.disc(index)).all() for (_, index), mask in seen.items())
-        running.requests.track({((0, 3), 2): CLICK}, (1, 0), 1)
-        assert "in one of the planes first" in running.next(Ended).text
-
-
-@pytest.mark.export
-@pytest.mark.slow  # the export of the models takes most of a minute
-def test_a_stack_is_followed_as_the_video_client_does_it(video_server) -> None:
+def test_a_stack_is_followed_as_the_video_client_does_it(server) -> None:
     frames = np.stack([np.asarray(clip.image(index).convert("RGB")) for index in range(6)])
     x, y = clip.START
     point = Prompt(((x + 2.0 * clip.STEP, float(y)),), (1,))
     model = Model("sam2", "sam2")
-    with SAM2VideoClient(video_server.grpc_url) as client, client.open(frames) as video:
+    with SAM2VideoClient(server.grpc_url) as client, client.open(frames) as video:
         video.add(2, 7, [list(point.points[0])], [1])
         expected = {frame: found[7].mask for frame, found in video.propagate(start=2)}
         expected.update((frame, found[7].mask) for frame, found in video.propagate(start=2, reverse=True))
-    clients = Clients(video_server.grpc_url, model)
+    clients = Clients(server.grpc_url, model)
     with contextlib.closing(clients), plugin(clients, Source([frames], rgb=True)) as running:
         running.requests.track({((2,), 7): point}, (0,), 0)
         shown = {}
@@ -238,6 +192,8 @@ def test_a_stack_is_followed_as_the_video_client_does_it(video_server) -> None:
             if isinstance(event, Masks):
                 shown[event.plane[0]] = event.patches[7]
         assert event == Ended("6 planes done")
+        running.requests.track({}, (0,), 0)
+        assert "in one of the planes first" in running.next(Ended).text
         assert sorted(shown) == sorted(expected) == list(range(6))
         for frame, patch in shown.items():
             mask = np.zeros_like(expected[frame]) if patch is None else running.whole((), patch)

@@ -159,18 +159,6 @@ def test_everything_and_what_cannot_be_done(open_layer, photo) -> None:
     assert [each.name for each in user.viewer.layers] == ["image: objects"]
 
 
-def test_planes_of_a_stack(open_layer, photo) -> None:
-    grey = photo.mean(axis=2).astype(np.uint16) * 100
-    user = open_layer(np.stack([grey, grey[::-1], grey]), contrast_limits=(0, 25500))
-    user.viewer.dims.set_point(0, 1)
-    user.click(210, photo.shape[0] - 350, plane=(1,))
-    assert [bool(plane.any()) for plane in user.labels()] == [False, True, False]
-    assert user.panel.track.isEnabled()
-    user.viewer.dims.ndisplay = 3
-    user.panel.everything.click()
-    assert "show the last two axes" in user.panel.status.text()
-
-
 def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatch) -> None:
     from triton_sam.integrations.napari import layers
 

@@ -141,19 +141,6 @@ def test_commands_work_in_an_odd_place(tmp_path: Path, name: str, variables: dic
         pass
 
 
-@pytest.mark.slow
-def test_a_video_is_tracked_in_an_odd_place(tmp_path: Path, video_models) -> None:
-    pytest.importorskip("av")
-    installed = install(tmp_path / NOT_UTF8)
-    here = installed.home
-    shutil.copytree(video_models.repository, here / "models ż")
-    run(installed, "demo", "--video", "--out", here / "drawn ż", "--model-repository", here / "models ż", **LOCALE_C)
-    (clip,) = (here / "drawn ż").rglob("*.mp4")
-    options = ["--local", "--point", "0:35,45", "--out", here / "tracked ż", "--model-repository", here / "models ż"]
-    run(installed, "track", clip, *options, **LOCALE_C)
-    assert (here / "tracked ż" / "masks.jsonl").is_file()
-
-
 def test_a_process_that_python_cannot_start_in_ends_the_start_soon(
     scale_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,11 @@ import numpy as np
 import pytest
 
 from triton_sam import ModelNotReadyError, SAM2TritonClient, SamError, SpeculativeSAM2Client
-from triton_sam._common.bundle import bundled
+from triton_sam.benchmark.result_file import to_json
+from triton_sam.benchmark.run import begin, measure
+from triton_sam.benchmark.schema import problem
+from triton_sam.benchmark.settings import Settings
+from triton_sam.benchmark.target import Target
 from triton_sam.cli import main
 
 pytest.importorskip("onnxruntime")
@@ -19,15 +24,13 @@ POINT = [[200, 180]]
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator:
+def plain(toy_repository: Path) -> Iterator:
     """Yield a Triton with an encoder and a decoder, but without metrics and statistics."""
     from triton_sam.local_server import LocalServer
 
     refused = "statistics,trace,logging,shared-memory:nobody=knows"
     options = ["--allow-metrics=false", f"--http-restricted-api={refused}", f"--grpc-restricted-protocol={refused}"]
-    with LocalServer(
-        bundled("model_repository"), models=["sam2_encoder", "sam2_decoder"], extra_args=options
-    ) as running:
+    with LocalServer(toy_repository, models=["sam2_encoder", "sam2_decoder"], extra_args=options) as running:
         yield running
 
 
@@ -61,15 +64,25 @@ def test_a_client_that_requires_the_session_model_reports_its_absence(plain, ima
         client.set_image(images / "shapes.jpg")
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_commands_work_without_metrics(plain, images: Path, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
-    url = plain.http_url if protocol == "http" else plain.grpc_url
+def test_commands_work_without_metrics(plain, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = plain.http_url
     assert main(["models", "--url", url]) == 0
     assert "sam2_decoder" in capsys.readouterr().out
     assert main(["doctor", "--url", url]) == 0
     assert "model sam2_encoder" in capsys.readouterr().out
     assert main(["predict", str(images / "shapes.jpg"), "--point", "200,180", "--url", url]) == 0
     assert "object 0: score " in capsys.readouterr().out
+
+
+def test_the_benchmark_measures_what_there_is(plain, images: Path) -> None:
+    target = Target("sam2", None, {"grpc": plain.grpc_url}, images / "coffee.jpg")
+    settings = Settings(0.1, ("latency",), least_rounds=1)
+    found = begin(target, settings, "")
+    measure(target, settings, found, quiet=True)
+    target.close()
+    assert {row.who for row in found.rows} == {"client", "request"}
+    assert any("no session model" in note for note in found.notes)
+    assert problem(json.loads(json.dumps(to_json(found)))) == ""
 
 
 def test_a_missing_family_is_one_clear_error(plain, images: Path) -> None:

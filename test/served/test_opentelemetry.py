@@ -12,7 +12,7 @@ import pytest
 import urllib3
 from support.trace_collector import Collector, Span, collector
 
-from triton_sam._common.bundle import bundled, checkout
+from triton_sam._common.bundle import checkout
 from triton_sam.local_server.ports import choose_ports
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
@@ -53,7 +53,7 @@ times, and the tests look for complete traces."""
 
 
 @pytest.fixture(scope="module")
-def traced() -> Iterator[Collector]:
+def traced(toy_repository: Path) -> Iterator[Collector]:
     """Run a server that sends its traces to a collector, and the program; yield the collector."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
@@ -65,7 +65,7 @@ def traced() -> Iterator[Collector]:
             "--trace-config=rate=0",
             "--trace-config=level=TIMESTAMPS",
         ]
-        with local_server.LocalServer(bundled("model_repository"), models=["sam2"], extra_args=options) as server:
+        with local_server.LocalServer(toy_repository, models=["sam2"], extra_args=options) as server:
             image = checkout() / "test/images/shapes.jpg"
             command = [
                 sys.executable,

@@ -1,23 +1,23 @@
 """More clients than the server accepts: accepted clicks take no longer than necessary, and others are refused at once.
 
-The long form takes five minutes for each protocol:
+The long form takes five minutes:
 
     TRITON_SAM_SOAK=full pytest -m slow -s test/served/test_overload.py
 """
 
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.commands import copy_committed
+from support.session_server import serve
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ServerBusyError
 
 pytest.importorskip("onnxruntime")
-local_server = pytest.importorskip("triton_sam.local_server")
 
 FULL = os.environ.get("TRITON_SAM_SOAK") == "full"
 SECONDS = 300.0 if FULL else 12.0
@@ -26,8 +26,7 @@ SECONDS = 300.0 if FULL else 12.0
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.nightly)])
-def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol):
+def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton):
     """Run `triton-sam benchmark --only overload`. docs/background/reliability.md has the thresholds."""
     pytest.importorskip("psutil")
     from triton_sam.benchmark.report import summary
@@ -35,9 +34,8 @@ def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol
     from triton_sam.benchmark.settings import Settings
     from triton_sam.benchmark.target import Target
 
-    url = service_triton.http_url if protocol == "http" else service_triton.grpc_url
     image = bundled("test/images") / "coffee.jpg"
-    target = Target("sam2", None, {protocol: url}, image, pid=service_triton.pid)
+    target = Target("sam2", None, {"http": service_triton.http_url}, image, pid=service_triton.pid)
     settings = Settings(sections=("overload",), load_seconds=SECONDS)
     results = begin(target, settings, "a test")
     measure(target, settings, results, quiet=True)
@@ -54,17 +52,17 @@ def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_full_queue_of_triton_counts_as_busy_as_well(tmp_path, images):
+def test_a_full_queue_of_triton_counts_as_busy_as_well(toy_repository, tmp_path, images):
     """When clients send embeddings with each click, the queue is Triton's own, and config.pbtxt sets its limit.
 
     Each call asks for many objects, because the queue must fill faster than the decoder empties it.
     """
     objects = [[[x, y]] for x in range(40, 360, 40) for y in range(40, 280, 60)]
-    copy_committed(tmp_path, "sam2", "sam2_encoder", "sam2_decoder")
-    config = tmp_path / "sam2_decoder" / "config.pbtxt"
+    repository = shutil.copytree(toy_repository, tmp_path / "models")
+    config = repository / "sam2_decoder" / "config.pbtxt"
     limit = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
     config.write_text(config.read_text().replace("dynamic_batching {}", limit))
-    with local_server.LocalServer(tmp_path, models=["sam2"], http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(repository) as server:
         for url, place in ((server.http_url, "client"), (server.grpc_url, "client"), (server.grpc_url, "server")):
             with SAM2TritonClient(url, embeddings=place) as client:
                 client.set_image(images / "shapes.jpg")

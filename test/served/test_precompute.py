@@ -14,7 +14,7 @@ from support.session_server import encoded
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
-from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.errors import ConfigurationError
 from triton_sam.tiles import LargeImageClient, open_large_image
 
 tifffile = pytest.importorskip("tifffile")
@@ -37,9 +37,9 @@ def slide(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stored(slide: Path, session_server: Any) -> Path:
+def stored(slide: Path, server: Any) -> Path:
     """The folder that the command has written."""
-    assert main(["large", str(slide), "--precompute", *TILES, "-q", "--url", session_server.http_url]) == 0
+    assert main(["large", str(slide), "--precompute", *TILES, "-q", "--url", server.http_url]) == 0
     return slide.with_name("slide.tif.sam2.embeddings.zarr")
 
 
@@ -63,9 +63,9 @@ def test_clicks_need_no_encoder_and_give_the_same_masks(
 
 
 def test_the_command_uses_them_and_goes_on(
-    slide: Path, stored: Path, session_server: Any, transport: Any, tmp_path: Path
+    slide: Path, stored: Path, server: Any, transport: Any, tmp_path: Path
 ) -> None:
-    url = ["-q", "--url", session_server.http_url]
+    url = ["-q", "--url", server.http_url]
     click = ["large", str(slide), "--point", "300,250", "--embeddings"]
     before = encoded(transport)
     assert main([*click, *url, "--out", str(tmp_path / "cell.geojson")]) == 0
@@ -103,22 +103,3 @@ def test_other_weights_are_refused(slide: Path, stored: Path, client: SAM2Triton
         root.attrs["triton_sam"] = {**own, "encoder": "sam2.1_large_encoder"}
         with pytest.raises(ConfigurationError, match="not by sam2_encoder"):
             LargeImageClient(client, image, embeddings=folder)
-
-
-def test_a_changed_image_is_refused(
-    slide: Path, stored: Path, session_server: Any, client: SAM2TritonClient, tmp_path: Path, capsys: Any
-) -> None:
-    pixels = tifffile.imread(slide)
-    pixels[700:, 900:] = 255
-    other = tmp_path / "slide.tif"
-    tifffile.imwrite(other, pixels, photometric="rgb", tile=(256, 256))
-    with open_large_image(other) as image:
-        large = LargeImageClient(client, image, embeddings=stored)
-        assert large.segment([(100, 90)], enlarge=0)
-        with pytest.raises(InputError, match=r"does not fit slide\.tif: the pixels of tile 5"):
-            large.segment([(1150, 600)], enlarge=0)
-    again = ["large", str(other), "--precompute", *TILES, "--embeddings", str(stored), "-q"]
-    assert main([*again, "--url", session_server.http_url]) == 1
-    errors = capsys.readouterr().err
-    assert "the pixels of tile" in errors
-    assert errors.count("error") == 1

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam import Cleanup, SAM2TritonClient
+from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
 from triton_sam.masks.rle import rle_to_mask
 
-NOBODY = ("--url", "127.0.0.1:9")
 POINT = ("--point", "200,180")
 
 
@@ -98,18 +97,6 @@ def test_from_standard_input_to_standard_output(predict, images, expected, monke
         check(out)
 
 
-def test_a_cutout_has_the_pixels_of_the_image(predict, images, expected, tmp_path):
-    code, _, err = predict(images / "shapes.jpg", *POINT, "--format", "cutout", "--out", tmp_path / "object.png")
-    assert code == 0, err
-    cut = np.asarray(Image.open(tmp_path / "object.png"))
-    x1, y1, x2, y2 = expected.box
-    inside = expected.mask[y1:y2, x1:x2]
-    np.testing.assert_array_equal(cut[..., 3] == 255, inside)
-    np.testing.assert_array_equal(cut[..., 3] == 0, ~inside)
-    pixels = np.asarray(Image.open(images / "shapes.jpg").convert("RGB"))[y1:y2, x1:x2]
-    np.testing.assert_array_equal(cut[inside][:, :3], pixels[inside])
-
-
 def test_coco_polygons_and_geojson(predict, pictures, expected):
     both = (pictures / "shapes.jpg", pictures / "coffee.jpg", *POINT)
     assert predict(*both, "--out", pictures / "all.json")[0] == 0
@@ -146,47 +133,3 @@ def test_a_mask_is_refined_by_its_logits(predict, images, expected, server, tmp_
         again = client.segment([[200, 180], [100, 100]], [1, 0], mask_input=expected.logits)[0]
     with Image.open(refined) as mask:
         np.testing.assert_array_equal(np.asarray(mask) > 0, again.mask)
-
-
-def test_a_threshold_changes_the_mask_and_not_the_logits(predict, images, server, tmp_path):
-    mask, logits = tmp_path / "mask.png", tmp_path / "logits.npy"
-    assert predict(images / "shapes.jpg", *POINT, "--mask-threshold", "3", "--out", mask, "--logits", logits)[0] == 0
-    with SAM2TritonClient(server.http_url) as client:
-        client.set_image(images / "shapes.jpg")
-        plain, higher = (
-            client.segment([[200, 180]], cleanup=Cleanup(mask_threshold=threshold))[0] for threshold in (0, 3)
-        )
-    np.testing.assert_array_equal(opened(mask.read_bytes()) > 0, higher.mask)
-    np.testing.assert_array_equal(np.load(logits)[0, 0], plain.logits)
-    assert 0 < higher.area < plain.area
-
-
-def test_mistakes_are_one_line_and_write_nothing(predict, pictures, monkeypatch):
-    shapes, out = pictures / "shapes.jpg", pictures / "out.png"
-    (pictures / "text.npy").write_text("no array")
-    np.save(pictures / "integers.npy", np.zeros((256, 256), np.int32))
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
-    before = {path.name for path in pictures.iterdir()}
-    for arguments, words in (
-        ((shapes, *POINT, "--out", pictures / "mask.jpg"), "must end in one of .png, .json, .geojson"),
-        ((shapes, *POINT, "--out", pictures / "mask.png", "--format", "coco"), "must end in .json with --format coco"),
-        ((shapes, *POINT, "--overlay", pictures / "drawn.jpg"), "--overlay"),
-        ((shapes, *POINT, "--logits", pictures / "logits.png"), "must end in .npy"),
-        ((shapes, *POINT, "--format", "rle"), "--format is for --out"),
-        ((shapes, *POINT, "--mask-threshold", "99"), "mask_threshold must be a number from -32 to 32"),
-        ((shapes, *POINT, "--out", "-", "--json"), "both write to standard output"),
-        ((shapes, pictures / "coffee.jpg", *POINT, "--out", "-"), "--out - takes one file, not 2"),
-        ((shapes, *POINT, "--out", "-", "--all-candidates"), "--out - takes one file, not 3"),
-        ((shapes, shapes, *POINT), "is named twice"),
-        ((pictures / "*.tif", *POINT), "no file fits this pattern"),
-        (("-", *POINT), "standard input is empty"),
-        ((shapes, pictures / "coffee.jpg", "--point", "700,500"), "coffee.jpg: point (700, 500) lies outside"),
-        ((shapes, "--mask-input", pictures / "text.npy"), "no .npy file"),
-        ((shapes, "--mask-input", pictures / "absent.npy"), "No such file"),
-        ((shapes, "--mask-input", pictures / "integers.npy"), "mask_input is an empty mask"),
-        ((shapes, *POINT, "--out", out, "--overlay", out), "both write"),
-    ):
-        code, printed, error = predict(*arguments, url="127.0.0.1:9")
-        assert (code, printed, error.count("\n")) == (1, b"", 1), error
-        assert words in error
-    assert {path.name for path in pictures.iterdir()} == before

@@ -8,33 +8,24 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.crowd import CALLS, CLIENTS, DECODES, boxes, click_together, two_session_models, upload
+from support.crowd import CLIENTS, boxes, click_together, upload
 from support.exposition import Growth, Scrape
 from support.session_requests import text
+from support.toy_server import CALLS, CONFIGURED
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-local_server = pytest.importorskip("triton_sam.local_server")
 grpc = pytest.importorskip("tritonclient.grpc")
 
 CLICKS = 4
 REQUEST, WAITING, GAUGE = "triton_sam_request_seconds", "triton_sam_waiting_seconds", "triton_sam_waiting_requests"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
-    repository = two_session_models(tmp_path_factory.mktemp("request_times") / "models")
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with local_server.LocalServer(repository, models=[CALLS, DECODES], **ports) as running:
-        yield running
-
-
-@pytest.fixture(params=[CALLS, DECODES])
+@pytest.fixture(params=[CALLS, CONFIGURED])
 def model(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -63,7 +54,7 @@ def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_
     watcher = threading.Thread(target=watch)
     grown, began = Growth(server.metrics_url, model, "click"), time.perf_counter()
     watcher.start()
-    took = click_together(server.grpc_url, model, image_id, CLICKS, 1)
+    took = click_together(server.grpc_url, model, image_id, CLICKS, 3)
     seconds = time.perf_counter() - began
     done.set()
     watcher.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import pickle
 import re
 import urllib.parse
@@ -157,19 +156,10 @@ def test_the_service_takes_names_as_names(service, images: Path, name: str) -> N
     assert repr(name) in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_ids_of_the_session_model_open_no_files(service_triton, name: str) -> None:
-    """An id is looked up among the images that are held, nothing else."""
-    from support.session_requests import ask
-
-    answer = ask(service_triton, prompt_json=json.dumps({"image_id": name, "points": [[1, 1]]}))
-    assert answer["error"]["code"] == "UNKNOWN_IMAGE_ID"
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_clients_ask_for_no_model_with_such_a_name(service_triton, name: str, images: Path) -> None:
-    with (
-        SAM2TritonClient(service_triton.http_url, model_name=name, embeddings="client", retries=0) as client,
-        pytest.raises(SamError),
-    ):
-        client.set_image(images / "shapes.jpg")
+def test_clients_ask_for_no_model_with_such_a_name(server, images: Path) -> None:
+    for name in OUTSIDE:
+        with (
+            SAM2TritonClient(server.http_url, model_name=name, embeddings="client", retries=0) as client,
+            pytest.raises(SamError),
+        ):
+            client.set_image(images / "shapes.jpg")

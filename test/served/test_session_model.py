@@ -4,10 +4,6 @@ import asyncio
 import base64
 import io
 import json
-import os
-import shutil
-import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,16 +11,14 @@ import pytest
 import urllib3
 from PIL import Image
 from support.session_requests import IMAGE_BYTES, bomb, colored, metrics, point_inputs, text, upload
-from support.session_server import IMAGES_IN_CACHE, encoded, serve
+from support.session_server import IMAGES_IN_CACHE, encoded
+from support.toy_server import NARROW
 
-from triton_sam import ImageEmbeddings, ImageError, SAM2TritonClient, SamError, SpeculativeSAM2Client
-from triton_sam._common.bundle import bundled
+from triton_sam import AsyncSAM2TritonClient, ImageEmbeddings, ImageError, SAM2TritonClient, SamError
 from triton_sam.client.session_image import SessionImage
-from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
+from triton_sam.errors import ServerBusyError, UnknownImageError
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.transport import Transport
-from triton_sam.transport.url import parse_url
-from triton_sam.wire.contract import MAX_OBJECTS, read_error
+from triton_sam.wire.contract import read_error
 
 POINT = [[200, 180]]
 
@@ -33,8 +27,8 @@ POINT = [[200, 180]]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_masks_are_those_of_encoder_and_decoder(session_server, content, protocol):
-    address = session_server.http_url if protocol == "http" else session_server.grpc_url
+def test_masks_are_those_of_encoder_and_decoder(server, content, protocol):
+    address = server.http_url if protocol == "http" else server.grpc_url
     with SAM2TritonClient(address, embeddings="client") as near, SAM2TritonClient(address) as far:
         near.set_image(content)
         far.set_image(content)
@@ -61,33 +55,18 @@ def test_masks_are_those_of_encoder_and_decoder(session_server, content, protoco
                     assert (got.logits is None) is not logits
 
 
-@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.slow)])
-def test_more_objects_than_a_request_may_have_go_in_parts(session_server, content, protocol):
-    """Of the boxes, two have points besides, in lists of different lengths."""
-    boxes = [[index, 1, 50 + index, 50] for index in range(MAX_OBJECTS + 6)]
-    address = session_server.http_url if protocol == "http" else session_server.grpc_url
-    with SAM2TritonClient(address) as client:
-        client.set_image(content)
-        masks, scores = client.predict(box=boxes)
-        assert len(masks) == len(scores) == len(boxes)
-        for index in (0, MAX_OBJECTS - 1, MAX_OBJECTS, MAX_OBJECTS + 5):
-            np.testing.assert_array_equal(masks[index], client.predict(box=boxes[index])[0][0])
-        segments = client.segment(box=boxes, logits=False)
-        assert [segment.object_index for segment in segments] == list(range(len(boxes)))
-
-
-def test_encode_here_returns_embeddings_that_can_be_saved(client, session_server, content, tmp_path):
+def test_encode_here_returns_embeddings_that_can_be_saved(client, server, content, tmp_path):
     client.set_image(content)
     here = client.encode_here(content)
     here.save(tmp_path / "image.npz")
-    with SAM2TritonClient(session_server.http_url) as other:
+    with SAM2TritonClient(server.http_url) as other:
         other.image_embeddings = ImageEmbeddings.load(tmp_path / "image.npz")
         np.testing.assert_array_equal(other.predict(POINT)[0], client.predict(POINT)[0])
     assert here.nbytes == IMAGE_BYTES
     assert set(here) == {"image_embeddings", "high_res_feats_0", "high_res_feats_1"}
 
 
-def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, transport, content):
+def test_an_evicted_image_is_sent_again_without_a_word(client, server, transport, content):
     client.set_image(content)
     expected, _ = client.predict(POINT)
     for number in range(IMAGES_IN_CACHE):
@@ -103,50 +82,54 @@ def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, t
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_async_client_does_the_same(session_server, transport, client, content, protocol):
+def test_tasks_of_the_async_client_get_their_own_masks(server, transport, client, content, protocol):
+    """The server loses the image while they run, and refuses another one."""
+    points = [[[60 + 25 * number, 180]] for number in range(16)]
     client.set_image(content)
-    expected, _ = client.predict(POINT)
+    expected = [client.predict(point) for point in points]
 
     async def click():
-        address = session_server.http_url if protocol == "http" else session_server.grpc_url
-        async with SpeculativeSAM2Client(address) as fast:
-            await fast.set_image_async(content)
+        address = server.http_url if protocol == "http" else server.grpc_url
+        async with AsyncSAM2TritonClient(address, busy="wait") as fast:
+            assert await fast.is_ready()
+            await fast.set_image(content)
             assert isinstance(fast.image_embeddings, SessionImage)
             for number in range(IMAGES_IN_CACHE):
                 await asyncio.to_thread(upload, transport, colored(50 + number))
-            _, task = await fast.predict_async(POINT)
             with pytest.raises(ImageError, match="not an image"):
-                await fast.set_image_async(b"no")
-            return (await task)[0]
+                await fast.set_image(b"no")
+            return await asyncio.gather(*(fast.predict(point) for point in points))
 
-    np.testing.assert_array_equal(asyncio.run(click()), expected)
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_errors_of_the_server_are_those_of_the_package(session_server, protocol):
-    address = session_server.http_url if protocol == "http" else session_server.grpc_url
-    with SAM2TritonClient(address) as client:
-        with pytest.raises(ImageError, match="not an image"):
-            client.set_image(b"not an image")
-        with pytest.raises(ConfigurationError, match="embeddings must be one of"):
-            SAM2TritonClient(address, embeddings="cloud")
-    with (
-        SAM2TritonClient(address, model_name="absent", embeddings="server") as client,
-        pytest.raises(SamError, match="absent"),
-    ):
-        client.set_image(colored(1))
+    for found, wanted in zip(asyncio.run(click()), expected, strict=True):
+        np.testing.assert_array_equal(found[0], wanted[0])
 
 
-def test_a_server_that_is_killed_between_two_clicks(content):
-    repository = bundled("model_repository")
-    with serve(repository) as first:
-        client = SAM2TritonClient(first.http_url)
+def test_more_than_may_wait_are_refused_unless_their_clients_wait(server, content):
+    with SAM2TritonClient(server.grpc_url, model_name=NARROW, embeddings="server") as client:
         client.set_image(content)
         expected, _ = client.predict(POINT)
-        os.kill(first.pid, signal.SIGKILL)
-    with serve(repository, http_port=int(first.http_url.rpartition(":")[2])):
-        np.testing.assert_array_equal(client.predict(POINT)[0], expected)
-    client.close()
+
+        def click(_):
+            try:
+                return client.predict(POINT)[0]
+            except ServerBusyError as error:
+                return error
+
+        with ThreadPoolExecutor(24) as pool:
+            answers = list(pool.map(click, range(72)))
+    refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
+    assert 1 <= len(refused) <= 71
+    assert "too many requests wait" in str(refused[0])
+    for answer in answers:
+        if not isinstance(answer, ServerBusyError):
+            np.testing.assert_array_equal(answer, expected)
+    counted = metrics(server, lambda figures: figures.get("refusals_total") == len(refused), NARROW)
+    assert counted["refusals_total"] == len(refused)
+    waits = {"model_name": NARROW, "embeddings": "server", "busy": "wait"}
+    with SAM2TritonClient(server.http_url, **waits) as patient, ThreadPoolExecutor(24) as pool:
+        patient.set_image(content)
+        for masks, _ in pool.map(lambda _: patient.predict(POINT), range(24)):
+            np.testing.assert_array_equal(masks, expected)
 
 
 # Tensors
@@ -163,11 +146,10 @@ def test_one_call_prefetch_and_id(transport, content):
         np.testing.assert_array_equal(one_call[name], later[name])
 
 
-@pytest.mark.parametrize("multimask", [False, True])
-def test_full_size_masks_equal_those_made_by_the_client(client, transport, content, multimask):
+def test_full_size_masks_equal_those_made_by_the_client(client, transport, content):
     client.set_image(content)
-    expected = client.segment(POINT, multimask_output=multimask)
-    common = {"image": text(content), **point_inputs(), "multimask_output": np.array([multimask])}
+    expected = client.segment(POINT, multimask_output=True)
+    common = {"image": text(content), **point_inputs(), "multimask_output": np.array([True])}
     for output_format in ("png", "rle", "png_base64"):
         inputs = {**common, "output_format": text(output_format.encode())}
         answers = transport.infer("sam2", inputs, ["encoded_masks"])["encoded_masks"]
@@ -181,7 +163,7 @@ def test_full_size_masks_equal_those_made_by_the_client(client, transport, conte
             np.testing.assert_array_equal(mask, segment.mask)
 
 
-def test_a_mask_survives_plain_json_and_json_with_binary_tensors(session_server, transport, content):
+def test_a_mask_survives_plain_json_and_json_with_binary_tensors(server, transport, content):
     """Triton writes the bytes of a tensor into its JSON as they are, unless a request asks for them behind the JSON."""
     known = upload(transport, content)["image_id"][0].decode()
 
@@ -193,7 +175,7 @@ def test_a_mask_survives_plain_json_and_json_with_binary_tensors(session_server,
         ]
         inputs = [dict(zip(("name", "shape", "datatype", "data"), each, strict=True)) for each in given]
         body = {"inputs": inputs, "outputs": [{"name": "encoded_masks", "parameters": parameters}]}
-        return urllib3.request("POST", f"{session_server.http_url}/v2/models/sam2/infer", json=body)
+        return urllib3.request("POST", f"{server.http_url}/v2/models/sam2/infer", json=body)
 
     (plain,) = ask("png_base64").json()["outputs"][0]["data"]
     answer = ask("png", binary_data=True)
@@ -201,14 +183,14 @@ def test_a_mask_survives_plain_json_and_json_with_binary_tensors(session_server,
     assert base64.b64decode(plain, validate=True) == answer.data[length + 4 :]  # before each element stands its length
 
 
-def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(session_server, transport):
+def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(server, transport):
     first = upload(transport, colored(10))
     second = upload(transport, colored(11))
     for number in range(12, 12 + IMAGES_IN_CACHE):
         upload(transport, colored(10))  # used again and again: it stays
         upload(transport, colored(number))
     full = IMAGES_IN_CACHE * IMAGE_BYTES
-    figures = metrics(session_server, lambda figures: figures["cache_bytes"] == full)
+    figures = metrics(server, lambda figures: figures["cache_bytes"] == full)
     assert figures["cache_bytes"] == full <= figures["cache_limit_bytes"]
     assert figures["cache_images"] == IMAGES_IN_CACHE
     before = encoded(transport)
@@ -219,118 +201,21 @@ def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(session_s
     assert isinstance(read_error(caught.value), UnknownImageError)
 
 
-@pytest.fixture
-def slow(service_triton):
-    """A transport to a server with the demo model, whose encoder takes long enough for other requests to come."""
-    transport = Transport(parse_url(service_triton.http_url))
-    yield transport
-    transport.close()
-
-
-def test_two_requests_for_a_new_image_encode_it_once(slow):
-    content, before = colored(99), encoded(slow)
-    with ThreadPoolExecutor(6) as pool:
-        jobs = [pool.submit(upload, slow, content) for _ in range(6)]
-        ids = {bytes(job.result()["image_id"][0]) for job in jobs}
-    assert len(ids) == 1
-    assert encoded(slow) == before + 1
-
-
-@pytest.mark.slow
-def test_sixteen_threads_on_more_images_than_the_cache_holds(session_server, images):
+def test_sixteen_threads_on_more_images_than_the_cache_holds(server, images):
     contents = [(images / name).read_bytes() for name in ("shapes.jpg", "coffee.jpg")] + [colored(5), colored(6)]
-    with SAM2TritonClient(session_server.http_url) as client:
+    with SAM2TritonClient(server.http_url) as client:
         handles = [client.encode(content) for content in contents]
         expected = [client.predict([[20, 20]], image=handle)[0] for handle in handles]
         with ThreadPoolExecutor(16) as pool:
             jobs = [(n % 4, pool.submit(client.predict, [[20, 20]], image=handles[n % 4])) for n in range(32)]
             for number, job in jobs:
                 np.testing.assert_array_equal(job.result()[0], expected[number])
-    figures = metrics(session_server)
+    figures = metrics(server)
     assert figures["cache_bytes"] <= figures["cache_limit_bytes"]
 
 
-def test_clicks_do_not_wait_for_the_encoder(slow, content):
-    image_id = upload(slow, content)["image_id"]
-    done = threading.Event()
-
-    def encode_others():
-        for number in range(40, 42):
-            upload(slow, colored(number))
-        done.set()
-
-    thread = threading.Thread(target=encode_others)
-    thread.start()
-    clicks = 0
-    while not done.is_set():
-        slow.infer("sam2", {"image_id": image_id, **point_inputs()}, ["masks"])
-        clicks += not done.is_set()
-    thread.join()
-    assert clicks >= 2
-
-
-def test_too_many_at_once_are_refused_at_once(tmp_path, content):
-    repository = tmp_path / "models"
-    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
-    config = repository / "sam2" / "config.pbtxt"
-    config.write_text(config.read_text().replace('"24"', '"3"'))
-    with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
-        client.set_image(content)
-        expected, _ = client.predict(POINT)
-
-        def click(_):
-            try:
-                return client.predict(POINT)[0]
-            except ServerBusyError as error:
-                return error
-
-        with ThreadPoolExecutor(24) as pool:
-            answers = list(pool.map(click, range(72)))
-        refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
-        assert 1 <= len(refused) <= 71
-        assert "too many requests wait" in str(refused[0])
-        for answer in answers:
-            if not isinstance(answer, ServerBusyError):
-                np.testing.assert_array_equal(answer, expected)
-        np.testing.assert_array_equal(client.predict(POINT)[0], expected)
-        counted = metrics(server, lambda figures: figures.get("refusals_total") == len(refused))
-        assert counted["refusals_total"] == len(refused)
-
-
-def test_no_click_is_refused_because_of_uploads(tmp_path, content):
-    repository = tmp_path / "models"
-    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
-    config = repository / "sam2" / "config.pbtxt"
-    config.write_text(config.read_text().replace('"24"', '"2"'))
-    with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
-        client.set_image(content)
-        expected, _ = client.predict(POINT)
-        enough, refusals = threading.Event(), []
-
-        def upload_others(number):
-            with SAM2TritonClient(server.http_url) as other:
-                while not enough.is_set():
-                    try:
-                        other.set_image(colored(number))
-                    except ServerBusyError as error:
-                        refusals.append(error)
-                        enough.wait(0.05)
-
-        with ThreadPoolExecutor(8) as pool:
-            uploads = [pool.submit(upload_others, number) for number in range(8)]
-            try:
-                while len(refusals) < 8:
-                    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
-                for _ in range(8):
-                    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
-            finally:
-                enough.set()
-            for done in uploads:
-                done.result()
-
-
-def test_figures_are_in_the_metrics(session_server, transport, content):
-    before = metrics(session_server)
+def test_figures_are_in_the_metrics(server, transport, content):
+    before = metrics(server)
     upload(transport, colored(77))
     transport.infer("sam2", {"image": text(colored(77)), **point_inputs(3, 3)}, ["masks"])
     counted = ("cache_hits", "cache_misses", "encodes", "decodes")
@@ -338,7 +223,7 @@ def test_figures_are_in_the_metrics(session_server, transport, content):
     def grown(figures):
         return {name for name in counted if figures.get(f"{name}_total", 0) >= before.get(f"{name}_total", 0) + 1}
 
-    after = metrics(session_server, lambda figures: grown(figures) == set(counted))
+    after = metrics(server, lambda figures: grown(figures) == set(counted))
     assert grown(after) == set(counted)
     for name in ("encode_seconds", "decode_seconds"):
         assert after[f"{name}_total"] > before.get(f"{name}_total", 0)
@@ -389,9 +274,3 @@ def test_bad_input_is_one_clear_error(transport, content, name):
         with pytest.raises(SamError, match=message):
             transport.infer("sam2", inputs, ["image_id"])
     assert "sam2" in transport.ready_models()
-
-
-# curl
-
-
-# JPEG to embeddings

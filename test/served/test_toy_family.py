@@ -1,9 +1,8 @@
-"""A family of four models that only this file knows: it is registered, exported, served and called."""
+"""A family of three models that only this file knows: it is registered, exported, served and called."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,9 +32,8 @@ from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
 from triton_sam.transport import Transport  # noqa: E402
 from triton_sam.transport.url import parse_url  # noqa: E402
 
-ROLES = ("encoder", "decoder", "memory_attention", "memory_encoder")
+ROLES = ("encoder", "decoder", "memory_encoder")
 EMBEDDINGS = Tensor("image_embeddings", "FP32", ("images", 3, 4, 4))
-MEMORY = Tensor("memory", "FP32", ("memories", 3))
 MASKS = (
     Tensor("masks", "FP32", ("prompts", 1, 4, 4)),
     Tensor("iou_predictions", "FP32", ("prompts", 1)),
@@ -49,7 +47,7 @@ POINTS = (
 
 
 class Toy(PointFamily):
-    """A family of four models that only add numbers."""
+    """A family of three models that only add numbers."""
 
     name: ClassVar[str] = "toy"
     image_size: ClassVar[int] = 8
@@ -60,8 +58,7 @@ class Toy(PointFamily):
     models: ClassVar[Mapping[str, ModelSpec]] = by_role(
         ModelSpec("encoder", (Tensor("image", "FP32", ("images", 3, 8, 8)),), (EMBEDDINGS,)),
         ModelSpec("decoder", (EMBEDDINGS, *POINTS), MASKS),
-        ModelSpec("memory_attention", (EMBEDDINGS, MEMORY), (replace(EMBEDDINGS, name="conditioned"),)),
-        ModelSpec("memory_encoder", (EMBEDDINGS, MASKS[0]), (replace(MEMORY, shape=("prompts", 3)),), "memory.onnx"),
+        ModelSpec("memory_encoder", (EMBEDDINGS, MASKS[0]), (Tensor("memory", "FP32", ("prompts", 3)),), "memory.onnx"),
     )
     sizes: ClassVar[tuple[ModelSize, ...]] = (ModelSize("small", config="toy_small", aliases=("s",)),)
     default_size: ClassVar[str] = "small"
@@ -132,15 +129,6 @@ def decoder(_: float) -> Any:
     return steps, [axes("coordinates", 2), axes("points", 1), axes("mask_axes", 2, 3), zero]
 
 
-def memory_attention(_: float) -> Any:
-    steps = [
-        node("ReduceMean", "memory first", "mean", keepdims=1),
-        node("Unsqueeze", "mean places", "shift"),
-        node("Add", "image_embeddings shift", "conditioned"),
-    ]
-    return steps, [axes("first", 0), axes("places", 2, 3)]
-
-
 def memory_encoder(_: float) -> Any:
     return [
         node("Mul", "image_embeddings masks", "weighted"),
@@ -151,7 +139,6 @@ def memory_encoder(_: float) -> Any:
 GRAPHS = {
     "encoder": encoder,
     "decoder": decoder,
-    "memory_attention": memory_attention,
     "memory_encoder": memory_encoder,
 }
 EXPORTER = ToyExporter()
@@ -171,7 +158,7 @@ def repository(toy: families.Family, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
-def test_all_four_models_are_exported(repository: Path) -> None:
+def test_all_models_are_exported(repository: Path) -> None:
     models = list_models(repository)
     assert [(model.name, model.role, model.problem) for model in models] == [
         (f"toy_{role}", role, "") for role in sorted(ROLES)
@@ -180,7 +167,7 @@ def test_all_four_models_are_exported(repository: Path) -> None:
     assert (metadata["triton_sam.family"], metadata["triton_sam.config"]) == ("toy", "toy_small")
 
 
-def test_all_four_models_are_served_and_called(repository: Path) -> None:
+def test_all_models_are_served_and_called(repository: Path) -> None:
     with local_server.LocalServer(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         with SAM2TritonClient(server.http_url, "toy", embeddings="client") as client:
             assert client.models().variants == {"toy": ("toy",)}
@@ -195,9 +182,6 @@ def test_all_four_models_are_served_and_called(repository: Path) -> None:
             inputs = {"image_embeddings": held, "masks": masks}
             memory = transport.infer("toy_memory_encoder", inputs, ["memory"])["memory"]
             np.testing.assert_allclose(memory, np.full((1, 3), 0.4 * 1.4), rtol=1e-6)
-            inputs = {"image_embeddings": held, "memory": np.repeat(memory, 2, 0)}
-            conditioned = transport.infer("toy_memory_attention", inputs, ["conditioned"])["conditioned"]
-            np.testing.assert_allclose(conditioned, np.full((1, 3, 4, 4), 0.4 + 0.56), rtol=1e-6)
         finally:
             transport.close()
 

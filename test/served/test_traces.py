@@ -6,12 +6,11 @@ import numpy as np
 from support.session_server import serve
 
 from triton_sam import SAM2TritonClient
-from triton_sam._common.bundle import bundled
 
 POINT = [[200, 180]]
 
 
-def test_traces_hold_requests_to_session_models_without_their_steps(tmp_path, images):
+def test_traces_hold_requests_to_session_models_without_their_steps(toy_repository, tmp_path, images):
     """A trace file has no steps of session models: Triton frees the trace of a request when execute() returns.
 
     Triton 2.51 crashed at the first click when the session model passed such a trace on.
@@ -19,7 +18,7 @@ def test_traces_hold_requests_to_session_models_without_their_steps(tmp_path, im
     settings = [f"triton,file={tmp_path / 'trace.json'}", "triton,log-frequency=1", "rate=1", "level=TIMESTAMPS"]
     options = [f"--trace-config={setting}" for setting in settings]
     with (
-        serve(bundled("model_repository"), extra_args=options) as server,
+        serve(toy_repository, extra_args=options) as server,
         SAM2TritonClient(server.http_url) as client,
     ):
         client.set_image(images / "shapes.jpg")

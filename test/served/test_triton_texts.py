@@ -141,12 +141,12 @@ def test_requests_for_administration(server: LocalServer) -> None:
     assert triton_texts.RESTRICTED.search(settings.value.message())
 
 
-@PROTOCOLS
-def test_a_process_that_is_gone(repository: Path, infer: Any) -> None:
+def test_a_process_that_is_gone(repository: Path) -> None:
     with LocalServer(repository, models=["waiting"], heal=False) as server:
         for stub in psutil.Process(server.pid).children(recursive=True):
             stub.kill()
-        assert triton_texts.PROCESS_IS_GONE.search(infer(server, "waiting"))
+        for infer in (infer_http, infer_grpc):
+            assert triton_texts.PROCESS_IS_GONE.search(infer(server, "waiting"))
 
 
 def test_whatever_a_server_says_while_it_ends_means_that_it_is_gone(repository: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -80,53 +79,23 @@ def test_only_parameters_that_the_backend_reads() -> None:
     assert set(found["cuda"]) <= {"cudnn_conv_use_max_workspace", "use_tf32"}
 
 
-def cuda_options_of_the_backend(text: str) -> dict[str, str]:
-    """Return the options that NVIDIA's ONNX Runtime backend gives to the CUDA provider, in the order of its code.
-
-    The code is src/onnxruntime.cc of onnxruntime_backend: lines 719 to 848 in the branch r25.01, and 752 to 881 in
-    r26.05. The C++ code reads the accelerator first and the `parameters` of the model second.
-    """
-    config = parse_config(text)
-    options: dict[str, str] = {}
-    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
-        if accelerator.name == "cuda":
-            options.update({key: value for key, value in accelerator.parameters.items() if key and value})
-    given = {key: value.string_value for key, value in config.parameters.items()}
-    # Triton writes `parameters` into the JSON of every model, also when it is empty, so this part always runs.
-    searches = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
-    options["cudnn_conv_algo_search"] = searches[int(given.get("cudnn_conv_algo_search", "0"))]
-    options["gpu_mem_limit"] = given.get("gpu_mem_limit", str((1 << 64) - 1))
-    strategies = ("kNextPowerOfTwo", "kSameAsRequested")
-    options["arena_extend_strategy"] = strategies[int(given.get("arena_extend_strategy", "0"))]
-    options["do_copy_in_default_stream"] = given.get("do_copy_in_default_stream", "1")
-    return options
-
-
-@pytest.mark.parametrize("model", ["sam1_encoder", "sam2_encoder", "sam2_decoder", "sam3_decoder"])
-@pytest.mark.parametrize("accelerator", ["cuda", "tensorrt"])
+@pytest.mark.parametrize(("model", "accelerator"), [("sam1_encoder", "cuda"), ("sam2_decoder", "tensorrt")])
 def test_the_settings_of_cuda_reach_onnx_runtime(model: str, accelerator: str) -> None:
-    options = cuda_options_of_the_backend(
-        tune(committed(model), Tuning(accelerator, accelerator, memory_limit=3 << 30))
+    """As `parameters` of the model, which NVIDIA's backend reads after the accelerator, with defaults of its own."""
+    config = parse_config(tune(committed(model), Tuning(accelerator, accelerator, memory_limit=3 << 30)))
+    given = {key: value.string_value for key, value in config.parameters.items()}
+    assert (
+        given.items()
+        >= {
+            "cudnn_conv_algo_search": "1",  # HEURISTIC
+            "arena_extend_strategy": "1",  # kSameAsRequested
+            "gpu_mem_limit": str(3 << 30),
+        }.items()
     )
-    assert options == {
-        "cudnn_conv_algo_search": "HEURISTIC",
-        "cudnn_conv_use_max_workspace": "1",
-        "arena_extend_strategy": "kSameAsRequested",
-        "gpu_mem_limit": str(3 << 30),
-        "use_tf32": "1",
-        "do_copy_in_default_stream": "1",
-    }
-    plain = cuda_options_of_the_backend(tune(committed(model), Tuning(accelerator, accelerator, tf32=False)))
-    assert (plain["gpu_mem_limit"], plain["use_tf32"]) == (str((1 << 64) - 1), "0")
-
-
-def test_the_backend_overwrites_the_accelerator() -> None:
-    """Why the settings are `parameters` of the model: in the accelerator they would have no effect."""
-    ignored = """optimization { execution_accelerators { gpu_execution_accelerator [ { name: "cuda"
-      parameters { key: "cudnn_conv_algo_search" value: "HEURISTIC" }
-      parameters { key: "gpu_mem_limit" value: "1024" } } ] } }"""
-    options = cuda_options_of_the_backend(committed("sam2_encoder") + ignored)
-    assert (options["cudnn_conv_algo_search"], options["gpu_mem_limit"]) == ("EXHAUSTIVE", str((1 << 64) - 1))
+    assert accelerators(config)["cuda"] == {"cudnn_conv_use_max_workspace": "1", "use_tf32": "1"}
+    plain = parse_config(tune(committed(model), Tuning(accelerator, accelerator, tf32=False)))
+    assert "gpu_mem_limit" not in plain.parameters
+    assert accelerators(plain)["cuda"]["use_tf32"] == "0"
 
 
 @pytest.mark.parametrize("wrong", [{"instances": 0}, {"gpus": (0, 0)}, {"gpus": (-1,)}, {"memory_limit": -1}])
@@ -212,42 +181,17 @@ def test_the_client_of_pytriton_reads_the_configuration(server) -> None:
             assert client.model_config.model_name == model
 
 
-def test_a_cpu_skips_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_skips_the_warm_up(backend: ModuleType) -> None:
     """The backend answers Triton's warm-up requests without computing them."""
-    module = load_backend(monkeypatch)
-    model = module.TritonPythonModel()  # it has no runtime session, so computing would fail
+    model = backend.TritonPythonModel()  # it has no runtime session, so computing would fail
     samples = [{"batch_size": 1, "count": 0}, {"batch_size": 1, "count": 2}, {"batch_size": 0}]
-    model.warm_ups_to_skip = module.count_warm_ups({"model_warmup": samples})
+    model.warm_ups_to_skip = backend.count_warm_ups({"model_warmup": samples})
     assert model.warm_ups_to_skip == 3
     model.inputs = {"x": None}
     request = SimpleNamespace(is_cancelled=lambda: False, inputs=list)
     assert [answer.error for answer in model.execute([request] * 3)] == [None] * 3
     assert model.execute([request])[0].error is not None  # missing input x
-    assert module.count_warm_ups({}) == 0
-
-
-def load_backend(monkeypatch: pytest.MonkeyPatch):
-    """Import the backend's file with a stand-in for the module that exists inside Triton alone."""
-
-    class Error:
-        INVALID_ARG = CANCELLED = 0
-
-        def __init__(self, message: str, code: int) -> None:
-            self.message = message
-
-    fake = SimpleNamespace(
-        TritonModelException=RuntimeError,
-        TritonError=Error,
-        InferenceResponse=lambda output_tensors, error=None: SimpleNamespace(error=error),
-    )
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake)
-    from triton_sam import local_server
-
-    path = Path(local_server.__file__).parent / "backends" / "onnxruntime" / "model.py"
-    spec = importlib.util.spec_from_file_location("backend_under_test", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    assert backend.count_warm_ups({}) == 0
 
 
 # --- triton-sam container

@@ -1,39 +1,54 @@
-"""The clients of videos against a real Triton: both protocols, lost sessions, a killed process."""
+"""Videos on a real Triton with the toy models: both clients and protocols, many sessions, a killed process, a service.
+
+What the video model refuses, forgets and restores is in test/unit/sessions/video and test/unit/client/video.
+"""
 
 import asyncio
-import contextlib
+import concurrent.futures
+import io
+import os
+import statistics
+import time
 
 import numpy as np
 import pytest
-from support.conditions import settled
+from PIL import Image
+from support.conditions import settled, wait_until
+from support.exposition import Growth, Scrape
+from support.soak import total_memory
+from support.toy_server import VIDEO
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
-from triton_sam.client.video.predictor import SAM2VideoPredictor
-from triton_sam.errors import PromptError, VideoError
-from triton_sam.transport import Transport, parse_url
+from triton_sam.errors import ServerBusyError
+from triton_sam.masks.rle import rle_to_mask
 
-pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of the models takes most of a minute
-pytest.importorskip("psutil")
+pytestmark = pytest.mark.slow
+psutil = pytest.importorskip("psutil")
 
 from support.processes import kill_model  # noqa: E402
 
-COUNT = 60
+COUNT, SESSIONS, FRAMES_EACH = 12, 32, 2
+SETTLED, LONG, BLOCK = 200, 10_000 if os.environ.get("TRITON_SAM_SOAK") == "full" else 1000, 100
+"""Frames until memory is compared, all frames of the long stream, and the frames of one median."""
 
 
-def drawn(index):
-    """A bright disc that moves over noise."""
+def drawn(seed, index):
+    """A bright disc that moves over noise. Each seed has a place and a direction of its own."""
+    rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[:90, :120]
-    frame = np.random.default_rng(0).integers(0, 80, (90, 120, 3)).astype(np.uint8)
-    frame[(rows - 40) ** 2 + (columns - 20 - 1.3 * index) ** 2 < 150] = (230, 180, 60)
+    frame = rng.integers(0, 80, (90, 120, 3)).astype(np.uint8)
+    x, y = rng.uniform(20, 100), rng.uniform(20, 70)
+    x += (1.3 if seed % 2 else -1.3) * index
+    frame[(rows - y) ** 2 + (columns - x % 120) ** 2 < 150] = (230, 180, 60)
     return frame
 
 
-FRAMES = [drawn(index) for index in range(COUNT)]
+FRAMES = [drawn(0, index) for index in range(COUNT)]
 
 
 @pytest.fixture(params=["http", "grpc"])
-def url(request, video_server):
-    return video_server.http_url if request.param == "http" else video_server.grpc_url
+def url(request, server):
+    return server.http_url if request.param == "http" else server.grpc_url
 
 
 def prompt(video):
@@ -45,25 +60,21 @@ def values(segments):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(video_server):
-    """All masks of 60 frames, tracked without a disturbance."""
-    with SAM2VideoClient(video_server.http_url) as client, client.open(FRAMES) as video:
+def undisturbed(server):
+    """All masks, tracked without a disturbance."""
+    with SAM2VideoClient(server.http_url) as client, client.open(FRAMES) as video:
         prompt(video)
         passed = [(frame, values(segments)) for frame, segments in video.propagate(start=0)]
         assert video.restored == 0
+    assert len({value for _, found in passed for value in found.values()}) == 2 * COUNT
     return passed
 
 
-def test_the_masks_are_the_same_over_both_protocols(url, undisturbed):
-    with SAM2VideoClient(url) as client:
-        assert client.is_ready()
-        with client.open(FRAMES) as video:
-            prompt(video)
-            passed = [(frame, values(segments)) for frame, segments in video.propagate(start=0, count=12)]
-    assert passed == undisturbed[:12]
+def test_both_clients_give_the_same_masks(url, undisturbed):
+    with SAM2VideoClient(url) as client, client.open(FRAMES) as video:
+        prompt(video)
+        assert [(frame, values(found)) for frame, found in video.propagate(start=0, count=6)] == undisturbed[:6]
 
-
-def test_the_async_client_gives_the_same_masks(url, undisturbed):
     async def run():
         async with AsyncSAM2VideoClient(url, variant="sam2_none") as client:
             assert not await client.is_ready()
@@ -71,9 +82,9 @@ def test_the_async_client_gives_the_same_masks(url, undisturbed):
             assert await client.is_ready()
             await video.add(2, 1, points=[[22, 40]])
             await video.add(4, 5, box=[10, 20, 50, 60])
-            return [(frame, values(segments)) async for frame, segments in video.propagate(start=0, count=12)]
+            return [(frame, values(segments)) async for frame, segments in video.propagate(start=0, count=6)]
 
-    assert asyncio.run(run()) == undisturbed[:12]
+    assert asyncio.run(run()) == undisturbed[:6]
 
 
 def test_masks_made_by_the_server_are_those_made_here(url):
@@ -85,35 +96,9 @@ def test_masks_made_by_the_server_are_those_made_here(url):
     np.testing.assert_array_equal([segment.mask for segment in there], here)
 
 
-def test_refusals_are_clear_and_the_session_lives_on(url):
-    with SAM2VideoClient(url) as client, client.open(FRAMES[:5]) as video:
-        with pytest.raises(PromptError, match="nothing to track"):
-            video.propagate()
-        video.add(0, 1, points=[[22, 40]])
-        video.clear(0, 1)
-        with pytest.raises(PromptError):
-            list(video.propagate(start=0))
-        video.add(0, 1, points=[[22, 40]])
-        assert len(list(video.propagate())) == 5
-        video.remove(1)
-        video.add(1, 2, mask=np.eye(90, 120) > 0)
-        video.reset()
-        assert video.object_ids == []
-        assert video.restored == 0
-    with (
-        SAM2VideoClient(url) as client,
-        client.open(FRAMES[:2]) as video,
-    ):
-        video.add(0, 1, points=[[22, 40]])
-        video._frames._read[1] = b"\x89PNG damaged"
-        with pytest.raises(VideoError, match="the server cannot read frame 1"):
-            list(video.propagate())
-
-
-def test_cancel_computes_at_most_one_more_frame(url, video_server):
+def test_cancel_computes_at_most_one_more_frame(url, transport):
     def computed():
-        with contextlib.closing(Transport(parse_url(video_server.http_url))) as transport:
-            return int(transport.statistics("sam2_memory_encoder")["inference_count"])
+        return int(transport.statistics("sam2_memory_encoder")["inference_count"])
 
     with SAM2VideoClient(url) as client, client.open(FRAMES) as video:
         video.add(0, 1, points=[[22, 40]])
@@ -125,40 +110,110 @@ def test_cancel_computes_at_most_one_more_frame(url, video_server):
         assert settled(computed) - before in (6, 7)
 
 
-def test_the_official_words_work_on_a_real_server(url):
-    predictor = SAM2VideoPredictor(SAM2VideoClient(url))
-    state = predictor.init_state(FRAMES[:6])
-    _, ids, first = predictor.add_new_points_or_box(state, 1, 3, points=[[22, 40]], labels=[1])
-    _, ids, both = predictor.add_new_mask(state, 2, 4, np.eye(90, 120) > 0)
-    assert (ids, first.shape, both.shape) == ([3, 4], (1, 1, 90, 120), (2, 1, 90, 120))
-    assert [frame for frame, _, _ in predictor.propagate_in_video(state)] == [1, 2, 3, 4, 5]
-    assert [frame for frame, _, _ in predictor.propagate_in_video(state, reverse=True)] == [1, 0]
-    frame, ids, masks = predictor.clear_all_prompts_in_frame(state, 2, 4)
-    assert (frame, ids, masks.shape) == (2, [3, 4], (2, 1, 90, 120))
-    ids, updated = predictor.remove_object(state, 3)
-    assert ids == [4]
-    assert [frame for frame, _ in updated] == [1]
-    state.video.close()
+def tracked(url, seed):
+    """Track one object through a clip of its own; return all logits, as bytes, and scores."""
+    frames = [drawn(seed, index) for index in range(FRAMES_EACH)]
+    with SAM2VideoClient(url, timeout=300) as client, client.open(frames) as video:
+        video.add(0, 1 + seed, points=[[20 + 2 * seed, 45]])
+        passed = [segments[1 + seed] for _, segments in video.propagate()]
+        return [(segment.logits.tobytes(), segment.object_score) for segment in passed]
 
 
-@pytest.mark.parametrize(
-    ("protocol", "frame"),
-    [
-        pytest.param("http", 31, marks=pytest.mark.nightly),
-        ("grpc", 3),
-        pytest.param("http", 3, marks=pytest.mark.nightly),
-        pytest.param("grpc", 31, marks=pytest.mark.nightly),
-    ],
-)
-def test_killing_the_process_in_the_middle_changes_no_mask(protocol, frame, video_server, undisturbed):
+def test_32_sessions_at_once_equal_their_lone_runs(server):
+    """Frames of the lone runs that are still in the cache may be met again; the memories of a session never are."""
+    url = server.grpc_url
+    with concurrent.futures.ThreadPoolExecutor(SESSIONS) as pool:
+        together = list(pool.map(tracked, [url] * SESSIONS, range(SESSIONS)))
+    alone = [tracked(url, seed) for seed in range(SESSIONS)]
+    assert together == alone
+    assert len({masks[-1] for masks in alone}) == SESSIONS  # so a mix-up would show
+
+
+def test_the_33rd_session_is_refused_at_once(server):
+    with SAM2VideoClient(server.http_url) as client:
+        videos = [client.open([drawn(0, 0)]) for _ in range(SESSIONS)]
+        began = time.perf_counter()
+        try:
+            with pytest.raises(ServerBusyError, match="32 video sessions are open"):
+                client.open([drawn(0, 0)])
+            assert time.perf_counter() - began < 2  # 2 ms on a quiet machine
+        finally:
+            for video in videos:
+                video.close()
+        client.open([drawn(0, 0)]).close()
+
+
+def test_the_metrics_have_the_times_of_operations_and_frames(server):
+    """Triton takes a request for done before the video model begins with it."""
+    grown = {kind: Growth(server.metrics_url, VIDEO, kind) for kind in ("frame", "operation")}
+    began = time.perf_counter()
+    with SAM2VideoClient(server.grpc_url) as client, client.open(FRAMES[:6]) as video:
+        video.add(0, 1, points=[[50, 60]])
+        assert len(list(video.propagate())) == 6
+        took = time.perf_counter() - began
+        for kind, growth in grown.items():
+            wait_until(lambda growth=growth: growth("triton_sam_request_seconds_count") >= 1)
+            assert 0 < growth("triton_sam_request_seconds_sum") < took  # which the client measured
+            assert Scrape(server.metrics_url).total("triton_sam_waiting_requests", model=VIDEO, kind=kind) == 0
+
+
+def test_a_service_tracks_with_a_real_model(server, tmp_path):
+    """Upload, prompt, track and download by `/v1/videos`: the masks are those of the client."""
+    pytest.importorskip("fastapi")
+    pytest.importorskip("av")
+    from support.clip import write_clip
+    from support.running_service import running_service
+    from support.video_calls import POINT, track, upload
+
+    file = write_clip(tmp_path / "clip.mp4", 8)
+    with SAM2VideoClient(server.http_url) as client, client.open(file) as video:
+        video.add(0, 1, points=POINT["points"])
+        expected = {frame: segments[1].mask for frame, segments in video.propagate()}
+    with running_service(server.grpc_url) as service:
+        path = f"/v1/videos/{upload(service.http, file.read_bytes())['id']}"
+        answer = service.http.post(f"{path}/prompts", json=POINT)
+        assert answer.status_code == 200, answer.text
+        found = track(service.http, path)
+        masks = {data["frame"]: rle_to_mask(data["objects"][0]["rle"]) for name, data in found if name == "frame"}
+        assert found[-1] == ("done", {"frames": 8, "cancelled": False})
+        still = service.http.get(f"{path}/frames/3")
+        assert Image.open(io.BytesIO(still.content)).size == (320, 240)
+    assert sorted(masks) == sorted(expected)
+    for frame, mask in masks.items():
+        np.testing.assert_array_equal(mask, expected[frame])
+
+
+@pytest.mark.alone
+@pytest.mark.nightly
+@pytest.mark.timeout(900 if LONG == 1000 else 7200)
+def test_memory_stays_flat_over_a_long_stream(server):
+    """Memory of all processes of the server after 200 frames: the second half takes 1 % more than the first at most.
+
+    Medians of 100 frames differ by up to 1.5 % in both directions.
+    """
+    process = psutil.Process(server.pid)
+    processes = [process, *process.children(recursive=True)]
+    samples = {}
+    stream = (drawn(7, index) for index in range(LONG))
+    with SAM2VideoClient(server.grpc_url, timeout=300) as client, client.open(stream, quality=90) as video:
+        video.add(0, 1, points=[[60, 45]])
+        for frame, _ in video.propagate(logits=False):
+            if frame % 10 == 9:
+                samples[frame] = total_memory(processes)
+    assert max(samples) == LONG - 1
+    blocks = [range(first, first + BLOCK) for first in range(SETTLED, LONG, BLOCK)]
+    medians = [statistics.median(samples[frame] for frame in block if frame in samples) for block in blocks]
+    half = len(medians) // 2
+    assert statistics.mean(medians[half:]) <= 1.01 * statistics.mean(medians[:half])
+
+
+def test_killing_the_process_in_the_middle_changes_no_mask(server, undisturbed):
     passed = []
-    url = video_server.http_url if protocol == "http" else video_server.grpc_url
-    with SAM2VideoClient(url, timeout=120, retries=5) as client, client.open(FRAMES) as video:
+    with SAM2VideoClient(server.grpc_url, timeout=120, retries=5) as client, client.open(FRAMES) as video:
         prompt(video)
         for index, segments in video.propagate(start=0):
             passed.append((index, values(segments)))
-            if index == frame:
-                kill_model(video_server.pid, "sam2_video")
+            if index == 3:
+                kill_model(server.pid, VIDEO)
         assert video.restored >= 1
-    assert [index for index, _ in passed] == [index for index, _ in undisturbed]
     assert passed == undisturbed

@@ -1,51 +1,53 @@
-"""A SAM2 encoder that needs a twentieth of the demo model's time, for tests that encode many images.
+"""A SAM2 encoder that needs a twentieth of the demo model's time.
 
-It averages colours over squares, and mixes them into the channels of the embeddings with random weights. Its masks have
-no meaning, but they differ by image and by prompt.
+It averages colours over squares, and mixes them into the channels of the embeddings with random weights. The toy
+decoder (support/toy_decoder.py) takes the colours out again. Masks of any other decoder have no meaning, but they
+differ by image and by prompt.
 """
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from support.toy_graph import Graph
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families import get_family
+from triton_sam.families.tables import Tensor
 from triton_sam.repository.hashes import forget_hashes
 
 
 def light_encoder() -> onnx.ModelProto:
     """Return the graph, with the inputs and outputs of the family's encoder."""
-    spec, rng = get_family("sam2").encoder, np.random.default_rng(0)
-    nodes, weights = [], []
+    spec, graph = get_family("sam2").encoder, Graph()
     for output in spec.outputs:
-        channels, side = int(output.shape[1]), int(output.shape[2])
-        square = get_family("sam2").image_size // side
-        mix = rng.normal(0, channels**-0.5, (channels, 3, 1, 1)).astype(np.float32)
-        weights.append(numpy_helper.from_array(mix, f"{output.name}_mix"))
-        pooled = f"{output.name}_pooled"
-        pool: dict[str, Any] = {"kernel_shape": [square, square], "strides": [square, square]}
-        nodes.append(helper.make_node("AveragePool", [spec.inputs[0].name], [pooled], **pool))
-        nodes.append(helper.make_node("Conv", [pooled, f"{output.name}_mix"], [output.name]))
-    inputs, outputs = (
-        [helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape) for tensor in tensors]
-        for tensors in (spec.inputs, spec.outputs)
-    )
-    graph = helper.make_graph(nodes, "light_encoder", inputs, outputs, weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        square = get_family("sam2").image_size // int(output.shape[2])
+        sides = [square, square]
+        pooled = graph.add("AveragePool", spec.inputs[0].name, kernel_shape=sides, strides=sides)
+        graph.add("Conv", pooled, graph.constant(mix(output)), output=output.name)
+    return graph.model(spec)
+
+
+def mix(output: Tensor) -> npt.NDArray[np.float32]:
+    """Return the weights (C,3,1,1) that mix the colours into the channels of an output."""
+    channels = int(output.shape[1])
+    return np.random.default_rng(channels).normal(0, channels**-0.5, (channels, 3, 1, 1)).astype(np.float32)
 
 
 def lighten(file: Path) -> None:
-    """Replace a SAM2 encoder by the light one. The file keeps what it says of its weights."""
-    light = light_encoder()
-    light.metadata_props.extend(onnx.load(file).metadata_props)
+    """Replace a SAM2 encoder by the light one."""
+    replace(file, light_encoder())
+
+
+def replace(file: Path, graph: onnx.ModelProto) -> None:
+    """Replace an ONNX file by another graph. The file keeps what it says of its weights."""
+    graph.metadata_props.extend(onnx.load(file).metadata_props)
     file.unlink()  # it may be a link to the file of the project
-    onnx.save(light, file)
+    onnx.save(graph, file)
     forget_hashes([file])
 
 

@@ -33,13 +33,14 @@ def upload(transport, content, **more):
     return transport.infer("sam2", {"image": text(content), **more}, ["image_id", "image_size"])
 
 
-def metrics(server, as_wanted=lambda figures: True):
-    """The session model's figures, once they are as wanted or half a minute is over: they follow after the answer."""
+def metrics(server, as_wanted=lambda figures: True, model="sam2"):
+    """Figures of a session model, once they are as wanted or half a minute is over: they follow after the answer."""
     deadline = time.monotonic() + 30
     while True:
         time.sleep(0.2)
         lines = urllib.request.urlopen(server.metrics_url).read().decode().splitlines()
-        pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("triton_sam_"))
+        own = (line for line in lines if line.startswith("triton_sam_") and f'model="{model}"' in line)
+        pairs = (line.rsplit(" ", 1) for line in own)
         figures = {name.partition("{")[0].removeprefix("triton_sam_"): float(value) for name, value in pairs}
         if as_wanted(figures) or time.monotonic() > deadline:
             return figures
@@ -61,11 +62,11 @@ def bomb():
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
 
 
-def post(server, *, shape=(1,), **inputs):
+def post(server, *, model="sam2", shape=(1,), **inputs):
     """What curl does: JSON in, status and JSON out."""
     tensors = [{"name": k, "shape": shape, "datatype": "BYTES", "data": [v]} for k, v in inputs.items()]
     request = urllib.request.Request(
-        f"{server.http_url}/v2/models/sam2/infer", json.dumps({"inputs": tensors}).encode()
+        f"{server.http_url}/v2/models/{model}/infer", json.dumps({"inputs": tensors}).encode()
     )
     try:
         answer = json.loads(urllib.request.urlopen(request).read())

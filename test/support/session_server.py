@@ -9,12 +9,10 @@ from support.conditions import settled
 IMAGES_IN_CACHE = 3
 
 
-def serve(repository, http_port=0, more=(), **options):
+def serve(repository, **options):
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
-    models = ["sam2", "sam2_encoder_jpeg", *more]
-    ports = {"http_port": http_port, "grpc_port": 0, "metrics_port": 0}
-    return local_server.LocalServer(repository, models=models, **ports, **options)
+    return local_server.LocalServer(repository, models=["sam2"], **options)
 
 
 def add_session_model(repository: Path, name: str, config: str) -> None:

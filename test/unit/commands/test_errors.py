@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from support.annotated import write_data_set
@@ -35,6 +36,20 @@ PREDICT = [
     ("predict photo.png --point 1,1 --out .", "it is a folder"),
     ("predict photo.png --point 1,1 --out mask.png --overlay clip/../mask.png", "both write"),
     ("predict photo.png --box 0,0,9,9 --box 9,9,20,20 --out mask.png --overlay mask_1.png", "both write"),
+    ("predict photo.png --point 1,1 --out mask.jpg", "must end in one of .png, .json, .geojson"),
+    ("predict photo.png --point 1,1 --out mask.png --format coco", "must end in .json with --format coco"),
+    ("predict photo.png --point 1,1 --overlay drawn.jpg", "--overlay"),
+    ("predict photo.png --point 1,1 --logits logits.png", "must end in .npy"),
+    ("predict photo.png --point 1,1 --format rle", "--format is for --out"),
+    ("predict photo.png --point 1,1 --mask-threshold 99", "mask_threshold must be a number from -32 to 32"),
+    ("predict photo.png --point 1,1 --out - --json", "both write to standard output"),
+    ("predict photo.png small.png --point 1,1 --out -", "--out - takes one file, not 2"),
+    ("predict photo.png --point 1,1 --out - --all-candidates", "--out - takes one file, not 3"),
+    ("predict photo.png photo.png --point 1,1", "is named twice"),
+    ("predict *.tif --point 1,1", "no file fits this pattern"),
+    ("predict photo.png small.png --point 60,40", "small.png: point (60, 40) lies outside"),
+    ("predict photo.png --mask-input absent.npy", "No such file"),
+    ("predict photo.png --mask-input integers.npy", "mask_input is an empty mask"),
     # the server
     ("predict photo.png --point 1,1 --url ftp://x", "scheme"),
     ("predict photo.png --point 1,1", "triton-sam serve"),
@@ -302,6 +317,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.jpg").touch()
     (folder / "page.jpg").write_text("<html>")
     Image.new("RGB", (64, 48)).save(folder / "photo.png")
+    Image.new("RGB", (32, 24)).save(folder / "small.png")
+    np.save(folder / "integers.npy", np.zeros((256, 256), np.int32))
     (folder / "clip").mkdir()
     for frame in range(6):
         Image.new("RGB", (64, 48), (20 * frame, 60, 90)).save(folder / "clip" / f"{frame:05d}.png")

@@ -1,0 +1,177 @@
+"""A SAM2 decoder without weights for the light encoder. It needs milliseconds, and its masks have a meaning.
+
+A pixel belongs to the mask if its colour is like that of the click and it is not too far away. So the masks of images
+with plain colours are those that a person expects. Boxes, negative points, masks as prompts and the three candidates
+have their effects. The tensors, their shapes and the guard are those of a real decoder.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto
+from support.light_encoder import mix
+from support.toy_graph import Graph
+
+from triton_sam.families import get_family
+from triton_sam.families.base import (
+    LABEL_BACKGROUND,
+    LABEL_BOX_BOTTOM_RIGHT,
+    LABEL_BOX_TOP_LEFT,
+    LABEL_FOREGROUND,
+)
+
+SEEN = np.array([[0.3, 0.3, 0.3], [1.0, -1.0, 0.0], [0.5, 0.5, -1.0]])
+"""Brightness, red against green, and yellow against blue. Brightness counts less, because an object has its shadows."""
+SIDE, FRAME = 256, 1024
+PIXELS = SIDE * SIDE
+COLOUR_SPREAD, PLACE_SPREAD = 0.2, 400.0
+"""How far colours, which are 0..1, and places in the frame may lie apart."""
+REACHES = (1.0, 1.5, 2.5, 2.0)
+"""How unlike the click a pixel may be: for the candidates (part, object, whole), and for the single mask."""
+STEEPNESS, FLOOR, LIMIT, FAR = 8.0, -20.0, 32.0, 1e4
+SPECK = 4.0
+"""How much more like the click a speck is, and how much less a hole."""
+SHARES = {"high_res_feats_0": 0.8, "high_res_feats_1": 0.1, "image_embeddings": 0.1}
+"""How much of a colour comes from each of the embeddings. None is 0, so that none can be left out unnoticed."""
+
+
+def toy_decoder() -> onnx.ModelProto:
+    """Return the graph, with the inputs and outputs of the family's decoder."""
+    spec, graph = get_family("sam2").decoder, Graph()
+    points, positive, negative, corners, has_box = _prompts(graph)
+    unlike = _unlikeness(graph, points)
+    inside = graph.reduce("ReduceMin", _only_of(graph, unlike, positive), 1)
+    inside = graph.add("Add", inside, graph.constant(_specks()))
+    outside = graph.reduce("ReduceMin", _only_of(graph, unlike, negative), 1)
+    per_reach = graph.constant(np.reshape([STEEPNESS / reach for reach in REACHES], (1, -1, 1)))
+    logits = graph.add("Sub", graph.constant(STEEPNESS), graph.add("Mul", inside, per_reach))
+    rival = graph.scaled(graph.add("Sub", outside, inside), STEEPNESS)
+    logits = graph.add("Min", logits, rival, _within(graph, corners, has_box))
+    logits = graph.add("Max", logits, graph.constant(FLOOR))
+    logits = graph.add("Add", logits, _mask_prompt(graph, positive))
+    logits = graph.add("Clip", logits, graph.constant(-LIMIT), graph.constant(LIMIT))
+    _outputs(graph, logits)
+    return graph.model(spec)
+
+
+def _prompts(graph: Graph) -> tuple[str, str, str, tuple[str, str], str]:
+    """Return the points with the middle of the box as the last one, which of them are positive and negative (P,N,1),
+    the corners of the box (P,1,2), and whether there is one (P,1,1).
+    """
+    corners = []
+    for label in (LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT):
+        chosen = graph.unsqueeze(graph.has_label(label), 2)
+        corners.append(graph.reduce("ReduceSum", graph.add("Mul", "point_coords", chosen), 1))
+    has_box = graph.unsqueeze(graph.reduce("ReduceSum", graph.has_label(LABEL_BOX_TOP_LEFT), 1), 2)
+    middle = graph.scaled(graph.add("Add", *corners), 0.5)
+    points = graph.add("Concat", "point_coords", middle, axis=1)
+    positive, negative = (graph.unsqueeze(graph.has_label(label), 2) for label in (LABEL_FOREGROUND, LABEL_BACKGROUND))
+    positive = graph.add("Concat", positive, has_box, axis=1)
+    negative = graph.add("Concat", negative, graph.scaled(has_box, 0.0), axis=1)
+    return points, positive, negative, (corners[0], corners[1]), has_box
+
+
+def _colours(graph: Graph) -> str:
+    """Return the colours of the pixels (N,3,65536), which the light encoder has mixed into the embeddings."""
+    parts = []
+    for tensor in get_family("sam2").encoder.outputs:
+        back = SHARES[tensor.name] * SEEN @ np.linalg.pinv(mix(tensor)[:, :, 0, 0])
+        part = graph.add("Conv", tensor.name, graph.constant(back[:, :, None, None]))
+        factor = SIDE // int(tensor.shape[2])
+        if factor > 1:
+            scales = graph.constant([1, 1, factor, factor])
+            rule = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            part = graph.add("Resize", part, "", scales, mode="nearest", **rule)
+        parts.append(part)
+    return graph.add("Reshape", graph.add("Sum", *parts), graph.constant([0, 3, PIXELS], np.int64))
+
+
+def _grid() -> npt.NDArray[np.float32]:
+    """Return the middles of the pixels in the frame, (2,65536): x and y."""
+    middles = (np.arange(SIDE, dtype=np.float32) + 0.5) * FRAME / SIDE
+    return np.stack([np.tile(middles, SIDE), np.repeat(middles, SIDE)])
+
+
+def _specks() -> npt.NDArray[np.float32]:
+    """Return what makes masks as rough as those of the demo model, (1,1,65536): specks around them, and holes."""
+    rough = np.zeros((SIDE, SIDE), np.float32)
+    for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        rough[12 + row :: 32, 12 + column :: 32] = -SPECK
+        rough[28 + row :: 32, 28 + column :: 32] = SPECK
+    return rough.reshape(1, 1, PIXELS)
+
+
+def _unlikeness(graph: Graph, points: str) -> str:
+    """Return how unlike each pixel and each point are in colour and place, (P,N,65536)."""
+    colours = _colours(graph)
+    images = graph.add("Shape", colours, end=1)
+    grid = graph.constant(_grid()[None] / PLACE_SPREAD)
+    places = graph.add("Expand", grid, graph.add("Concat", images, graph.constant([1, 1], np.int64), axis=0))
+    pixels = graph.add("Concat", graph.scaled(colours, 1 / COLOUR_SPREAD), places, axis=1)
+    rows = graph.add("Transpose", graph.scaled(colours, 1 / COLOUR_SPREAD), perm=[0, 2, 1])
+    rows = graph.add("Reshape", rows, graph.constant([-1, 3], np.int64))
+    own = graph.add("Gather", rows, _row_of_each_point(graph, points, images), axis=0)
+    clicks = graph.add("Concat", own, graph.scaled(points, 1 / PLACE_SPREAD), axis=2)
+    squares = [
+        graph.reduce("ReduceSum", graph.add("Mul", value, value), axis) for value, axis in ((clicks, 2), (pixels, 1))
+    ]
+    products = graph.scaled(graph.add("MatMul", clicks, pixels), -2.0)
+    return graph.add("Sum", products, *squares)
+
+
+def _row_of_each_point(graph: Graph, points: str, images: str) -> str:
+    """Return where the colour of each point stands in the rows of all pixels: of one image, or of one for each."""
+    cells = graph.add("Floor", graph.scaled(points, SIDE / FRAME))
+    cells = graph.add("Clip", cells, graph.constant(0.0), graph.constant(SIDE - 1.0))
+    places = graph.reduce("ReduceSum", graph.add("Mul", cells, graph.constant([1.0, SIDE])), 2)
+    places = graph.add("Cast", places, to=TensorProto.INT64)
+    places = graph.add("Squeeze", places, graph.constant([2], np.int64))
+    zero, one = (graph.constant(number, np.int64) for number in (0, 1))
+    prompts = graph.add("Squeeze", graph.add("Shape", points, end=1))
+    several = graph.add("Min", graph.add("Sub", images, one), one)
+    offsets = graph.add("Mul", graph.add("Range", zero, prompts, one), graph.constant(PIXELS, np.int64))
+    return graph.add("Add", places, graph.unsqueeze(graph.add("Mul", offsets, several), 1))
+
+
+def _only_of(graph: Graph, unlike: str, chosen: str) -> str:
+    """Push away the points that are not chosen."""
+    return graph.add("Add", unlike, graph.scaled(graph.complement(chosen), FAR))
+
+
+def _within(graph: Graph, corners: tuple[str, str], has_box: str) -> str:
+    """Return logits (P,1,65536) that are negative outside the box, and large where there is none."""
+    low, high = (graph.add("Transpose", corner, perm=[0, 2, 1]) for corner in corners)
+    grid = graph.constant(_grid()[None])
+    sides = graph.add("Concat", graph.add("Sub", grid, low), graph.add("Sub", high, grid), axis=1)
+    edge = graph.scaled(graph.reduce("ReduceMin", sides, 1), STEEPNESS / 16)
+    return graph.add("Add", edge, graph.scaled(graph.complement(has_box), FAR))
+
+
+def _mask_prompt(graph: Graph, positive: str) -> str:
+    """Return what a mask as prompt adds to the logits. Without a positive point, it is all there is."""
+    given = graph.unsqueeze("has_mask_input", 1, 2)
+    mask = graph.add("Reshape", "mask_input", graph.constant([0, 1, PIXELS], np.int64))
+    lone = graph.scaled(graph.complement(graph.reduce("ReduceMax", positive, 1)), -FLOOR)
+    return graph.add("Mul", given, graph.add("Add", graph.scaled(mask, 0.5), lone))
+
+
+def _outputs(graph: Graph, logits: str) -> None:
+    """Split the logits (P,4,65536). A score is high if few pixels are unsure, and never outside 0..1."""
+    unsure = graph.as_float(graph.add("Less", graph.add("Abs", logits), graph.constant(2.0)))
+    found = graph.as_float(graph.add("Greater", logits, graph.constant(0.0)))
+    counts = [graph.reduce("ReduceSum", value, 2) for value in (found, unsure)]
+    scores = graph.add("Div", counts[0], graph.add("Sum", *counts, graph.constant(1.0)))
+    best = graph.reduce("ReduceMax", logits, 2)
+    for values, single, several, sizes in (
+        (logits, "masks", "multimask_masks", [SIDE, SIDE]),
+        (scores, "iou_predictions", "multimask_iou_predictions", []),
+        (best, "object_score_logits", "", []),
+    ):
+        for name, first, end in ((several, 0, 3), (single, 3, 4)):
+            if name:
+                bounds = [graph.constant([number], np.int64) for number in (first, end, 1)]
+                part = graph.add("Slice", values, *bounds)
+                shape = graph.constant([0, end - first, *sizes], np.int64)
+                graph.add("Reshape", part, shape, output=name)

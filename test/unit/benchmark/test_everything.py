@@ -12,13 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.fake_transport import FakeTransport, text
-from support.found_masks import found_mask
 
 from triton_sam.benchmark import everything
-from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL, ClickSpeed, SearchSpeed, SessionJob
-from triton_sam.errors import ServerBusyError
-from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.search import Found
+from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL, SessionJob
 
 SERVER = SimpleNamespace(grpc_url="grpc://localhost:1")
 
@@ -158,13 +154,6 @@ def test_clicks_are_measured_alone_and_beside_a_search(clicks, image):
     assert started.is_set()
 
 
-def test_a_failed_search_is_no_measurement(clicks, image, monkeypatch):
-    monkeypatch.setattr(FakeJob, "error", ServerBusyError("too many searches"))
-    started.set()
-    with pytest.raises(ServerBusyError, match="too many searches"):
-        everything.measure_clicks(SERVER, image, 3, 7)
-
-
 def test_the_request_to_the_session_model(image, monkeypatch):
     transport = FakeTransport({"result_json": text(json.dumps({"objects": [{"area": 3}]}).encode())})
     monkeypatch.setattr(everything, "Transport", lambda url, timeout: transport)
@@ -175,29 +164,3 @@ def test_the_request_to_the_session_model(image, monkeypatch):
     assert request.inputs["image"][0] == image.read_bytes()
     assert json.loads(request.inputs["everything"][0]) == {"points_per_side": 4}
     assert transport.is_closed
-
-
-def test_parts_are_asked_for_one_by_one(monkeypatch):
-    """The client itself would send one request."""
-    asked: list = []
-
-    def find(client, image, parameters):
-        asked.append((client, image, parameters))
-        return Found([found_mask(np.ones((4, 5), bool))])
-
-    monkeypatch.setattr(everything, "find_everything", find)
-    assert len(everything.Parts("client").generate("image.png", points_per_side=4)) == 1
-    assert asked == [("client", "image.png", Parameters(4))]
-
-
-def test_tables_are_aligned():
-    table = everything.format_searches([SearchSpeed("ours", 16, 169, 18.914, 5.941)])
-    assert table.splitlines() == [
-        "runner                              grid  masks    median   official / this",
-        "ours                            16 x  16    169   18.91 s   5.94",
-    ]
-    table = everything.format_clicks([ClickSpeed(ALONE, 30, 0.0476, 0.071)])
-    assert table.splitlines() == [
-        "clicks                         number    median       p95",
-        "alone                              30   47.6 ms   71.0 ms",
-    ]

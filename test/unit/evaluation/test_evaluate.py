@@ -13,12 +13,12 @@ from support.rectangles import mask
 from triton_sam.cli import main
 from triton_sam.commands import evaluate as command
 from triton_sam.errors import ConfigurationError, InputError, MissingDependencyError, ServerTimeoutError
-from triton_sam.masks import Segment, intersection_over_union
+from triton_sam.masks import Segment
 
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 from triton_sam.evaluation.clicks import Click
-from triton_sam.evaluation.metrics import Answer, ObjectResult, clicks_to, spearman, summarize
+from triton_sam.evaluation.metrics import Answer, ObjectResult, spearman, summarize
 from triton_sam.evaluation.report import Report, table
 from triton_sam.evaluation.runner import Settings, measure
 from triton_sam.evaluation.samples import Dataset, Sample
@@ -73,17 +73,6 @@ def results(client, settings, data=None):
 
 
 # Metrics
-
-
-def test_intersection_over_union_of_overlapping_and_empty_masks():
-    assert intersection_over_union(mask((0, 0, 4, 4)), mask((2, 0, 6, 4))) == pytest.approx(8 / 24)
-    assert intersection_over_union(mask((0, 0, 4, 4)), mask()) == 0
-    assert intersection_over_union(mask(), mask()) == 1
-
-
-def test_clicks_to_counts_the_clicks_until_the_target():
-    assert clicks_to(0.85, [0.3, 0.85, 0.5]) == 2
-    assert clicks_to(0.9, [0.3, 0.85, 0.5]) is None
 
 
 @pytest.mark.parametrize(
@@ -313,15 +302,6 @@ def test_the_table_has_a_column_for_each_data_set():
     assert lines[0].split(maxsplit=1) == ["coins", "cells (partial)"]
     assert len({len(line) for line in lines}) == 1
     assert "NoC85     clicks to 85 %" in text
-
-
-def test_the_table_leaves_out_correlations_that_no_data_set_has():
-    """One object has one first click: its score has no rank among others."""
-    each = result_by_hand((0.2, 0.86), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9)
-    lines = table([Report(dataset(name="one"), (each,))]).splitlines()
-    correlations = lines[next(number for number, line in enumerate(lines) if line.startswith("Spearman")) :]
-    assert [line[10:24].strip() for line in correlations] == ["3 candidates", "all answers"]
-    assert not any(line.endswith("-") for line in lines)
 
 
 @pytest.mark.parametrize(

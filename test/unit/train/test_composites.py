@@ -11,7 +11,7 @@ from support.materials import write_materials
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.train import source as source_module
-from triton_sam.train.dataset import ScenePool, augment, composite_drawer, fill_cache, write_shard
+from triton_sam.train.dataset import ScenePool, augment, composite_drawer, fill_cache
 from triton_sam.train.source import Composites, SceneSource
 from triton_sam.train.stages import View
 
@@ -33,18 +33,6 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_shard_of_composites_differs_from_one_of_drawn_scenes(cache):
-    with np.load(cache / "64_00000000.npz") as drawn, np.load(cache / "composites/64_00000000.npz") as composites:
-        assert drawn["images"].shape == composites["images"].shape == (2, 64, 64, 3)
-        assert not np.array_equal(drawn["images"], composites["images"])
-
-
-def test_held_out_composites_are_not_written(tmp_path):
-    draw = composite_drawer(write_materials(tmp_path))
-    with pytest.raises(ConfigurationError, match="held out"):
-        write_shard(tmp_path / "x.npz", HELD_OUT, 64, (0.0, 1.0), draw)
-
-
 def test_held_out_materials_are_not_drawn(tmp_path):
     with pytest.raises(ConfigurationError, match="no cutout"):
         composite_drawer(write_materials(tmp_path, held_out=True))
@@ -57,15 +45,6 @@ def test_composites_have_their_share_of_the_examples(cache, monkeypatch):
         rng = np.random.default_rng(0)
         complete = [source(rng, View(64, 128)).complete for _ in range(60)]
         assert 15 < sum(complete) < 45
-    finally:
-        source.close()
-
-
-def test_without_composites_every_example_is_complete(cache):
-    source = SceneSource(cache, [View(64, 64)], 0, 0, True)
-    try:
-        rng = np.random.default_rng(0)
-        assert all(source(rng, View(64, 128)).complete for _ in range(10))
     finally:
         source.close()
 
@@ -92,11 +71,3 @@ def test_the_background_of_a_composite_is_never_clicked(trainer_module, cache, m
     with pytest.raises(StopIteration):
         trainer._draw_batch(rng, View(64, 64), 0.25)
     assert shares == [0.25, 0.0]
-
-
-def test_wrong_options_are_refused(trainer_module, tmp_path):
-    from triton_sam.train.command import main
-
-    for option, value in [("--composite-shards", "0"), ("--composite-share", "1.5")]:
-        with pytest.raises(ConfigurationError, match="composite-share"):
-            main(["--out", str(tmp_path / "run"), "--init", "x.pt", "--materials", str(tmp_path), option, value])

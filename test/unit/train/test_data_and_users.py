@@ -17,11 +17,6 @@ SEEDS = range(scenes.HELD_OUT_SEED + 500, scenes.HELD_OUT_SEED + 516)
 
 
 class TestDataset:
-    def test_held_out_seeds_are_refused(self):
-        for first, count in [(scenes.HELD_OUT_SEED, 1), (scenes.HELD_OUT_SEED - 5, 6), (-1, 2)]:
-            with pytest.raises(ConfigurationError, match="held out"):
-                dataset.training_seeds(first, count)
-
     def test_a_shard_of_held_out_seeds_is_neither_written_nor_read(self, tmp_path):
         with pytest.raises(ConfigurationError):
             dataset.write_shard(tmp_path / "x.npz", scenes.HELD_OUT_SEED, 64, (0.0, 1.0))
@@ -104,11 +99,6 @@ class TestPrompts:
         assert drawn is not None
         assert not drawn.regions.any()
         assert all(example.labels[int(y), int(x)] == 0 for x, y in drawn.clicks)
-
-    def test_a_scene_without_regions_gives_no_prompts(self):
-        empty = np.zeros((64, 64), np.uint8)
-        example = dataset.Example(np.zeros((64, 64, 3), np.uint8), empty, empty)
-        assert prompts.draw_prompts(np.random.default_rng(0), example, 4) is None
 
     def test_corrections_fall_into_the_error_region(self):
         rng = np.random.default_rng(0)

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("cv2")
 pytest.importorskip("torch")
 import torch
-from support.materials import write_materials
 from support.pool_draws import draw_number, end_process, fail
 
 from triton_sam.errors import ConfigurationError
@@ -54,19 +53,8 @@ class TestPool:
         with pytest.raises(ConfigurationError, match=r"x\.png"):
             filled(tmp_path, fail, 3)
 
-    def test_the_wait_can_be_stopped(self, tmp_path):
-        assert filled(tmp_path, draw_number, 3000, should_stop=lambda: True) is None
-
 
 class TestImages:
-    def test_views_of_a_composite_show_its_objects(self, tmp_path):
-        materials = write_materials(tmp_path)
-        for number in range(3):
-            view = images.draw_composite(materials, number)
-            assert view["image"].shape == (1024, 1024, 3)
-            assert view["labels"].shape == view["parts"].shape == (512, 512)
-        assert images.draw_photograph(materials, 0)["image"].shape == (1024, 1024, 3)
-
     def test_the_first_view_of_a_drawn_scene_shows_all_of_it(self):
         view, part = images.draw_scene(Path(), 0), images.draw_scene(Path(), 1)
         scene = generate_scene(images._FIRST_SEED, 512, images.spread(images._FIRST_SEED))
@@ -75,11 +63,6 @@ class TestImages:
             found.tolist() for found in reversed(np.unique(view["labels"], return_counts=True))
         ]
         assert (part["labels"] != view["labels"]).any()
-
-    def test_held_out_materials_are_not_used(self, tmp_path):
-        materials = write_materials(tmp_path, held_out=True)
-        with pytest.raises(ConfigurationError, match="contains no"):
-            images.draw_photograph(materials, 0)
 
 
 class TestClipPool:

@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("cv2")
 
-from triton_sam.errors import ConfigurationError
-from triton_sam.scenes.scenes import HELD_OUT_SEED, generate_scene
+from triton_sam.scenes.scenes import generate_scene
 
 pytestmark = pytest.mark.nightly  # code of tools
 
@@ -89,14 +88,6 @@ class TestAnswers:
         monkeypatch.setattr(score_data, "answer_scene", None)  # the second time, nothing is asked
         again, _ = data.read(lambda _line: None, lambda: False)
         assert torch.equal(again["drawn"].tokens, learned["drawn"].tokens)
-
-    def test_held_out_scenes_are_refused(self, model, tmp_path, monkeypatch):
-        from triton_sam.train import score_data
-
-        monkeypatch.setattr(score_data, "FIRST_SEED", HELD_OUT_SEED)
-        data = score_data.ScoreData(tmp_path, model, None, score_data.Amounts(scenes=1, clips=0))
-        with pytest.raises(ConfigurationError, match="held out"):
-            data.read(lambda _line: None, lambda: False)
 
 
 class TestTraining:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
@@ -11,10 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from support.fake_transport import FakeTransport, text
 
 from triton_sam.benchmark import everything
-from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL, SessionJob
+from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL
 
 SERVER = SimpleNamespace(grpc_url="grpc://localhost:1")
 
@@ -152,15 +150,3 @@ def test_clicks_are_measured_alone_and_beside_a_search(clicks, image):
     assert len(client.beside) == 5 + 8 + 8 + 8  # the first ones do not count
     assert not any(client.beside[:13])
     assert started.is_set()
-
-
-def test_the_request_to_the_session_model(image, monkeypatch):
-    transport = FakeTransport({"result_json": text(json.dumps({"objects": [{"area": 3}]}).encode())})
-    monkeypatch.setattr(everything, "Transport", lambda url, timeout: transport)
-    job = SessionJob("grpc://localhost:1")
-    assert job.generate(image, points_per_side=4) == [{"area": 3}]
-    job.close()
-    (request,) = transport.requests
-    assert request.inputs["image"][0] == image.read_bytes()
-    assert json.loads(request.inputs["everything"][0]) == {"points_per_side": 4}
-    assert transport.is_closed

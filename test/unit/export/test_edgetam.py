@@ -18,9 +18,9 @@ pytest.importorskip("sam2")
 
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
-from triton_sam.export.edgetam.graphs import EdgeTamDecoder, EdgeTamEncoder, fused  # noqa: E402
+from triton_sam.export.edgetam.graphs import EdgeTamEncoder, fused  # noqa: E402
 from triton_sam.export.edgetam.model import build_image_model, load_model  # noqa: E402
-from triton_sam.export.edgetam.names import IMAGE_POSITION, VIDEO_HALF, of_meta_name, transformers_name  # noqa: E402
+from triton_sam.export.edgetam.names import IMAGE_POSITION, VIDEO_HALF, transformers_name  # noqa: E402
 from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.edgetam import EdgeTam  # noqa: E402
@@ -54,15 +54,6 @@ def test_every_part_is_in_the_encoder(changeable: Any, part: str) -> None:
         after = EdgeTamEncoder(changeable)(image)
         assert (after[0] - before).abs().max() > 1e-3
         torch.testing.assert_close(after, official_embeddings(changeable, image), atol=1e-3, rtol=1e-4)
-
-
-def test_positions_of_pixels_and_of_points_may_differ(changeable: Any) -> None:
-    state = changeable.state_dict()
-    points = state["prompt_encoder.shared_embedding.positional_embedding"]
-    assert (state[IMAGE_POSITION] - points).abs().max() > 0.1
-    decoder = EdgeTamDecoder(sam2_of(changeable))
-    torch.testing.assert_close(decoder._positions(), changeable.get_image_wide_positional_embeddings())
-    torch.testing.assert_close(decoder.prompt_encoder.pe_layer.positional_encoding_gaussian_matrix, points)
 
 
 def test_a_fused_encoder_has_no_normalisation_and_leaves_the_model_alone(changeable: Any) -> None:
@@ -171,13 +162,6 @@ def test_wrong_checkpoints_are_refused(changeable: Any, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(CheckpointError, match="not a readable"):
         load_model(tmp_path, "micro")
-
-
-def test_names_of_meta() -> None:
-    name = "sam_mask_decoder.transformer.layers.1.cross_attn_token_to_image.out_proj.weight"
-    expected = "mask_decoder.transformer.layers.1.cross_attn_token_to_image.o_proj.weight"
-    assert transformers_name(name) == expected
-    assert of_meta_name({expected: 5}, name) == 5
 
 
 def test_official_size_is_the_official_backbone() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 pytest.importorskip("cv2")
-import cv2
 from support.materials import write_materials
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.scenes.composites import generate_composite, held_out_composite
-from triton_sam.scenes.materials import MANIFEST, Materials
+from triton_sam.scenes.materials import Materials
 
 pytestmark = pytest.mark.nightly  # code of tools
 
@@ -65,28 +62,3 @@ def test_held_out_materials_and_others_are_never_mixed(tmp_path):
         Materials(folder)
     scene = held_out_composite(Materials(folder, held_out=True), 3, 128)
     assert scene.labels.max() > 0
-
-
-def test_small_sources_appear_more_often_than_their_share(tmp_path):
-    folder = write_materials(tmp_path)
-    content = json.loads((folder / MANIFEST).read_text())
-    cutouts = [entry for entry in content["materials"] if entry["kind"] == "cutout"]
-    small = {**cutouts[0], "source": "small"}
-    others = [{**cutouts[1], "source": "large"} for _ in range(31)]
-    rest = [entry for entry in content["materials"] if entry["kind"] != "cutout"]
-    (folder / MANIFEST).write_text(json.dumps({**content, "materials": [small, *others, *rest]}))
-    materials, rng = Materials(folder), np.random.default_rng(0)
-    wanted = cv2.imread(str(folder / small["file"]), cv2.IMREAD_UNCHANGED)[..., [2, 1, 0, 3]]
-    drawn = [np.array_equal(materials.cutout(rng), wanted) for _ in range(300)]
-    assert 0.12 < np.mean(drawn) < 0.28  # 1 / (1 + 31 ** 0.4) = 0.20, not 1 / 32
-
-
-def test_a_chimera_has_one_outline_and_several_surfaces(materials):
-    from triton_sam.scenes.composites import _chimera
-
-    sprites = [_chimera(np.random.default_rng(seed), materials, 60) for seed in range(12)]
-    assert max(len(sprite.parts) for sprite in sprites) >= 2
-    for sprite in sprites:
-        inside = sprite.alpha >= 0.5
-        assert not any((part & ~inside).any() for part in sprite.parts)
-        assert np.sum([inside * 0, *sprite.parts], axis=0).max() <= 1

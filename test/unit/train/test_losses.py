@@ -73,34 +73,6 @@ class TestLosses:
         clear, _ = self.loss(losses, logits, scores, ambiguous=False)
         assert clear == pytest.approx(losses.MULTIMASK_WEIGHT_LATER * wrong + object_loss, rel=1e-3)
 
-    def test_a_prompt_without_an_object_trains_only_the_object_score(self, losses):
-        logits = self.logits(*[(0, 1, 1, 1)] * 4)
-        for score, wanted in ((20.0, 20.0), (-20.0, 0.0)):
-            loss, _ = self.loss(losses, logits, [0.3] * 4, object_logit=score, present=0.0)
-            assert loss == pytest.approx(wanted, abs=1e-3)
-
-
-@pytest.mark.export
-class TestOptimizer:
-    def test_muon_takes_the_matrices_and_embeddings_get_no_weight_decay(self, trainer_module):
-        from triton_sam.export.sam2.model import build_model
-        from triton_sam.train import network
-        from triton_sam.train.optimizer import Optimizer
-
-        named = list(network.trained_parameters(build_model("sam2.1_hiera_micro.yaml")))
-        names = {id(parameter): name for name, parameter in named}
-        adamw, muon = Optimizer("muon", named, 1e-3, 0.05)._optimizers
-        decayed, kept = ({names[id(p)] for p in group["params"]} for group in adamw.param_groups)
-        matrices = {names[id(p)] for p in muon.param_groups[0]["params"]}
-        assert decayed | kept | matrices == set(names.values())
-        assert [group["weight_decay"] for group in (*adamw.param_groups, *muon.param_groups)] == [0.05, 0.0, 0.05]
-        attention = {n for n in names.values() if "sam_mask_decoder.transformer" in n and n.endswith("proj.weight")}
-        assert len(attention) == 28
-        assert attention <= matrices
-        assert "sam_mask_decoder.mask_tokens.weight" in kept
-        assert "image_encoder.trunk.pos_embed" in kept
-        assert not any(dict(named)[name].ndim > 1 for name in kept if "embed" not in name and "token" not in name)
-
 
 @pytest.mark.export
 class TestMuon:

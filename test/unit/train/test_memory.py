@@ -17,12 +17,6 @@ FRAMES = 3
 
 
 class TestTrainingClips:
-    def test_the_same_seed_gives_the_same_clip(self):
-        first, second = (generate_training_clip(TRAINING_CLIPS + 1, 3, 96) for _ in range(2))
-        assert np.array_equal(first.images, second.images)
-        assert np.array_equal(first.labels, second.labels)
-        assert first.images.shape == (3, 96, 96, 3)
-
     def test_held_out_seeds_and_wrong_lengths_are_refused(self):
         for seed, frames in [(TRAINING_CLIPS - 1, 4), (TRAINING_CLIPS, 1), (TRAINING_CLIPS, 33)]:
             with pytest.raises(ConfigurationError, match="training"):

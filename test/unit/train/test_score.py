@@ -106,17 +106,6 @@ class TestTraining:
         assert after.by_score > before.by_score + 0.05
         assert after.error < 0.7 * before.error
 
-    def test_the_correlation_equals_that_of_scipy(self, trainer_module):
-        import torch
-
-        from triton_sam.train.score_measure import spearman
-
-        stats = pytest.importorskip("scipy.stats")
-        random = np.random.default_rng(0)
-        scores, iou = random.random((40, 3)), random.integers(0, 6, (40, 3)) / 5  # with equal values
-        expected = stats.spearmanr(scores.ravel(), iou.ravel()).statistic
-        assert spearman(torch.from_numpy(scores), torch.from_numpy(iou)) == pytest.approx(expected)
-
 
 class TestCommand:
     def test_only_the_head_differs_in_the_file(self, trainer_module, tmp_path, monkeypatch, capsys):

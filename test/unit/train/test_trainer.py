@@ -127,39 +127,6 @@ class TestTrainer:
         ours, theirs = second.averaged_state(), whole.averaged_state()
         assert all(np.array_equal(ours[name].numpy(), theirs[name].numpy()) for name in ours)
 
-    def test_the_exported_file_is_a_checkpoint_of_the_model(self, trainer_module, tmp_path):
-        import torch
-
-        from triton_sam.export.sam2.model import build_model, load_checkpoint
-
-        trainer = make_trainer(trainer_module, (stage(64, 1),))
-        trainer.export(tmp_path / "sam2.1_hiera_micro.pt")
-        assert (tmp_path / "sam2.1_hiera_micro.pt").stat().st_size < 16e6
-        model = build_model("sam2.1_hiera_micro.yaml")
-        load_checkpoint(model, tmp_path / "sam2.1_hiera_micro.pt")
-        matrix = "sam_prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"
-        assert torch.equal(model.state_dict()[matrix], trainer.model.state_dict()[matrix])
-
-
-@pytest.mark.export
-class TestStages:
-    @pytest.fixture
-    def stages(self, trainer_module):
-        from triton_sam.train import stages
-
-        return stages
-
-    def test_stages_are_parsed(self, stages):
-        parsed = stages.parse_stages("128:1.5m, 1024:2m")
-        assert [(s.views[0].size, s.seconds, s.steps) for s in parsed] == [(128, 90.0, None), (1024, 120.0, None)]
-        assert stages.parse_stages("256:20")[0].steps == 20
-        assert [view.prompts for view in stages.parse_stages("256+1024:20", 16)[0].views] == [16, 16]
-
-    def test_wrong_stages_are_refused(self, stages):
-        for text in ["", "128", "128:x", "128:5,256:5m", "128:1.5", "100:5", "512/256:5", "+:5", "256+:5", "256/:5"]:
-            with pytest.raises(ConfigurationError):
-                stages.parse_stages(text)
-
 
 @pytest.mark.export
 class TestCommand:

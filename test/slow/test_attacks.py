@@ -40,9 +40,7 @@ def triton():
 @pytest.mark.parametrize(
     ("attack", "seconds"),
     [
-        ("keys", 6),
         ("masks", 15),
-        ("flood", 8),
         *(pytest.param(*attack, marks=pytest.mark.nightly) for attack in LONG),
     ],
 )

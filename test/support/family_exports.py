@@ -79,7 +79,7 @@ def root() -> Path:
     package = Path(triton_sam.__file__).parent
     for name in _SOURCES:
         for path in sorted((package / name).rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
+            if path.is_file() and path.suffix not in (".pyc", ".md"):
                 digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
     for name in _VERSIONS:
         try:

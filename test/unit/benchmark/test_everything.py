@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +10,7 @@ import pytest
 from PIL import Image
 
 from triton_sam.benchmark import everything
-from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL
+from triton_sam.benchmark.everything import OFFICIAL
 
 SERVER = SimpleNamespace(grpc_url="grpc://localhost:1")
 
@@ -73,80 +71,3 @@ def test_searches_are_measured_in_turns_after_a_small_one(image, monkeypatch):
         ("points_per_side", "pred_iou_thresh", "stability_score_thresh")
     }
     assert runners["ours"].calls[0]["pred_iou_thresh"] == pytest.approx(0.5)  # half of the official masks pass
-
-
-class FakeClient:
-    """Answers clicks, and remembers how many searches ran at the time of each."""
-
-    def __init__(self, url: str) -> None:
-        self.beside: list[int] = []
-
-    def __enter__(self) -> FakeClient:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def set_image(self, image) -> SimpleNamespace:
-        return SimpleNamespace(image_size=(64, 48))
-
-    def segment(self, points, labels) -> None:
-        ((x, y),) = points
-        assert 0 <= x <= 64
-        assert 0 <= y <= 48
-        self.beside.append(FakeJob.running)
-
-
-class FakeJob:
-    running = 0
-    error: Exception | None = None
-
-    def __init__(self, url: str) -> None:
-        self.closed = False
-
-    def generate(self, image, points_per_side) -> list:
-        assert points_per_side == 7
-        if FakeJob.error is not None:
-            raise FakeJob.error
-        FakeJob.running = 1
-        started.set()
-        time.sleep(0.002)
-        FakeJob.running = 0
-        return []
-
-    def close(self) -> None:
-        self.closed = True
-
-
-started = threading.Event()
-
-
-@pytest.fixture
-def clicks(monkeypatch):
-    clients: list[FakeClient] = []
-
-    def client(url: str, timeout: float | None = None) -> FakeClient:
-        clients.append(FakeClient(url))
-        return clients[-1]
-
-    def sleep(seconds: float) -> None:
-        if seconds == 1:  # the wait for the search
-            started.wait(5)
-
-    started.clear()
-    monkeypatch.setattr(FakeJob, "error", None)
-    monkeypatch.setattr(everything, "SAM2TritonClient", client)
-    monkeypatch.setattr(everything, "SessionJob", FakeJob)
-    monkeypatch.setattr(everything, "Parts", FakeJob)
-    monkeypatch.setattr(everything, "time", SimpleNamespace(sleep=sleep, perf_counter=time.perf_counter))
-    return clients
-
-
-def test_clicks_are_measured_alone_and_beside_a_search(clicks, image):
-    speeds = everything.measure_clicks(SERVER, image, 8, 7)
-    assert [(one.situation, one.clicks) for one in speeds] == [(ALONE, 8), (BESIDE, 8), (BESIDE_PARTS, 8)]
-    assert all(0 <= one.median <= one.p95 for one in speeds)
-    client, _ = clicks
-    assert len(client.beside) == 5 + 8 + 8 + 8  # the first ones do not count
-    assert not any(client.beside[:13])
-    assert started.is_set()

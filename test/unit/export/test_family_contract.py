@@ -37,6 +37,8 @@ Decode = Callable[..., Arrays]
 ROLES = ("encoder", "decoder")
 DECODERS = ("sam1", "sam2", "samhq")
 """A family of each decoder with points as inputs. MobileSAM has SAM1's decoder, and EdgeTAM has SAM2's."""
+WORDS = [pytest.param("sam3", role, marks=pytest.mark.slow) for role in get_family("sam3").concepts]
+"""The models for words, which torch traces for minutes: they have no template."""
 SHARED_TENSORS = ("mobilesam", "edgetam")
 """The families whose configuration names them, because their tensors are those of another family."""
 ROUNDED = [
@@ -124,13 +126,7 @@ def run(path: Path, inputs: Arrays) -> Arrays:
     return dict(zip(names, session.run(names, inputs), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("family", "role"),
-    [
-        *((family, role) for family in FAMILIES for role in ROLES),
-        *(("sam3", role) for role in get_family("sam3").concepts),
-    ],
-)
+@pytest.mark.parametrize(("family", "role"), [*((family, role) for family in FAMILIES for role in ROLES), *WORDS])
 def test_the_signature_is_the_wire_contract(family: str, role: str) -> None:
     table = get_family(family)
     words = role in table.concepts

@@ -82,7 +82,7 @@ def test_masks_by_the_command_line_through_tls(front, images: Path, monkeypatch,
     assert "refuses access" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "command",
     [

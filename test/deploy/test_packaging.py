@@ -34,7 +34,7 @@ def test_shell_scripts_parse_and_explain_themselves():
         assert (done.returncode, "sage" in done.stdout) == (0, True), path.name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_program_explains_itself_and_does_nothing_else():
     programs = [path for folder in ("scripts", "examples") for path in sorted((ROOT / folder).glob("*.py"))]
     for path in (path for path in programs if "__main__" in path.read_text(encoding="utf-8")):

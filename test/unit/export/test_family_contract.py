@@ -175,12 +175,13 @@ def test_several_images_are_encoded_as_one_by_one(export: FamilyExport) -> None:
     spec = get_family(export.family).encoder
     side = get_family(export.family).image_size
     pictures = np.random.default_rng(0).random((2, 3, side, side), dtype=np.float32)
+    pictures[1] = np.linspace(0, 1, side, dtype=np.float32)
     together = run(export.files["encoder"], {spec.input_names[0]: pictures})
     for row in range(len(pictures)):
         alone = run(export.files["encoder"], {spec.input_names[0]: pictures[row : row + 1]})
         for name, array in alone.items():
             np.testing.assert_allclose(together[name][row : row + 1], array, atol=1e-4)
-    assert all(np.abs(array[0] - array[1]).max() > 1e-3 for array in together.values())
+    assert max(np.abs(array[0] - array[1]).max() for array in together.values()) > 1e-2
 
 
 def test_another_image_size() -> None:

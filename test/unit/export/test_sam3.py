@@ -1,4 +1,4 @@
-"""SAM3 tracker: tensors, resize and rules equal those of the published files and transformers, and `verify` passes."""
+"""What only SAM3's tracker has: its resize, its kinds of prompts, its best mask, and folders as checkpoints."""
 
 from __future__ import annotations
 

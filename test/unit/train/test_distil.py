@@ -82,6 +82,12 @@ class TestTeacher:
         assert not after["sam_mask_decoder.conv_s0.weight"].any()
 
 
+@pytest.fixture
+def asked(model, micro_teacher):
+    """The decoder that answers for the teacher."""
+    return targets.teacher_decoder(model, micro_teacher)
+
+
 class TestTargets:
     def test_the_decoder_answers_as_the_teacher_does(self, asked, micro_teacher):
         embeddings = torch.randn(2, 256, 64, 64)

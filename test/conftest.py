@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.allowed_skips import forbidden_skips
-from support.family_exports import shared_root
-from support.micro_export import MicroExport
 from support.peak_memory import PeakMemory
 from support.shared_servers import end_unused, shared
 from support.two_workers import check_groups, group_by_use, remove_locks, turn
@@ -62,9 +58,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     remove_locks(session.config)
     if _forbidden_skips(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    manager = getattr(session.config.pluginmanager.getplugin("dsession"), "nodemanager", None)
-    if manager is not None:  # this process has waited for the others
-        shutil.rmtree(shared_root(manager.testrunuid), ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -139,18 +132,6 @@ def url(request: pytest.FixtureRequest, server) -> str:
 
 
 @pytest.fixture(scope="session")
-def micro_export(tmp_path_factory: pytest.TempPathFactory) -> MicroExport:
-    """The micro model with random weights, exported once for the whole run."""
-    pytest.importorskip("torch")
-    pytest.importorskip("sam2")
-    from support.micro_export import export_micro
-
-    from triton_sam.export.sam2 import recipe as sam2
-
-    return export_micro(sam2, tmp_path_factory.mktemp("micro"))
-
-
-@pytest.fixture(scope="session")
 def video_models(tmp_path_factory: pytest.TempPathFactory):
     """The models for videos in the micro size at 512 pixels, with random weights."""
     for package in ("torch", "sam2", "onnxruntime"):
@@ -158,15 +139,6 @@ def video_models(tmp_path_factory: pytest.TempPathFactory):
     from support.video_export import write_video_models
 
     return write_video_models(tmp_path_factory.mktemp("video") / "models")
-
-
-@pytest.fixture
-def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let exports reuse the graphs of ``micro_export``, because tracing by torch takes long."""
-    from triton_sam.export.sam2 import recipe as sam2
-
-    monkeypatch.setattr(sam2, "_trace_encoder", lambda *_: copy.deepcopy(micro_export.graphs["encoder"]))
-    monkeypatch.setattr(sam2, "_trace_decoder", lambda *_: copy.deepcopy(micro_export.graphs["decoder"]))
 
 
 @pytest.fixture(scope="session")

@@ -120,7 +120,3 @@ def test_the_numpy_of_the_image_stays(tmp_path: Path) -> None:
     assert [line for line in written if "numpy" not in line] == [
         line for line in before if not line.startswith("numpy")
     ]
-
-
-def test_no_stage_replaces_the_entry_point_of_nvidia() -> None:
-    assert "ENTRYPOINT" not in stage("triton")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -201,19 +200,3 @@ def test_the_readme_describes_every_value(tmp_path: Path) -> None:
     for path in known:  # the schema knows every value, because it allows no others
         assert path.split(".")[0] in schema["properties"]
     assert "Access modes" in known["modelStore.pvc.accessModes"]
-
-
-def test_the_notes_say_what_to_do_next(helm_program: str) -> None:
-    def notes(case: str) -> str:
-        command = [helm_program, "install", "sam", helm.CHART, "--dry-run=client", "--namespace", "vision"]
-        done = subprocess.run(
-            [*command, f"--values={helm.CHART / 'ci' / f'{case}-values.yaml'}"],
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
-        return done.stdout.partition("NOTES:")[2]
-
-    assert "helm -n vision test sam" in notes("openshift")
-    assert "service/sam-triton-sam-rest 8080" in notes("openshift")
-    assert "Triton knows no users" in notes("s3")
-    assert "Triton knows no users" not in notes("openshift")
-    assert "images.registry is still the example" in notes("minimal")

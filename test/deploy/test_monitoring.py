@@ -6,8 +6,6 @@ import importlib.util
 import json
 import re
 import statistics
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -112,14 +110,6 @@ def failures(server) -> dict[str, str]:
     with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
         text = answer.read().decode()
     return dict(re.findall(r'nv_inference_request_failure\{model="sam2",reason="(\w+)".*\} (\d+)', text))
-
-
-def test_a_server_whose_models_work_is_healthy(monitored) -> None:
-    port = monitored.http_url.rpartition(":")[2]
-    for options in ([], ["--live"]):
-        command = [sys.executable, ROOT / "scripts" / "model_health.py", "127.0.0.1", port, *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_metrics_of_gpus_are_those_of_triton() -> None:

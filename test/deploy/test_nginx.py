@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 import subprocess
@@ -14,14 +13,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.nginx_proxy import NGINX, make_tls, needs_nginx, needs_openssl, proxy
+from support.nginx_proxy import make_tls, needs_nginx, needs_openssl, proxy
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
-from triton_sam.client.speculative import SpeculativeSAM2Client
 from triton_sam.errors import InferenceError, ServerUnreachableError
-from triton_sam.repository import BUILT_IN_CHECKPOINT
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
@@ -62,12 +59,6 @@ def bitmap(side: int) -> bytes:
     return header + b"\x40\x80\xc0" * (side * side)
 
 
-def test_the_configuration_passes_nginx_itself(front: SimpleNamespace) -> None:
-    done = subprocess.run([NGINX, "-t", "-c", front.conf], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "warn" not in done.stderr
-
-
 def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url: str, images: Path) -> None:
     with SAM2TritonClient(url, **front.options) as client:
         assert client.is_ready()
@@ -91,7 +82,7 @@ def test_masks_by_the_command_line_through_tls(front, images: Path, monkeypatch,
     assert "refuses access" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "command",
     [
@@ -108,28 +99,6 @@ def test_benchmarks_work_through_tls(front, command: list[str], tmp_path: Path, 
     monkeypatch.setenv("TRITON_TOKEN", front.token)
     assert main([*command, *server]) in (0, 1)  # 1: speculative's limits, which a busy machine may miss
     assert json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.slow
-@pytest.mark.export
-def test_verify_through_the_proxy(front, images: Path, monkeypatch, capsys) -> None:
-    pytest.importorskip("sam2")
-    monkeypatch.setenv("TRITON_TOKEN", front.token)
-    command = ["verify", "sam2", "--checkpoint", str(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt")]
-    command += ["--exported", str(bundled("model_repository")), "--url", front.grpcs, "--json", "-q"]
-    assert main([*command, "--ca-certs", str(front.options["ca_certs"])]) == 0
-    assert {row["runner"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"onnxruntime", "served"}
-
-
-def test_masks_by_the_async_client_through_tls(front, images: Path) -> None:
-    async def click():
-        async with SpeculativeSAM2Client(front.grpcs, **front.options) as client:
-            await client.set_image_async(images / "shapes.jpg")
-            _, task = await client.predict_async([[200, 180]], [1])
-            return await task
-
-    masks, _ = asyncio.run(click())
-    assert (masks[0, 0] > 0).sum() > 100
 
 
 def test_a_wrong_token_is_refused(front, images: Path) -> None:

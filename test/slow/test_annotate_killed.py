@@ -13,59 +13,8 @@ from pathlib import Path
 
 import pytest
 from support.annotated import files_of, kept_ids
-from support.drawn_data_set import write_scenes
-
-from triton_sam.annotate.folder import SHARD_SIZE
-from triton_sam.local_server import LocalServer
-
-SCENES = 40
-FORMATS = ["coco", "yolo", "labels"]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("cv2")
-    return write_scenes(tmp_path_factory.mktemp("scenes") / "in", SCENES)
-
-
-def start(scenes: Path, out: Path, url: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "triton_sam", "annotate", str(scenes), "--with", "boxes", "--out", str(out)]
-    options = ["--url", url, "--format", *FORMATS]
-    return subprocess.Popen([*words, *options], stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.nightly)])
-def test_a_run_that_is_killed_often_equals_an_undisturbed_one(
-    scenes: Path, service_triton: LocalServer, tmp_path: Path, kills: int
-) -> None:
-    url = service_triton.grpc_url
-    begin = time.monotonic()
-    with start(scenes, tmp_path / "whole", url) as whole:
-        assert whole.wait() == 0
-    seconds = time.monotonic() - begin
-    chance = random.Random(kills)
-    reported = 0
-    for number in range(kills):
-        shards = len(kept_ids(tmp_path / "killed")) // SHARD_SIZE
-        with start(scenes, tmp_path / "killed", url) as process:
-            # Every second kill comes after one more shard, so that there is something to lose.
-            while number % 2 and shards < 2 and len(kept_ids(tmp_path / "killed")) // SHARD_SIZE == shards:
-                time.sleep(0.02)
-            time.sleep(chance.uniform(0.3, 0.9) * min(seconds, 6))
-            process.kill()
-            _, printed = process.communicate()
-        counts = [int(done) for done in re.findall(rf"(\d+)/{SCENES} ", printed)]
-        reported = max([reported, *counts])
-        assert len(kept_ids(tmp_path / "killed")) >= reported, "an image that was reported is lost"
-    assert kept_ids(tmp_path / "killed"), "the kills did not fall into the work"
-    with start(scenes, tmp_path / "killed", url) as last:
-        assert last.wait() == 0
-    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
-    images = [each["id"] for each in json.loads((tmp_path / "killed/coco.json").read_text())["images"]]
-    assert images == list(range(1, SCENES + 1))
 
 
 def start_large(slide: Path, out: Path) -> subprocess.Popen[str]:

@@ -14,8 +14,9 @@ from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
 from triton_sam.local_server import LocalServer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
+SCENES = 12
 SUPERVISION = """
 import json, pathlib, sys
 import numpy as np
@@ -38,12 +39,11 @@ print(json.dumps(counts))
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.nightly)])
-def test_all_tools_load_the_masks_of_the_client(service_triton: LocalServer, tmp_path: Path, count: int) -> None:
+def test_all_tools_load_the_masks_of_the_client(service_triton: LocalServer, tmp_path: Path) -> None:
     coco = pytest.importorskip("pycocotools.coco")
     pytest.importorskip("cv2")
     python = make_environment(tmp_path / "venv", ["supervision>=0.25"])
-    scenes, out = write_scenes(tmp_path / "in", count), tmp_path / "out"
+    scenes, out = write_scenes(tmp_path / "in", SCENES), tmp_path / "out"
     formats = ["--format", "coco", "coco-polygons", "yolo", "voc"]
     command = ["annotate", str(scenes), "--with", "boxes", "--out", str(out), "-q", *formats]
     assert main([*command, "--url", service_triton.grpc_url]) == 0
@@ -73,5 +73,5 @@ def test_all_tools_load_the_masks_of_the_client(service_triton: LocalServer, tmp
             with Image.open(scenes.parent / name) as scene:
                 assert each.shape[1:] == scene.size[::-1]
             np.testing.assert_array_equal(packed[name], np.packbits(each))
-    assert len(masks) == count
-    print(f"{count} scenes, {sum(expected.values())} masks equal those of the client, in pycocotools and supervision")
+    assert len(masks) == SCENES
+    print(f"{SCENES} scenes, {sum(expected.values())} masks equal those of the client, in pycocotools and supervision")

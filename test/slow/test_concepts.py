@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,7 +16,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 
 from PIL import Image  # noqa: E402
-from support.concept_graphs import Arrays, assert_equal, detector_inputs, encode, find  # noqa: E402
 from support.conditions import settled  # noqa: E402
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
 from support.shared_servers import return_free_memory  # noqa: E402
@@ -29,7 +25,6 @@ from triton_sam import (  # noqa: E402
     PromptError,
     SAM2TritonClient,
     SAM2VideoClient,
-    SpeculativeSAM2Client,
     find_in_video,
 )
 from triton_sam.cli import main  # noqa: E402
@@ -37,7 +32,6 @@ from triton_sam.concepts.association import without_doubles  # noqa: E402
 from triton_sam.errors import ModelNotReadyError  # noqa: E402
 from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
-from triton_sam.families.sam3 import Sam3  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.verify.concept_transport import ConceptTransport  # noqa: E402
 from triton_sam.verify.concepts import LIMITS, answered_cases, format_table, verify_concepts  # noqa: E402
@@ -53,11 +47,12 @@ def exported() -> FamilyExport:
 
 
 @pytest.fixture(scope="module")
-def server(exported: FamilyExport) -> Iterator[LocalServer]:
-    shutil.copytree(ROOT / "model_repository/sam3", exported.repository / "sam3", dirs_exist_ok=True)
-    write_video_models(exported.repository)
+def server(exported: FamilyExport, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    repository = shutil.copytree(exported.repository, tmp_path_factory.mktemp("words") / "models")
+    shutil.copytree(ROOT / "model_repository/sam3", repository / "sam3", dirs_exist_ok=True)
+    write_video_models(repository)
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with LocalServer(exported.repository, models=["sam3", "sam2_video"], **ports) as running:
+    with LocalServer(repository, models=["sam3", "sam2_video"], **ports) as running:
         yield running
 
 
@@ -98,19 +93,6 @@ def test_instances_equal_the_official_detector(exported: FamilyExport, server: L
     assert len(rows) == 7 + 2 + 2
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_served_models_equal_the_official_model(exported: FamilyExport, server: LocalServer, protocol: str) -> None:
-    """The four models by themselves: logits of masks, boxes and scores of all 200 queries."""
-    with SAM2TritonClient(getattr(server, f"{protocol}_url"), "sam3", timeout=300) as client:
-
-        def run(role: str, inputs: Arrays) -> Arrays:
-            return client._transport.infer(f"sam3_{role}", inputs, Sam3.concepts[role].output_names)
-
-        encoded = encode(run)
-        assert_equal(find(run, encoded, detector_inputs(run, encoded)), exported.model.concepts)
-
-
 def test_words_and_clicks_cost_one_encode(client: SAM2TritonClient) -> None:
     image = noise(1)
     before = [computed(client, model) for model in ("sam3_encoder", "sam3_concept_encoder", "sam3_text_encoder")]
@@ -126,42 +108,11 @@ def test_words_and_clicks_cost_one_encode(client: SAM2TritonClient) -> None:
     assert clicked[0].score == pytest.approx(expected.score, abs=1e-4)
 
 
-@pytest.mark.nightly
-def test_texts_of_one_request_equal_lone_requests(client: SAM2TritonClient) -> None:
-    words = [f"word {index}" for index in range(5)]
-    together = client.find(words, image=noise(3), **ALL)
-    assert [each.label for each in together[::2]] == words
-    for index in (0, 4):
-        alone = client.find(words[index], image=together.image, **ALL)
-        assert summary(alone) == summary(together)[2 * index : 2 * index + 2]
-
-
 def test_an_image_that_the_server_lost_is_found_again(client: SAM2TritonClient) -> None:
     found = client.find("dog", image=noise(4), **ALL)
     found.image.remote.image_id = "0" * 32
     again = client.find("dog", image=found.image, **ALL)
     assert summary(again) == summary(found)
-
-
-@pytest.mark.nightly
-def test_examples_of_another_file_with_the_same_pixels(client: SAM2TritonClient, tmp_path: Path) -> None:
-    """The feature maps of both files are equal, so the answers must be; those of a box elsewhere are not."""
-    image, copy = noise(5), tmp_path / "copy.bmp"
-    Image.fromarray(image).save(copy)
-    expected = client.find("dog", boxes=[5, 5, 40, 40], image=image, **ALL)
-    assert summary(client.find("dog", boxes=[5, 5, 40, 40], image=image, example=copy, **ALL)) == summary(expected)
-    other = client.find("dog", boxes=[5, 5, 40, 40], image=image, example=noise(6), **ALL)
-    assert summary(other) != summary(expected)
-
-
-@pytest.mark.nightly
-def test_the_async_client_finds_the_same(server: LocalServer) -> None:
-    async def search():
-        async with SpeculativeSAM2Client(server.grpc_url, "sam3", timeout=300) as client:
-            return await client.find_async(["a", "b"], image=noise(7), **ALL)
-
-    with SAM2TritonClient(server.http_url, "sam3", timeout=300) as client:
-        assert summary(asyncio.run(search())) == summary(client.find(["a", "b"], image=noise(7), **ALL))
 
 
 @pytest.mark.parametrize(
@@ -196,23 +147,6 @@ def test_annotate_finds_the_same(client: SAM2TritonClient, server: LocalServer, 
     assert [each["segmentation"] for each in found["annotations"][2:]] == [each.to_rle() for each in expected]
 
 
-def test_the_service_finds_the_same(client: SAM2TritonClient, server: LocalServer) -> None:
-    pytest.importorskip("fastapi")
-    from support.running_service import running_service
-
-    buffer = io.BytesIO()
-    Image.fromarray(noise(10)).save(buffer, "PNG")
-    with running_service(server.grpc_url) as service:
-        models = {each["name"]: each for each in service.http.get("/v1/models").json()["models"]}
-        assert models["sam3"]["finds_concepts"]
-        image = service.upload(buffer.getvalue(), model="sam3")["id"]
-        body = {"text": ["a", "b"], "threshold": 0, "limit": 1, "model": "sam3"}
-        answer = service.http.post(f"/v1/images/{image}/find", json=body, timeout=200)
-        assert answer.status_code == 200, answer.text
-    expected = client.find(["a", "b"], image=buffer.getvalue(), threshold=0, limit=1)
-    assert [each["rle"] for each in answer.json()["objects"]] == [each.to_rle() for each in expected]
-
-
 def test_track_finds_the_objects_of_a_video(client: SAM2TritonClient, server: LocalServer, tmp_path: Path) -> None:
     """Weights are random, so each searched frame may have new objects; the masks must be those of both models."""
     (tmp_path / "clip").mkdir()
@@ -245,7 +179,8 @@ def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[
 
 
 def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> None:
-    for name in ("sam3", "sam3_encoder", "sam3_decoder"):
+    shutil.copytree(ROOT / "model_repository/sam3", tmp_path / "sam3")
+    for name in ("sam3_encoder", "sam3_decoder"):
         shutil.copytree(exported.repository / name, tmp_path / name)
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
     with (
@@ -255,29 +190,3 @@ def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> 
         with pytest.raises(ModelNotReadyError, match="triton-sam setup sam3 --concepts"):
             client.find("dog", image=noise(9))
         assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))
-
-
-@pytest.mark.nightly
-def test_the_benchmark_searches_words(exported: FamilyExport, server: LocalServer, monkeypatch) -> None:
-    """One round over gRPC with one word and two; the official detector takes part."""
-    pytest.importorskip("psutil")
-    from triton_sam.benchmark import concepts
-    from triton_sam.benchmark.run import begin, measure
-    from triton_sam.benchmark.settings import Settings
-    from triton_sam.benchmark.target import Target
-    from triton_sam.benchmark.weights import find_weights
-
-    monkeypatch.setattr(concepts, "COUNTS", (1, 2))
-    settings = Settings(duration=0.1, sections=("words",), compare=("torch",), least_rounds=1)
-    weights = find_weights("sam3", exported.repository, None)
-    target = Target("sam3", None, {"grpc": server.grpc_url}, ROOT / "test/images/coffee.jpg", weights)
-    with contextlib.closing(target):
-        results = begin(target, settings, "triton-sam benchmark")
-        measure(target, settings, results, quiet=True)
-    assert results.notes == []
-    assert {(row.what, row.who, row.size) for row in results.rows} == {
-        *((what, "session", size) for what in concepts.CASES for size in (1, 2)),
-        *(("no instance", "torch", size) for size in (1, 2)),
-    }
-    took = {row.what: row.ms.min for row in results.rows if row.ms and row.who == "session" and row.size == 2}
-    assert took["two instances a word"] > took["no instance"]  # two runs of the mask head

@@ -6,9 +6,7 @@ Every request either gets the answer that it got before, or an error. None ends 
 from __future__ import annotations
 
 import collections
-import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ for package in ("torch", "onnxruntime", "segment_anything", "sam2", "transformer
 
 from support.family_exports import SERVED, SMALL, sam1_micro, sam3_concepts, sam3_reduced  # noqa: E402
 
-from triton_sam import local_server  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.families.sam2 import TRACKING  # noqa: E402
 from triton_sam.families.sam3 import Sam3  # noqa: E402
@@ -67,17 +64,6 @@ def edgetam_videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video_models(tmp_path_factory.mktemp("edgetam") / "models", edgetam_micro_graphs()).repository
 
 
-@pytest.fixture(scope="module")
-def further_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A local Triton with the graphs FURTHER."""
-    repository = tmp_path_factory.mktemp("further")
-    for family, role in FURTHER:
-        model = graph(family, role, request).parents[1]
-        shutil.copytree(model, repository / model.name)
-    with local_server.LocalServer(repository) as server:
-        yield server
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("version", [LOWEST, *OTHERS])
 @pytest.mark.parametrize("graphs", GRAPHS)
@@ -112,25 +98,14 @@ def test_no_request_ends_the_process(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_no_request_ends_the_server(families_server: Any, protocol: str) -> None:
-    attack_server(families_server, protocol, PAIRS)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_no_request_ends_the_server_of_the_further_graphs(further_server: Any, protocol: str) -> None:
-    attack_server(further_server, protocol, FURTHER)
-
-
-def attack_server(server: Any, protocol: str, graphs: list[tuple[str, str]]) -> None:
-    """Send attacks on graphs to a server, and check that it answers each one and that no model ended."""
+    """Send attacks on the pairs to a server; it answers each one, and no model ends."""
     tritonclient = pytest.importorskip(f"tritonclient.{protocol}")
-    restarts = server.restarts
-    url = server.http_url if protocol == "http" else server.grpc_url
-    models = {f"{family}_{role}" for family, role in graphs}
+    restarts = families_server.restarts
+    url = families_server.http_url if protocol == "http" else families_server.grpc_url
+    models = {f"{family}_{role}" for family, role in PAIRS}
     counts: collections.Counter[str | None] = collections.Counter()
     with tritonclient.InferenceServerClient(url.partition("://")[2]) as client:
-        for family, role in graphs:
+        for family, role in PAIRS:
             # Over gRPC, a size of -2^63 ends the process of any Python model: Triton's Python backend (2.51) makes the
             # array before our code runs. Then Triton starts again; docs/background/reliability.md says so.
             attacks = graph_attacks.negative(family, role) if protocol == "http" else []
@@ -141,10 +116,10 @@ def attack_server(server: Any, protocol: str, graphs: list[tuple[str, str]]) -> 
                 if any(1 << 16 in part["shape"] or 1 << 20 in part["shape"] for part in attack):
                     continue
                 counts[wire_attacks.send(tritonclient, client, f"{family}_{role}", attack)] += 1
-            assert models <= {model.name for model in server.served_models()}
+            assert models <= {model.name for model in families_server.served_models()}
             right = graph_attacks.controls(family, role)[0]
             assert wire_attacks.send(tritonclient, client, f"{family}_{role}", right) is None
-    assert server.restarts == restarts, "a model died, and the supervisor started Triton again"
+    assert families_server.restarts == restarts, "a model died, and the supervisor started Triton again"
     print(f"\n{protocol}: {dict(counts)}")
     known = {None, "400", "500", "StatusCode.INVALID_ARGUMENT", "StatusCode.INTERNAL"}
     assert counts.keys() <= known

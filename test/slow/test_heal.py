@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.local_server import LocalServer
 
@@ -141,18 +141,3 @@ def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, content: byt
     assert sum(clicker.wrong for clicker in clickers) == 0
     assert healed <= max(SECONDS_TO_HEAL, 3 * server.seconds_to_start)
     assert server.restarts == metric(server, "triton_sam_restarts_total") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_speculative_client_goes_on_after_a_model_was_killed(
-    server: LocalServer, content: bytes, protocol: str
-) -> None:
-    address = server.http_url if protocol == "http" else server.grpc_url
-    with SpeculativeSAM2Client(address, timeout=PATIENCE) as client:
-        client.set_image(content)
-        right = [client.predict_sync(points, [1])[0] for points in POINTS]
-        stub_of(server, "sam2_decoder").kill()
-        for points, expected in zip(POINTS, right, strict=True):
-            np.testing.assert_array_equal(client.predict_sync(points, [1])[0], expected)
-    assert server.restarts == 1

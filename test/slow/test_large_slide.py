@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
-
-from triton_sam.masks.segment import Segment
-from triton_sam.tiles import LargeImageClient, LargeObject, open_large_image
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
@@ -73,14 +69,6 @@ def slide(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return write
 
 
-class PartsClient:
-    """A client whose objects are the connected bright parts of a tile."""
-
-    def everything(self, pixels: Any) -> list[Segment]:
-        count, labels = cv2.connectedComponents((pixels[:, :, 0] > GROUND).astype(np.uint8))
-        return [Segment(labels == number, 0.9, None) for number in range(1, count)]
-
-
 def iou(box: Any, mask: Any, disc: Any) -> float:
     """Compare an object with its mask inside a box with a disc."""
     x1, y1, x2, y2 = box
@@ -105,29 +93,6 @@ def check(found: list[tuple[Any, Any]], truth: Discs, side: int) -> None:
     assert len(found) / 10 < crosses.sum() < 9 * len(found) / 10
     assert abs(values[crosses].mean() - values[~crosses].mean()) < 0.01
     assert values.min() > 0.95
-
-
-def placed(found: LargeObject) -> tuple[Any, Any]:
-    x1, y1, x2, y2 = map(int, found.box)
-    left, top, *_ = found.region
-    return found.box, found.mask[y1 - top : y2 - top, x1 - left : x2 - left]
-
-
-@pytest.mark.nightly
-def test_a_slide_with_two_thousand_objects(slide: Callable[[int], Path]) -> None:
-    path = slide(SIDE)
-    process = psutil.Process()
-    before = most = process.memory_info().rss  # earlier tests of this process have left theirs
-
-    def watch(done: int, total: int) -> None:
-        nonlocal most
-        most = max(most, process.memory_info().rss)
-
-    with open_large_image(path) as image:
-        client: Any = PartsClient()
-        found = LargeImageClient(client, image).everything(tile=TILE, overlap=OVERLAP, progress=watch)
-    assert most - before < MEMORY
-    check([placed(each) for each in found], discs(SIDE), SIDE)
 
 
 @pytest.mark.timeout(1800)

@@ -159,13 +159,3 @@ def test_an_alias_moves_between_variants(running, images: Path, capsys: pytest.C
         assert main(["alias", "stable", "--of", variant, *running.options]) == 0
         assert reload(running, "stable", capsys) == {"stable_encoder": "1", "stable_decoder": "1"}
         assert asked(running, images, "stable") == model
-
-
-def test_the_click_of_helm_test_reaches_a_server(running, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The pod of `helm test` runs this command; only the address and the folder of the image differ."""
-    yaml = pytest.importorskip("yaml")
-    values = yaml.safe_load((Path(__file__).parents[2] / "deploy/helm/triton-sam/values.yaml").read_text())
-    image = images / Path(values["test"]["image"]).name
-    options = ["--model=sam2", "--name=sam2", f"--point={values['test']['point']}", "--timeout=300", "--json"]
-    assert main(["predict", str(image), *options, f"--url={running.url}"]) == 0
-    assert '"score"' in capsys.readouterr().out

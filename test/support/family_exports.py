@@ -1,127 +1,135 @@
-"""Exports of small random models of the official code, made once for the whole test run."""
+"""Exports of small random models of the official code, which are kept on the disk between runs of the tests."""
 
 from __future__ import annotations
 
-import atexit
 import functools
+import hashlib
 import importlib.util
 import json
 import os
 import shutil
-import tempfile
-from dataclasses import dataclass
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
+import triton_sam
 from triton_sam._common.bundle import bundled
 from triton_sam.families import get_family
 from triton_sam.sessions.configs import write_programs
 
+PACKAGES = {
+    "sam1": "segment_anything",
+    "sam2": "sam2",
+    "sam3": "transformers",
+    "mobilesam": "mobile_sam",
+    "samhq": "segment_anything_hq",
+    "edgetam": "timm",
+}
+"""The module of the official code of each family."""
+SMALLEST = {
+    "sam1": "micro",
+    "sam2": "sam2.1_hiera_micro.yaml",
+    "sam3": "reduced",
+    "mobilesam": "micro",
+    "samhq": "micro",
+    "edgetam": "micro",
+}
+"""The exporter's name of the smallest size of each family. Random weights fill its template."""
+_SOURCES = ("_common", "export", "families", "repository", "sessions", "wire")
+_VERSIONS = ("torch", "onnx", "onnxscript", "numpy", "timm", "transformers", "sam2")
+_UNUSED_DAYS = 7
 
-@dataclass(frozen=True)
+
 class FamilyExport:
     """One exported pair.
 
     Args:
-        model: the official torch model with the exported weights.
-        repository: the model repository.
+        family: the family.
+        repository: the model repository, which other tests use too: a test that writes into it copies it first.
         files: ONNX files by role.
+        settings: the size, and whether it finds words.
     """
 
-    model: Any
-    repository: Path
-    files: dict[str, Path]
+    def __init__(self, family: str, repository: Path, files: dict[str, Path], **settings: Any) -> None:
+        self.family, self.repository, self.files = family, repository, files
+        self._settings = settings
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The official torch model with the exported weights."""
+        from triton_sam.export import registry
+
+        side, size = get_family(self.family).image_size, self._settings["model"]
+        model = registry.exporter(self.family).load(None, size, image_size=side, random_seed=0)
+        if self._settings.get("concepts"):
+            from triton_sam.export.sam3.model import add_detector
+
+            add_detector(model, None, size, random_seed=0)
+        return model
 
 
 @functools.cache
 def root() -> Path:
-    """The folder of all exports of the test run. With ``pytest -n 2``, both processes use the same one."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is not None:
-        return shared_root(run)
-    folder = Path(tempfile.mkdtemp(prefix="triton_sam_tests_"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """The folder of all exports of this version of the code and of its packages, in the cache of the user."""
+    digest = hashlib.sha256(sys.version.encode())
+    package = Path(triton_sam.__file__).parent
+    for name in _SOURCES:
+        for path in sorted((package / name).rglob("*")):
+            if path.is_file() and path.suffix not in (".pyc", ".md"):
+                digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    for name in _VERSIONS:
+        try:
+            digest.update(f"{name} {version(name)}".encode())
+        except PackageNotFoundError:
+            digest.update(name.encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "triton-sam-tests")
+    folder = cache / digest.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    for other in cache.iterdir():
+        if time.time() - other.stat().st_mtime > _UNUSED_DAYS * 86400:
+            shutil.rmtree(other, ignore_errors=True)
     return folder
 
 
-def shared_root(run: str) -> Path:
-    """The folder of a run in several processes. test/conftest.py removes it at the end of the run."""
-    return Path(tempfile.gettempdir(), f"triton-sam-exports-{run}")
-
-
-def export_once(family: str, name: str, **settings: Any) -> tuple[Path, dict[str, Path]]:
-    """Export a model, unless the other process has done so, and return the repository and the files by role."""
+@functools.cache
+def export_once(family: str, **settings: Any) -> FamilyExport:
+    """Export a small model, unless an earlier run or another process has done so."""
     from triton_sam.export.registry import export
     from triton_sam.export.settings import Settings
 
-    folder = root() / name
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / "files.json"
+    settings = {"model": SMALLEST[family], **settings}
+    folder = root() / "_".join([family, *(f"{name}={value}" for name, value in settings.items())])
+    folder.mkdir(exist_ok=True)
+    kept, models = folder / "files.json", folder / "models"
     with FileLock(folder / "lock"):
         if not kept.exists():
-            files = export(family, Settings(folder / "models", random_seed=0, progress=False, **settings)).files
-            kept.write_text(json.dumps({role: str(path) for role, path in files.items()}))
-    return folder / "models", {role: Path(path) for role, path in json.loads(kept.read_text()).items()}
+            shutil.rmtree(models, ignore_errors=True)  # an interrupted run may have left a part
+            files = export(family, Settings(models, random_seed=0, progress=False, **settings)).files
+            kept.write_text(json.dumps({role: str(path.relative_to(models)) for role, path in files.items()}))
+    files = {role: models / place for role, place in json.loads(kept.read_text()).items()}
+    return FamilyExport(family, models, files, **settings)
 
 
-@functools.cache
-def sam1_micro() -> FamilyExport:
-    """SAM1 with two blocks: one of windows, one global."""
-    from triton_sam.export.sam1.model import load_model
+sam1_micro = functools.partial(export_once, "sam1")
+sam2_micro = functools.partial(export_once, "sam2")
+mobilesam_micro = functools.partial(export_once, "mobilesam")
+edgetam_micro = functools.partial(export_once, "edgetam")
+samhq_micro = functools.partial(export_once, "samhq")
+sam3_reduced = functools.partial(export_once, "sam3")
+sam3_concepts = functools.partial(export_once, "sam3", concepts=True)
 
-    return FamilyExport(load_model(None, "micro", random_seed=0), *export_once("sam1", "sam1", model="micro"))
-
-
-@functools.cache
-def mobilesam_micro() -> FamilyExport:
-    """MobileSAM with one block in each stage."""
-    from triton_sam.export.mobilesam.model import load_model
-
-    model = load_model(None, "micro", random_seed=0)
-    return FamilyExport(model, *export_once("mobilesam", "mobilesam", model="micro"))
-
-
-@functools.cache
-def edgetam_micro() -> FamilyExport:
-    """EdgeTAM with few channels, and one block in each stage."""
-    from triton_sam.export.edgetam.model import load_model
-
-    model = load_model(None, "micro", random_seed=0)
-    return FamilyExport(model, *export_once("edgetam", "edgetam", model="micro"))
-
-
-@functools.cache
-def samhq_micro(size: str = "micro") -> FamilyExport:
-    """SAM-HQ with few blocks, and TinyViT ("micro") or ViT ("micro_vit") as encoder."""
-    from triton_sam.export.samhq.model import load_model
-
-    model = load_model(None, size, random_seed=0)
-    return FamilyExport(model, *export_once("samhq", f"samhq_{size}", model=size))
-
-
-@functools.cache
-def sam3_reduced() -> FamilyExport:
-    """SAM3's tracker with two layers: one of windows, one global."""
-    from triton_sam.export.sam3.model import load_model
-
-    return FamilyExport(load_model(None, "reduced", random_seed=0), *export_once("sam3", "sam3", model="reduced"))
-
-
-@functools.cache
-def sam3_concepts() -> FamilyExport:
-    """SAM3's tracker and detector of concepts, both with few layers."""
-    from triton_sam.export.sam3.model import add_detector, load_model
-
-    model = load_model(None, "reduced", random_seed=0)
-    add_detector(model, None, "reduced", random_seed=0)
-    return FamilyExport(model, *export_once("sam3", "concepts", model="reduced", concepts=True))
-
-
-_PACKAGES = {"mobilesam": "mobile_sam", "samhq": "segment_anything_hq", "edgetam": "timm"}
-SERVED = ("sam1", "sam2", "sam3", *(name for name, package in _PACKAGES.items() if importlib.util.find_spec(package)))
-"""The families of all_families(). The packages of the small families are not everywhere where the others are."""
+# The packages of the small families are not everywhere where the others are.
+SERVED = tuple(
+    name
+    for name, package in PACKAGES.items()
+    if name in ("sam1", "sam2", "sam3") or importlib.util.find_spec(package) is not None
+)
+"""The families of all_families()."""
 SMALL = {"mobilesam": mobilesam_micro, "samhq": samhq_micro, "edgetam": edgetam_micro}
 """The exports of the small families."""
 
@@ -130,11 +138,11 @@ def all_families(folder: Path) -> Path:
     """Fill a model repository with the families SERVED, pairs and session models: small ones but for SAM2."""
     for family in SERVED:
         write_programs(folder, get_family(family), video=False)
-    for role in ("encoder", "decoder"):
-        shutil.copytree(sam1_micro().repository / f"sam1_{role}", folder / f"sam1_{role}")
-        shutil.copytree(sam3_reduced().repository / f"sam3_{role}", folder / f"sam3_{role}")
-        for family in SMALL.keys() & set(SERVED):
-            shutil.copytree(SMALL[family]().repository / f"{family}_{role}", folder / f"{family}_{role}")
-        shutil.copytree(bundled("model_repository") / f"sam2_{role}" / "1", folder / f"sam2_{role}" / "1")
-        shutil.copy(bundled("model_repository") / f"sam2_{role}" / "config.pbtxt", folder / f"sam2_{role}")
+        for role in ("encoder", "decoder"):
+            name = f"{family}_{role}"
+            if family != "sam2":
+                shutil.copytree(export_once(family).repository / name, folder / name)
+            else:
+                shutil.copytree(bundled("model_repository") / name / "1", folder / name / "1")
+                shutil.copy(bundled("model_repository") / name / "config.pbtxt", folder / name)
     return folder

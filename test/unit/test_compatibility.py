@@ -14,7 +14,6 @@ import re
 import shlex
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +35,6 @@ setup-all setup-sam1 setup-sam2 setup-sam3 test-sam3 download-sam1-h download-sa
 export-sam1 export-sam2 benchmark-sam2 benchmark-sam3 install-sam1 install-sam2 benchmark-sam2-both benchmark-sam3-both
 """
 
-OTHER_TASKS = """
-demo serve doctor test lint lint-deploy format typecheck hf-login clone-sam1 export-sam3 test-sam1 speculative service
-evaluate benchmark-sam1 benchmark-load
-"""
-"""Tasks of a later README, which have no row."""
-
 SHELL = [
     ("bash scripts/download_sam2.sh base_plus", "download sam2 base_plus"),
     ("bash scripts/download_sam2.sh tiny", "download sam2 tiny"),
@@ -53,17 +46,6 @@ SHELL = [
 EXPORT = """
 --checkpoint checkpoints/sam2.1_hiera_base_plus.pt --model-cfg sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml
 --output-dir model_repository --image-size 1024 --device cpu
-"""
-
-FILES = """
-docker-compose.yml pyproject.toml scripts/download_sam1.sh scripts/download_sam2.sh scripts/download_sam3.sh
-scripts/download_sam3_onnx.py scripts/export_sam1_to_onnx.py scripts/export_sam2_to_onnx.py scripts/hf_login.py
-scripts/export_sam3_to_onnx.py scripts/benchmark_sam2.py scripts/benchmark_sam3.py scripts/run_triton.sh
-scripts/run_triton_custom.sh scripts/health_check.sh scripts/infer_example.sh scripts/build_image.sh
-test/images test/output
-model_repository/sam1_encoder/config.pbtxt model_repository/sam1_decoder/config.pbtxt
-model_repository/sam2_encoder/1/model.onnx model_repository/sam2_decoder/1/model.onnx
-model_repository/sam3_encoder/config.pbtxt model_repository/sam3_decoder/config.pbtxt
 """
 
 BASIC = """
@@ -101,7 +83,7 @@ async def interactive_segmentation():
 
 def test_named_tasks_exist_and_set_up_what_they_did():
     tasks = pixi_tasks()
-    assert [name for name in (TASKS + OTHER_TASKS).split() if name not in tasks] == []
+    assert [name for name in TASKS.split() if name not in tasks] == []
     assert "sam_vit_h_4b8939.pth" in tasks["export-sam1"]["cmd"]
     assert tasks["setup-sam1"]["depends-on"] == ["export-sam1"]
     assert tasks["export-sam1"]["depends-on"] == ["download-sam1-h"]
@@ -113,10 +95,6 @@ def test_every_task_and_script_has_a_row_of_the_page():
     assert [name for name in TASKS.split() if not re.search(rf"(?<![\w-]){name}(?![\w-])", PAGE)] == []
     shown = ("run_triton", "run_triton_custom", "health_check", "infer_example", "build_image", "download_sam2")
     assert [name for name in shown if f"scripts/{name}.sh" not in PAGE] == []
-
-
-def test_named_files_exist():
-    assert [name for name in FILES.split() if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="bash")
@@ -137,21 +115,6 @@ def test_the_export_takes_its_first_options():
     args = parser.parse_args(EXPORT.split())
     assert (args.model_repository, args.image_size, args.device) == (Path("model_repository"), 1024, "cpu")
     assert args.model_cfg == "sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml"
-
-
-def test_docker_compose_has_the_service_triton():
-    yaml = pytest.importorskip("yaml")
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
-    assert "triton" in services
-    assert "container_name" not in services["triton"]  # it would forbid a second container
-
-
-def test_named_addresses_answer(service_triton):
-    for path in ("/v2/health/ready", "/v2/models/sam2_encoder/ready"):
-        with urllib.request.urlopen(service_triton.http_url + path, timeout=10) as answer:
-            assert answer.status == 200
-    with urllib.request.urlopen(service_triton.metrics_url, timeout=10) as answer:
-        assert b"nv_inference" in answer.read()
 
 
 @pytest.fixture

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.image_server import ImageServer
 
 from triton_sam.benchmark import everything
-from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL, ClickSpeed, SearchSpeed, SessionJob
-from triton_sam.errors import ServerBusyError
+from triton_sam.benchmark.everything import OFFICIAL
 
 SERVER = SimpleNamespace(grpc_url="grpc://localhost:1")
 
@@ -76,111 +71,3 @@ def test_searches_are_measured_in_turns_after_a_small_one(image, monkeypatch):
         ("points_per_side", "pred_iou_thresh", "stability_score_thresh")
     }
     assert runners["ours"].calls[0]["pred_iou_thresh"] == pytest.approx(0.5)  # half of the official masks pass
-
-
-class FakeClient:
-    """Answers clicks, and remembers how many searches ran at the time of each."""
-
-    def __init__(self, url: str) -> None:
-        self.beside: list[int] = []
-
-    def __enter__(self) -> FakeClient:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def set_image(self, image) -> SimpleNamespace:
-        return SimpleNamespace(image_size=(64, 48))
-
-    def segment(self, points, labels) -> None:
-        ((x, y),) = points
-        assert 0 <= x <= 64
-        assert 0 <= y <= 48
-        self.beside.append(FakeJob.running)
-
-
-class FakeJob:
-    running = 0
-    error: Exception | None = None
-
-    def __init__(self, url: str) -> None:
-        self.closed = False
-
-    def generate(self, image, points_per_side) -> list:
-        assert points_per_side == 7
-        if FakeJob.error is not None:
-            raise FakeJob.error
-        FakeJob.running = 1
-        started.set()
-        time.sleep(0.002)
-        FakeJob.running = 0
-        return []
-
-    def close(self) -> None:
-        self.closed = True
-
-
-started = threading.Event()
-
-
-@pytest.fixture
-def clicks(monkeypatch):
-    clients: list[FakeClient] = []
-
-    def client(url: str, timeout: float | None = None) -> FakeClient:
-        clients.append(FakeClient(url))
-        return clients[-1]
-
-    def sleep(seconds: float) -> None:
-        if seconds == 1:  # the wait for the search
-            started.wait(5)
-
-    started.clear()
-    monkeypatch.setattr(FakeJob, "error", None)
-    monkeypatch.setattr(everything, "SAM2TritonClient", client)
-    monkeypatch.setattr(everything, "SessionJob", FakeJob)
-    monkeypatch.setattr(everything, "Parts", FakeJob)
-    monkeypatch.setattr(everything, "time", SimpleNamespace(sleep=sleep, perf_counter=time.perf_counter))
-    return clients
-
-
-def test_clicks_are_measured_alone_and_beside_a_search(clicks, image):
-    speeds = everything.measure_clicks(SERVER, image, 8, 7)
-    assert [(one.situation, one.clicks) for one in speeds] == [(ALONE, 8), (BESIDE, 8), (BESIDE_PARTS, 8)]
-    assert all(0 <= one.median <= one.p95 for one in speeds)
-    client, _ = clicks
-    assert len(client.beside) == 5 + 8 + 8 + 8  # the first ones do not count
-    assert not any(client.beside[:13])
-    assert started.is_set()
-
-
-def test_a_failed_search_is_no_measurement(clicks, image, monkeypatch):
-    monkeypatch.setattr(FakeJob, "error", ServerBusyError("too many searches"))
-    started.set()
-    with pytest.raises(ServerBusyError, match="too many searches"):
-        everything.measure_clicks(SERVER, image, 3, 7)
-
-
-def test_the_request_to_the_session_model(image):
-    with ImageServer() as server:
-        job = SessionJob(server.url)
-        found = job.generate(image, points_per_side=4, pred_iou_thresh=0)
-        job.close()
-    assert found[0]["area"] > 0
-    (request,) = server.requests
-    assert request.inputs["image"][0] == image.read_bytes()
-    assert json.loads(request.inputs["everything"][0]) == {"points_per_side": 4, "pred_iou_thresh": 0}
-
-
-def test_tables_are_aligned():
-    table = everything.format_searches([SearchSpeed("ours", 16, 169, 18.914, 5.941)])
-    assert table.splitlines() == [
-        "runner                              grid  masks    median   official / this",
-        "ours                            16 x  16    169   18.91 s   5.94",
-    ]
-    table = everything.format_clicks([ClickSpeed(ALONE, 30, 0.0476, 0.071)])
-    assert table.splitlines() == [
-        "clicks                         number    median       p95",
-        "alone                              30   47.6 ms   71.0 ms",
-    ]

@@ -19,7 +19,6 @@ from triton_sam.benchmark.result_file import to_json
 from triton_sam.benchmark.schema import problem
 from triton_sam.benchmark.settings import Settings
 from triton_sam.benchmark.thresholds import judge
-from triton_sam.errors import MissingDependencyError
 from triton_sam.families import get_family
 
 
@@ -99,12 +98,3 @@ def test_nothing_is_measured_without_models_for_words() -> None:
         results, client = measured(**options)
         assert (results.rows, client.searches) == ([], [])
         assert results.notes == ["No words were searched: set the models up with `triton-sam setup sam3 --concepts`."]
-
-
-def test_a_reference_that_is_missing_is_noted() -> None:
-    def refuse(family):
-        raise MissingDependencyError("the checkpoint is not here")
-
-    results, _ = measured(weights=SimpleNamespace(concept_reference=refuse))
-    assert {row.who for row in results.rows} == {"session"}
-    assert results.notes == ["The official detector of words was left out: the checkpoint is not here"]

@@ -28,22 +28,6 @@ def test_an_empty_mask_has_no_click_and_no_box():
         tight_box(mask())
 
 
-def test_the_next_click_goes_to_the_largest_error():
-    truth, found = mask((2, 3, 9, 10), (15, 5, 26, 16)), mask((2, 3, 9, 10))
-    assert next_click(truth, found) == Click(20, 10, 1)
-    assert next_click(found, truth) == Click(20, 10, 0)
-    both = mask((2, 3, 9, 10)), mask((15, 5, 26, 16))
-    assert next_click(*both) == Click(20, 10, 0)
-    assert next_click(*both[::-1]) == Click(20, 10, 1)
-    assert next_click(mask((2, 3, 9, 10)), mask((12, 3, 19, 10))) == Click(15, 6, 0)  # surplus wins a tie
-
-
-def test_the_largest_error_is_the_deepest_one_not_the_one_with_the_most_pixels():
-    truth = mask((0, 0, 5, 5))
-    thin_and_long = mask((0, 10, 30, 13))
-    assert next_click(truth, thin_and_long) == Click(2, 2, 1)
-
-
 def test_no_pixel_is_clicked_twice_and_a_perfect_mask_gets_no_click():
     truth = mask((2, 3, 9, 10))
     assert next_click(truth, truth) is None

@@ -1,12 +1,10 @@
 """The data sets of `triton-sam evaluate`: photographs, held-out scenes, and folders with and without faults."""
 
-import sys
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam.errors import ConfigurationError, ImageError, InputError, MissingDependencyError
+from triton_sam.errors import ConfigurationError, ImageError, InputError
 
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
@@ -151,9 +149,3 @@ def test_label_masks_of_one_bit_or_with_a_palette_are_read(tmp_path):
     palette.putdata(LABELS.ravel().tolist())
     palette.save(tmp_path / "palette.png")
     np.testing.assert_array_equal(read_labels(tmp_path / "palette.png"), LABELS)
-
-
-def test_the_error_names_the_package_that_photographs_need(monkeypatch):
-    monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(MissingDependencyError, match="skimage is missing"):
-        coins()

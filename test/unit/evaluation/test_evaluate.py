@@ -12,14 +12,13 @@ from support.rectangles import mask
 
 from triton_sam.cli import main
 from triton_sam.commands import evaluate as command
-from triton_sam.errors import ConfigurationError, InputError, MissingDependencyError, ServerTimeoutError
-from triton_sam.masks import Segment, intersection_over_union
+from triton_sam.errors import InputError, MissingDependencyError, ServerTimeoutError
+from triton_sam.masks import Segment
 
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 from triton_sam.evaluation.clicks import Click
-from triton_sam.evaluation.metrics import Answer, ObjectResult, clicks_to, spearman, summarize
-from triton_sam.evaluation.report import Report, table
+from triton_sam.evaluation.metrics import Answer, ObjectResult, spearman, summarize
 from triton_sam.evaluation.runner import Settings, measure
 from triton_sam.evaluation.samples import Dataset, Sample
 
@@ -75,17 +74,6 @@ def results(client, settings, data=None):
 # Metrics
 
 
-def test_intersection_over_union_of_overlapping_and_empty_masks():
-    assert intersection_over_union(mask((0, 0, 4, 4)), mask((2, 0, 6, 4))) == pytest.approx(8 / 24)
-    assert intersection_over_union(mask((0, 0, 4, 4)), mask()) == 0
-    assert intersection_over_union(mask(), mask()) == 1
-
-
-def test_clicks_to_counts_the_clicks_until_the_target():
-    assert clicks_to(0.85, [0.3, 0.85, 0.5]) == 2
-    assert clicks_to(0.9, [0.3, 0.85, 0.5]) is None
-
-
 @pytest.mark.parametrize(
     ("scores", "ious", "expected"),
     [
@@ -124,16 +112,6 @@ def test_the_summary_holds_the_means_over_the_objects():
     assert summary.spearman["click"] is None  # both scores are 0
     with pytest.raises(InputError):
         summarize([])
-
-
-def test_the_correlation_counts_each_answer_once():
-    """The answer that an object repeats after a perfect mask counts only once."""
-    answers = (Answer(0.5, 0.2), Answer(1.0, 0.1), Answer(1.0, 0.1), Answer(1.0, 0.1))
-    finished = ObjectResult(
-        "one", 1, 9, (Click(1, 1, 1), Click(2, 2, 1)), answers, (Answer(0.2, 0.9),), Answer(0.7, 0.8)
-    )
-    given = [Answer(0.5, 0.2), Answer(1.0, 0.1), Answer(0.2, 0.9), Answer(0.7, 0.8)]
-    assert summarize([finished]).spearman["all"] == pytest.approx(spearman(given))
 
 
 # Measurement
@@ -193,25 +171,6 @@ def test_masks_of_a_large_image_are_not_kept(monkeypatch):
         references += [weakref.ref(trial.truth) for trial in trials]
         del trials
     assert len(references) == 2
-
-
-def test_examples_keep_tiles_but_no_large_images():
-    photographs = importlib.import_module("triton_sam.evaluation.photographs")
-    labels = mask((5, 5, 2995, 395), size=(400, 3000)) * np.uint8(1)
-    ((_, (trial,)),) = measure(Oracle(labels), dataset(labels), Settings(1))
-    examples = photographs.Examples(size=1)
-    examples.add(trial)
-    kept = weakref.ref(trial)
-    del trial
-    assert kept() is None
-    assert [tile.size for _, tile in examples.rows[0].tiles] == [(240, 240)] * 4
-    assert examples.rows[0].iou == 1
-
-
-@pytest.mark.parametrize("values", [{"clicks": 0}, {"clicks": 9}, {"box_jitter": -0.1}, {"most_objects": 0}])
-def test_settings_out_of_range_are_refused(values):
-    with pytest.raises(ConfigurationError):
-        Settings(**values)
 
 
 # The command
@@ -304,24 +263,6 @@ def test_a_family_that_takes_no_mask_gets_clicks_alone(folder, monkeypatch, caps
     assert json.loads(capsys.readouterr().out)["settings"]["feed_mask"] is False
     assert len(clients[0].rounds) > 2
     assert all(mask_input is None for _, _, mask_input, _ in clients[0].rounds)
-
-
-def test_the_table_has_a_column_for_each_data_set():
-    each = result_by_hand((0.2, 0.86), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9)
-    text = table([Report(dataset(name="coins"), (each,)), Report(dataset(name="cells"), (each, each), complete=False)])
-    lines = text.splitlines()
-    assert lines[0].split(maxsplit=1) == ["coins", "cells (partial)"]
-    assert len({len(line) for line in lines}) == 1
-    assert "NoC85     clicks to 85 %" in text
-
-
-def test_the_table_leaves_out_correlations_that_no_data_set_has():
-    """One object has one first click: its score has no rank among others."""
-    each = result_by_hand((0.2, 0.86), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9)
-    lines = table([Report(dataset(name="one"), (each,))]).splitlines()
-    correlations = lines[next(number for number, line in enumerate(lines) if line.startswith("Spearman")) :]
-    assert [line[10:24].strip() for line in correlations] == ["3 candidates", "all answers"]
-    assert not any(line.endswith("-") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +56,6 @@ def test_a_photograph_with_other_bytes_is_left_out(monkeypatch, tmp_path):
         photos.open_photos()
 
 
-def test_missing_packages_are_named(monkeypatch):
-    real = photos._folder
-    monkeypatch.setattr(photos, "_folder", lambda package: None if package == "matplotlib" else real(package))
-    assert "matplotlib/mpl-data/sample_data/grace_hopper.jpg" in photos.open_photos().unused
-    assert len(photos.open_photos(3)) == 3
-
-
 def test_masks_of_a_package_count_where_an_object_is_visible(monkeypatch, tmp_path):
     masks = np.zeros((3, 40, 50), np.int32)
     masks[0, :30, :30] = 1
@@ -102,14 +94,3 @@ class TestGuard:
 
         names = {Path(photo.file).name for photo in photos.read_list()} | {"coins.png", "cell.png"}
         assert not names & _ONLY["scikit-image"]
-
-    def test_the_script_gives_the_hashes_to_the_collector(self):
-        from triton_sam._common.bundle import checkout
-
-        assert "hashes()" in (checkout() / "scripts/collect_materials.py").read_text()
-
-    def test_every_photograph_has_a_hash_of_its_own(self):
-        listed = photos.read_list()
-        assert len(photos.hashes()) == len(listed)
-        assert all(len(photo.sha256) == 64 for photo in listed)
-        assert json.loads(Path(photos.__file__).with_name("photos.json").read_text())

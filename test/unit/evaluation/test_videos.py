@@ -19,9 +19,8 @@ from triton_sam.evaluation.video_metrics import (
     region_similarity,
     summarize_tracks,
 )
-from triton_sam.evaluation.video_report import VideoReport, video_table, videos_to_json
 from triton_sam.evaluation.video_runner import PROMPT_KINDS, VideoSettings, measure_video
-from triton_sam.evaluation.videos import KnownVideo, VideoDataset, is_video_dataset, open_videos
+from triton_sam.evaluation.videos import KnownVideo, is_video_dataset, open_videos
 from triton_sam.tracks.palette import label_map, to_png
 
 
@@ -71,12 +70,6 @@ def test_f_counts_pixels_by_hand() -> None:
     precision = 60 / 64
     assert contour_accuracy(with_speck, left, bound=1) == pytest.approx(2 * precision / (precision + 1))
     assert contour_accuracy(left, with_speck, bound=1) == pytest.approx(2 * precision / (precision + 1))
-
-
-def test_the_tolerance_is_a_disc() -> None:
-    one, other = rectangle(20, 20, 1, 1), rectangle(23, 24, 1, 1)
-    assert contour_accuracy(one, other, bound=5) == 1  # 3, 4: a distance of 5
-    assert contour_accuracy(one, other, bound=2) == 0
 
 
 def test_f_of_empty_masks() -> None:
@@ -176,15 +169,3 @@ def test_videos_without_objects_or_frames_are_errors() -> None:
         measure_video(opens, short, VideoSettings())
     with pytest.raises(ConfigurationError, match="click"):
         VideoSettings("word")
-
-
-def test_report_has_each_video_and_the_mean() -> None:
-    results = (TrackResult("a", 1, (1, 2), (0.5, 0.7), (0.9, 0.7)), TrackResult("b", 1, (1,), (1.0,), (1.0,)))
-    report = VideoReport(VideoDataset("mine", "two videos", ()), results, complete=False)
-    text = video_table([report])
-    assert "mine (partial)" in text
-    assert [line.split()[:1] for line in text.splitlines()[1:]] == [["a"], ["b"], ["mean"]]
-    assert "0.850" in text.splitlines()[-1]
-    (document,) = videos_to_json([report], VideoSettings())["datasets"]
-    assert document["summary"]["j_and_f"] == pytest.approx(0.85)
-    assert document["videos"]["a"]["j"] == pytest.approx(0.6)

@@ -27,7 +27,6 @@ from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
 from triton_sam.export.edgetam.video_graphs import EdgeTamMemoryAttention  # noqa: E402
 from triton_sam.export.edgetam.video_reference import EdgeTamVideoReference, MetaRules, with_class  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
-from triton_sam.families import get_family  # noqa: E402
 from triton_sam.families.tracking import (  # noqa: E402
     MASK_PROMPT,
     MEMORY_ATTENTION,
@@ -135,49 +134,6 @@ def test_memory_attention(graphs: Graphs, objects: int, ages: list[int], pointer
     assert difference(graphs.run(MEMORY_ATTENTION, turned)["conditioned_embeddings"], expected) > 0.01
 
 
-def prompts(objects: int, count: int) -> Arrays:
-    if not count:
-        return {
-            "point_coords": np.zeros((objects, 1, 2), np.float32),
-            "point_labels": -np.ones((objects, 1), np.float32),
-        }
-    rng = np.random.default_rng(count)
-    return {
-        "point_coords": rng.uniform(0, SIDE, (objects, count, 2)).astype(np.float32),
-        "point_labels": rng.integers(0, 4, (objects, count)).astype(np.float32),
-    }
-
-
-@pytest.mark.parametrize("multimask", [False, True])
-@pytest.mark.parametrize(("objects", "count", "with_mask"), [(1, 0, False), (2, 1, False), (2, 4, True)])
-def test_tracking_decoder(graphs: Graphs, objects: int, count: int, with_mask: bool, multimask: bool) -> None:
-    arrays, _ = features(graphs, objects)
-    given = prompts(objects, count)
-    logits = noise(8, objects, 1, SIDE // 4, SIDE // 4) * 8 if with_mask else None
-    names = ("high_res_feats_0", "high_res_feats_1", "image_embeddings")
-    flags = {"multimask": np.full(objects, multimask, np.float32), "mask_prompt": np.zeros(objects, np.float32)}
-    earlier = {} if logits is None else {"mask_input": logits, "has_mask_input": np.ones(objects, np.float32)}
-    found = graphs.run(TRACKING_DECODER, {**arrays, **given, **flags, **earlier})
-    for row in range(objects):
-        one = slice(row, row + 1)
-        with torch.no_grad():
-            expected = graphs.model._single_frame_forward(
-                input_points=torch.from_numpy(given["point_coords"][one, None]),
-                input_labels=torch.from_numpy(given["point_labels"][one, None]).int(),
-                input_masks=None if logits is None else torch.from_numpy(logits[one]),
-                image_embeddings=[torch.from_numpy(arrays[name][one]) for name in names],
-                multimask_output=multimask,
-            )
-        pairs = {
-            "masks": expected.pred_masks,
-            "iou_predictions": expected.iou_scores.max(dim=-1).values,
-            "object_score_logits": expected.object_score_logits[0],
-            "object_pointers": expected.object_pointer[0],
-        }
-        for name, value in pairs.items():
-            assert difference(found[name][one], value.numpy()) < 5 * TOLERANCE, name
-
-
 def test_masks_as_prompts(graphs: Graphs) -> None:
     """The second mask is empty: its object is not visible."""
     arrays, bare = features(graphs, 2)
@@ -186,7 +142,8 @@ def test_masks_as_prompts(graphs: Graphs) -> None:
     prepared = graphs.run(MASK_PROMPT, {"mask": mask})
     inputs = {
         **arrays,
-        **prompts(2, 0),
+        "point_coords": np.zeros((2, 1, 2), np.float32),
+        "point_labels": -np.ones((2, 1), np.float32),
         "multimask": np.zeros(2, np.float32),
         "mask_prompt": np.array([1, -1], np.float32),
         "mask_input": prepared["mask_input"],
@@ -234,16 +191,6 @@ def test_every_case(
     assert [row.case for row in rows] == titles
     assert [row for row in rows if not row.passes(verify.threshold(FRAMES))] == []
     assert min(row.visible for row in rows) > 0.5
-
-
-def test_the_memory_has_the_same_shape_in_every_image_size() -> None:
-    family = get_family("edgetam")
-    for side in (256, 512, 1024):
-        table = family.at(side).tracking
-        assert table is not None
-        assert (table.memory_shape, table.logits_shape) == ((512, 64), (1, side // 4, side // 4))
-    assert family.tracking is not None
-    assert family.tracking.pointer_channels == 256
 
 
 def test_tokens_of_the_whole_frame_are_not_rotated(graphs: Graphs) -> None:

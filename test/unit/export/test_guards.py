@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 from pathlib import Path
@@ -18,11 +17,14 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from support import graph_attacks  # noqa: E402
+from support.family_exports import SMALLEST, sam2_micro  # noqa: E402
+from support.graph_guards import assert_guarded  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
-from triton_sam.export import guards, onnx_tools  # noqa: E402
+from triton_sam.export import guards, onnx_tools, registry  # noqa: E402
 from triton_sam.export.pipeline import finish_graph  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.families.tables import GUARD_PREFIX, Dimension, ModelSpec, Tensor  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
@@ -65,23 +67,6 @@ def session_of(model: Any) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def assert_guarded(model: Any) -> None:
-    """Check that no node reads an input with a size of the caller's choice before the guard has seen it."""
-    free = {
-        value.name
-        for value in model.graph.input
-        if any(not side.HasField("dim_value") for side in value.type.tensor_type.shape.dim)
-    }
-    assert free
-    guarding = [node for node in model.graph.node if node.name.startswith(GUARD_PREFIX)]
-    assert free == {name for node in guarding for name in node.input} & {value.name for value in model.graph.input}
-    for node in model.graph.node:
-        assert node in guarding or not free & set(node.input), node.name
-    assert model.ir_version <= onnx_tools.MAX_IR_VERSION
-    assert {opset.domain: opset.version for opset in model.opset_import}[""] == onnx_tools.OPSET
-    assert {node.domain for node in guarding} == {""}
 
 
 def fits(images: int, prompts: int, rows: int, points: int, columns: int, boxes: int, masks: int | None) -> bool:
@@ -133,34 +118,12 @@ def test_an_open_size_that_the_family_fixes_is_checked() -> None:
             session.run(None, {"image": np.ones(shape, np.float32)})
 
 
-@pytest.mark.parametrize("role", ["encoder", "decoder"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "half storage"])
-def test_every_precision_has_the_guard(micro_export: Any, role: str, precision: str) -> None:
-    spec = get_family("sam2").models[role]
+def test_every_precision_has_the_guard(precision: str) -> None:
     half_storage = precision == "half storage"
-    traced = copy.deepcopy(micro_export.graphs[role])
-    graph = finish_graph(traced, spec, "fp32" if half_storage else precision, half_storage)
+    graph = finish_graph(graph_of(SPEC), SPEC, "fp32" if half_storage else precision, half_storage)
     graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)  # as save() does
     assert_guarded(graph)
-
-
-SLOW_FAMILIES = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("sam1", "sam3", "mobilesam", "edgetam", "samhq")
-]
-
-
-@pytest.mark.parametrize("family", ["sam2", *SLOW_FAMILIES])
-def test_every_family_has_the_guard(micro_export: Any, family: str) -> None:
-    from support.family_exports import edgetam_micro, mobilesam_micro, sam1_micro, sam3_reduced, samhq_micro
-
-    packages = {"sam1": "segment_anything", "sam2": "sam2", "sam3": "transformers", "mobilesam": "mobile_sam"}
-    packages |= {"edgetam": "timm", "samhq": "segment_anything_hq"}
-    pytest.importorskip(packages[family])
-    exports = {"sam1": sam1_micro, "sam2": lambda: micro_export, "sam3": sam3_reduced, "mobilesam": mobilesam_micro}
-    exports |= {"edgetam": edgetam_micro, "samhq": samhq_micro}
-    for path in exports[family]().files.values():
-        assert_guarded(onnx.load(path, load_external_data=False))
-        assert read_metadata(path)[GUARD_KEY] == GUARD
 
 
 @pytest.mark.parametrize("role", ["encoder", "decoder"])
@@ -181,20 +144,21 @@ def test_the_demo_model_refuses_wrong_sizes(role: str, tmp_path: Path) -> None:
         assert GUARD_PREFIX in answer.get("text", ""), (attack, answer)
 
 
-def test_the_guard_changes_no_bit(micro_export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = get_family("sam2").decoder
-    guarded = finish_graph(copy.deepcopy(micro_export.graphs["decoder"]), spec, "fp32", False)
+def test_the_guard_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sam2")
+    guarded = sam2_micro().files["decoder"]
     monkeypatch.setattr(guards, "add_guard", lambda *_: None)
-    plain = finish_graph(copy.deepcopy(micro_export.graphs["decoder"]), spec, "fp32", False)
+    settings = Settings(tmp_path, model=SMALLEST["sam2"], random_seed=0, progress=False)
+    plain = registry.export("sam2", settings).files["decoder"]
     rng = np.random.default_rng(0)
     feed = {
         tensor.name: rng.random(
             [{"images": 1, "prompts": 2, "points": 3}.get(str(side), side) for side in tensor.shape]
         ).astype(np.float32)
-        for tensor in spec.inputs
+        for tensor in get_family("sam2").decoder.inputs
         if not tensor.optional
     }
-    answers = [session_of(model).run(None, feed) for model in (plain, guarded)]
+    answers = [session_of(onnx.load(path)).run(None, feed) for path in (plain, guarded)]
     for left, right in zip(*answers, strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -251,16 +215,11 @@ def test_repair_gives_no_hash_to_a_damaged_file(tmp_path: Path, capsys: pytest.C
 
 
 def test_repair_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["repair", "--model-repository", str(tmp_path)]) == 1
+    assert f"there is no model in {tmp_path}" in capsys.readouterr().err
     old_encoder(tmp_path)
     assert main(["repair", "sam9_encoder", "--model-repository", str(tmp_path)]) == 1
     assert "no model 'sam9_encoder'" in capsys.readouterr().err
-
-
-def test_repair_does_not_call_a_folder_without_models_repaired(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["repair", "--model-repository", str(tmp_path)]) == 1
-    assert f"there is no model in {tmp_path}" in capsys.readouterr().err
 
 
 def test_repair_names_a_model_that_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import tempfile
@@ -18,60 +19,24 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from triton_sam.cli import main  # noqa: E402
+from support.zero_models import Zeros, export_zeros  # noqa: E402
+
 from triton_sam.commands import export as export_command  # noqa: E402
-from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
+from triton_sam.errors import CheckpointError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, registry, tracing  # noqa: E402
-from triton_sam.export.exporter import Exporter  # noqa: E402
-from triton_sam.export.pipeline import export_models  # noqa: E402
 from triton_sam.export.sam1.graphs import Sam1Encoder  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
-from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.export.weights import read_state_dict  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT, weights_in  # noqa: E402
 from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
 from triton_sam.repository.selection import select_models  # noqa: E402
 
-FLOAT = onnx.TensorProto.FLOAT
-
-
-def zeros(_: Any, spec: Any) -> Any:
-    """Return a graph that has the signature of a model and returns zeros."""
-
-    def values(tensors: Any) -> Any:
-        return [onnx.helper.make_tensor_value_info(tensor.name, FLOAT, tensor.shape) for tensor in tensors]
-
-    nodes, shapes = [], []
-    for tensor in spec.outputs:
-        shape = [side if isinstance(side, int) else 1 for side in tensor.shape]
-        shapes.append(onnx.helper.make_tensor(f"{tensor.name}.shape", onnx.TensorProto.INT64, [len(shape)], shape))
-        nodes.append(onnx.helper.make_node("ConstantOfShape", [shapes[-1].name], [tensor.name], tensor.name))
-    graph = onnx.helper.make_graph(nodes, spec.role, values(spec.inputs), values(spec.outputs), shapes)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", onnx_tools.OPSET)])
-
-
-class Zeros(Exporter):
-    """Exports graphs that return zeros as if they were the micro model."""
-
-    name = "sam2"
-    stride = 32
-
-    def load(self, *_: Any, **__: Any) -> Any:
-        return torch.nn.Linear(1, 1)
-
-    def trace(self, model: Any, spec: Any, options: Any) -> Any:
-        return zeros(model, spec)
-
-    def config(self, settings: Settings) -> str:
-        return BUILT_IN_CHECKPOINT
-
 
 def export(repository: Path, checkpoint: Path | None = None, name: str = "sam2", **options: Any) -> int:
     """Export zeros as if they were the micro model; return the version."""
-    seed = 0 if checkpoint is None else None
-    settings = Settings(repository, checkpoint, name=name, random_seed=seed, **options)
-    return export_models(Zeros(), settings).version
+    source = {} if checkpoint is None else {"checkpoint": checkpoint}
+    return export_zeros(repository, name=name, **source, **options).version
 
 
 def built_in(folder: Path, content: bytes) -> Path:
@@ -109,7 +74,7 @@ def test_an_export_into_a_new_folder_is_a_complete_variant(tmp_path: Path, capsy
     assert not (tmp_path / "small").exists()
 
 
-def test_an_export_with_required_inputs_has_no_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_with_required_inputs_has_no_defaults(tmp_path: Path) -> None:
     """Optimisers and ONNX Runtime in browsers remove inputs that have defaults."""
     export(tmp_path, name="web", required_inputs=True, progress=False)
     decoder = tmp_path / "web_decoder"
@@ -118,11 +83,15 @@ def test_an_export_with_required_inputs_has_no_defaults(tmp_path: Path, capsys: 
     assert [node.name for node in session.get_inputs()][-2:] == ["mask_input", "has_mask_input"]
     assert "optional" not in (decoder / "config.pbtxt").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"web_encoder", "web_decoder"}
-    assert main(["export", "sam2", "--random", "0", "--required-inputs"]) == 1
-    assert "give --name or --output-dir" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+def test_progress_and_nothing_else_is_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export(tmp_path)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 7
+    assert all(line.startswith("sam2: ") for line in lines)
+
+
 def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repository, checkpoint = tmp_path / "repository", built_in(tmp_path / "one", b"one")
     graph = repository / "sam2_encoder" / "1" / "model.onnx"
@@ -134,7 +103,9 @@ def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert export(repository, other) == 2
     assert graph.read_bytes() == before
     assert export(repository, other, version=1) == 1
-    assert read_metadata(graph)["triton_sam.checkpoint_sha256"] not in before.decode("latin-1")
+    digest = read_metadata(graph)["triton_sam.checkpoint_sha256"]
+    assert digest == hashlib.sha256(b"trained further").hexdigest()
+    assert digest not in before.decode("latin-1")
     assert export(repository, name="other") == 1
     assert export(repository, name="other") == 1
 
@@ -175,7 +146,7 @@ def test_the_official_model_is_gone_before_the_files_are_checked(
     left = []
     for name in ("check", "try_out"):
         monkeypatch.setattr(onnx_tools, name, lambda _: left.append(len(models)))
-    export_models(Watched(), Settings(tmp_path, random_seed=0, progress=False))
+    export_zeros(tmp_path, Watched(), progress=False)
     assert left == [0] * 4
 
 
@@ -226,14 +197,6 @@ def test_torch_prints_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
     assert found.out + found.err == ""
 
 
-def test_an_image_size_of_zero_is_not_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sam2")
-    options = ["--random", "0", "--image-size", "0", "--output-dir", str(tmp_path / "repository"), "-q"]
-    assert main(["export", "sam2", *options]) == 1
-    assert "image size 0: it must be" in capsys.readouterr().err
-    assert not (tmp_path / "repository").exists()
-
-
 def test_scripts_report_disk_errors_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,14 +204,6 @@ def test_scripts_report_disk_errors_in_one_line(
     monkeypatch.setattr("sys.argv", ["export_sam1_to_onnx.py", "--random", "0"])
     assert export_command.script("sam1", "") == 1
     assert capsys.readouterr().err == "error: /models: Read-only file system\n"
-
-
-def test_sam1_names_the_option_of_every_command() -> None:
-    pytest.importorskip("segment_anything")
-    from triton_sam.export.sam1.model import choose_size
-
-    with pytest.raises(ConfigurationError, match="give --size vit_b, vit_l or vit_h"):
-        choose_size(Path("mine.pth"), None)
 
 
 @pytest.mark.parametrize(
@@ -267,13 +222,6 @@ def test_a_checkpoint_that_cannot_be_read(
     monkeypatch.setattr(torch, "load", failing(error))
     with pytest.raises(CheckpointError, match=text):
         read_state_dict(tmp_path / "x.pt", "triton-sam download")
-
-
-def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "none.pt", tmp_path, tmp_path / "file" / "x.pt"):
-        with pytest.raises(CheckpointError, match=r"^no checkpoint at .*: get one with `triton-sam download`$"):
-            read_state_dict(path, "triton-sam download")
 
 
 def test_damaged_checkpoints_are_one_line_without_advice_to_run_them(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""SAM3 tracker: tensors, resize and rules equal those of the published files and transformers, and `verify` passes."""
+"""What only SAM3's tracker has: its resize, its kinds of prompts, its best mask, and folders as checkpoints."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,16 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from support.family_exports import FamilyExport, sam3_reduced  # noqa: E402
-from support.warm_up import run_warm_up  # noqa: E402
 from torchvision.transforms.v2.functional import resize  # noqa: E402
 from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor  # noqa: E402
 
-from triton_sam._common.bundle import bundled  # noqa: E402
-from triton_sam.cli import main  # noqa: E402
-from triton_sam.errors import CheckpointError, ConfigurationError, PromptError  # noqa: E402
-from triton_sam.export import registry  # noqa: E402
-from triton_sam.export.pipeline import Exported  # noqa: E402
+from triton_sam.errors import CheckpointError, PromptError  # noqa: E402
 from triton_sam.export.sam3.graphs import Sam3Encoder  # noqa: E402
 from triton_sam.export.sam3.model import load_model  # noqa: E402
-from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
-from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.sam3 import Sam3  # noqa: E402
 from triton_sam.inputs.images import encoder_input  # noqa: E402
 from triton_sam.inputs.resample import resize_bytes  # noqa: E402
-from triton_sam.repository.config import config_for  # noqa: E402
-from triton_sam.verify import BARS, OnnxClient  # noqa: E402
-from triton_sam.verify.compare import format_table, verify  # noqa: E402
+from triton_sam.verify import OnnxClient  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
 FAMILY = Sam3()
@@ -86,31 +76,6 @@ def test_encoder_input_is_the_official_one(images: Path) -> None:
     image = Image.open(images / "coffee.jpg").convert("RGB")
     expected = Sam3ImageProcessor()(image, return_tensors="pt")["pixel_values"].numpy()
     np.testing.assert_allclose(encoder_input(image, FAMILY), expected, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_export_equals_the_official_model(reduced: FamilyExport, images: Path) -> None:
-    rows = verify(
-        Sam3Reference(reduced.model), images / "coffee.jpg", {"onnxruntime": OnnxClient(reduced.files, "sam3")}
-    )
-    assert len(rows) == 10
-    assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("role", ["encoder", "decoder"])
-def test_signature_is_the_published_one(reduced: FamilyExport, role: str) -> None:
-    spec = getattr(Sam3, role)
-    model = onnx.load(reduced.files[role])
-    for values, tensors in ((model.graph.input, spec.inputs), (model.graph.output, spec.outputs)):
-        shapes = {v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim) for v in values}
-        assert shapes == {tensor.name: tensor.shape for tensor in tensors}
-    assert model.ir_version <= 10
-    name = f"sam3_{role}"
-    committed = (bundled("model_repository") / name / "config.pbtxt").read_text()
-    assert config_for(reduced.files[role], name, spec.filename) == committed
-    assert f'default_model_filename: "{spec.filename}"' in committed
-    assert all(np.isfinite(array).all() for array in run_warm_up(reduced.files[role], committed))
 
 
 @pytest.mark.slow
@@ -196,27 +161,3 @@ def test_checkpoint_folder(reduced: FamilyExport, tmp_path: Path) -> None:
         load_model(tmp_path / "alone.safetensors")
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         load_model(tmp_path / "absent")
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"image_size": 1024}, "1008 only"),
-        ({"model": "tiny"}, "full, reduced"),
-        ({"options": {"no_memory": "x"}}, "published, meta"),
-    ],
-)
-def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], text: str) -> None:
-    arguments = {"model": "reduced", "random_seed": 0, "progress": False, **options}
-    with pytest.raises(ConfigurationError, match=text):
-        registry.export("sam3", Settings(tmp_path / "repository", **arguments))
-    assert not (tmp_path / "repository").exists()
-
-
-@pytest.mark.slow
-def test_verify_command(
-    reduced: FamilyExport, images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "export", lambda *_, **__: Exported(reduced.files, 1, {}))
-    assert main(["verify", "sam3", "--random", "--image", str(images / "shapes.jpg"), "--json", "-q"]) == 0
-    assert json.loads(capsys.readouterr().out)["ok"] is True

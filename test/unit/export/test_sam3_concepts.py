@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,9 +27,6 @@ from support.concept_graphs import (  # noqa: E402
 )
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
 
-from triton_sam.errors import ConfigurationError  # noqa: E402
-from triton_sam.export.registry import export  # noqa: E402
-from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.sam3 import Sam3  # noqa: E402
 
 
@@ -88,25 +84,3 @@ def test_padding_between_and_before_tokens(exported: FamilyExport, encoded: Arra
         np.testing.assert_allclose(found[name][:1], getattr(expected, name).numpy(), atol=1e-4)
     for odd in (np.zeros_like(mask), 7 * mask):  # no token at all
         assert np.isfinite(run(exported, "detector", {**given, "attention_mask": odd})["pred_boxes"]).all()
-
-
-@pytest.mark.parametrize("name", ["text_features", "input_boxes_labels", "attention_mask"])
-def test_the_guard_refuses_sizes_that_contradict(exported: FamilyExport, inputs: Arrays, name: str) -> None:
-    for wrong in (inputs[name][:2], inputs[name][:0]):
-        with pytest.raises(Exception, match="guard/"):
-            run(exported, "detector", {**inputs, name: wrong})
-
-
-@pytest.mark.parametrize("role", list(Sam3.concepts))
-def test_signature(exported: FamilyExport, role: str) -> None:
-    model, spec = onnx.load(exported.files[role]), Sam3.concepts[role]
-    for values, tensors in ((model.graph.input, spec.inputs), (model.graph.output, spec.outputs)):
-        shapes = {v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim) for v in values}
-        assert shapes == {tensor.name: tensor.shape for tensor in tensors}
-    assert model.ir_version <= 10
-    assert {item.domain: item.version for item in model.opset_import}[""] == 18
-
-
-def test_a_family_without_concepts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="sam1 has no models for concepts: leave --concepts out"):
-        export("sam1", Settings(tmp_path, random_seed=0, model="micro", concepts=True, progress=False))

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from triton_sam.cli import main  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export.pipeline import finish_graph  # noqa: E402
 from triton_sam.export.sam3 import lite_text  # noqa: E402
@@ -95,15 +94,3 @@ def test_mistakes(tmp_path: Path) -> None:
         EXPORTER.prepare(settings(tmp_path, options={"text_encoder": "small"}))
     with pytest.raises(CheckpointError, match=r"--text-encoder lite: there is no config\.json"):
         lite_text.check_choice("lite", is_random=False, concepts=True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["verify", "sam3", "--random", "--text-encoder", "lite"], "--text-encoder is for words: sam3-concepts"),
-        (["export", "sam2", "--random", "0", "--text-encoder", "lite"], "--text-encoder is for sam3, not for sam2"),
-    ],
-)
-def test_commands_without_words(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) != 0
-    assert message in capsys.readouterr().err

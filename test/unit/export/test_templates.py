@@ -17,6 +17,8 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("mobile_sam")
 
+from support.family_exports import SMALLEST  # noqa: E402
+
 from triton_sam._common.bundle import checkout  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
@@ -29,15 +31,6 @@ from triton_sam.families import FAMILIES, get_family  # noqa: E402
 pytestmark = [pytest.mark.export, pytest.mark.xdist_group("templates")]
 
 MAKER = "tools/maintain/make_templates.py"
-QUICK = {
-    "sam1": "micro",
-    "sam2": "sam2.1_hiera_micro.yaml",
-    "sam3": "reduced",
-    "mobilesam": "micro",
-    "samhq": "micro",
-    "edgetam": "micro",
-}
-"""The exporter's name of the smallest size of each family."""
 ROUNDED = {"edgetam": 2, "sam3": 1}
 """The families whose weights may differ in the last places: torch rounds roots and sines otherwise than NumPy."""
 FAMILIES_WITH_TEMPLATES = [name for name in FAMILIES if (FOLDER / f"{name}.tar.xz").is_file()]
@@ -55,7 +48,7 @@ def sources() -> ModuleType:
 def checkpoint_of(family: str, path: Path, change: Any = None) -> Path:
     """Write the official model with random weights, as its publisher would."""
     official = registry.exporter(family)
-    model = official.load(None, QUICK[family], image_size=official.family.image_size, random_seed=5)
+    model = official.load(None, SMALLEST[family], image_size=official.family.image_size, random_seed=5)
     state = model.state_dict()
     if change is not None:
         change(state)
@@ -134,7 +127,7 @@ def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> 
     checkpoint = checkpoint_of(family, tmp_path / "weights.pt")
     own = {"checkpoint": checkpoint, "video": get_family(family).tracking is not None}
     graphs = filled(family, tmp_path / "filled", **own).files
-    traced = exported(family, tmp_path / "traced", model=QUICK[family], trace=True, **own).files
+    traced = exported(family, tmp_path / "traced", model=SMALLEST[family], trace=True, **own).files
     found, expected = files_of(tmp_path / "filled"), files_of(tmp_path / "traced")
     assert found.keys() == expected.keys()
     for name, content in expected.items():

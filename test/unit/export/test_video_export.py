@@ -14,12 +14,11 @@ pytest.importorskip("torch")
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from unit.export.test_pipeline import Zeros  # noqa: E402
+from support.zero_models import Zeros, export_zeros  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import ConfigurationError, ExportError  # noqa: E402
-from triton_sam.export.pipeline import Exported, export_models  # noqa: E402
-from triton_sam.export.settings import Settings  # noqa: E402
+from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.repository import parse_config  # noqa: E402
 from triton_sam.repository.selection import read_repository, unloadable  # noqa: E402
@@ -31,8 +30,7 @@ ROLES = ("memory_attention", "memory_encoder", "tracking_decoder", "mask_prompt"
 
 
 def export(repository: Path, exporter: Any = None, **options: Any) -> Exported:
-    options = {"random_seed": 0, "name": "mine", **options}
-    return export_models(exporter or Zeros(), Settings(repository, **options))
+    return export_zeros(repository, exporter, **{"name": "mine", **options})
 
 
 def test_the_video_model_appears_with_its_models(tmp_path: Path) -> None:
@@ -85,18 +83,6 @@ def test_a_pair_of_other_weights_beside_models_for_videos(tmp_path: Path, capsys
     export(tmp_path, random_seed=1)
     assert "mine_memory_attention, mine_memory_encoder" in (said := capsys.readouterr().err)
     assert "belong to other weights: export with --video too" in said
-
-
-def test_a_family_without_models_for_videos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from triton_sam.cli import main
-
-    class NoVideo(Zeros):
-        name = "sam1"
-
-    with pytest.raises(ConfigurationError, match="sam1 has no models for videos: leave --video out"):
-        export(tmp_path / "repository", NoVideo(), video=True)
-    assert main(["setup", "sam1", "vit_b", "--video", "--model-repository", str(tmp_path), "-q"]) == 1
-    assert "sam1 has no models for videos" in capsys.readouterr().err
 
 
 def test_a_family_at_another_image_size() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, RepositoryError
-from triton_sam.families.sam2 import Sam2
 from triton_sam.repository import folder
 from triton_sam.repository.config import config_for, parse_config
 from triton_sam.repository.folder import default_repository, list_models, weights_in, writable_repository
@@ -83,11 +82,6 @@ def test_any_cut_ends_in_value_error(tmp_path: Path) -> None:
                 read_metadata(path)
 
 
-@pytest.mark.parametrize("name", ["sam2_encoder", "sam2.1_large_decoder", "a-b"])
-def test_good_names(name: str) -> None:
-    assert check_name(name) == name
-
-
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", ".hidden", "a b", "a\n", "a\x00", "ä", "-x"])
 def test_bad_names(name: str) -> None:
     with pytest.raises(ConfigurationError, match="model name"):
@@ -122,15 +116,6 @@ def test_two_first_exports_of_a_wheel_at_a_time(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in own.parent.iterdir()] == ["model_repository"]
 
 
-def test_list_of_the_committed_repository() -> None:
-    models = {model.name: model for model in list_models(COMMITTED)}
-    for role in ("encoder", "decoder"):
-        model = models[f"sam2_{role}"]
-        assert (model.role, model.problem, model.has_weights) == (role, "", True)
-        assert 1 in model.versions
-        assert model.metadata["triton_sam.family"] == "sam2"
-
-
 def test_list_tells_what_is_wrong(tmp_path: Path) -> None:
     make_model(tmp_path / "a_good", weights=onnx_bytes({"k": "v"}), version="3")
     make_model(tmp_path / "b_empty")
@@ -161,23 +146,6 @@ def test_weights_are_what_the_newest_version_holds(tmp_path: Path) -> None:
     assert weights_in(tmp_path) == []
     (tmp_path / "10" / "model.savedmodel").mkdir()
     assert weights_in(tmp_path) == [tmp_path / "10" / "model.savedmodel"]
-
-
-def test_list_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match="no model repository"):
-        list_models(tmp_path / "missing")
-
-
-@pytest.mark.parametrize("spec", [Sam2.encoder, Sam2.decoder], ids=lambda spec: spec.role)
-def test_committed_config_keeps_the_wire_contract(spec: object) -> None:
-    assert isinstance(spec, type(Sam2.encoder))
-    config = parse_config((COMMITTED / f"sam2_{spec.role}" / "config.pbtxt").read_text())
-    assert (config.backend, config.max_batch_size) == ("onnxruntime", 0)
-    assert [(group.count, group.kind) for group in config.instance_group] == [(1, 0)]  # 0 is KIND_AUTO
-    for tensors, wanted in ((config.input, spec.inputs), (config.output, spec.outputs)):
-        found = [(tensor.name, tuple(tensor.dims)) for tensor in tensors]
-        assert found == [(t.name, tuple(d if isinstance(d, int) else -1 for d in t.shape)) for t in wanted]
-    assert [tensor.optional for tensor in config.input] == [tensor.optional for tensor in spec.inputs]
 
 
 def test_committed_weights_are_small() -> None:
@@ -211,17 +179,10 @@ class TestConfigFor:
         assert (y.name, list(y.dims), y.optional) == ("y", [1], True)
         assert list(config.output[0].dims) == [1]  # a scalar
 
-    def test_the_usual_file_is_not_named(self) -> None:
-        assert "default_model_filename" not in config_for(self.model(), "m")  # type: ignore[arg-type]
-
     def test_type_that_triton_does_not_know(self) -> None:
         onnx = pytest.importorskip("onnx")
         with pytest.raises(RepositoryError, match="tensor z"):
             config_for(self.model(onnx.TensorProto.COMPLEX64), "m")  # type: ignore[arg-type]
-
-    def test_bad_name(self) -> None:
-        with pytest.raises(ConfigurationError):
-            config_for(self.model(), "../m")  # type: ignore[arg-type]
 
 
 def test_a_config_that_cannot_be_parsed_is_a_problem_and_no_crash(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam.repository.install import install, write_flushed
+from triton_sam.repository.install import install, remove_stale_data, write_flushed
 
 
 def finished_files(tmp_path: Path, content: bytes) -> list[tuple[Path, Path]]:
@@ -95,3 +95,13 @@ def test_files_and_folders_reach_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     folders = {path.parent.stat().st_ino for path in (tmp_path / "models").rglob("*.onnx")}
     assert len(folders) == 2
     assert folders <= {inode for inode, _ in flushed}
+
+
+def test_weights_beside_a_replaced_graph_go(tmp_path: Path) -> None:
+    for name in ("model.onnx", "model.onnx.data", "other.onnx.data", "notes.txt"):
+        (tmp_path / name).touch()
+    remove_stale_data([tmp_path / "model.onnx"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "notes.txt", "other.onnx.data"]
+    (tmp_path / "model.onnx.data").touch()
+    remove_stale_data([tmp_path / "model.onnx", tmp_path / "model.onnx.data"])
+    assert (tmp_path / "model.onnx.data").exists()

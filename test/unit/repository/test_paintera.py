@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from triton_sam.errors import RepositoryError
 from triton_sam.repository import aliases
 from triton_sam.repository.aliases import Alias, write_alias
 from triton_sam.repository.config import parse_config
-from triton_sam.repository.selection import read_repository, unloadable
+from triton_sam.repository.selection import read_repository
 from triton_sam.sessions.encoder_front.install import write_front
 
 FRONT = "sam2.1_large_encoder"
@@ -62,12 +61,6 @@ def test_a_front_end_is_written_listed_and_removed(repository: Path, capsys: pyt
     assert paintera(repository, "--remove") == 1
 
 
-def test_without_the_encoder_the_front_end_is_left_out(repository: Path) -> None:
-    assert paintera(repository, "-q") == 0
-    shutil.rmtree(repository / "sam2_encoder")
-    assert "sam2_encoder" in unloadable(read_repository(repository))[FRONT]
-
-
 def test_an_ensemble_of_an_earlier_version_is_replaced(repository: Path) -> None:
     old = Alias(FRONT, "sam2_encoder", {"image_embeddings": "image_embed"})
     write_alias(repository, old)
@@ -77,13 +70,6 @@ def test_an_ensemble_of_an_earlier_version_is_replaced(repository: Path) -> None
     assert not list(repository.rglob("*.kept"))
     assert paintera(repository, "--remove") == 0
     assert not (repository / FRONT).exists()
-
-
-def test_an_ensemble_of_an_earlier_version_is_removed(repository: Path) -> None:
-    before = contents(repository)
-    write_alias(repository, Alias(FRONT, "sam2_encoder", {"image_embeddings": "image_embed"}))
-    assert paintera(repository, "--remove") == 0
-    assert contents(repository) == before
 
 
 def test_sam1_has_a_name_beside_its_encoder(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 
-import numpy as np
 import pytest
 
 pytest.importorskip("cv2")
 import cv2
-from support.materials import CLIPART, WALLPAPERS, draw_cutout, draw_photograph, qt_archive, write_packages
+from support.materials import WALLPAPERS, draw_photograph, qt_archive, write_packages
 
-from triton_sam.errors import ConfigurationError
-from triton_sam.scenes.collect import PHOTOGRAPH_SIDE, SOURCES, collect
+from triton_sam.scenes.collect import collect
 from triton_sam.scenes.materials import read_manifest
-from triton_sam.scenes.qt_resources import stored_files
 
 pytestmark = pytest.mark.nightly  # code of tools
 
@@ -29,62 +25,11 @@ def test_cutouts_and_photographs_are_collected_with_their_licence(tmp_path):
     assert all((tmp_path / "out" / material.file).is_file() for material in materials)
 
 
-def test_collecting_again_changes_nothing(tmp_path):
-    write_packages(tmp_path / "root")
-    first = collect(tmp_path / "out", [tmp_path / "root"])
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/*")}
-    assert collect(tmp_path / "out", [tmp_path / "root"]) == first
-    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/*")}
-
-
-def test_useless_files_are_left_out(tmp_path):
-    write_packages(tmp_path, 1, 1)
-    folder = tmp_path / CLIPART
-    cv2.imwrite(str(folder / "opaque.png"), np.full((90, 90, 3), 9, np.uint8))
-    cv2.imwrite(str(folder / "small.png"), draw_cutout(1, 30))
-    cv2.imwrite(str(folder / "long.png"), np.full((60, 600, 4), 255, np.uint8))
-    cv2.imwrite(str(folder / "empty.png"), np.zeros((90, 90, 4), np.uint8))
-    (folder / "damaged.png").write_bytes(b"no image")
-    (folder / "link.png").symlink_to(folder / "0.png")
-    (tmp_path / WALLPAPERS / "preview.png").write_bytes(b"too small for a photograph")
-    plain = np.random.default_rng(0).integers(100, 102, (600, 600, 3)).astype(np.uint8)
-    cv2.imwrite(str(tmp_path / WALLPAPERS / "plain.png"), plain)
-    assert (tmp_path / WALLPAPERS / "plain.png").stat().st_size > 100_000
-    assert [material.path for material in collect(tmp_path / "out", [tmp_path])] == ["0.png", "0.png"]
-
-
-def test_large_photographs_are_scaled_down(tmp_path):
-    write_packages(tmp_path, 1, 0)
-    large = np.kron(np.random.default_rng(0).integers(0, 256, (50, 100, 3)), np.ones((20, 20, 1)))
-    cv2.imwrite(str(tmp_path / WALLPAPERS / "large.jpg"), large.astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 95])
-    material = collect(tmp_path / "out", [tmp_path])[-1]
-    assert cv2.imread(str(tmp_path / "out" / material.file)).shape == (PHOTOGRAPH_SIDE // 2, PHOTOGRAPH_SIDE, 3)
-
-
 def test_forbidden_files_are_never_collected(tmp_path):
     write_packages(tmp_path, 2, 2)
     forbidden = hashlib.sha256((tmp_path / WALLPAPERS / "1.png").read_bytes()).hexdigest()
     materials = collect(tmp_path / "out", [tmp_path], frozenset([forbidden]))
     assert [material.path for material in materials if material.kind == "background"] == ["0.png"]
-
-
-def test_a_file_belongs_to_one_source(tmp_path):
-    """The folder of ukui-wallpapers contains those of other packages, which may be unpacked beside it."""
-    write_packages(tmp_path / "mate")
-    folder = tmp_path / "ukui/usr/share/backgrounds"
-    folder.mkdir(parents=True)
-    cv2.imwrite(str(folder / "own.png"), draw_photograph(9))
-    materials = collect(tmp_path / "out", [tmp_path / "mate", tmp_path / "ukui"])
-    assert len({material.sha256 for material in materials}) == len(materials) == 8
-    assert [material.path for material in materials if material.source.startswith("ukui-wallpapers")] == ["own.png"]
-
-
-def test_folders_without_objects_are_left_out(tmp_path):
-    stamps = tmp_path / "usr/share/tuxpaint/stamps"
-    for folder in ("animals/birds", "symbols/alphabets", "town/flags"):
-        (stamps / folder).mkdir(parents=True)
-        cv2.imwrite(str(stamps / folder / "1.png"), draw_cutout(len(folder)))
-    assert [material.path for material in collect(tmp_path / "out", [tmp_path])] == ["animals/birds/1.png"]
 
 
 def test_photographs_of_qt_archives_are_collected(tmp_path):
@@ -97,55 +42,3 @@ def test_photographs_of_qt_archives_are_collected(tmp_path):
     materials = collect(tmp_path / "out", [tmp_path])
     assert [material.path for material in materials] == ["erase.rcc/images/a.webp", "erase.rcc/images/b.webp"]
     assert materials[0].sha256 == hashlib.sha256(encoded[0]).hexdigest()
-
-
-def test_a_damaged_archive_is_one_error(tmp_path):
-    for change, expected in [
-        (lambda archive: b"PK" + archive[2:], "erase.rcc is not a Qt resource archive"),
-        (lambda archive: archive[:60], "erase.rcc is damaged"),
-        (lambda archive: archive[:30] + b"\xff" * 4 + archive[34:], "erase.rcc is damaged"),
-        (lambda archive: archive[:30] + struct.pack(">I", 0) + archive[34:], "circle"),
-    ]:
-        (tmp_path / "usr/share/gcompris-qt/rcc").mkdir(parents=True, exist_ok=True)
-        archive = qt_archive({"a.webp": b"x" * 5000})
-        (tmp_path / "usr/share/gcompris-qt/rcc/erase.rcc").write_bytes(change(archive))
-        with pytest.raises(ConfigurationError, match=expected):
-            collect(tmp_path / "out", [tmp_path])
-
-
-def test_compressed_files_of_archives_are_left_out():
-    assert list(stored_files("x.rcc", qt_archive({"a.webp": b"x"}, flags=1))) == []
-    assert list(stored_files("x.rcc", qt_archive({"a.webp": b"x"}))) == [("images/a.webp", b"x")]
-
-
-def test_the_limit_counts_the_files_of_one_package(tmp_path):
-    write_packages(tmp_path)
-    assert len(collect(tmp_path / "out", [tmp_path], limit=2)) == 4
-
-
-def test_without_any_package_the_error_names_them(tmp_path):
-    with pytest.raises(ConfigurationError, match="openclipart-png"):
-        collect(tmp_path / "out", [tmp_path])
-
-
-def test_a_folder_of_photographs_is_a_source(tmp_path):
-    own = tmp_path / "mine"
-    (own / "trip").mkdir(parents=True)
-    cv2.imwrite(str(own / "20240101_x.png"), draw_photograph(1))
-    cv2.imwrite(str(own / "trip" / "a.jpg"), draw_photograph(2))
-    cv2.imwrite(str(own / "plain.png"), np.zeros((300, 300, 3), np.uint8))
-    materials = collect(tmp_path / "out", [tmp_path / "nowhere"], photographs=[own])
-    assert {(material.source, material.path, material.licence) for material in materials} == {
-        ("mine", "20240101_x.png", "not stated"), ("mine", "trip/a.jpg", "not stated")
-    }  # fmt: skip
-
-
-def test_a_missing_folder_of_photographs_is_an_error(tmp_path):
-    with pytest.raises(ConfigurationError, match="is not a folder"):
-        collect(tmp_path / "out", [tmp_path], photographs=[tmp_path / "none"])
-    assert not (tmp_path / "out").exists()
-
-
-def test_every_source_names_its_licence():
-    assert all(source.licence and source.folders for source in SOURCES)
-    assert {source.kind for source in SOURCES} == {"cutout", "background"}

@@ -17,28 +17,12 @@ SEEDS = range(scenes.HELD_OUT_SEED + 500, scenes.HELD_OUT_SEED + 516)
 
 
 class TestDataset:
-    def test_held_out_seeds_are_refused(self):
-        for first, count in [(scenes.HELD_OUT_SEED, 1), (scenes.HELD_OUT_SEED - 5, 6), (-1, 2)]:
-            with pytest.raises(ConfigurationError, match="held out"):
-                dataset.training_seeds(first, count)
-
     def test_a_shard_of_held_out_seeds_is_neither_written_nor_read(self, tmp_path):
         with pytest.raises(ConfigurationError):
             dataset.write_shard(tmp_path / "x.npz", scenes.HELD_OUT_SEED, 64, (0.0, 1.0))
         (tmp_path / f"64_{scenes.HELD_OUT_SEED:08d}.npz").touch()
         with pytest.raises(ConfigurationError):
             dataset.ScenePool(tmp_path, 64)
-
-    def test_a_pool_loads_new_shards(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(dataset, "SHARD_SIZE", 2)
-        pool = dataset.ScenePool(tmp_path, 64)
-        with pytest.raises(ConfigurationError, match="no scenes"):
-            pool.draw(np.random.default_rng(0))
-        dataset.write_shard(tmp_path / "64_00000004.npz", 4, 64, (0.0, 0.0))
-        assert pool.refresh() == 2
-        drawn = pool.draw(np.random.default_rng(0))
-        known = [scenes.generate_scene(seed, 64, 0.0).image for seed in (4, 5)]
-        assert any(np.array_equal(drawn.image, image) for image in known)
 
     def test_augmentation_keeps_image_and_maps_together(self):
         labels = np.zeros((128, 128), np.uint8)
@@ -82,33 +66,6 @@ class TestPrompts:
         for region, target, (x, y) in zip(drawn.regions, drawn.targets, drawn.clicks, strict=True):
             assert region[int(y), int(x)]
             assert target.mean() == pytest.approx(region.mean(), rel=1e-4)
-
-    def test_shaken_boxes_move_by_at_most_20_of_1024_pixels_and_some_do_not_move(self):
-        region = np.zeros((256, 256), bool)
-        region[20:220, 60:180] = True
-        tight = np.array([[60, 20], [180, 220]])
-        rng = np.random.default_rng(0)
-        for frame, limit in ((256, 5), (512, 10), (1024, 20)):
-            offsets = np.stack([prompts.shaken_box(rng, region, frame) - tight for _ in range(200)])
-            assert np.abs(offsets).max() <= limit
-            assert np.abs(offsets).max() > 0.9 * limit
-            assert 0.2 < (offsets == 0).all((1, 2)).mean() < 0.4
-        deviations = offsets[(offsets != 0).any((1, 2))].std((0, 1))
-        assert deviations == pytest.approx(
-            [6, 9.5], rel=0.15
-        )  # 5 % of 120 and of 200, where the limit of 20 pixels makes the second one smaller
-
-    def test_prompts_without_an_object_click_on_the_background(self):
-        example = dataset.example_from_scene(scenes.generate_scene(SEEDS[1], 128, 0.0))
-        drawn = prompts.draw_prompts(np.random.default_rng(0), example, 6, absent_share=1.0)
-        assert drawn is not None
-        assert not drawn.regions.any()
-        assert all(example.labels[int(y), int(x)] == 0 for x, y in drawn.clicks)
-
-    def test_a_scene_without_regions_gives_no_prompts(self):
-        empty = np.zeros((64, 64), np.uint8)
-        example = dataset.Example(np.zeros((64, 64, 3), np.uint8), empty, empty)
-        assert prompts.draw_prompts(np.random.default_rng(0), example, 4) is None
 
     def test_corrections_fall_into_the_error_region(self):
         rng = np.random.default_rng(0)

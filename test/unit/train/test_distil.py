@@ -9,7 +9,6 @@ pytest.importorskip("cv2")
 pytest.importorskip("torch")
 from support.materials import write_materials
 
-from triton_sam.errors import CheckpointError, ConfigurationError
 from triton_sam.scenes.scenes import generate_scene
 
 pytest.importorskip("sam2")
@@ -82,36 +81,6 @@ class TestTeacher:
         assert torch.equal(after[f"{scaled}weight"], 4 * adopted[f"{scaled}weight"])
         assert not after["sam_mask_decoder.conv_s0.weight"].any()
 
-    def test_scores_stay_nearly_the_same_after_the_sigmoid(self, micro_teacher, model):
-        teacher.adopt_decoder(model, micro_teacher)
-        tokens = torch.randn(50, 256)
-        with torch.no_grad():
-            official = micro_teacher._model.mask_decoder.iou_prediction_head(tokens)
-            ours = model.sam_mask_decoder.iou_prediction_head(tokens)
-        assert torch.allclose(ours, torch.sigmoid(4 * official - 2), atol=1e-5)
-        assert torch.equal(ours.argsort(1), official.argsort(1))
-
-    def test_the_projection_finds_a_linear_map(self, model, monkeypatch):
-        generator = torch.Generator().manual_seed(1)
-        fine = torch.randn(256, 128, generator=generator) / 10
-        deep = torch.randn(256, 256, generator=generator) / 10
-        coarse = torch.randn(12, 128, 8, 8, generator=generator)
-        coarsest = torch.randn(12, 256, 4, 4, generator=generator)
-        upper = torch.nn.functional.interpolate(coarsest, scale_factor=2.0, mode="nearest")
-        wanted = torch.einsum("oc,bchw->bohw", fine, coarse) + torch.einsum("oc,bchw->bohw", deep, upper) + 3
-        features = ([None, None, *pair] for pair in zip(coarse[:, None], coarsest[:, None], strict=True))
-        monkeypatch.setattr(network, "trunk_features", lambda *_arguments: next(features))
-        image = torch.zeros(SIDE, SIDE, 3, dtype=torch.uint8)
-        assert teacher.fit_projection(model, [(image, embedding) for embedding in wanted]) < 1e-3
-        neck = model.image_encoder.neck
-        with torch.no_grad():
-            found = neck.convs[1].conv(coarse) + neck.convs[0].conv(upper)
-        assert (found - wanted).square().mean() / wanted.square().mean() < 1e-3
-
-    def test_a_missing_checkpoint_names_the_download(self, tmp_path):
-        with pytest.raises(CheckpointError, match="triton-sam download mobilesam"):
-            teacher.Teacher(tmp_path / "none.pt")
-
 
 @pytest.fixture
 def asked(model, micro_teacher):
@@ -139,89 +108,11 @@ class TestTargets:
                 )
             assert torch.allclose(found.logits[3 * image : 3 * image + 3, 1:], masks, atol=1e-3)
 
-    @staticmethod
-    def answer(monkeypatch, scores):
-        """Let the teacher know three squares, and be as sure of them as it is told to be; (tries, 4) scores."""
-        logits = torch.full((len(scores), 4, SIDE // 4, SIDE // 4), -9.0)
-        for number in range(1, 4):
-            logits[:, number, : 4 * number, : 4 * number] = 9.0
-        answer = network.Prediction(logits, torch.tensor(scores), torch.ones(len(scores)))
-        monkeypatch.setattr(targets, "ask", lambda *_arguments: answer)
-
-    def test_only_masks_of_which_the_teacher_is_sure_are_taken(self, asked, monkeypatch):
-        sure, unsure = [0.0, 0.0, 0.9, 0.0], [0.9, 0.1, 0.1, 0.1]
-        self.answer(monkeypatch, [unsure, unsure, sure, unsure, unsure, unsure])
-        found = targets.taught_targets(asked, torch.zeros(1, 256, SIDE // 16, SIDE // 16), 2)
-        assert found.known.tolist() == [1, 0]
-        assert found.whole[0].sum() == 64
-        assert found.single[0].equal(found.whole[0])  # the teacher is not sure of its single mask
-
-    def test_candidates_are_taken_in_turn(self, asked, monkeypatch):
-        self.answer(monkeypatch, [[0.9, 0.9, 0.9, 0.9]] * 90)
-        found = targets.taught_targets(asked, torch.zeros(1, 256, SIDE // 16, SIDE // 16), 30)
-        assert set(found.whole.sum((1, 2)).tolist()) == {16, 64, 144}
-        assert found.known.all()
-
-    def test_scenes_give_their_objects_and_parts(self):
-        labels, parts = (torch.zeros(1, 64, 64, dtype=torch.uint8) for _ in range(2))
-        labels[0, 10:30, 10:30], labels[0, 40:60, 2:42] = 1, 7
-        parts[0, 12:20, 12:20] = 3
-        found = targets.scene_targets(labels, parts, 200)
-        assert set((4 * found.whole.sum((1, 2))).tolist()) == {400, 800, 64}  # a cell has four pixels
-        cells = (found.clicks / 4).long()
-        assert found.region()[torch.arange(200), cells[:, 1], cells[:, 0]].all()
-        assert found.known.all()
-        assert found.present.all()
-
-    def test_some_clicks_find_nothing(self):
-        labels = torch.zeros(1, 64, 64, dtype=torch.uint8)
-        labels[0, 10:30, 10:30] = 1
-        found = targets.scene_targets(labels, torch.zeros_like(labels), 400, absent_share=0.25)
-        absent = found.present == 0
-        assert 0.15 < absent.float().mean() < 0.35
-        assert not found.whole[absent].any()
-        pixels = (found.clicks / 2).long()
-        assert not labels[0, pixels[absent, 1], pixels[absent, 0]].any()
-
-    def test_a_scene_without_objects_teaches_nothing(self):
-        nothing = torch.zeros(1, 64, 64, dtype=torch.uint8)
-        assert not targets.scene_targets(nothing, nothing, 5).known.any()
-
-    def test_the_loss_counts_known_prompts_alone(self):
-        labels = torch.zeros(1, 64, 64, dtype=torch.uint8)
-        labels[0, 10:30, 10:30] = 1
-        known = targets.scene_targets(labels, torch.zeros_like(labels), 1)
-        unknown = targets.scene_targets(torch.zeros_like(labels), torch.zeros_like(labels), 1)
-        answer = network.Prediction(torch.randn(1, 4, 32, 32), torch.rand(1, 4), torch.randn(1))
-        twice = network.Prediction(*(torch.cat([x, x + 3]) for x in (answer.logits, answer.iou, answer.present)))
-        alone, _ = targets.target_loss(answer, known, torch.tensor([True]), True)
-        both, _ = targets.target_loss(twice, known.join(unknown), torch.tensor([True, True]), True)
-        assert torch.allclose(alone, both)
-
 
 class TestPhases:
     @staticmethod
     def settings(steps):
         return Settings((Stage(views=(View(SIDE, SIDE),), steps=steps),), optimizer="muon", warm_up=2)
-
-    def test_embeddings_come_closer_to_the_teachers(self, model):
-        trainer = distil.DistilTrainer(model, self.settings(30), FakeImages(), distil.Mix(1, 1))
-        losses = [trainer.step()["loss"] for _ in range(30)]
-        assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
-
-    def test_masks_are_learned_from_photographs_and_scenes(self, model, asked, monkeypatch):
-        logits = torch.full((12, 4, SIDE // 4, SIDE // 4), -9.0)
-        logits[..., 8:24, 4:16] = 9.0
-        answer = network.Prediction(logits, torch.full((12, 4), 0.9), torch.ones(12))
-        monkeypatch.setattr(targets, "ask", lambda *_arguments: answer)
-        trainer = distil.DistilTrainer(model, self.settings(8), FakeImages(), distil.Mix(1, 1, 4), asked)
-        before = {name: value.clone() for name, value in model.named_parameters()}
-        measured = [trainer.step() for _ in range(8)]
-        assert all(step["masks"] > 0 for step in measured)
-        assert {"click", "box", "click_best", "box_photographs", "error"} <= measured[0].keys()
-        assert any("click2" in step for step in measured)
-        changed = {name.split(".")[0] for name, value in model.named_parameters() if not value.equal(before[name])}
-        assert changed == {"image_encoder", "sam_prompt_encoder", "sam_mask_decoder", "no_mem_embed"}
 
     def test_the_gradient_of_rounds_equals_that_of_their_sum(self, model, asked, monkeypatch):
         """The encoder gets the gradients of the decoder's graphs, which are freed one by one."""
@@ -245,22 +136,6 @@ class TestPhases:
 
 
 NEEDED = ["--teacher", "t.pt", "--materials", "m", "--init", "i.pt"]
-
-
-def test_wrong_options_are_refused(tmp_path):
-    for option, expected in [
-        (["--rate", "0"], "--rate"),
-        (["--photographs", "0"], "--photographs"),
-        (["--prompts", "1"], "--prompts"),
-        (["--images", "1"], "--images"),
-        (["--masks", "x"], "cannot read --masks"),
-        (["--seed", "-1"], "--seed"),
-        (["--device", "cuda:99"], "--device"),
-        ([], "collect the materials"),
-    ]:
-        with pytest.raises(ConfigurationError, match=expected):
-            distil_command.main([*NEEDED, "--out", str(tmp_path / "out"), *option])
-        assert not (tmp_path / "out").exists()
 
 
 def test_the_command_runs_both_phases_and_resumes(tmp_path, model, micro_teacher, monkeypatch, capsys):

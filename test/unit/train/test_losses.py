@@ -73,39 +73,6 @@ class TestLosses:
         clear, _ = self.loss(losses, logits, scores, ambiguous=False)
         assert clear == pytest.approx(losses.MULTIMASK_WEIGHT_LATER * wrong + object_loss, rel=1e-3)
 
-    def test_scores_are_compared_with_the_true_iou(self, losses):
-        logits = self.logits(*[(1, 1, 0, 0)] * 4)
-        loss, _ = self.loss(losses, logits, [1.0, 1.0, 1.0, 0.2], object_logit=20.0)
-        assert loss == pytest.approx(0.8 / 4, abs=1e-3)
-
-    def test_a_prompt_without_an_object_trains_only_the_object_score(self, losses):
-        logits = self.logits(*[(0, 1, 1, 1)] * 4)
-        for score, wanted in ((20.0, 20.0), (-20.0, 0.0)):
-            loss, _ = self.loss(losses, logits, [0.3] * 4, object_logit=score, present=0.0)
-            assert loss == pytest.approx(wanted, abs=1e-3)
-
-
-@pytest.mark.export
-class TestOptimizer:
-    def test_muon_takes_the_matrices_and_embeddings_get_no_weight_decay(self, trainer_module):
-        from triton_sam.export.sam2.model import build_model
-        from triton_sam.train import network
-        from triton_sam.train.optimizer import Optimizer
-
-        named = list(network.trained_parameters(build_model("sam2.1_hiera_micro.yaml")))
-        names = {id(parameter): name for name, parameter in named}
-        adamw, muon = Optimizer("muon", named, 1e-3, 0.05)._optimizers
-        decayed, kept = ({names[id(p)] for p in group["params"]} for group in adamw.param_groups)
-        matrices = {names[id(p)] for p in muon.param_groups[0]["params"]}
-        assert decayed | kept | matrices == set(names.values())
-        assert [group["weight_decay"] for group in (*adamw.param_groups, *muon.param_groups)] == [0.05, 0.0, 0.05]
-        attention = {n for n in names.values() if "sam_mask_decoder.transformer" in n and n.endswith("proj.weight")}
-        assert len(attention) == 28
-        assert attention <= matrices
-        assert "sam_mask_decoder.mask_tokens.weight" in kept
-        assert "image_encoder.trunk.pos_embed" in kept
-        assert not any(dict(named)[name].ndim > 1 for name in kept if "embed" not in name and "token" not in name)
-
 
 @pytest.mark.export
 class TestMuon:
@@ -131,27 +98,3 @@ class TestMuon:
         moved = (ours - start).abs().mean()
         assert (ours - theirs).abs().mean() < 0.05 * moved
         assert moved > 0.005
-
-
-@pytest.mark.export
-class TestAffinity:
-    def test_codes_of_pixels_of_one_object_come_together(self, trainer_module):
-        import torch
-
-        from triton_sam.train import dense, network
-
-        torch.manual_seed(0)
-        labels = np.zeros((1, 16, 16), np.uint8)
-        labels[0, :, 4:8], labels[0, :, 10:15] = 1, 2
-        shown = torch.from_numpy(labels.astype(np.float32))[:, None] + torch.zeros(1, 32, 1, 1)
-        features = network.Features(torch.zeros(1, 256, 4, 4), (shown, torch.zeros(1, 64, 8, 8)))
-        affinity = dense.Affinity()
-        optimizer = torch.optim.Adam(affinity.parameters(), 0.05)
-        losses = []
-        for step in range(60):
-            loss = affinity.loss(features, labels, np.random.default_rng(step))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        assert losses[-1] < 0.2 * losses[0]

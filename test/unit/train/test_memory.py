@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cv2")
 
-from triton_sam.errors import CheckpointError, ConfigurationError
+from triton_sam.errors import ConfigurationError
 from triton_sam.scenes.motion import TRAINING_CLIPS, generate_training_clip
 
 pytestmark = pytest.mark.nightly  # code of tools
@@ -17,17 +17,6 @@ FRAMES = 3
 
 
 class TestTrainingClips:
-    def test_the_same_seed_gives_the_same_clip(self):
-        first, second = (generate_training_clip(TRAINING_CLIPS + 1, 3, 96) for _ in range(2))
-        assert np.array_equal(first.images, second.images)
-        assert np.array_equal(first.labels, second.labels)
-        assert first.images.shape == (3, 96, 96, 3)
-
-    def test_objects_move(self):
-        moved = [generate_training_clip(TRAINING_CLIPS + seed, 8, 96).labels for seed in range(4)]
-        assert all((labels[0] != labels[-1]).any() for labels in moved)
-        assert all(len(np.unique(labels[0])) > 2 for labels in moved)
-
     def test_held_out_seeds_and_wrong_lengths_are_refused(self):
         for seed, frames in [(TRAINING_CLIPS - 1, 4), (TRAINING_CLIPS, 1), (TRAINING_CLIPS, 33)]:
             with pytest.raises(ConfigurationError, match="training"):
@@ -173,46 +162,8 @@ class TestMemoryTrainer:
         assert resumed.best.iou == 0.5
         assert torch.equal(resumed.best.state[name], measured[1])
 
-    def test_another_file_is_refused(self, prepared, tmp_path):
-        (tmp_path / "state.pt").write_bytes(b"no state")
-        with pytest.raises(CheckpointError, match="not a training state"):
-            make_trainer(prepared).load(tmp_path / "state.pt")
-
-    def test_wrong_stages_are_refused(self, trainer_module):
-        from triton_sam.train.memory_trainer import parse_clip_stages
-
-        for text in ["4", "1:5m", "11:5m", "4:x", "2:5m,4:600"]:
-            with pytest.raises(ConfigurationError):
-                parse_clip_stages(text)
-
-    def test_a_kept_clip_equals_a_drawn_one(self, prepared, tmp_path):
-        import torch
-
-        from triton_sam.train.clips import ClipStore
-
-        store = ClipStore(tmp_path, prepared[0], SIDE, 2)
-        drawn, kept = store.clip(0), store.clip(0)
-        assert [path.name for path in tmp_path.iterdir()] == ["0.npz"]
-        assert torch.equal(drawn.embedding, kept.embedding)
-        assert np.array_equal(drawn.labels, kept.labels)
-
 
 class TestCommand:
-    def test_wrong_options_are_refused(self, trainer_module, tmp_path):
-        from triton_sam.train import memory_command
-
-        for option, expected in [
-            (["--rate", "0"], "--rate"),
-            (["--clips", "0"], "--clips"),
-            (["--tracks", "0"], "--tracks"),
-            (["--workers", "-1"], "--workers"),
-            (["--stages", "1:3m"], "cannot read the stage"),
-            (["--device", "cuda:99"], "--device"),
-        ]:
-            with pytest.raises(ConfigurationError, match=expected):
-                memory_command.main(["--init", "i.pt", "--out", str(tmp_path / "out"), *option])
-            assert not (tmp_path / "out").exists()
-
     @pytest.mark.parametrize("workers", [0, 1])
     def test_it_trains_the_memory_half_alone(self, trainer_module, tmp_path, monkeypatch, workers):
         import torch

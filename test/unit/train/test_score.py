@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("cv2")
 
-from triton_sam.errors import ConfigurationError
-from triton_sam.scenes.scenes import HELD_OUT_SEED, generate_scene
+from triton_sam.scenes.scenes import generate_scene
 
 pytestmark = pytest.mark.nightly  # code of tools
 
@@ -90,14 +89,6 @@ class TestAnswers:
         again, _ = data.read(lambda _line: None, lambda: False)
         assert torch.equal(again["drawn"].tokens, learned["drawn"].tokens)
 
-    def test_held_out_scenes_are_refused(self, model, tmp_path, monkeypatch):
-        from triton_sam.train import score_data
-
-        monkeypatch.setattr(score_data, "FIRST_SEED", HELD_OUT_SEED)
-        data = score_data.ScoreData(tmp_path, model, None, score_data.Amounts(scenes=1, clips=0))
-        with pytest.raises(ConfigurationError, match="held out"):
-            data.read(lambda _line: None, lambda: False)
-
 
 class TestTraining:
     def test_a_trained_head_ranks_masks_that_it_has_not_seen(self, model):
@@ -114,17 +105,6 @@ class TestTraining:
         assert after.candidates > max(0.6, before.candidates + 0.3)
         assert after.by_score > before.by_score + 0.05
         assert after.error < 0.7 * before.error
-
-    def test_the_correlation_equals_that_of_scipy(self, trainer_module):
-        import torch
-
-        from triton_sam.train.score_measure import spearman
-
-        stats = pytest.importorskip("scipy.stats")
-        random = np.random.default_rng(0)
-        scores, iou = random.random((40, 3)), random.integers(0, 6, (40, 3)) / 5  # with equal values
-        expected = stats.spearmanr(scores.ravel(), iou.ravel()).statistic
-        assert spearman(torch.from_numpy(scores), torch.from_numpy(iou)) == pytest.approx(expected)
 
 
 class TestCommand:

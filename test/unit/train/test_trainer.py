@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import pytest
 pytest.importorskip("cv2")
 
 from triton_sam._common.bundle import checkout
-from triton_sam.errors import CheckpointError, ConfigurationError
+from triton_sam.errors import ConfigurationError
 from triton_sam.scenes import scenes
 from triton_sam.train import dataset
 
@@ -106,18 +104,6 @@ class TestTrainer:
         codes = model.sam_prompt_encoder.pe_layer((32, 32))[None]
         assert torch.equal(network._WindowDecoder(model, window)._positions(), codes[:, :, 4:12, 16:24])
 
-    def test_a_window_that_does_not_fit_is_refused(self, trainer_module):
-        from triton_sam.train import network
-
-        for place in [(128, 256, 192, 0), (128, 256, 8, 0), (100, 256, 0, 0), (512, 256, 0, 0)]:
-            with pytest.raises(ConfigurationError):
-                network.Window(*place)
-
-    def test_the_loss_falls(self, trainer_module):
-        trainer = make_trainer(trainer_module, (stage(64, 12, 4),))
-        losses = [trainer.step()["loss"] for _ in range(12)]
-        assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
-
     @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
     def test_a_resumed_run_equals_an_uninterrupted_one(self, trainer_module, tmp_path, optimizer):
         stages = tuple(stage(size, 3) for size in (64, 128))
@@ -140,56 +126,6 @@ class TestTrainer:
         assert second.progress.step == whole.progress.step == 6
         ours, theirs = second.averaged_state(), whole.averaged_state()
         assert all(np.array_equal(ours[name].numpy(), theirs[name].numpy()) for name in ours)
-
-    def test_the_exported_file_is_a_checkpoint_of_the_model(self, trainer_module, tmp_path):
-        import torch
-
-        from triton_sam.export.sam2.model import build_model, load_checkpoint
-
-        trainer = make_trainer(trainer_module, (stage(64, 1),))
-        trainer.export(tmp_path / "sam2.1_hiera_micro.pt")
-        assert (tmp_path / "sam2.1_hiera_micro.pt").stat().st_size < 16e6
-        model = build_model("sam2.1_hiera_micro.yaml")
-        load_checkpoint(model, tmp_path / "sam2.1_hiera_micro.pt")
-        matrix = "sam_prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"
-        assert torch.equal(model.state_dict()[matrix], trainer.model.state_dict()[matrix])
-
-    def test_a_damaged_state_is_refused(self, trainer_module, tmp_path):
-        trainer = make_trainer(trainer_module, (stage(64, 1),))
-        (tmp_path / "state.pt").write_bytes(b"no")
-        with pytest.raises(CheckpointError, match=r"not a training state of .*: remove it to start a new run$"):
-            trainer.load(tmp_path / "state.pt")
-
-    def test_a_state_of_the_other_optimizer_is_refused(self, trainer_module, tmp_path):
-        make_trainer(trainer_module, (stage(64, 1),), optimizer="muon").save(tmp_path / "state.pt")
-        with pytest.raises(CheckpointError, match="of this model and optimizer"):
-            make_trainer(trainer_module, (stage(64, 1),)).load(tmp_path / "state.pt")
-
-
-@pytest.mark.export
-class TestStages:
-    @pytest.fixture
-    def stages(self, trainer_module):
-        from triton_sam.train import stages
-
-        return stages
-
-    def test_stages_are_parsed(self, stages):
-        parsed = stages.parse_stages("128:1.5m, 1024:2m")
-        assert [(s.views[0].size, s.seconds, s.steps) for s in parsed] == [(128, 90.0, None), (1024, 120.0, None)]
-        assert stages.parse_stages("256:20")[0].steps == 20
-        assert [view.prompts for view in stages.parse_stages("256+1024:20", 16)[0].views] == [16, 16]
-
-    def test_a_stage_may_have_several_views(self, stages):
-        first, second = stages.parse_stages("256/1024+512:20")[0].views
-        assert (first.size, first.frame) == (256, 1024)
-        assert (second.size, second.frame) == (512, 512)
-        assert {first.window(np.random.default_rng(seed)).left for seed in range(40)} == {0, 256, 512, 768}
-
-    def test_wrong_stages_are_refused(self, stages):
-        for text in ["", "128", "128:x", "128:5,256:5m", "128:1.5", "100:5", "512/256:5", "+:5", "256+:5", "256/:5"]:
-            with pytest.raises(ConfigurationError):
-                stages.parse_stages(text)
 
 
 @pytest.mark.export
@@ -229,31 +165,6 @@ class TestCommand:
         one, other = ((tmp_path / name / "sam2.1_hiera_micro.pt").read_bytes() for name in ("whole", "run"))
         assert one == other
 
-    @pytest.mark.parametrize(("stages", "for_all"), [("64:3", True), ("64:0.1m", False)])
-    def test_stages_in_steps_wait_for_every_scene(self, main, tmp_path, monkeypatch, stages, for_all):
-        from triton_sam.train.source import SceneSource
-
-        waits = []
-        monkeypatch.setattr(SceneSource, "wait", lambda _source, for_all, _should_stop: waits.append(for_all))
-        monkeypatch.setattr("triton_sam.train.command.Trainer.run", lambda *_args, **_options: None)
-        main(["--out", str(tmp_path), "--stages", stages, "--easy-shards", "0", "--shards", "0"])
-        assert waits == [for_all]
-        assert np.float32(1e-40) * np.float32(1) > 0, "the process counts denormal numbers as zero from now on"
-
-    def test_waiting_for_every_scene_ends_with_the_writing_process(self, trainer_module, tmp_path, monkeypatch):
-        from triton_sam.train.source import SceneSource
-        from triton_sam.train.stages import View
-
-        source = SceneSource(tmp_path, [View(64, 64)], 0, 0)
-        source.close()
-        alive = [True, True, False]
-        monkeypatch.setattr(source, "_ready", lambda: True)
-        monkeypatch.setattr(source, "_writer", type("Writer", (), {"is_alive": lambda _self: alive.pop(0)})())
-        source.wait(False, lambda: False)
-        assert len(alive) == 2
-        source.wait(True, lambda: False)
-        assert alive == []
-
     def test_wrong_options_are_refused_before_anything_is_written(self, main, tmp_path):
         for options, named in [
             (["--seed", "-1"], "--seed"),
@@ -268,24 +179,3 @@ class TestCommand:
             with pytest.raises(ConfigurationError, match=named):
                 main(["--out", str(tmp_path / "out"), *options])
             assert not (tmp_path / "out").exists()
-
-    def test_the_script_reports_an_error_in_one_line(self, tmp_path):
-        (tmp_path / "file").touch()
-        for options in (["--out", "x", "--rate", "0"], ["--out", str(tmp_path / "file")]):
-            script = [sys.executable, str(SCRIPT), *options]
-            done = subprocess.run(script, capture_output=True, text=True, cwd=tmp_path, check=False)
-            assert done.returncode == 1
-            assert done.stderr.startswith("error: ")
-            assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.export
-def test_curves_are_plotted(tmp_path):
-    pytest.importorskip("matplotlib")
-    from triton_sam.train.plot import plot_history
-
-    history = [
-        {"step": 20.0 * i, "size": 128.0 + 128 * (i > 2), "loss": 1 / (i + 1), "click": 0.1 * i} for i in range(6)
-    ]
-    plot_history(history, tmp_path / "curves")
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -15,7 +15,6 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from support.light_encoder import light_repository  # noqa: E402
 
-from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.verify import accelerated  # noqa: E402
 
@@ -66,14 +65,6 @@ def test_equal_masks_pass_and_others_do_not(
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["limit"], told["precision"], told["masks"]) == (False, 0.9999, "fp32", 5)
     assert not (repository / "sam2_encoder" / "openvino.json").exists()  # `serve` would choose OpenVINO by it
-
-
-def test_an_image_of_the_user(
-    repository: Path, noisy: type[NoisySession], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert verify("--exported", repository, "--image", bundled("test/images") / "shapes.jpg") == 0
-    assert verify("--exported", repository, "--image", tmp_path / "none.jpg") == 1
-    assert "no image at" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SAM2 exports that fail change nothing: damaged checkpoints, full disks, models that do not run."""
+"""Exports that fail change nothing: damaged checkpoints, full disks, models that do not run. Graphs return zeros."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ import pytest
 
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
-pytest.importorskip("sam2")
 pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
-from support.micro_export import CONFIG, MicroExport  # noqa: E402
+from support.zero_models import export_zeros  # noqa: E402
 
 from triton_sam._common.bundle import bundled, checkout  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, onnx_writer, registry  # noqa: E402
-from triton_sam.export.sam2.model import build_model  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.repository import install as install_module  # noqa: E402
 
@@ -32,7 +30,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def old(micro_export: MicroExport, tmp_path: Path) -> Path:
+def old(tmp_path: Path) -> Path:
     """A repository with an older model pair, which its bytes identify."""
     for role in ("encoder", "decoder"):
         folder = tmp_path / "repository" / f"sam2_{role}" / "1"
@@ -42,27 +40,21 @@ def old(micro_export: MicroExport, tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-def truncated(tmp_path: Path, model: Any) -> Path:
-    path = tmp_path / "sam2.1_hiera_micro.pt"
-    torch.save({"model": model.state_dict()}, path)
-    path.write_bytes(path.read_bytes()[:100_000])
-    return path
-
-
-def test_corrupt_checkpoint_changes_nothing(micro_export: MicroExport, old: Path, tmp_path: Path) -> None:
-    before = snapshot(old)
-    with pytest.raises(CheckpointError, match="damaged") as caught:
-        registry.export("sam2", Settings(old, checkpoint=truncated(tmp_path, micro_export.model), progress=False))
-    assert "\n" not in str(caught.value)
-    assert snapshot(old) == before
-
-
-def test_checkpoint_of_another_size_changes_nothing(micro_export: MicroExport, old: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("length", "model", "words"),
+    [(-200, None, "damaged"), (None, "configs/sam2.1/sam2.1_hiera_t.yaml", "--model-cfg")],
+    ids=["cut off", "of another size"],
+)
+def test_a_wrong_checkpoint_changes_nothing(
+    old: Path, tmp_path: Path, length: int | None, model: str | None, words: str
+) -> None:
+    pytest.importorskip("sam2")
     checkpoint, before = tmp_path / "sam2.1_hiera_tiny.pt", snapshot(old)
-    torch.save({"model": micro_export.model.state_dict()}, checkpoint)
-    wanted = "configs/sam2.1/sam2.1_hiera_t.yaml"
-    with pytest.raises(CheckpointError, match="--model-cfg"):
-        registry.export("sam2", Settings(old, checkpoint=checkpoint, model=wanted, progress=False))
+    torch.save({"model": {"weight": torch.ones(1000)}}, checkpoint)
+    checkpoint.write_bytes(checkpoint.read_bytes()[:length])
+    with pytest.raises(CheckpointError, match=words) as caught:
+        registry.export("sam2", Settings(old, checkpoint=checkpoint, model=model, progress=False))
+    assert "\n" not in str(caught.value)
     assert snapshot(old) == before
 
 
@@ -70,20 +62,18 @@ def full_disk(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_full_disk_while_writing_changes_nothing(
-    traced_micro: None, old: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_while_writing_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(old)
     monkeypatch.setattr(onnx_writer, "write", full_disk)
     with pytest.raises(ExportError, match="No space left") as caught:
-        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
+        export_zeros(old, progress=False)
     assert "\n" not in str(caught.value)
     assert snapshot(old) == before
 
 
-@pytest.mark.parametrize("failing", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 3, 4))])
+@pytest.mark.parametrize("failing", [1, 2, 3, 4])
 def test_failure_in_the_middle_of_installing_is_undone(
-    traced_micro: None, old: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+    old: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     before, calls, replace = snapshot(old), 0, Path.replace
 
@@ -94,15 +84,13 @@ def test_failure_in_the_middle_of_installing_is_undone(
 
     monkeypatch.setattr(Path, "replace", fail_once)
     with pytest.raises(ExportError, match="No space left"):
-        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
+        export_zeros(old, progress=False)
     assert calls >= failing
     assert snapshot(old) == before
 
 
 @pytest.mark.parametrize("role", ["encoder", "decoder"])
-def test_model_that_does_not_run_changes_nothing(
-    traced_micro: None, old: Path, monkeypatch: pytest.MonkeyPatch, role: str
-) -> None:
+def test_model_that_does_not_run_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     before, try_out = snapshot(old), onnx_tools.try_out
 
     def refuse(path: Path) -> None:
@@ -112,39 +100,24 @@ def test_model_that_does_not_run_changes_nothing(
 
     monkeypatch.setattr(onnx_tools, "try_out", refuse)
     with pytest.raises(ExportError, match="ONNX Runtime refuses"):
-        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
+        export_zeros(old, progress=False)
     assert snapshot(old) == before
 
 
-def test_failure_without_a_repository_leaves_none(
-    traced_micro: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_without_a_repository_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install_module, "_flush_folder", full_disk)
     with pytest.raises(ExportError, match="No space left"):
-        registry.export("sam2", Settings(tmp_path / "a" / "b", model=CONFIG, random_seed=0, progress=False))
+        export_zeros(tmp_path / "a" / "b", progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
-SCRIPT = "scripts/export_sam2_to_onnx.py"
-
-
 @pytest.mark.skipif(checkout() is None, reason="scripts/ is in the checkout only")
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["--help"], 0, "--precision"),
-        ([], 2, "--checkpoint"),
-        (["--checkpoint", "no_such_sam2.1_hiera_tiny.pt", "-q"], 1, "error: no checkpoint at"),
-    ],
-)
-def test_script(arguments: list[str], code: int, text: str, tmp_path: Path) -> None:
-    script = bundled(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, script, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == code, done.stderr
-    assert text in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_script_ends_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(bundled("scripts/export_sam2_to_onnx.py")), "--checkpoint", "no_hiera_tiny.pt", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: no checkpoint at")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -155,6 +128,9 @@ def test_script(arguments: list[str], code: int, text: str, tmp_path: Path) -> N
     ],
 )
 def test_a_configuration_that_is_no_yaml_names_the_line(tmp_path: Path, text: str, fault: str) -> None:
+    pytest.importorskip("sam2")
+    from triton_sam.export.sam2.model import build_model
+
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ConfigurationError, match=f"mine.yaml is not a readable YAML file: {fault}"):
         build_model(tmp_path / "mine.yaml")

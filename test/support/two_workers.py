@@ -19,7 +19,7 @@ ONE_PROCESS = tuple(
 """Files that run in the same process, so one after the other. The servers of most need much memory; the tests of
 test_attacks.py run alone, and would wait for minutes until the others have their exports and containers."""
 
-SHARED = ("service_triton", "server", "families_server", "video_models", "micro_export")
+SHARED = ("service_triton", "server", "families_server", "video_models")
 """Fixtures that take long or much memory, the longest first. All tests that use the same one run in one process."""
 
 GROUP = pytest.StashKey[str]()

@@ -45,11 +45,10 @@ def with_image(request: Request, remote: RemoteImage, error: InferenceError) -> 
     cache that is too small causes repeated misses, too.
 
     Raises:
-        SamError: the error has another cause than a lost image; it is converted to its specific type.
+        InferenceError: the error has another cause than a lost image.
     """
-    meant = contract.read_error(error)
-    if not isinstance(meant, UnknownImageError):
-        raise meant from (None if meant is error else error)
+    if not isinstance(contract.read_error(error), UnknownImageError):
+        raise error
     remote.misses += 1
     if remote.misses == MANY_MISSES:
         _LOSES_IMAGES.log(
@@ -99,7 +98,7 @@ class Click(ABC):
         """Return the requests to send after a failure. Only the answer to the last one is used.
 
         Raises:
-            SamError: no further request would help; ``error`` is converted to its specific type.
+            InferenceError: no further request would help.
         """
         raise error
 
@@ -172,7 +171,7 @@ class SessionClick(Click):
         """Return the requests to send when the server has lost the image: the same prompt with the image itself.
 
         Raises:
-            SamError: the error has another cause than a lost image; it is converted to its specific type.
+            InferenceError: the error has another cause than a lost image.
         """
         return with_image(request, self.image.remote, error)
 

@@ -133,9 +133,8 @@ class ConceptFlows:
 
     def _heal(self, error: InferenceError, query: Query, example: SessionImage | None) -> Flow[None]:
         """Send the image of the examples again, if the server lacks an image; else raise."""
-        meant = contract.read_error(error)
-        if not isinstance(meant, UnknownImageError):
-            raise meant from (None if meant is error else error)
+        if not isinstance(contract.read_error(error), UnknownImageError):
+            raise error
         if example is None:
             return
         # The server needs the feature maps of this image, which only a search computes.

@@ -51,7 +51,9 @@ class EncodeFlows:
             request, content = upload(self._pair, source)
             try:
                 outputs = yield request
-            except (InferenceError, ModelNotReadyError) as error:
+            except ModelNotReadyError as error:
+                if not self._may_fall_back:
+                    raise
                 self._fall_back(error)
             else:
                 return read_upload(self._pair, outputs, content)
@@ -68,17 +70,8 @@ class EncodeFlows:
         outputs = yield request
         return self._pair.read_embeddings(outputs, size)
 
-    def _fall_back(self, error: InferenceError | ModelNotReadyError) -> None:
-        """Switch to the encoder for a while, unless the client requires a session model, or the error is another one.
-
-        Raises:
-            ServerError: the image cannot be encoded otherwise.
-        """
-        if isinstance(error, InferenceError):
-            meant = contract.read_error(error)
-            raise meant from (None if meant is error else error)
-        if not self._may_fall_back:
-            raise error
+    def _fall_back(self, error: ModelNotReadyError) -> None:
+        """Switch to the encoder for a while."""
         megabytes = contract.embedding_bytes(self._pair.family) / 1e6
         self._lack.note(
             f"the server has no session model {self._pair.session_model!r} ready: this client keeps the embeddings and "

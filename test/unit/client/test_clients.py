@@ -142,8 +142,7 @@ ERRORS = [
 def test_errors_keep_their_types_also_while_an_image_is_sent_again(server, kind, error, meant):
     with Face(kind, server) as it:
         it.set_image(PIXELS)
-        lost = [] if meant is PromptError else [refusal("UNKNOWN_IMAGE_ID", "NOT_FOUND")]
-        for server.failures in ([error], [*lost, error]):
+        for server.failures in ([error], [refusal("UNKNOWN_IMAGE_ID", "NOT_FOUND"), error]):
             with pytest.raises(meant) as caught:
                 it.predict(POINT)
             assert type(caught.value) is meant

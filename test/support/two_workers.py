@@ -40,7 +40,8 @@ def group_by_use(items: list[pytest.Item]) -> None:
         item.stash[GROUP] = group or f"free {number}"
         if hasattr(item.config, "workerinput"):
             item.add_marker(pytest.mark.xdist_group(item.stash[GROUP]))
-        places[item] = _place(group, sizes, slow_files)
+        # A test that runs alone waits for that of the other process, so it comes last.
+        places[item] = (*_place(group, sizes, slow_files), item.get_closest_marker("alone") is not None)
     items.sort(key=places.__getitem__)
 
 

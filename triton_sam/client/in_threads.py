@@ -34,6 +34,7 @@ class InThreads:
 
     def __init__(self, transport: BaseTransport) -> None:
         self._threads = Threads()
+        self._lasting: set[Future[Any]] = set()
         self._close = weakref.finalize(self, _close, self._threads, transport)
 
     def close(self) -> None:
@@ -42,6 +43,7 @@ class InThreads:
 
     async def aclose(self) -> None:
         """Cancel all requests and close the connections."""
+        await asyncio.gather(*map(asyncio.wrap_future, list(self._lasting)), return_exceptions=True)
         await asyncio.to_thread(self.close)
 
     async def _run(self, call: Callable[P, Value], *arguments: P.args, **options: P.kwargs) -> Value:
@@ -49,8 +51,11 @@ class InThreads:
         return await asyncio.wrap_future(self._threads.submit(lambda: call(*arguments, **options)))
 
     async def _run_to_its_end(self, call: Callable[P, Value], *arguments: P.args, **options: P.kwargs) -> Value:
-        """Run a call that goes on if this coroutine is cancelled."""
-        return await shielded(self._threads.submit(lambda: call(*arguments, **options)))
+        """Run a call that goes on if this coroutine is cancelled. aclose() waits for its end."""
+        running = self._threads.submit(lambda: call(*arguments, **options))
+        self._lasting.add(running)
+        running.add_done_callback(self._lasting.discard)
+        return await shielded(running)
 
     async def _each(
         self, steps: Generator[Value, None, None], run: Callable[..., Any] | None = None

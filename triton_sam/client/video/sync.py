@@ -157,6 +157,7 @@ class Video(VideoCore):
         super().__init__(model, source, options)
         self._transport = transport
         self._lock = threading.RLock()
+        self._is_closed = False
 
     def _start(self) -> None:
         carry(self._flows.start(), self._send)
@@ -258,10 +259,14 @@ class Video(VideoCore):
         self._run(Operation(wire.RESET_SESSION))
 
     def close(self) -> None:
-        """End the session and close the source. Errors of the server are ignored: it ends idle sessions by itself."""
+        """End the session and close the source. Errors of the server are ignored: it ends idle sessions by itself.
+
+        Later calls raise a ConfigurationError.
+        """
         self.cancel()
         try:
             with self._lock:
+                self._is_closed = True
                 carry(self._flows.close(), self._send)
         finally:
             self._frames.source.close()
@@ -304,6 +309,8 @@ class Video(VideoCore):
         """Do an operation and note it."""
         flow = self._flows.run(operation, outputs)
         with self._lock:
+            if self._is_closed:  # else the operation would begin another session
+                raise ConfigurationError("this video is closed: open it again")
             try:
                 answer = carry(flow, self._send)
             finally:

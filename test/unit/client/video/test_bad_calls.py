@@ -65,3 +65,11 @@ def test_a_prompt_beyond_the_end_of_a_stream_is_an_error(server):
         pytest.raises(PromptError, match="no frame 9: the video"),
     ):
         video.add(9, 1, points=[[1, 1]])
+
+
+def test_a_closed_video_begins_no_other_session(server):
+    with open_video(server, FRAMES) as video:
+        pass
+    with pytest.raises(ConfigurationError, match="this video is closed: open it again"):
+        video.add(0, 1, points=[[1, 1]])
+    assert server.sessions == {}

@@ -122,7 +122,14 @@ def test_all_files_equal_those_of_a_trace(checkpoint: Path, tmp_path: Path, prec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [name for name in FAMILIES_WITH_TEMPLATES if name != "mobilesam"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if get_family(name).tracking else ())  # six models to trace
+        for name in FAMILIES_WITH_TEMPLATES
+        if name != "mobilesam"
+    ],
+)
 def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> None:
     checkpoint = checkpoint_of(family, tmp_path / "weights.pt")
     own = {"checkpoint": checkpoint, "video": get_family(family).tracking is not None}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import psutil
-
 GIB = 1 << 30
 
 
@@ -35,5 +33,7 @@ class PeakMemory:
 
 
 def _used() -> int:
+    import psutil  # conftest imports this module wherever tests run; psutil needs POSIX on Linux
+
     memory = psutil.virtual_memory()
     return int(memory.total - memory.available)

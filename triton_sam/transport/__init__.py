@@ -4,6 +4,7 @@ from .base import BaseTransport, Tensors
 from .failures import map_error
 from .options import GRPC_GRACE
 from .retry import RETRY_PAUSE
+from .threads import Result
 from .timed_sockets import CONNECT_TIMEOUT
 from .triton import Transport
 from .url import ServerUrl, parse_url
@@ -13,6 +14,7 @@ __all__ = [
     "GRPC_GRACE",
     "RETRY_PAUSE",
     "BaseTransport",
+    "Result",
     "ServerUrl",
     "Tensors",
     "Transport",

@@ -127,6 +127,17 @@ def test_a_lost_image_is_sent_again_and_twice_at_the_second_time(server, kind):
         assert it.client.image_embeddings.remote.misses == 0  # an image that is there ends the series
 
 
+def test_a_server_with_other_weights_gives_an_image_another_id(server, kind):
+    with Face(kind, server) as it:
+        it.set_image(PIXELS)
+        server.lose_images()
+        server.program._model._images._identity = b"other weights"
+        it.predict(POINT)
+        server.requests.clear()
+        it.predict(POINT)
+        assert server.sent() == [False]  # the client has taken the new id over
+
+
 ERRORS = [
     (refusal("BAD_PROMPT"), PromptError),
     (refusal("INTERNAL", "INTERNAL"), InferenceError),

@@ -309,6 +309,34 @@ def test_a_budget_serves_in_order_and_gives_back_what_was_cancelled():
     asyncio.run(ask())
 
 
+def test_a_lease_that_comes_as_its_waiter_is_cancelled_is_given_back():
+    async def main():
+        budget = WaitingBudget("a", 10, "things", Metrics())
+        lease = await budget.wait(10)
+        waiting = asyncio.ensure_future(budget.wait(5))
+        await asyncio.sleep(0)
+        lease.give()  # now the lease of the waiter is there, and the waiter has not run yet
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert budget.used == 0
+
+    asyncio.run(main())
+
+
+def test_work_whose_images_cannot_be_fetched_gives_its_pixels_back():
+    async def fetch():
+        raise ValueError("gone")
+
+    async def main():
+        workers = Workers(1_000, Metrics())
+        for _ in range(3):  # each would take more than half
+            with pytest.raises(ValueError, match="gone"):
+                await asyncio.wait_for(workers.run(600, fetch, list), 5)
+        workers.close()
+
+    asyncio.run(main())
+
+
 def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatch):
     made, free = [], threading.Event()
     original = engine_module.to_jpeg

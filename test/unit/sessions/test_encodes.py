@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,21 @@ def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them() -> N
         assert [upload.result(60).error for upload in uploads] == [None] * SESSIONS
     assert models.encoded == SESSIONS + 1
     assert models.most == PARALLEL_ENCODES
+
+
+def test_equal_files_at_a_time_are_encoded_once() -> None:
+    models = SlowEncoder()
+    session = session_of(models)
+    with ThreadPoolExecutor(2) as threads:
+        uploads = [threads.submit(session.answer, {"image": text(colored(1))}) for _ in range(2)]
+        try:
+            wait_until(lambda: models.encoding)
+            with pytest.raises(TimeoutError):
+                uploads[1].result(0.3)  # it waits for the first one, and encodes nothing meanwhile
+        finally:
+            models.gate.set()
+        assert [upload.result(60).error for upload in uploads] == [None, None]
+    assert models.encoded == 1
 
 
 def test_parts_of_a_search_take_the_same_places() -> None:

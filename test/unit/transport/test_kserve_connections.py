@@ -174,3 +174,20 @@ def test_a_future_that_is_cancelled_closes_its_connection():
         future.cancel()
         assert server.ended.wait(2)
         threads.close()
+
+
+def test_a_call_that_is_cancelled_before_its_request_sends_none():
+    threads, began, go_on, sent = Threads(), threading.Event(), threading.Event(), []
+
+    def ask():
+        began.set()
+        go_on.wait(5)
+        with ended_by(lambda: None):
+            sent.append("a request")
+
+    future = threads.submit(ask)
+    assert began.wait(5)
+    future.cancel()
+    go_on.set()
+    threads.close()
+    assert sent == []

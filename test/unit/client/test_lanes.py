@@ -212,3 +212,15 @@ def test_lanes_take_turns_for_the_places() -> None:
     for name in ("b1", "c1", "d2"):
         answer(name)
     assert sent == ["a1", "b1", "c1", "d2", "a2", "b2"]
+
+
+def test_an_answer_makes_the_older_requests_of_its_lane_pointless() -> None:
+    """Said once more without chance: the machine above seldom has two requests of one lane on the wire."""
+    lanes: Lanes[None] = Lanes(per_lane=2)
+    jobs = [Job(name, "lane", None) for name in ("older", "newer")]
+    for job in jobs:
+        lanes.submit([job])
+        lanes.start()
+    step = lanes.finish(jobs[1], State.COMPLETED)
+    assert step is not None
+    assert step.aborted == [jobs[0]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_equal_files_at_a_time_are_encoded_once() -> None:
         uploads = [threads.submit(session.answer, {"image": text(colored(1))}) for _ in range(2)]
         try:
             wait_until(lambda: models.encoding)
-            with pytest.raises(TimeoutError):
+            with pytest.raises(futures.TimeoutError):
                 uploads[1].result(0.3)  # it waits for the first one, and encodes nothing meanwhile
         finally:
             models.gate.set()

@@ -150,13 +150,16 @@ def infer_input(name: str, array: npt.NDArray[Any]) -> Any:
 
 
 class _Inputs:
-    """Converts arrays to tritonclient's inputs. Embeddings are copied once for all requests that carry them."""
+    """Converts arrays to tritonclient's inputs. Embeddings are copied once for all requests that carry them.
+
+    They come from an answer, so nobody can write to them. An array that its owner may change is copied each time.
+    """
 
     def __init__(self) -> None:
         self._large: dict[int, tuple[weakref.ref[npt.NDArray[Any]], Any]] = {}
 
     def get(self, name: str, array: npt.NDArray[Any]) -> Any:
-        if array.nbytes < LARGE:
+        if array.nbytes < LARGE or array.flags.writeable:
             return infer_input(name, array)
         key = id(array)
         reference, tensor = self._large.get(key, (None, None))

@@ -1,7 +1,8 @@
 """The speculative client against a real Triton: the newest wins, the rest is not computed, and its end leaves nothing.
 
 The dispatcher knows no protocol. So the tests in which a transport cancels run over both, and the others over one.
-What lanes decide is in test/unit/client/test_lanes.py. Times are not compared: `triton-sam speculative` measures them.
+test/unit/client/test_lanes.py tests the decisions of the lanes. No test compares times: `triton-sam speculative`
+measures them.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Videos on a real Triton with the toy models: both clients and protocols, many sessions, a killed process, a service.
 
-What the video model refuses, forgets and restores is in test/unit/sessions/video and test/unit/client/video.
+test/unit/sessions/video and test/unit/client/video test refusals, lost sessions and their restoration.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What all tools share that follow objects through frames, with a video client that moves discs."""
+"""The common behaviour of the tools that follow objects through frames. Their video client moves discs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in Chromium searches for words on a real Triton. What it sends and shows is in test_page_words.py."""
+"""The page in Chromium searches for words on a real Triton. test_page_words.py tests its requests and its display."""
 
 from __future__ import annotations
 

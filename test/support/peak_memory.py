@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 class PeakMemory:
-    """Asks the system each second how much memory is in use. What was in use before the run does not count."""
+    """Asks the system each second how much memory is in use, and subtracts the memory in use before the run."""
 
     def __init__(self) -> None:
         self._before = _used()

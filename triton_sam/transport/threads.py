@@ -142,7 +142,7 @@ class Threads:
         Raises:
             ConfigurationError: see check().
         """
-        self.check()
+        self.check_process()  # first, because the lock may be held for ever in a forked child
         future: Future[Result] = Future()
         job = _Job()
         future.add_done_callback(lambda done: job.cancel() if done.cancelled() else None)

@@ -146,7 +146,7 @@ ERRORS = [
     (TimeoutError(), ServerTimeoutError),
     (ZeroDivisionError("a mistake of a transport"), ZeroDivisionError),
 ]
-"""What a protocol raises, and the error of a client."""
+"""The error that a protocol raises, and the one that a client makes of it."""
 
 
 @pytest.mark.parametrize(("error", "meant"), ERRORS)

@@ -181,7 +181,7 @@ def test_an_answer_that_is_not_as_agreed(server, client, content: bytes) -> None
         client.find("cat", image=IMAGE)
 
 
-# What the session model asks of its models
+# The requests of the session model to its models
 
 
 def test_texts_are_encoded_once(server, client) -> None:

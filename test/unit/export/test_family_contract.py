@@ -1,4 +1,4 @@
-"""What the exported pair of every family keeps: the official masks, the wire contract, precisions, sizes and guards."""
+"""The contract of the exported pair of every family: official masks, wire contract, precisions, sizes and guards."""
 
 from __future__ import annotations
 

@@ -1,0 +1,184 @@
+"""Count the functions of triton_sam that a click and a video frame call, in the client and in the server's model.
+
+    python tools/maintain/count_calls.py [click | frame] [--list]
+
+A real client calls a real session model or video model over HTTP, all in this process; functions stand in for the
+networks. The server is that of the tests, `test/support/in_process.py`, which this tool imports. A function counts if
+most repetitions call it; comprehensions do not count. `--list` prints the functions in the order of their first calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.server
+import json
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = str(ROOT / "triton_sam")
+sys.path[:0] = [str(ROOT), str(ROOT / "test")]
+REPETITIONS = 10
+INFER = re.compile("/v2/models/(?P<model>[^/]+)/infer")
+LENGTH = "Inference-Header-Content-Length"
+CLIENT, MODEL, AROUND = "client", "model", "around the model"
+FILES_AROUND = tuple(
+    f"{PACKAGE}/sessions/{name}.py" for name in ("bls", "times", "metrics", "image/triton_model", "video/triton_model")
+)
+"""The queue, the clocks, the calls of other models and the metrics of a session model."""
+
+
+class Calls:
+    """Notes the calls of functions, in all threads that begin after this is made, and in this one."""
+
+    def __init__(self) -> None:
+        self._notes: list[tuple[str, CodeType]] | None = None
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and self._notes is not None and code.co_filename.startswith(PACKAGE):
+            thread = threading.current_thread()
+            is_client = thread is threading.main_thread() or thread.name.startswith("triton-sam")
+            is_around = code.co_filename.startswith(FILES_AROUND)
+            self._notes.append((CLIENT if is_client else AROUND if is_around else MODEL, code))
+
+    def of(self, work: Callable[[], object]) -> dict[str, list[tuple[CodeType, int]]]:
+        """Repeat some work. Return, for each side, its functions in order and how often one repetition calls each."""
+        runs = []
+        for _ in range(REPETITIONS):
+            self._notes = []
+            work()
+            runs.append(self._notes)
+        self._notes = None
+        return {
+            side: _usual([[code for where, code in run if where == side] for run in runs])
+            for side in (CLIENT, MODEL, AROUND)
+        }
+
+
+def _usual(runs: Sequence[Sequence[CodeType]]) -> list[tuple[CodeType, int]]:
+    runs = [[code for code in run if code.co_name == "<lambda>" or not code.co_name.startswith("<")] for run in runs]
+    often = Counter(code for run in runs for code in set(run))
+    order = dict.fromkeys(code for run in runs for code in run)
+    return [
+        (code, sorted(run.count(code) for run in runs)[len(runs) // 2]) for code in order if often[code] > len(runs) / 2
+    ]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Hands the inferences of HTTP to a server in this process."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self) -> None:
+        size = int(self.headers[LENGTH])
+        head, data = json.loads(self.rfile.read(size)), self.rfile.read(int(self.headers["Content-Length"]) - size)
+        inputs, offset = {}, 0
+        for each in head["inputs"]:
+            size = each["parameters"]["binary_data_size"]
+            content = data[offset : offset + size]
+            offset += size
+            if each["datatype"] == "BYTES":
+                array = np.array([content[4:]], np.object_)
+            else:
+                array = np.frombuffer(content, triton_to_np_dtype(each["datatype"]))
+            inputs[each["name"]] = array.reshape(each["shape"])
+        model = INFER.fullmatch(self.path)["model"]
+        request, number = self.server.triton.request(model, inputs, [each["name"] for each in head["outputs"]])
+        self._answer(self.server.triton.answer(model, request, number))
+
+    def _answer(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        outputs, body = [], []
+        for name, array in arrays.items():
+            content = array.tobytes()
+            if array.dtype == np.object_:
+                content = b"".join(len(each).to_bytes(4, "little") + each for each in array.ravel())
+            kind = np_to_triton_dtype(array.dtype)
+            parameters = {"binary_data_size": len(content)}
+            outputs.append({"name": name, "shape": array.shape, "datatype": kind, "parameters": parameters})
+            body.append(content)
+        head = json.dumps({"outputs": outputs}).encode()
+        self.send_response(200)
+        self.send_header(LENGTH, str(len(head)))
+        self.send_header("Content-Length", str(len(head) + sum(map(len, body))))
+        self.end_headers()
+        self.wfile.write(b"".join([head, *body]))
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextlib.contextmanager
+def over_http(triton: Any) -> Iterator[str]:
+    """Yield the URL at which a server in this process answers inferences."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.triton = triton
+    with server, triton:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"localhost:{server.server_port}"
+        server.shutdown()
+
+
+def count_click() -> dict[str, list[tuple[CodeType, int]]]:
+    """Return the functions of a click on an image that the server keeps."""
+    calls = Calls()
+    from support.image_server import ImageServer
+
+    from triton_sam import SAM2TritonClient
+
+    with over_http(ImageServer()) as url, SAM2TritonClient(url) as client:
+        client.set_image(np.zeros((480, 640, 3), np.uint8))
+        client.predict([[100, 100]], [1])
+        return calls.of(lambda: client.predict([[200, 180]], [1]))
+
+
+def count_frame() -> dict[str, list[tuple[CodeType, int]]]:
+    """Return the functions of a frame of a pass through a video."""
+    calls = Calls()
+    from support.video_server import VideoServer
+
+    from triton_sam import SAM2VideoClient
+
+    frames = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(REPETITIONS + 20)]
+    with over_http(VideoServer()) as url, SAM2VideoClient(url) as client, client.open(frames) as video:
+        video.add(0, 1, points=[[10, 20]])
+        passed = video.propagate()
+        for _ in range(4):
+            next(passed)
+        found = calls.of(lambda: next(passed))
+        passed.close()
+        return found
+
+
+COUNTS = {"click": count_click, "frame": count_frame}
+
+
+def main() -> None:
+    """Print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=COUNTS, help="default: both")
+    parser.add_argument("--list", action="store_true", help="print each function, and its calls")
+    args = parser.parse_args()
+    for what in [args.what] if args.what else COUNTS:
+        for side, found in COUNTS[what]().items():
+            print(f"{what}, {side}: {len(found)} functions, {sum(number for _, number in found)} calls")
+            for code, number in found if args.list else ():
+                place = f"{Path(code.co_filename).relative_to(PACKAGE)}:{code.co_firstlineno}"
+                print(f"  {number:3} {place:45} {getattr(code, 'co_qualname', code.co_name)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ Examples:
   triton-sam track 0 --box 0:100,80,400,460 --format rle --out camera_masks        # camera 0, until Ctrl-C
   ffmpeg -i rtsp://... -f mjpeg - | triton-sam track - --point 0:320,240 --out stream_masks
 
-The same command goes on after an interruption. docs/how-to/video.md describes each file.
+After an interruption, run the same command again: it tracks from the prompts. docs/how-to/video.md describes each file.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
         with folder.opened(args.overwrite, resume=not source.is_live):
             stop: SamError | None = None
             if plan.frames is None or not all(map(folder.has, plan.frames)):
+                folder.begin()
                 stop = _track(args, prompts, source, plan, folder)
             finished = TrackedVideo(
                 source.name,
@@ -177,7 +178,7 @@ def _track(
     """Track the frames of a plan into a folder.
 
     Ctrl-C ends a stream, and so does an error, which is returned: the frames before it are not lost. A file can be
-    tracked again, so that both are raised, after a line that says how to go on.
+    tracked again, so that both are raised.
     """
     try:
         with (
@@ -200,12 +201,10 @@ def _track(
         if source.is_live and folder.records:
             _options.say(args, f"stopped after {len(folder.records)} frames")
             return None
-        _say_how_to_go_on(args, plan, folder)
         raise
     except SamError as error:
         if source.is_live and folder.records:
             return error
-        _say_how_to_go_on(args, plan, folder)
         raise
     return None
 
@@ -213,15 +212,6 @@ def _track(
 def _with_bar(tracked: Iterator[Any], total: int | None, name: str, quiet: bool) -> Iterator[Any]:
     """Show frames a second and the time left."""
     return iter(tqdm(tracked, total=total, desc=name, unit="frame", disable=quiet))
-
-
-def _say_how_to_go_on(args: argparse.Namespace, plan: Plan, folder: TrackFolder) -> None:
-    if plan.frames is None or not folder.records:
-        return
-    done = sum(map(folder.has, plan.frames))
-    _options.say(
-        args, f"{done} of {len(plan.frames)} frames are in {folder.folder}: the same command goes on where it stopped"
-    )
 
 
 def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], source: _video.VideoInput) -> dict[str, Any]:

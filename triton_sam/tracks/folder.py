@@ -1,8 +1,8 @@
-"""The folder of a tracked video. It remembers how it was made, so that an interrupted run can go on.
+"""The folder of a tracked video.
 
-`track.json` holds the parameters. A run with other parameters is refused. The records and files of an image are
-complete or absent. A run that goes on tracks from the prompts again, because the memory of the model is not in the
-folder, but it writes only what is missing, and compares the rest: so all masks are those of one undisturbed run.
+`track.json` holds the parameters, and whether the run is complete. A run with other parameters is refused. A complete
+run can get further formats without tracking. An interrupted one is tracked from its prompts again, because the memory
+of the model is not in the folder: so all masks are those of one undisturbed run.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from PIL import Image
 from .._common import strict_json
 from .._common.files import atomic_path, atomic_write, locked
 from ..errors import ConfigurationError, InferenceError
-from ..masks.compare import intersection_over_union
 from .formats import RECORDS, TRACK_FORMATS, TrackedVideo, TrackFormat
 from .protocols import ObjectMask
-from .records import MaskRecord, RecordFile
+from .records import MaskRecord, append_records, read_records
 
 MANIFEST = "track.json"
 IMAGES = "images"
@@ -30,8 +29,6 @@ IMAGES = "images"
 
 _VERSION = 1
 _LOCK = ".track.lock"
-_SAME = 0.99
-"""IoU from which a mask counts as that of the earlier run: a GPU may add numbers in another order each time."""
 _JPEG_QUALITY = 95
 _NUMBERED = re.compile(r"\d{5,}\.(png|jpg)")
 
@@ -56,7 +53,6 @@ class TrackFolder:
         self.formats = [_known(name) for name in dict.fromkeys(formats)]
         self._ids = sorted(object_ids)
         self._parameters = json.loads(strict_json.dumps(parameters))  # tuples become lists, as in a manifest
-        self._file = RecordFile(folder / RECORDS, len(self._ids))
         self._records: dict[int, tuple[MaskRecord, ...]] = {}
         for form in self.formats:
             if form.largest_id is not None and self._ids and self._ids[-1] > form.largest_id:
@@ -67,7 +63,7 @@ class TrackFolder:
 
     @contextlib.contextmanager
     def opened(self, overwrite: bool = False, resume: bool = True) -> Iterator[None]:
-        """Hold the folder while the block runs, and find out which images it has.
+        """Hold the folder while the block runs, and read the records of a complete run.
 
         Args:
             overwrite: remove the results of an earlier run.
@@ -84,8 +80,9 @@ class TrackFolder:
         if not self.folder.is_dir():
             raise ConfigurationError(f"{self.folder} is a file: give a folder as --out")
         with locked(self.folder / _LOCK, self._refuse_second):
-            self._prepare(overwrite, resume)
-            self._records = self._file.repair()
+            if self._prepare(overwrite, resume):
+                for record in read_records(self.folder / RECORDS):
+                    self._records[record.frame] = (*self._records.get(record.frame, ()), record)
             for form in self.formats:
                 if form.image_file is not None:
                     (self.folder / form.file).mkdir(exist_ok=True)
@@ -93,7 +90,7 @@ class TrackFolder:
 
     @property
     def records(self) -> Mapping[int, tuple[MaskRecord, ...]]:
-        """The records of each image that is in the folder."""
+        """The records of each image of the run."""
         return self._records
 
     @property
@@ -105,25 +102,30 @@ class TrackFolder:
         """Return whether an image is complete in all formats."""
         return frame in self._records and all(path.is_file() for _, path in self._image_files(frame))
 
-    def add(self, frame: int, masks: Mapping[int, ObjectMask]) -> None:
-        """Write the masks of one image, as far as they are missing.
+    def begin(self) -> None:
+        """Begin to track: drop the records of an earlier run. The files of images are replaced one by one.
 
         Raises:
-            InferenceError: the masks are not those of an earlier run, or an object is missing.
+            OSError: the folder cannot be written.
+        """
+        self._write_manifest(complete=False)
+        (self.folder / RECORDS).unlink(missing_ok=True)
+        self._records.clear()
+
+    def add(self, frame: int, masks: Mapping[int, ObjectMask]) -> None:
+        """Write the masks of one image.
+
+        Raises:
+            InferenceError: an object is missing.
             OSError: a file cannot be written.
         """
         if sorted(masks) != self._ids:
             raise InferenceError(f"frame {frame}: the server tracked the objects {sorted(masks)}, not {self._ids}")
-        group = tuple(MaskRecord.of(frame, object_id, masks[object_id]) for object_id in self._ids)
-        before = self._records.get(frame)
-        if before is not None:
-            self._compare(before, group)
         for form, path in self._image_files(frame):
-            if form.write_image is not None and not path.is_file():
+            if form.write_image is not None:
                 atomic_write(path, form.write_image(masks))
-        if before is None:  # last, because an image with records counts as complete
-            self._file.append(group)
-            self._records[frame] = group
+        self._records[frame] = tuple(MaskRecord.of(frame, object_id, masks[object_id]) for object_id in self._ids)
+        append_records(self.folder / RECORDS, self._records[frame])
 
     def keep_image(self, frame: int, image: Image.Image) -> None:
         """Keep an image of a stream for the overlay.
@@ -162,17 +164,8 @@ class TrackFolder:
             if form.image_file is not None
         ]
 
-    def _compare(self, before: Sequence[MaskRecord], now: Sequence[MaskRecord]) -> None:
-        for old, new in zip(before, now, strict=True):
-            same = old.rle == new.rle or intersection_over_union(old.mask, new.mask) >= _SAME
-            if not same or old.object_id != new.object_id:
-                raise InferenceError(
-                    f"frame {new.frame}, object {new.object_id}: this server finds another mask than the one in "
-                    f"{self.folder}, so it has other weights: give another --out, or --overwrite to start again"
-                )
-
-    def _prepare(self, overwrite: bool, resume: bool) -> None:
-        """Check the manifest of an earlier run, or write one."""
+    def _prepare(self, overwrite: bool, resume: bool) -> bool:
+        """Check the manifest of an earlier run, or write one; return whether the folder has all of that run."""
         manifest = self._read_manifest()
         if manifest is None:
             self._check_empty()
@@ -194,7 +187,9 @@ class TrackFolder:
                 raise ConfigurationError(
                     f"{self.folder} has the results of a stream, which cannot go on: give another --out, or --overwrite"
                 )
+            return manifest.get("complete") is True and (self.folder / RECORDS).is_file()
         self._write_manifest(complete=False)
+        return False
 
     def _read_manifest(self) -> dict[str, Any] | None:
         path = self.folder / MANIFEST

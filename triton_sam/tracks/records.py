@@ -87,58 +87,15 @@ class MaskRecord:
             raise InputError(f"this is not the record of a mask: {line[:60]!r}") from error
 
 
-class RecordFile:
-    """A file of records that grows image by image. Each image is in it with all its objects, or not at all.
+def append_records(path: Path, records: Iterable[MaskRecord]) -> None:
+    """Add the records of one image to a file in one write, and hand them to the operating system at once.
 
-    Args:
-        path: the file. It may not exist yet.
-        objects: number of objects in each image.
+    Raises:
+        OSError: the file cannot be written.
     """
-
-    def __init__(self, path: Path, objects: int) -> None:
-        self.path = path
-        self._objects = objects
-
-    def append(self, records: Iterable[MaskRecord]) -> None:
-        """Add the records of one image in one write, and hand them to the operating system at once.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
-        text = "".join(record.to_line() for record in records)
-        with self.path.open("ab", buffering=0) as stream:
-            stream.write(text.encode())
-
-    def repair(self) -> dict[int, tuple[MaskRecord, ...]]:
-        """Return the records by image, and cut off an image at the end of the file that was not written completely.
-
-        Raises:
-            InputError: the file is damaged before its end.
-            OSError: the file cannot be read or written.
-        """
-        if not self.path.exists():
-            return {}
-        content = self.path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        lines = whole.splitlines(keepends=True)
-        kept = len(lines) - len(lines) % max(self._objects, 1)
-        grouped: dict[int, tuple[MaskRecord, ...]] = {}
-        for start in range(0, kept, max(self._objects, 1)):
-            try:
-                group = tuple(MaskRecord.from_line(line) for line in lines[start : start + self._objects])
-            except InputError as error:
-                raise self._damaged(start) from error
-            if len({record.frame for record in group}) > 1 or group[0].frame in grouped:
-                raise self._damaged(start)
-            grouped[group[0].frame] = group
-        length = sum(len(line) for line in lines[:kept])
-        if length < len(content):
-            with self.path.open("r+b") as stream:
-                stream.truncate(length)
-        return grouped
-
-    def _damaged(self, line: int) -> InputError:
-        return InputError(f"{self.path} is damaged near line {line + 1}: start again with --overwrite")
+    text = "".join(record.to_line() for record in records)
+    with path.open("ab", buffering=0) as stream:
+        stream.write(text.encode())
 
 
 def read_records(path: Path) -> Iterator[MaskRecord]:

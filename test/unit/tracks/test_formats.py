@@ -19,7 +19,7 @@ from triton_sam.tracks.coco_video import coco_video
 from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo
 from triton_sam.tracks.overlay_video import write_gif, write_mp4
 from triton_sam.tracks.palette import davis_palette, label_map
-from triton_sam.tracks.records import MaskRecord, RecordFile, read_records
+from triton_sam.tracks.records import MaskRecord, append_records, read_records
 
 NOTHING = Found(np.zeros((HEIGHT, SIDE), bool), 0.1, -3.0, None)
 
@@ -74,51 +74,29 @@ def test_label_map_needs_masks_of_one_size() -> None:
 
 
 def test_records_round_trip(tmp_path: Path) -> None:
-    file = RecordFile(tmp_path / "masks.jsonl", objects=2)
+    path = tmp_path / "masks.jsonl"
     written = [
         tuple(MaskRecord.of(frame, object_id, found) for object_id, found in ((1, disc(10 + frame, 9)), (7, NOTHING)))
         for frame in range(3)
     ]
     for group in written:
-        file.append(group)
-    assert list(read_records(file.path)) == [record for group in written for record in group]
-    assert file.repair() == dict(enumerate(written))
-    first = json.loads(file.path.read_text().splitlines()[0])
+        append_records(path, group)
+    assert list(read_records(path)) == [record for group in written for record in group]
+    first = json.loads(path.read_text().splitlines()[0])
     assert list(first) == ["frame", "object_id", "rle", "score", "object_score", "box", "area"]
     assert np.array_equal(coco_masks.decode(first["rle"]).astype(bool), disc(10, 9).mask)
     assert first["area"] == disc(10, 9).mask.sum()
     assert written[0][1].box is None
 
 
-def test_records_cut_off_in_the_middle_are_repaired_at_every_byte(tmp_path: Path) -> None:
-    path = tmp_path / "masks.jsonl"
-    file = RecordFile(path, objects=2)
-    for frame in range(2):
-        file.append([MaskRecord.of(frame, object_id, disc(10 + frame, 9, radius=3)) for object_id in (1, 2)])
-    content = path.read_bytes()
-    complete = [content.index(b"\n", content.index(b"\n") + 1) + 1, len(content)]
-    for length in range(len(content) + 1):
-        path.write_bytes(content[:length])
-        frames = file.repair()
-        kept = max([end for end in complete if end <= length], default=0)
-        assert len(frames) == ([0, *complete].index(kept))
-        assert path.read_bytes() == content[:kept]
-
-
 def test_a_damaged_file_of_records_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "masks.jsonl"
     record = MaskRecord.of(0, 1, disc(9, 9)).to_line()
     for line in (b"{}", b"\xff", b'{"frame":0}', b"[" * 99_999, record.replace(":0,", ":1e999,", 1).encode().strip()):
-        path.write_bytes(line + b"\n")
-        with pytest.raises(InputError, match=f"^{path} is damaged near line 1: start again with --overwrite$"):
-            RecordFile(path, objects=1).repair()
         path.write_bytes(record.encode() + line + b"\n")
         with pytest.raises(InputError, match=f"^{path}, line 2: this is not the record of a mask: ") as caught:
             list(read_records(path))
         assert str(caught.value).isprintable()
-    path.write_text(record + record)
-    with pytest.raises(InputError, match="damaged near line 2"):
-        RecordFile(path, objects=1).repair()
 
 
 def test_coco_video_decodes_with_pycocotools() -> None:

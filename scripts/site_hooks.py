@@ -6,7 +6,6 @@ stands in pyproject.toml alone, and the reference of the command line is the rea
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from pathlib import Path
@@ -37,6 +36,5 @@ def command_help() -> str:
     os.environ["COLUMNS"] = "100"  # argparse asks the terminal otherwise
     from triton_sam.cli import build_parser
 
-    actions = build_parser()._actions  # noqa: SLF001 - argparse has no public way to its subcommands
-    (commands,) = (action for action in actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
-    return "\n".join(f"## {name}\n\n```text\n{parser.format_help()}```\n" for name, parser in commands.choices.items())
+    commands = build_parser().commands
+    return "\n".join(f"## {name}\n\n```text\n{parser.format_help()}```\n" for name, parser in commands.items())

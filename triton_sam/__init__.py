@@ -11,10 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._version import __version__
-from .client.aio import AsyncSAM2TritonClient, AsyncSamTritonClient
-from .client.paths import queue_multiple_requests, wait_for_latest_result
-from .client.speculative import SpeculativeSAM2Client
-from .client.sync import SAM2TritonClient, SamTritonClient
 from .errors import (
     CheckpointError,
     ChecksumError,
@@ -39,15 +35,19 @@ from .errors import (
     UnknownSessionError,
     VideoError,
 )
-from .inputs.embeddings import ImageEmbeddings
-from .masks.cleanup import Cleanup
-from .masks.segment import Segment
 
 if TYPE_CHECKING:
+    from .client.aio import AsyncSAM2TritonClient, AsyncSamTritonClient
     from .client.mask_generator import SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
+    from .client.paths import queue_multiple_requests, wait_for_latest_result
+    from .client.speculative import SpeculativeSAM2Client
+    from .client.sync import SAM2TritonClient, SamTritonClient
     from .client.video import AsyncSAM2VideoClient, SAM2VideoClient
     from .client.video.words import find_in_video
     from .download.images import fetch_image
+    from .inputs.embeddings import ImageEmbeddings
+    from .masks.cleanup import Cleanup
+    from .masks.segment import Segment
     from .masks.video_segment import VideoSegment
 
 __all__ = [
@@ -93,21 +93,37 @@ __all__ = [
     "wait_for_latest_result",
 ]
 
-_LAZY = {
-    "AsyncSAM2VideoClient": "client.video.aio",
+_MODULES = {
+    "AsyncSAM2TritonClient": "client.aio",
+    "AsyncSAM2VideoClient": "client.video",
+    "AsyncSamTritonClient": "client.aio",
+    "Cleanup": "masks.cleanup",
+    "ImageEmbeddings": "inputs.embeddings",
     "SAM2AutomaticMaskGenerator": "client.mask_generator",
-    "SAM2VideoClient": "client.video.sync",
+    "SAM2TritonClient": "client.sync",
+    "SAM2VideoClient": "client.video",
     "SamAutomaticMaskGenerator": "client.mask_generator",
+    "SamTritonClient": "client.sync",
+    "Segment": "masks.segment",
+    "SpeculativeSAM2Client": "client.speculative",
     "VideoSegment": "masks.video_segment",
     "fetch_image": "download.images",
     "find_in_video": "client.video.words",
+    "queue_multiple_requests": "client.paths",
+    "wait_for_latest_result": "client.paths",
 }
-"""Public names whose modules are imported when a program first uses them."""
+"""Public names by the module that is imported when a program first uses them: without a client, no numpy is needed."""
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    if name in ("client", "inputs", "masks"):  # `import triton_sam` is enough for `triton_sam.client`
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

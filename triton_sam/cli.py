@@ -1,55 +1,22 @@
-"""The command line `triton-sam`. Each command is a module in `commands`."""
+"""The command line `triton-sam`. Each command is a module in `commands`, which is imported when it is called."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from itertools import chain
 
-from . import __version__
 from ._common import reports
 from ._common.printing import print_every_text
 from ._common.signals import ends_by_interrupt
 from ._common.text import valid_utf8
-from .commands import (
-    alias,
-    annotate,
-    benchmark,
-    completion,
-    config,
-    container,
-    demo,
-    doctor,
-    download,
-    evaluate,
-    everything,
-    export,
-    health,
-    large,
-    models,
-    predict,
-    reload,
-    repair,
-    serve,
-    service,
-    setup,
-    speculative,
-    track,
-    verify,
-)
-from .commands._parser import Parser, list_of_commands, name_of, summary
+from ._version import __version__
+from .commands._parser import Parser
+from .commands._table import GROUPS, list_of_commands
 from .errors import InferenceError, SamError, ServerUnreachableError
-from .transport import probe
-from .transport.url import parse_url
-
-GROUPS = {
-    "segment": (demo, predict, everything, annotate, large, track),
-    "servers": (serve, service, container, health, doctor, reload),
-    "models": (setup, download, export, models, alias, config, repair),
-    "measurements": (verify, evaluate, speculative, benchmark),
-    "shell": (completion,),
-}
-COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 
 USAGE = "triton-sam [-h] [--version] COMMAND ..."
 EXIT_ERROR = 1
@@ -58,33 +25,39 @@ EXIT_INTERRUPTED = 130
 
 
 def build_parser() -> Parser:
-    """Return the parser of ``triton-sam`` with all commands."""
+    """Return the parser of ``triton-sam``. A command is imported when its parser is used."""
     parser = _without_commands(Parser(prog="triton-sam", usage=USAGE))
     parser.page = _without_commands(
         Parser(
             prog="triton-sam",
             usage=USAGE,
-            description=f"Segment Anything on NVIDIA Triton: serve it, click, get a mask.\n{list_of_commands(GROUPS)}",
+            description=f"Segment Anything on NVIDIA Triton: serve it, click, get a mask.\n{list_of_commands()}",
             epilog="Start with `triton-sam demo`. `triton-sam COMMAND --help` explains a command.\n"
             "Exit codes: 0 success, 1 failure, 2 wrong options, 130 interrupted.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True, prog=parser.prog)
-    for module in COMMANDS:
-        command = commands.add_parser(
-            name_of(module),
-            help=summary(module),
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run, parser=command, root=parser)
+    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command", required=True, prog=parser.prog)
+    for name, text in chain.from_iterable(group.items() for group in GROUPS.values()):
+        command = subparsers.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+        command.complete = partial(_complete, command, name, parser)
+        parser.commands[name] = command
     return parser
+
+
+def _complete(command: Parser, name: str, root: Parser) -> None:
+    """Import the module of a command, and give its options to the parser of the command."""
+    module = import_module(f".commands.{name}", __package__)
+    command.description = module.__doc__
+    module.add_arguments(command)
+    command.set_defaults(run=module.run, parser=command, root=root)
 
 
 def _hint(args: argparse.Namespace, error: SamError) -> str:
     """Return what listens at --url, if it is another port of a server; see probe.hint()."""
+    from .transport import probe
+    from .transport.url import parse_url
+
     is_unclear = isinstance(error, (ServerUnreachableError, InferenceError))
     url = getattr(args, "url", None)
     return probe.hint(parse_url(url), error) if is_unclear and isinstance(url, str) else ""

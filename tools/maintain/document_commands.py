@@ -23,8 +23,7 @@ parser = cache(build_parser)
 @cache
 def commands() -> dict[str, argparse.ArgumentParser]:
     """Return the parsers of the commands by name."""
-    (action,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))  # noqa: SLF001
-    return action.choices
+    return dict(parser().with_commands().commands)
 
 
 def parses(words: list[str]) -> bool:

@@ -1,16 +1,13 @@
-"""The parser of the command line: errors that name what was probably meant, and a list of commands in groups."""
+"""The parser of the command line: its errors name what was probably meant."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import re
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
-_WIDTH = 100
 _CUTOFF = 0.6  # the similarity of difflib from which a name may have been meant; its own default
 
 _MEANT = {"--words": "--text", "--prompt": "--text", "--label": "--text"}
@@ -25,15 +22,36 @@ class Parser(argparse.ArgumentParser):
 
     page: Parser | None = None
     """The parser whose help is shown instead: argparse itself lists commands without groups."""
+    complete: Callable[[], None] | None = None
+    """Adds the options before the first use of the parser."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: dict[str, Parser] = {}
+
+    def with_options(self) -> Parser:
+        """Return this parser with the options that `complete` adds."""
+        complete, self.complete = self.complete, None
+        if complete is not None:
+            complete()
+        return self
+
+    def with_commands(self) -> Parser:
+        """Return this parser after each of its commands has its options."""
+        for command in self.commands.values():
+            command.with_options()
+        return self
 
     def format_help(self) -> str:
         """Return the help."""
+        self.with_options()
         return super().format_help() if self.page is None else self.page.format_help()
 
     def parse_known_args(  # type: ignore[override]  # the overloads of typeshed
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse arguments as argparse does, and remember them for the text of an error."""
+        self.with_options()
         self._given = list(args or ())
         return super().parse_known_args(args, namespace)
 
@@ -91,30 +109,3 @@ def similar(given: str, known: Iterable[str]) -> str:
     """
     found = difflib.get_close_matches(given, list(known), n=1, cutoff=_CUTOFF)
     return f"; did you mean {found[0]}?" if found else ""
-
-
-def name_of(command: ModuleType) -> str:
-    """Return the name of the command that a module has."""
-    return command.__name__.rpartition(".")[2]
-
-
-def summary(command: ModuleType) -> str:
-    """Return the first line of the text of a command."""
-    return (command.__doc__ or "").strip().splitlines()[0]
-
-
-def list_of_commands(groups: Mapping[str, Sequence[ModuleType]]) -> str:
-    """Return the help text that lists commands by group.
-
-    Args:
-        groups: modules of commands by the title of their group.
-    """
-    wide = max(len(name_of(command)) for commands in groups.values() for command in commands) + 4
-    lines = []
-    for title, commands in groups.items():
-        lines += ["", f"{title}:"]
-        for command in commands:
-            text = textwrap.wrap(summary(command), _WIDTH - wide)
-            lines.append(f"  {name_of(command):<{wide - 2}}{text[0]}")
-            lines += [" " * wide + line for line in text[1:]]
-    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Give models of the repository second names, so that clients with other names need no change.
+"""Add alternative model names for existing clients.
 
 `triton-sam alias paintera` adds the encoders that the sam-link client of Paintera asks for, under its names and for its
 released and its newer versions; docs/how-to/paintera.md explains them. `triton-sam alias NAME --of VARIANT` adds

@@ -1,4 +1,4 @@
-"""Annotate many images: boxes, points or rough masks become masks, or all objects or the instances of words are found.
+"""Annotate many images from boxes, points, rough masks or words, or find all objects.
 
 Examples:
   triton-sam annotate instances.json --with boxes --images photos --out masks --local

@@ -1,4 +1,4 @@
-"""Measure a server: latency, throughput, comparison with other runners, a moving mouse, load and overload.
+"""Measure a server: latency, throughput, other runners, a moving mouse, load.
 
 Examples:
   triton-sam benchmark --local --out results

@@ -1,4 +1,4 @@
-"""Set how models run: accelerator, devices and instances; the settings are written to config.pbtxt.
+"""Set accelerator, devices and instances of models in their config.pbtxt.
 
 Each call replaces all earlier settings of its models, so give all options in one call. `--accelerator none` alone
 removes the settings. Without a variant, the command changes all models of the repository. An export writes config.pbtxt

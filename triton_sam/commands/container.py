@@ -1,4 +1,4 @@
-"""Start tritonserver with every model that has weights; the container of the Dockerfile runs this command.
+"""Start tritonserver with every model that has weights, as the Dockerfile does.
 
 A small supervisor takes the place of this process. It passes SIGTERM on to tritonserver, keeps its exit status, and
 starts it again when it or the process of a model dies. Options after `--` are passed on unchanged.

@@ -1,4 +1,4 @@
-"""Download an official checkpoint; a partial download is resumed, and the file is checked by SHA-256.
+"""Download an official checkpoint; rerun to continue, and the SHA-256 is checked.
 
 SAM3's published ONNX models go straight into the model repository; its checkpoint is gated.
 """

@@ -1,4 +1,4 @@
-"""Measure how well a served model segments images and tracks objects in videos, where the objects are known.
+"""Measure how well a served model segments images or tracks objects that are known.
 
 Examples:
   triton-sam evaluate --local

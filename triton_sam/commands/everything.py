@@ -1,4 +1,4 @@
-"""Segment all objects of images, without prompts: overlay, COCO, label image, JSON Lines.
+"""Segment all objects of images without prompts: overlay, COCO, label image, JSON Lines.
 
 Examples:
   triton-sam everything photo.jpg --local --overlay objects.png

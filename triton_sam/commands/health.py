@@ -1,4 +1,4 @@
-"""Ask whether every model that a server serves works, by a real request to each.
+"""Send a test request to every served model.
 
 Triton before 26.04 reports a model as ready although its process was killed. So this command encodes a small image and
 clicks on it, with each model pair and with each session model, searches a word, and follows an object through two

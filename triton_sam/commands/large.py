@@ -1,4 +1,4 @@
-"""Segment objects in a large image, part by part: slides of microscopes, aerial photographs, maps.
+"""Segment objects in large images, part by part: slides, aerial photographs, maps.
 
 Examples:
   triton-sam large slide.svs --point 51200,30400 --out cell.geojson --overlay cell.png

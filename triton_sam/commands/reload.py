@@ -1,4 +1,4 @@
-"""Let a running server load models again.
+"""Reload models on a running server.
 
 A name is a model (`sam2_encoder`) or a variant (`sam2`: all its models, with those for videos and words).
 

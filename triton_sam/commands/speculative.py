@@ -1,4 +1,4 @@
-"""Stress the speculative client; count requests asked, sent, cancelled and computed, and time the last mask.
+"""Stress the speculative client: count requests and time the last mask.
 
 A mouse path is queued at once, then position by position, then in many lanes at a time. The number of computed masks
 comes from the server's own counters; every final mask is compared with the sync client's, bit for bit. The exit code is

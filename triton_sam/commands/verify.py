@@ -1,4 +1,4 @@
-"""Compare exported and served models with the official predictor on an image, or an accelerator with fp32."""
+"""Compare exported and served models with the official predictors."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 The exit code is 1 after a failure, or when the memory grows.
 
-Start the service in another terminal: triton-sam service --local --max-requests 256
+Start the service in another terminal: triton-sam service --local
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from support.conditions import wait_until
 from triton_sam._common.bundle import checkout
 from triton_sam.benchmark.service_load import Report, run_load
 from triton_sam.cli import main
+from triton_sam.commands.service import TOOLS
 from triton_sam.errors import ConfigurationError, ImageError, ServerUnreachableError
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import LIMITS, Settings
 from triton_sam.service.tokens import Quota, Token
 
 COMMAND = [sys.executable, "-m", "triton_sam", "service"]
@@ -62,15 +63,21 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
     ("arguments", "word"),
     [
         (["--url", "ftp://a"], "scheme"),
-        (["--max-body", "1024"], "--memory must be at least --max-body"),
-        (["--body-memory", "32"], "--body-memory must be at least --max-body"),
         (["--tokens", "/no/such/file"], "error: --tokens /no/such/file cannot be read: No such file or directory\n"),
-        (["--pages", "0"], "pages must be a finite number above 0"),
-        (["--image-mib-per-hour", "inf"], "image_mib_per_hour must be a finite number above 0, not inf: leave it out"),
-        (["--timeout", "nan"], "--timeout must be a number above 0, not nan"),
-        (["--max-json", "inf"], "--max-json must be a number above 0, not inf"),
-        (["--max-json", "nan"], "--max-json must be a number above 0, not nan"),
-        (["--work-megapixels", "inf"], "--work-megapixels must be a number above 0, not inf"),
+        (["--limits", "/no/such/file"], "error: --limits /no/such/file cannot be read: No such file or directory\n"),
+        (["--limits", '{"max_body": 1024}'], "the limit memory must be at least max_body"),
+        (["--limits", '{"body_memory": 32}'], "the limit body_memory must be at least max_body"),
+        (["--limits", '{"pages": 0}'], "pages must be a finite number above 0"),
+        (
+            ["--limits", '{"image_mib_per_hour": Infinity}'],
+            "image_mib_per_hour must be a finite number above 0, not inf",
+        ),
+        (["--limits", '{"timeout": NaN}'], "timeout must be a number above 0, not nan"),
+        (["--limits", '{"max_json": true}'], "max_json must be a number above 0, not True"),
+        (["--limits", '{"max_requests": 1.5}'], "max_requests must be a whole number, not 1.5"),
+        (["--limits", '{"max_bodies": 1}'], "unknown limit 'max_bodies'; the limits are max_body, "),
+        (["--limits", '{"cvat_words": "dog"}'], "cvat_words must be a list of words"),
+        (["--limits", "{"], "--limits is not JSON"),
         (["--root-path", "sam"], "--root-path 'sam': write a path such as /sam"),
         (["--token", ""], "an empty token protects nothing"),
         (["--port", "-1"], "--port must be 0 to 65535, not -1"),
@@ -90,14 +97,16 @@ def test_options_become_settings(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_SAM_TOKEN", "")
     monkeypatch.setenv("TRITON_TOKEN", "")
     options = "--host 0.0.0.0 --port 81 --url http://gpu:8000 --triton-token t --ca-certs ca.pem --model sam1 --token s"
-    options += " --cors https://a https://b --max-body 2 --max-megapixels 3.5 --max-requests 4 --max-encodes 5"
-    options += " --max-json 1.5 --body-seconds 8 --body-memory 9 --answer-memory 10 --work-megapixels 11 --max-pages 12"
-    options += " --page-messages 13 --allowed-host a.example b.example --requests-per-minute 14 --pages 15"
-    options += " --log-format text --root-path /sam/"
-    tokens = tmp_path / "tokens.json"
+    options += " --cors https://a https://b --allowed-host a.example b.example --log-format text --root-path /sam/"
+    options += " --adapter all --label-studio-url http://studio"
+    tokens, limits = tmp_path / "tokens.json", tmp_path / "limits.json"
     tokens.write_text('{"lab": {"token": "t", "pages": 1}}')
-    more = ["--timeout", "6.5", "--memory", "7", "--quiet", "--tokens", str(tokens)]
-    assert main(["service", *options.split(), *more]) == 0
+    numbers = {"max_body": 2, "max_megapixels": 3.5, "max_requests": 4, "max_encodes": 5, "max_json": 1.5}
+    numbers |= {"body_seconds": 8, "body_memory": 9, "answer_memory": 10, "work_megapixels": 11, "max_pages": 12}
+    numbers |= {"page_messages": 13, "requests_per_minute": 14, "pages": 15, "timeout": 6.5, "memory": 7}
+    tools = {"cvat_words": ["dog", "cat", "dog"], "label_studio_private_storage": True}
+    limits.write_text(json.dumps({**numbers, **tools}))
+    assert main(["service", *options.split(), "--quiet", "--tokens", str(tokens), "--limits", str(limits)]) == 0
     expected = Settings(
         url="http://gpu:8000",
         triton_token="t",
@@ -123,8 +132,25 @@ def test_options_become_settings(monkeypatch, tmp_path):
         tokens=(Token("lab", "t", Quota(requests_per_minute=14, pages=1)),),
         log_format="text",
         root_path="/sam",
+        adapters=TOOLS,
+        cvat_words=("dog", "cat"),
+        label_studio_url="http://studio",
+        label_studio_private_storage=True,
     )
     assert seen == [((expected, "0.0.0.0", 81), {"repository": None, "quiet": True})]
+
+
+def test_the_documents_have_every_limit_and_its_default():
+    """`triton-sam service --help` names that page for the defaults."""
+    text = (checkout() / "docs/how-to/service.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", text, re.MULTILINE)
+    told = {
+        name: float(re.match(r"[\d.]+", number)[0])
+        for names, numbers in rows
+        for name, number in zip(re.findall(r"\w+", names), numbers.split(", "), strict=False)
+        if name in LIMITS
+    }
+    assert told == {name: getattr(Settings(), member) / unit for name, (member, unit) in LIMITS.items()}
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,7 @@ def test_a_storage_in_a_private_network_is_refused_unless_it_is_allowed(light_tr
     with running_service(light_triton.url, **studio(site, "legacy")) as service:
         answer = by_task(service, "/data/elsewhere")
         assert answer.status_code == 502
-        assert "--label-studio-private-storage" in answer.text
+        assert "label_studio_private_storage" in answer.text
         assert paths() == ["/data/elsewhere"]
         assert by_task(service, "/data/upload/1/a.jpg").status_code == 200
 
@@ -343,4 +343,4 @@ def test_a_large_image_of_a_task_names_the_option(light_triton, site):
     options = studio(site, "legacy", max_body=1 << 14, max_json=1 << 14)
     with running_service(light_triton.url, **options) as service:
         answer = by_task(service, "/data/upload/1/a.jpg")
-        assert (answer.status_code, "--max-body" in answer.text) == (413, True)
+        assert (answer.status_code, "max_body" in answer.text) == (413, True)

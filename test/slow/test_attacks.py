@@ -19,7 +19,7 @@ HEALTH, CLICK = 0.5, 2.0
 ALLOWANCE = 4
 """How many times as long it may take here: other programs may use the cores, and some attacks stalled for minutes."""
 MEMORY = 1_200_000_000
-"""Bytes. Full-size masks alone may take 0.9 GB: 64 megapixels with 14 bytes each (--work-megapixels)."""
+"""Bytes. Full-size masks alone may take 0.9 GB: 64 megapixels with 14 bytes each (work_megapixels)."""
 AFTERWARDS = 5.0
 """Seconds after an attack until everything is as before."""
 ATTACKS = [

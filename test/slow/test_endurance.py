@@ -66,7 +66,7 @@ def service(small_cache_server, tmp_path_factory):
     write_tiff(slides / "slide.tif", draw([(1510, 905, 1700, 1300)]))
     port = choose_ports("127.0.0.1", {"service": 0})["service"]
     command = [sys.executable, "-m", "triton_sam", "service", "--url", small_cache_server.grpc_url, "--port", str(port)]
-    command += ["--adapters", "--large-images", str(slides), "--timeout", str(CALL_TIMEOUT)]
+    command += ["--adapter", "all", "--large-images", str(slides), "--limits", f'{{"timeout": {CALL_TIMEOUT}}}']
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
 

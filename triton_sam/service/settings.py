@@ -14,30 +14,30 @@ DEFAULT_TRITON = "grpc://localhost:8001"
 
 MEBI = 1 << 20
 LIMITS = {
-    "max_body": "--max-body",
-    "max_json": "--max-json",
-    "body_seconds": "--body-seconds",
-    "body_bytes": "--body-memory",
-    "answer_bytes": "--answer-memory",
-    "max_megapixels": "--max-megapixels",
-    "work_megapixels": "--work-megapixels",
-    "max_requests": "--max-requests",
-    "max_encodes": "--max-encodes",
-    "max_pages": "--max-pages",
-    "page_messages": "--page-messages",
-    "timeout": "--timeout",
-    "store_bytes": "--memory",
-    "max_video": "--max-video",
-    "max_videos": "--max-videos",
-    "max_video_frames": "--max-video-frames",
-    "video_bytes": "--video-disk",
-    "video_mask_bytes": "--video-mask-memory",
-    "video_idle_seconds": "--video-idle",
-    "max_tracks": "--max-tracks",
-    "max_searches": "--max-searches",
-    "search_seconds": "--search-seconds",
+    "max_body": ("max_body", MEBI),
+    "max_json": ("max_json", MEBI),
+    "body_seconds": ("body_seconds", 1),
+    "body_memory": ("body_bytes", MEBI),
+    "answer_memory": ("answer_bytes", MEBI),
+    "max_megapixels": ("max_megapixels", 1),
+    "work_megapixels": ("work_megapixels", 1),
+    "max_requests": ("max_requests", 1),
+    "max_encodes": ("max_encodes", 1),
+    "max_pages": ("max_pages", 1),
+    "page_messages": ("page_messages", 1),
+    "timeout": ("timeout", 1),
+    "memory": ("store_bytes", MEBI),
+    "max_video": ("max_video", MEBI),
+    "max_videos": ("max_videos", 1),
+    "max_video_frames": ("max_video_frames", 1),
+    "video_disk": ("video_bytes", MEBI),
+    "video_mask_memory": ("video_mask_bytes", MEBI),
+    "video_idle": ("video_idle_seconds", 1),
+    "max_tracks": ("max_tracks", 1),
+    "max_searches": ("max_searches", 1),
+    "search_seconds": ("search_seconds", 1),
 }
-"""Settings that must be above 0, each with the option of `triton-sam service` that sets it."""
+"""The limits of `--limits`: the member of Settings that each sets, and how many bytes one of its units has."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ class Settings:
         return (*single, *self.tokens)
 
     def __post_init__(self) -> None:
-        for name, option in LIMITS.items():
-            if not getattr(self, name) > 0:  # NaN is not, either
-                raise ConfigurationError(f"{option} must be above 0")
+        for name, (member, _) in LIMITS.items():
+            if not getattr(self, member) > 0:  # NaN is not, either
+                raise ConfigurationError(f"{name} must be above 0")
         if self.root_path and not re.fullmatch(r"(/[\w.~-]+)+", self.root_path, re.ASCII):
             raise ConfigurationError(
                 f"--root-path {self.root_path!r}: write a path such as /sam, without a slash at its end"
@@ -158,12 +158,12 @@ class Settings:
         if self.token is not None and not self.token.strip():
             raise ConfigurationError("an empty token protects nothing: leave it out or give one")
         if self.max_body > self.store_bytes:
-            raise ConfigurationError("--memory must be at least --max-body: a request has to fit in")
+            raise ConfigurationError("the limit memory must be at least max_body: a request has to fit in")
         if self.max_video > self.video_bytes:
-            raise ConfigurationError("--video-disk must be at least --max-video: a video has to fit in")
+            raise ConfigurationError("the limit video_disk must be at least max_video: a video has to fit in")
         if max(self.max_body, self.max_json) > self.body_bytes:
             raise ConfigurationError(
-                "--body-memory must be at least --max-body and --max-json: a request has to fit in"
+                "the limit body_memory must be at least max_body and max_json: a request has to fit in"
             )
         if len({token.secret for token in self.all_tokens}) < len(self.all_tokens):
             raise ConfigurationError("two tokens are equal: give each caller a token of its own")

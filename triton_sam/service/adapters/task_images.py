@@ -139,7 +139,7 @@ class TaskImages:
             raise Problem(
                 502,
                 f"Label Studio leads to a storage in a private network ({error}): if it is yours, start the service "
-                "with --label-studio-private-storage",
+                "with label_studio_private_storage in --limits",
             ) from None
         except (urllib3.exceptions.HTTPError, OSError, ValueError):
             if time.monotonic() >= pools.end:
@@ -152,7 +152,7 @@ class TaskImages:
         for piece in answer.stream(PIECE, decode_content=False):
             content += piece
             if len(content) > limit:
-                raise Problem(413, f"the image of the task is larger than {limit / MEBI:g} MiB (--max-body)")
+                raise Problem(413, f"the image of the task is larger than {limit / MEBI:g} MiB (max_body in --limits)")
         return bytes(content)
 
     def _silent(self, url: str) -> Problem:

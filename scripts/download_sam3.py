@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Download the gated SAM3 checkpoint (facebook/sam3) into checkpoints/sam3, for scripts/export_sam3_to_onnx.py.
 
-First ask for access at https://huggingface.co/facebook/sam3 and log in with scripts/hf_login.py. Most users need
+First ask for access at https://huggingface.co/facebook/sam3 and log in with `hf auth login`. Most users need
 scripts/download_sam3_onnx.py instead, which requires neither.
 """
 

@@ -9,7 +9,7 @@ usage: scripts/download_sam3.sh [--mirror URL] [--directory DIR] [--quiet]
 
 Downloads the gated SAM3 checkpoint (facebook/sam3 on the Hugging Face hub) into checkpoints/sam3 of this repository,
 for scripts/export_sam3_to_onnx.py. First ask for access at https://huggingface.co/facebook/sam3 and log in with
-scripts/hf_login.py. Most users need scripts/download_sam3_onnx.py instead, which requires neither.
+\`hf auth login\`. Most users need scripts/download_sam3_onnx.py instead, which requires neither.
 
   --mirror URL      hub to use (default: https://huggingface.co; also: environment variable HF_ENDPOINT)
   --directory DIR   directory for the checkpoint (default: checkpoints/ of this repository)

@@ -13,22 +13,18 @@ from types import ModuleType
 import pytest
 
 from triton_sam._common.bundle import checkout
-from triton_sam.cli import build_parser
 from triton_sam.download import catalogue as checkpoints
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("jsonschema")
-from support import helm, manifests  # noqa: E402
+from support import manifests  # noqa: E402
 
 ROOT = checkout()
-AUTOSCALED = ROOT / "deploy/kubernetes/overlays/autoscaled"
-DEPLOY_PAGE = ROOT / "docs/how-to/deploy.md"
-KSERVE = ROOT / "deploy/kubernetes/kserve"
 
 
 def lint_deploy() -> ModuleType:
-    """Return scripts/lint_deploy.py as a module."""
-    spec = importlib.util.spec_from_file_location("lint_deploy", ROOT / "scripts" / "lint_deploy.py")
+    """Return tools/maintain/lint_deploy.py as a module."""
+    spec = importlib.util.spec_from_file_location("lint_deploy", ROOT / "tools" / "maintain" / "lint_deploy.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -97,20 +93,15 @@ def test_every_promised_profile_is_there() -> None:
 
 def test_faults_in_manifests_are_found(lint: ModuleType) -> None:
     pytest.importorskip("kubernetes_validate")
-    rendered = manifests.render(ROOT / "deploy/kubernetes/overlays/autoscaled")
-    by_kind = {manifest["kind"]: manifest for manifest in rendered}
-    assert not [fault for manifest in rendered for fault in lint.manifest_errors(manifest)]
-    by_kind["Deployment"]["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
-    assert any("readinesProbe" in fault for fault in lint.manifest_errors(by_kind["Deployment"]))
-    del by_kind["ScaledObject"]["spec"]["triggers"]
-    assert any("triggers" in fault for fault in lint.manifest_errors(by_kind["ScaledObject"]))
-    by_kind["ServiceMonitor"]["spec"]["endpoints"][0]["interval"] = 10
-    assert list(lint.manifest_errors(by_kind["ServiceMonitor"]))
-    (service,) = manifests.load(ROOT / "deploy/kubernetes/kserve/inference-service.yaml")
-    service["spec"]["predictor"]["containers"][0]["resource"] = {}
-    assert any("resource" in fault for fault in lint.manifest_errors(service))
-    service["spec"]["predictor"]["minReplicas"] = "one"
-    assert any("minReplicas" in fault for fault in lint.manifest_errors(service))
+    folder = ROOT / "deploy/kubernetes/annotate"
+    (job,) = manifests.load(folder / "indexed-job.yaml")
+    job["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    assert any("readinesProbe" in fault for fault in lint.manifest_errors(job))
+    (cluster,) = manifests.load(folder / "ray-job.yaml")
+    cluster["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resource"] = {}
+    assert any("resource" in fault for fault in lint.manifest_errors(cluster))
+    scaled = {"kind": "ScaledObject", "metadata": {"name": "x"}, "spec": {"scaleTargetRef": {"name": "x"}}}
+    assert any("triggers" in fault for fault in lint.manifest_errors(scaled))
 
 
 def test_other_faults_between_files_are_found(lint: ModuleType, tmp_path: Path) -> None:
@@ -118,106 +109,10 @@ def test_other_faults_between_files_are_found(lint: ModuleType, tmp_path: Path) 
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("deploy", "scripts"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    assert list(lint.releases(tmp_path)) == list(lint.prometheus_rule(tmp_path)) == []
-    compose, rules = tmp_path / "docker-compose.yml", tmp_path / "deploy/monitoring/rules.yml"
+    assert list(lint.releases(tmp_path)) == []
+    compose = tmp_path / "docker-compose.yml"
     compose.write_text(compose.read_text().replace("26.08-py3", "25.01-py3", 1))
-    rules.write_text(rules.read_text().replace("for: 5m", "for: 6m", 1))
     assert [fault.split()[0] for fault in lint.releases(tmp_path)] == ["docker-compose.yml"]
-    assert ["--write" in fault for fault in lint.prometheus_rule(tmp_path)] == [True]
-
-
-def test_the_rendered_manifests_have_the_documented_parts() -> None:
-    single = {
-        one["kind"] + "/" + one["metadata"]["name"]: one
-        for one in manifests.render(ROOT / "deploy/kubernetes/overlays/single-gpu")
-    }
-    pod = single["Deployment/triton-sam"]["spec"]["template"]["spec"]
-    (triton,), (setup, config) = pod["containers"], pod["initContainers"]
-    assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(triton)
-    assert triton["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert triton["image"] == "registry.example.org/triton-sam:26.08-py3"
-    assert setup["args"] == ["sam2", "base_plus"]
-    # The models of the export get their settings, by arguments that the command takes.
-    assert config["command"] == ["triton-sam", "config"]
-    build_parser().parse_args(["config", *config["args"]])
-    claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
-    assert claims["engines"] == "triton-sam-engines"
-    assert {f"PersistentVolumeClaim/{name}" for name in claims.values() if name} <= set(single)
-    assert [one["key"] for one in pod["tolerations"]] == ["nvidia.com/gpu"]
-    assert single["Service/triton-sam-pods"]["spec"]["clusterIP"] == "None"
-    assert {"PodDisruptionBudget/triton-sam", "NetworkPolicy/triton-sam"} <= set(single)
-    autoscaled = {one["kind"]: one for one in manifests.render(ROOT / "deploy/kubernetes/overlays/autoscaled")}
-    assert "replicas" not in autoscaled["Deployment"]["spec"]
-    volumes = [one for one in manifests.render(AUTOSCALED) if one["kind"] == "PersistentVolumeClaim"]
-    assert [one["spec"]["accessModes"] for one in volumes] == [["ReadWriteMany"]] * 2
-    assert {"ScaledObject", "ServiceMonitor", "PrometheusRule"} <= set(autoscaled)
-    assert {autoscaled[kind]["metadata"]["labels"]["release"] for kind in ("ServiceMonitor", "PrometheusRule")} == {
-        "kube-prometheus-stack"
-    }
-
-
-def policies() -> list[dict]:
-    own = [one for one in manifests.render(AUTOSCALED) if one["kind"] == "NetworkPolicy"]
-    return [*own, *manifests.load(KSERVE / "network-policy.yaml")]
-
-
-def test_a_client_needs_a_label_that_an_administrator_sets() -> None:
-    """A pod can label itself, but not its namespace."""
-    assert len(policies()) == 2
-    for policy in policies():
-        clients, _ = policy["spec"]["ingress"]
-        (source,) = clients["from"]
-        assert source["namespaceSelector"]["matchLabels"] == {"triton-sam/clients": "true"}
-        assert source["podSelector"]["matchLabels"] == {"triton-sam/client": "true"}
-
-
-def test_kserve_publishes_nothing_outside_of_the_cluster() -> None:
-    (service,) = manifests.load(KSERVE / "inference-service.yaml")
-    assert service["metadata"]["labels"]["networking.kserve.io/visibility"] == "cluster-local"
-    selected = policies()[1]["spec"]["podSelector"]["matchLabels"]
-    assert selected == {"serving.kserve.io/inferenceservice": service["metadata"]["name"]}
-    (container,) = service["spec"]["predictor"]["containers"]
-    assert [port["containerPort"] for port in container["ports"]] == [8001, 8000, 8002]
-    # KEDA alone decides on the number of pods, by the same query as without KServe.
-    assert service["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "external"
-    assert not {"minReplicas", "maxReplicas", "scaleMetric", "scaleTarget"} & set(service["spec"]["predictor"])
-    (scaled,) = manifests.load(KSERVE / "scaled-object.yaml")
-    (own,) = manifests.load(AUTOSCALED / "scaled-object.yaml")
-    assert scaled["spec"].pop("scaleTargetRef") == {"name": f"{service['metadata']['name']}-predictor"}
-    own["spec"].pop("scaleTargetRef")
-    assert scaled["spec"] == own["spec"]
-    claims = {volume["persistentVolumeClaim"]["claimName"] for volume in service["spec"]["predictor"]["volumes"][:2]}
-    assert claims == {"triton-sam-models", "triton-sam-engines"}
-
-
-def test_the_patch_of_the_documents_fits_the_deployment(lint: ModuleType, tmp_path: Path) -> None:
-    (patch,) = re.findall(r"```yaml\n(patches:.*?)```", DEPLOY_PAGE.read_text(), re.DOTALL)
-    overlay = tmp_path / "overlays" / "own"
-    shutil.copytree(ROOT / "deploy/kubernetes", tmp_path, dirs_exist_ok=True)
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(f"resources: [../single-gpu]\n{patch}")
-    (deployment,) = [one for one in manifests.render(overlay) if one["kind"] == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
-    assert (pod["runtimeClassName"], list(pod["nodeSelector"])) == ("nvidia", ["nvidia.com/gpu.product"])
-    try:
-        assert list(lint.manifest_errors(deployment)) == []
-    except lint.SkippedError as reason:
-        pytest.skip(str(reason))
-
-
-def test_our_rendering_equals_that_of_kustomize() -> None:
-    try:
-        kubectl = helm.program("kubectl")
-    except helm.MissingProgramError as reason:
-        pytest.skip(str(reason))
-
-    def key(manifest: dict) -> tuple[str, str]:
-        return manifest["kind"], manifest["metadata"]["name"]
-
-    for folder in sorted((ROOT / "deploy/kubernetes/overlays").iterdir()):
-        done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, timeout=120, check=True)
-        theirs = sorted((one for one in yaml.safe_load_all(done.stdout) if one), key=key)
-        assert sorted(manifests.render(folder), key=key) == theirs, folder.name
 
 
 def test_the_export_image_downloads_into_its_volume() -> None:

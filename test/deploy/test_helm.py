@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from triton_sam import __version__
+from triton_sam.cli import main
 
 yaml = pytest.importorskip("yaml")
-from support import helm, manifests  # noqa: E402
+from support import helm  # noqa: E402
 from support.chart import CASES, ROOT, by_kind, containers, pods, rendered, selected, triton  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("helm_program")
+HEALTH = "/opt/triton-sam/scripts/model_health.py"
 
 
 # --- what is there
@@ -55,22 +58,32 @@ def test_the_rest_service_answers_to_the_names_that_lead_to_it() -> None:
     assert hosts("openshift")[4:] == ["sam.apps.example.org"]
 
 
-def test_server_and_overlays_agree() -> None:
-    """The chart and deploy/kubernetes start the server with the same options, ports, probes and folders."""
-    (deployment,) = manifests.load(ROOT / "deploy/kubernetes/base/deployment.yaml")
-    base = deployment["spec"]["template"]["spec"]["containers"][0]
-    ours = triton("families")
-    for key in ("args", "ports", "startupProbe", "livenessProbe", "lifecycle", "securityContext", "volumeMounts"):
-        assert ours[key] == base[key], key
-    assert "command" not in ours
-    assert ours["readinessProbe"]["httpGet"] == base["readinessProbe"]["httpGet"]
-    scaled = manifests.load(ROOT / "deploy/kubernetes/overlays/autoscaled/scaled-object.yaml")[0]["spec"]["triggers"][0]
-    (mine,) = by_kind("full", "ScaledObject")[0]["spec"]["triggers"]
-    assert (
-        mine["metadata"]["query"].replace('"vision",service="sam-triton-sam"', '"triton-sam"')
-        == (scaled["metadata"]["query"])
-    )
-    assert mine["metadata"]["threshold"] == scaled["metadata"]["threshold"]
+@pytest.mark.parametrize("case", CASES)
+def test_the_server_is_alive_while_every_model_works(case: str) -> None:
+    server = triton(case)
+    assert "command" not in server  # it would replace NVIDIA's entry point
+    assert server["args"][:2] == ["triton-sam", "container"]
+    assert server["livenessProbe"]["exec"]["command"] == ["python3", HEALTH, "--live"]
+    assert (ROOT / HEALTH.removeprefix("/opt/triton-sam/")).is_file()
+    # Shorter than this, and Kubernetes would end a server that starts again by itself.
+    assert server["livenessProbe"]["periodSeconds"] * server["livenessProbe"]["failureThreshold"] >= 120
+
+
+def test_settings_for_gpus_are_written_before_the_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = next(one for one in pods("s3")["sam-triton-sam"][1]["initContainers"] if one["name"].startswith("config"))
+    (models,) = (mount for mount in config["volumeMounts"] if mount["mountPath"] == "/models")
+    assert not models.get("readOnly")
+    assert {"name": "TRITON_SAM_REPOSITORY", "value": "/models"} in config["env"]
+    for model in ("sam2", "sam2_encoder", "sam2_decoder"):
+        shutil.copytree(ROOT / "model_repository" / model, tmp_path / model, ignore=shutil.ignore_patterns("[2-9]*"))
+    monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(tmp_path))
+    program, *command = [*config["command"], *config["args"]]
+    assert program == "triton-sam"
+    assert main(command) == 0
+    assert "tensorrt" in (tmp_path / "sam2_encoder" / "config.pbtxt").read_text(encoding="utf-8")
+    assert "gpus: [0]" in (tmp_path / "sam2" / "config.pbtxt").read_text(encoding="utf-8")
 
 
 def test_rules_and_dashboard_are_those_of_the_folder_monitoring(helm_program: str, tmp_path: Path) -> None:
@@ -176,6 +189,10 @@ def check_policies(case: str) -> None:
     server = policies["sam-triton-sam"]
     callers = {one for rule in server["ingress"] for peer in rule["from"] if "podSelector" in peer
                for one in selected(case, peer["podSelector"])}  # fmt: skip
+    # A pod can label itself, but not its namespace.
+    (client,) = (peer for peer in server["ingress"][0]["from"] if "namespaceSelector" in peer and "podSelector" in peer)
+    labels = {"matchLabels": {"triton-sam/clients": "true"}} if case == "full" else {}
+    assert client["namespaceSelector"] == labels
     # `helm test` has the label of clients, and the REST service is named.
     assert callers == set(pods(case)) - {"sam-triton-sam"}
     exposed = {port["containerPort"] for port in triton(case)["ports"]}
@@ -222,6 +239,7 @@ def check_security(case: str) -> None:
                 "capabilities": {"drop": ["ALL"]},
             }
             assert {"name": "HOME", "value": "/tmp"} in container["env"]
+            assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"]}
             assert container["resources"]["limits"]["memory"]
             assert re.fullmatch(r"\S+/\S+:\S+", container["image"])
 

@@ -20,12 +20,10 @@ from support.real_prometheus import PROGRAM, Prometheus
 from triton_sam._common.bundle import bundled, checkout
 
 yaml = pytest.importorskip("yaml")
+from support import chart  # noqa: E402
+
 ROOT = checkout()
 
-SCALERS = [
-    ROOT / "deploy/kubernetes" / path
-    for path in ("overlays/autoscaled/scaled-object.yaml", "kserve/scaled-object.yaml")
-]
 METRIC = re.compile(r"\b((?:nv|triton_sam)_[a-z0-9_]+|triton_sam:[a-z0-9_:]+)")
 
 
@@ -57,6 +55,13 @@ def metrics(server) -> set[str]:
     return {re.split(r"[{ ]", line)[0] for line in lines if line and not line.startswith("#")}
 
 
+def scaler() -> dict[str, str]:
+    """Return query and thresholds of the chart's ScaledObject."""
+    (scaled,) = chart.by_kind("full", "ScaledObject")
+    found: dict[str, str] = scaled["spec"]["triggers"][0]["metadata"]
+    return found
+
+
 def queries() -> dict[str, str]:
     """Return every query of the dashboards, rules and the autoscaler, by its place."""
     dashboard = json.loads((ROOT / "deploy/monitoring/grafana/dashboards/triton-sam.json").read_text())
@@ -69,9 +74,7 @@ def queries() -> dict[str, str]:
         found[f"variable {variable['name']}"] = variable["definition"]
     for group in yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]:
         found.update({f"rule {rule.get('record') or rule['alert']}": rule["expr"] for rule in group["rules"]})
-    for path in SCALERS:
-        for trigger in yaml.safe_load(path.read_text())["spec"]["triggers"]:
-            found[f"autoscaler {path.parent.name}"] = trigger["metadata"]["query"]
+    found["autoscaler"] = scaler()["query"]
     return found
 
 
@@ -154,9 +157,9 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path: P
     """
     from support.crowd import CALLS, CLIENTS, DECODES, click_together, upload
 
-    (trigger,) = yaml.safe_load(SCALERS[0].read_text())["spec"]["triggers"]
-    scaler, clicks = trigger["metadata"], 6
-    with Prometheus(crowded.metrics_url, tmp_path / "prometheus", {"namespace": "triton-sam"}) as prometheus:
+    scaling, clicks = scaler(), 6
+    labels = {"namespace": "vision", "service": "sam-triton-sam"}
+    with Prometheus(crowded.metrics_url, tmp_path / "prometheus", labels) as prometheus:
         wait_until(lambda: prometheus.query('up{job="triton"} == 1'))
         assert prometheus.get("targets")["activeTargets"][0]["labels"]["instance"] == prometheus.target
         wait_until(lambda: healthy_rules(prometheus) == 12)
@@ -165,12 +168,12 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path: P
             wait_until(lambda model=model: (model, "image") in prometheus.query("triton_sam_request_seconds_count > 0"))
             assert ("TritonQueueIsLong", model) not in prometheus.alerts()
             if model == DECODES:
-                wait_until(lambda: prometheus.query(scaler["query"]))
-                assert prometheus.query(scaler["query"])[()] < float(scaler["activationThreshold"])
+                wait_until(lambda: prometheus.query(scaling["query"]))
+                assert prometheus.query(scaling["query"])[()] < float(scaling["activationThreshold"])
             began = time.monotonic()
             took = click_together(crowded.grpc_url, model, image_id, clicks, 3)
             seconds = time.monotonic() - began
-            wait_until(lambda: prometheus.query(scaler["query"])[()] > float(scaler["threshold"]))
+            wait_until(lambda: prometheus.query(scaling["query"])[()] > float(scaling["threshold"]))
             wait_until(lambda model=model: ("TritonQueueIsLong", model) in prometheus.alerts())
             if model == DECODES:
                 assert prometheus.query("sum(rate(nv_inference_queue_duration_us[1m])) / 1e6")[()] < 1

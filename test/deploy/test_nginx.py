@@ -178,7 +178,7 @@ def test_without_a_server_the_client_says_so(front, tmp_path: Path, images: Path
 
 def test_certificates_stay_when_the_script_runs_again(front) -> None:
     before = {path.name: path.read_bytes() for path in front.tls.iterdir()}
-    script = bundled("scripts/make_certificates.sh")
+    script = bundled("deploy/nginx/make_certificates.sh")
     subprocess.run(["bash", script, "--directory", front.tls, "elsewhere"], check=True, capture_output=True, timeout=60)
     assert {path.name: path.read_bytes() for path in front.tls.iterdir()} == before
     assert (front.tls / "server.key").stat().st_mode & 0o077 == 0
@@ -193,7 +193,7 @@ def test_the_key_of_the_authority_is_not_where_nginx_reads(tmp_path: Path) -> No
     before = key.read_bytes()
     key.rename(tls / "ca.key")
     (tls / "server.crt").unlink()
-    script = bundled("scripts/make_certificates.sh")
+    script = bundled("deploy/nginx/make_certificates.sh")
     subprocess.run(["bash", script, "--directory", tls, "elsewhere"], check=True, capture_output=True, timeout=60)
     assert not (tls / "ca.key").exists()
     assert key.read_bytes() == before

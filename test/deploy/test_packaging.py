@@ -28,7 +28,7 @@ def test_every_package_of_the_checkout_is_installed():
 
 
 def test_shell_scripts_parse_and_explain_themselves():
-    for path in sorted((ROOT / "scripts").glob("*.sh")):
+    for path in [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / "deploy/nginx/make_certificates.sh"]:
         subprocess.run(["bash", "-n", path], check=True, timeout=30)
         done = subprocess.run(["bash", path, "--help"], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, "sage" in done.stdout) == (0, True), path.name
@@ -36,7 +36,8 @@ def test_shell_scripts_parse_and_explain_themselves():
 
 @pytest.mark.nightly
 def test_every_program_explains_itself_and_does_nothing_else():
-    programs = [path for folder in ("scripts", "examples") for path in sorted((ROOT / folder).glob("*.py"))]
+    folders = ("scripts", "examples", "tools/maintain", "tools/lab", "tools/demo_model", "docs/tutorial")
+    programs = [path for folder in folders for path in sorted((ROOT / folder).glob("*.py"))]
     for path in (path for path in programs if "__main__" in path.read_text(encoding="utf-8")):
         command = [sys.executable, path, "--help"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

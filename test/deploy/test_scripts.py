@@ -265,4 +265,4 @@ def program(*command: str) -> str:
 
 
 def test_bytes_of_a_click_stay_below_their_thresholds(service_triton):
-    assert "logits" in program("scripts/click_bytes.py", "--url", service_triton.http_url)
+    assert "logits" in program("tools/lab/click_bytes.py", "--url", service_triton.http_url)

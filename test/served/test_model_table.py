@@ -60,7 +60,7 @@ def test_a_row(tmp_path: Path) -> None:
     [(["sam1/huge"], "choose of"), (["--export-only"], "--keep DIR"), (["--rounds", "0"], "--rounds")],
 )
 def test_faults_of_the_script_are_one_line(arguments: list[str], text: str) -> None:
-    script = bundled("scripts/model_table.py")
+    script = bundled("tools/lab/model_table.py")
     done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert text in done.stderr

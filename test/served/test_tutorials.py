@@ -24,7 +24,7 @@ if ROOT is None or os.name != "posix":
 
 INSTALLS = ("pip install", "git clone")
 SMALL = {
-    "python scripts/draw_large_image.py": "--columns 2 --rows 1",
+    "python docs/tutorial/draw_large_image.py": "--columns 2 --rows 1",
     "--with everything": "--points-per-side 3 --pred-iou-thresh 0.4 --stability-score-thresh 0.6",
 }
 """Options behind the commands that hold these words: they make a test quick, and find something with the demo model."""
@@ -32,8 +32,8 @@ SMALL = {
 
 @pytest.fixture
 def follow(service_triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run all commands of a tutorial in an empty folder that has the scripts and images of a checkout."""
-    for name in ("scripts", "test"):
+    """Run all commands of a tutorial in an empty folder that has the documents and images of a checkout."""
+    for name in ("docs", "test"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
 

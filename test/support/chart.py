@@ -16,8 +16,8 @@ Manifest = dict[str, Any]
 
 @functools.cache
 def script(name: str) -> ModuleType:
-    """Return a program of the folder scripts as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    """Return a program of tools/maintain as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / "maintain" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

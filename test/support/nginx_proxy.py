@@ -55,7 +55,7 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 def make_tls(folder: Path) -> str:
     """Certificates for this machine with the project's script; returns the first token."""
-    script = ROOT / "scripts" / "make_certificates.sh"
+    script = ROOT / "deploy/nginx/make_certificates.sh"
     command = ["bash", str(script), "--directory", str(folder), "localhost", "127.0.0.1"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     token = re.search(r"token: (\w+)", done.stdout)

@@ -46,7 +46,7 @@ def test_python_runs_as_it_stands(service_triton, place, code, tmp_path, monkeyp
 
         write_tiff(tmp_path / "slide.tif", draw([(1510, 905, 1700, 1300)]))
     (tmp_path / "deploy" / "nginx" / "tls").mkdir(parents=True)
-    shutil.copy(certifi.where(), tmp_path / "deploy" / "nginx" / "tls" / "ca.crt")  # of scripts/make_certificates.sh
+    shutil.copy(certifi.where(), tmp_path / "deploy" / "nginx" / "tls" / "ca.crt")  # of make_certificates.sh
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     if "licker" in code:

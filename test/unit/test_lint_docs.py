@@ -127,7 +127,7 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
     # what several files say
     (
         CLAIMS,
-        "| `scripts/benchmark_sam2_video.py` |",
+        "| `tools/lab/benchmark_sam2_video.py` |",
         "| trust us |",
         [f"{CLAIMS}: a claim without a test or a command: "],
     ),

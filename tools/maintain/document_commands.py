@@ -152,7 +152,8 @@ def tasks(checkout: Checkout) -> Iterator[str]:
             if needed not in checkout.tasks:
                 yield f"pyproject.toml: task {name} depends on {needed}, which does not exist"
         for command in task.get("cmd", "").split("&&"):
-            if command.strip() and not starts(checkout, shlex.split(command)):
+            words = shlex.split(re.sub(r"^ *(?:[A-Z_]+=\S* )*", "", command))
+            if words and not starts(checkout, words):
                 yield f"pyproject.toml: task {name} cannot start {command.strip()}"
 
 

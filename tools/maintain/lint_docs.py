@@ -29,7 +29,7 @@ DEFINITION = re.compile(r"(?m)^ *(?:async def|def|class) (\w+)")
 
 OF_OTHERS = {
     *("CVAT_NUCLIO_HOST", "CVAT_NUCLIO_INVOKE_METHOD", "CVAT_NUCLIO_PORT", "OTEL_TRACES_SAMPLER_ARG"),
-    *("ModelInfer", "TRITON_ENABLE_GPU", "lock_exception"),
+    *("InferenceService", "ModelInfer", "RawDeployment", "TRITON_ENABLE_GPU", "lock_exception"),
 }
 """Names of other programs that no code of this project mentions."""
 PLACEHOLDERS = {"MyFamily", "vVERSION", "triton_sam.ask"}

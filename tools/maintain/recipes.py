@@ -32,7 +32,7 @@ class UnknownDerivationError(Exception):
     """A weight of a graph depends on the checkpoint in a way that the recipe has no operation for."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps the operations on real tensors, by the content of their results.
 
     Args:
@@ -40,7 +40,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, state: Mapping[str, Array]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.made: dict[bytes, tuple[str, tuple[Any, ...], bool, int, Array]] = {}
         self._kept = {key(array): array.ravel() for array in state.values()}
 
@@ -320,7 +320,7 @@ def _taken(node: onnx.NodeProto, inputs: list[Tree], options: Mapping[str, Any],
 
 def _depends(tree: Tree) -> bool:
     """Whether a tree depends on the state dict."""
-    return tree[0] != VALUE
+    return bool(tree[0] != VALUE)
 
 
 def _axes(name: str, args: tuple[Any, ...], rank: int) -> list[int]:
@@ -335,7 +335,8 @@ def _axes(name: str, args: tuple[Any, ...], rank: int) -> list[int]:
 
 
 def _array(tree: Tree) -> Array:
-    return evaluate(tree, {}.__getitem__)
+    nothing: dict[str, Array] = {}
+    return evaluate(tree, nothing.__getitem__)
 
 
 def _run(node: onnx.NodeProto, inputs: list[Array], name: str) -> Array:

@@ -126,23 +126,6 @@ class Hub:
         )
 
 
-def login(token: str) -> None:
-    """Store a token for huggingface_hub and download_checkpoint(), if the hub accepts it.
-
-    Raises:
-        DownloadError: the hub does not accept the token or does not answer, or the token cannot be written.
-    """
-    try:
-        huggingface_hub.login(token, skip_if_logged_in=False)
-    except (ValueError, errors.HfHubHTTPError) as error:
-        raise DownloadError(
-            f"the hub does not accept this token ({first_line(error)}): "
-            "create another at https://huggingface.co/settings/tokens"
-        ) from error
-    except Exception as error:
-        raise DownloadError(Hub().explain(error, "the token")) from error
-
-
 def download_onnx(
     family: Family, repository: Path, *, precision: str = "fp32", name: str | None = None, hub: Hub | None = None
 ) -> dict[str, Path]:
@@ -278,7 +261,7 @@ def _status(error: Any) -> int:
 
 def _refusal(repository: str, status: int) -> str:
     if status == 401:
-        return f"{repository} needs a login: run `python scripts/hf_login.py` (and check the name of the repository)"
+        return f"{repository} needs a login: run `hf auth login` (and check the name of the repository)"
     if status == 403:
         return f"{repository} is gated, and you have no access: ask for it at https://huggingface.co/{repository}"
     if status == 404:

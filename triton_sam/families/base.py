@@ -130,8 +130,6 @@ class Family(ABC):
     """Where the family's triton_sam.export.exporter.Exporter is, as "package.module:NAME"; it is imported lazily."""
     filled_exporter: ClassVar[str] = "triton_sam.export.filled:FilledExporter"
     """Where the class is that exports from a template, as "package.module:NAME"; it is imported lazily."""
-    export_script: ClassVar[str] = ""
-    """A script of this project that does the same as `triton-sam export`; error messages name it."""
     mask_generator: ClassVar[str] = ""
     """Name of the family that first had this family's official mask generator; empty if the family has none."""
     pred_iou_thresh: ClassVar[float] = 0.8

@@ -49,7 +49,6 @@ class EdgeTam(Sam2):
     options: ClassVar[tuple[Option, ...]] = ()
     exporter: ClassVar[str] = "triton_sam.export.edgetam.recipe:EXPORTER"
     filled_exporter: ClassVar[str] = "triton_sam.export.edgetam.filled:EdgeTamFilled"
-    export_script: ClassVar[str] = "scripts/export_edgetam_to_onnx.py"
 
     @property
     def label(self) -> str:

@@ -34,7 +34,6 @@ class MobileSam(Sam1):
     )
     options: ClassVar[tuple[Option, ...]] = ()
     exporter: ClassVar[str] = "triton_sam.export.mobilesam.recipe:EXPORTER"
-    export_script: ClassVar[str] = "scripts/export_mobilesam_to_onnx.py"
     encode_speedup: ClassVar[float] = 2.0
 
     @property

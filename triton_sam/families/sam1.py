@@ -85,7 +85,6 @@ class Sam1(PointFamily):
         Option("--model-cfg", "the same as --size", commands=("verify",), metavar="NAME_OR_FILE", names_model=True),
     )
     exporter: ClassVar[str] = "triton_sam.export.sam1.recipe:EXPORTER"
-    export_script: ClassVar[str] = "scripts/export_sam1_to_onnx.py"
     mask_generator: ClassVar[str] = "sam1"
     pred_iou_thresh: ClassVar[float] = 0.88
     encode_speedup: ClassVar[float] = 3.0

@@ -107,4 +107,3 @@ class Sam2(PointFamily):
         ),
     )
     exporter: ClassVar[str] = "triton_sam.export.sam2.recipe:EXPORTER"
-    export_script: ClassVar[str] = "scripts/export_sam2_to_onnx.py"

@@ -103,7 +103,6 @@ class Sam3(Family):
     )
     exporter: ClassVar[str] = "triton_sam.export.sam3.recipe:EXPORTER"
     filled_exporter: ClassVar[str] = "triton_sam.export.sam3.filled:Sam3Filled"
-    export_script: ClassVar[str] = "scripts/export_sam3_to_onnx.py"
 
     def decoder_inputs(
         self,

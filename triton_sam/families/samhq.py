@@ -67,7 +67,6 @@ class SamHq(Sam1):
     )
     options: ClassVar[tuple[Option, ...]] = ()
     exporter: ClassVar[str] = "triton_sam.export.samhq.recipe:EXPORTER"
-    export_script: ClassVar[str] = "scripts/export_samhq_to_onnx.py"
     encode_speedup: ClassVar[float] = 2.0
 
     @property

@@ -203,8 +203,7 @@ def _hint(names: Iterable[str]) -> str:
     family = next(filter(None, map(family_of_name, names)), None)
     if family is None:
         return ""
-    script = f"python {family.export_script}" if family.export_script else f"triton-sam export {family.name}"
-    return f": write them with `triton-sam setup {family.name}` or `{script}`"
+    return f": write them with `triton-sam setup {family.name}` or `triton-sam export {family.name}`"
 
 
 def _listing(models: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """The models of a variant that are not ONNX, written from the wire contract: config.pbtxt and programs.
 
 These are the session models of images and videos, and the models that only encode compressed images. An export writes
-those of its variant, and `scripts/write_configs.py` those that are committed.
+those of its variant, and `tools/maintain/write_configs.py` those that are committed.
 """
 
 from __future__ import annotations

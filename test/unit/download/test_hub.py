@@ -182,15 +182,6 @@ def test_the_disk_is_not_the_network(error: OSError, text: str) -> None:
         Hub().ask("x/y", fail)
 
 
-def test_a_token_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(hub_module.huggingface_hub, "login", fail)
-    with pytest.raises(DownloadError, match="cannot write the token: No space left"):
-        hub_module.login("x")
-
-
 def test_scripts_report_disk_errors_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -214,8 +205,8 @@ def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path:
 @pytest.mark.parametrize(
     ("refusal", "text"),
     [
-        ((401, "GatedRepo"), "hf_login.py"),
-        ((401, ""), "hf_login.py"),
+        ((401, "GatedRepo"), "hf auth login"),
+        ((401, ""), "hf auth login"),
         ((403, "GatedRepo"), "you have no access"),
         ((404, "RepoNotFound"), "the hub has no repository onnx-community/sam3-tracker-ONNX"),
         ((404, "EntryNotFound"), "no such file"),
@@ -321,22 +312,9 @@ def test_scripts_from_login_to_checkpoint(gated: FakeHub, tmp_path: Path) -> Non
     gated.gate = TOKEN
     done = run_script("download_sam3.sh", *target, **home)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert "hf_login.py" in done.stderr
-    for token, text in (("hf_wrong", "does not accept this token"), ("", "no token given")):
-        done = run_script("hf_login.py", HF_TOKEN=token, HF_ENDPOINT=gated.url, **home)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert text in done.stderr
-    done = run_script("hf_login.py", HF_TOKEN=TOKEN, HF_ENDPOINT=gated.url, **home)
-    assert (done.returncode, done.stdout) == (0, "logged in\n"), done.stderr
+    assert "hf auth login" in done.stderr
+    program = [sys.executable, "-m", "huggingface_hub.cli.hf", "auth", "login", "--token", TOKEN]
+    subprocess.run(program, env={**os.environ, "HF_ENDPOINT": gated.url, **home}, check=True, capture_output=True)
     done = run_script("download_sam3.sh", *target, **home)
     assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "sam3")), done.stderr
     assert (tmp_path / "sam3" / "model.safetensors").read_bytes() == DATA
-
-
-@needs_scripts
-def test_login_without_network(tmp_path: Path) -> None:
-    closed = FakeHub()
-    closed.server_close()
-    done = run_script("hf_login.py", HF_TOKEN=TOKEN, HF_ENDPOINT=closed.url, HF_HOME=str(tmp_path))
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert "cannot reach" in done.stderr

@@ -46,7 +46,7 @@ def loaded(repository: Path, **options: bool) -> list[str]:
 
 
 def test_the_hashes_of_the_demo_model_are_those_of_its_files() -> None:
-    """After a change of the demo model, run write_configs.py in scripts."""
+    """After a change of the demo model, run tools/maintain/write_configs.py."""
     for name in PAIR:
         content = (COMMITTED / name / "1" / "model.onnx").read_bytes()
         assert read_sums(COMMITTED / name)["1/model.onnx"] == hashlib.sha256(content).hexdigest()

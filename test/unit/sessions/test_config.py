@@ -21,7 +21,7 @@ from triton_sam.sessions.image.config import session_config
 from triton_sam.sessions.video.config import video_config
 from triton_sam.wire import contract
 
-AGAIN = "run scripts/write_configs.py"
+AGAIN = "run tools/maintain/write_configs.py"
 
 
 @pytest.mark.parametrize("name", written_configs())

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'HELP'
-usage: scripts/check_versions.sh [ENVIRONMENT ...]
+usage: tools/maintain/check_versions.sh [ENVIRONMENT ...]
 
 An environment is PYTHON-RESOLUTION. PYTHON is 3.10, 3.11 or 3.12. RESOLUTION is lowest or highest (with the extras local
 and service), or client (without extras, so that numpy may be 2; the server runs in the highest environment).
@@ -23,7 +23,7 @@ case "${1:-}" in
         ;;
 esac
 
-cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 server='' temporary=''
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
@@ -43,7 +43,7 @@ names=("$@")
 if ((${#names[@]} > 1)); then
     broken=()
     for name in "${names[@]}"; do
-        scripts/check_versions.sh "$name" || broken+=("$name")
+        tools/maintain/check_versions.sh "$name" || broken+=("$name")
     done
     if ((${#broken[@]})); then
         echo "check_versions.sh: failed: ${broken[*]}" >&2

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'HELP'
-usage: scripts/make_certificates.sh [--directory DIR] NAME [NAME ...]
+usage: deploy/nginx/make_certificates.sh [--directory DIR] NAME [NAME ...]
 
 Writes the files that nginx needs to serve the host names or IP addresses into DIR (default: deploy/nginx/tls of this
 repository):
@@ -47,7 +47,7 @@ if ! command -v openssl >/dev/null 2>&1; then
     echo "make_certificates.sh: the program openssl is missing: install it (Debian: apt install openssl)" >&2
     exit 1
 fi
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 directory=${directory:-$root/deploy/nginx/tls}
 mkdir -p "$directory"
 umask 077

@@ -4,7 +4,7 @@
 The official generator, this process, a client that sends clicks, and the session model that searches by itself take
 turns. Example:
 
-    python scripts/benchmark_everything.py --points 16,32
+    python tools/lab/benchmark_everything.py --points 16,32
 """
 
 from __future__ import annotations

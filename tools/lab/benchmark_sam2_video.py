@@ -3,7 +3,7 @@
 
 Without --checkpoint, the weights are random: they take as long as trained ones. Example:
 
-    python scripts/benchmark_sam2_video.py --size tiny --image-size 512 --objects 1,4
+    python tools/lab/benchmark_sam2_video.py --size tiny --image-size 512 --objects 1,4
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ how to install the program; with --strict it fails instead. `pixi run lint-deplo
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import re
 import shutil
@@ -19,22 +18,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "test")]
 DATA = ROOT / "test" / "data"
 MONITORING = ROOT / "deploy" / "monitoring"
-KUBERNETES = ROOT / "deploy" / "kubernetes"
 CUSTOM_RESOURCES = {
     "ScaledObject": "scaledobject_v1alpha1",
     "ServiceMonitor": "servicemonitor_v1",
-    "InferenceService": "inferenceservice_v1beta1",
     "PrometheusRule": "prometheusrule_v1",
     "Gateway": "gateway_v1",
     "HTTPRoute": "httproute_v1",
     "GRPCRoute": "grpcroute_v1",
     "Route": "route_v1",
 }
-POD_KEYS = ("containers", "initContainers", "tolerations", "volumes")
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -116,25 +112,19 @@ def dockerfile() -> Iterable[str]:
 
 def shell() -> Iterable[str]:
     """Yield shellcheck's complaints about the shell scripts."""
-    scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.sh"))]
+    scripts = [str(path.relative_to(ROOT)) for name in ("scripts", "tools", "deploy") for path in _shell_scripts(name)]
     yield from complaints("shellcheck", [*scripts, ".ci/run"], "apt install shellcheck")
 
 
-def kubernetes() -> Iterable[str]:
-    """Yield the faults of the rendered manifests, by the schemas of Kubernetes and of the custom resources."""
-    from support.helm import MissingProgramError, program
-    from support.manifests import load, render
+def _shell_scripts(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.sh"))
 
-    for overlay in sorted((KUBERNETES / "overlays").iterdir()):
-        try:
-            yield from (f"{overlay.name}: {fault}" for one in render(overlay) for fault in manifest_errors(one))
-        except ValueError as error:
-            yield str(error)
-        with contextlib.suppress(MissingProgramError):
-            fault = error_of([program("kubectl"), "kustomize", str(overlay)])
-            if fault is not None:
-                yield f"kubectl kustomize {overlay.name}: {fault}"
-    for path in sorted([*(KUBERNETES / "kserve").glob("*.yaml"), *(KUBERNETES / "annotate").glob("*.yaml")]):
+
+def jobs() -> Iterable[str]:
+    """Yield the faults of the Jobs for `triton-sam annotate`, by the schemas of Kubernetes."""
+    from support.manifests import load
+
+    for path in sorted((ROOT / "deploy/kubernetes/annotate").glob("*.yaml")):
         yield from (f"{path.name}: {fault}" for one in load(path) for fault in manifest_errors(one))
 
 
@@ -150,12 +140,7 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
         return
     if kind in CUSTOM_RESOURCES:
         yield from (f"{label}: {one}" for one in schema_errors(manifest, f"{CUSTOM_RESOURCES[kind]}.json"))
-        if kind != "InferenceService":
-            return
-        # The fields that KServe copies from a pod have the schema of a pod.
-        predictor = manifest["spec"]["predictor"]
-        pod = {key: predictor[key] for key in POD_KEYS if key in predictor}
-        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "predictor"}, "spec": pod}
+        return
     try:
         import kubernetes_validate
     except ImportError:
@@ -170,10 +155,10 @@ def helm() -> Iterable[str]:
     """Yield the faults of the Helm chart: by `helm lint`, and of what it renders for each file of values."""
     from support.helm import CHART, MissingProgramError, program, template, value_files
 
-    from scripts import chart_values
+    from tools.maintain import chart_values
 
     if chart_values.renewed() != (CHART / "README.md").read_text(encoding="utf-8"):
-        yield "the table of values in its README is old: run `python scripts/chart_values.py`"
+        yield "the table of values in its README is old: run `python tools/maintain/chart_values.py`"
     try:
         files = [f"--values={path}" for path in value_files()]
         for options in [[], *([one] for one in files)]:
@@ -187,13 +172,6 @@ def helm() -> Iterable[str]:
             yield from (f"{path.name}: {fault}" for one in template(path) for fault in manifest_errors(one))
         except ValueError as error:
             yield f"{path.name}: {error}"
-
-
-def prometheus_rule(root: Path = ROOT) -> Iterable[str]:
-    """Yield a fault if the alerts in Kubernetes are not those of the compose file."""
-    from scripts import prometheus_rule
-
-    return prometheus_rule.faults(root)
 
 
 def releases(root: Path = ROOT) -> Iterable[str]:
@@ -314,7 +292,7 @@ def model_configs() -> Iterable[str]:
 
 
 CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
-    compose, dockerfile, shell, kubernetes, helm, prometheus_rule, releases, build_context, prometheus, grafana, nginx,
+    compose, dockerfile, shell, jobs, helm, releases, build_context, prometheus, grafana, nginx,
     pixi, model_configs,
 )  # fmt: skip
 
@@ -365,12 +343,7 @@ def main() -> int:
         "checks", nargs="*", metavar="CHECK", help=f"checks to run, from {', '.join(names)} (default: all)"
     )
     parser.add_argument("--strict", action="store_true", help="fail when a check cannot run on this machine")
-    parser.add_argument("--write", action="store_true", help="first write the PrometheusRule anew")
     args = parser.parse_args()
-    if args.write:
-        from scripts import prometheus_rule as rule
-
-        rule.write(ROOT)
     unknown = set(args.checks) - set(names)
     if unknown:
         parser.error(f"there is no check {min(unknown)}: choose from {', '.join(names)}")

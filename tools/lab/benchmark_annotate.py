@@ -4,7 +4,7 @@
 Both take turns on drawn scenes whose boxes become masks: the same images, the same requests, the built-in
 model. Example:
 
-    python scripts/benchmark_annotate.py --images 40 --decoder-in-session
+    python tools/lab/benchmark_annotate.py --images 40 --decoder-in-session
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 
 Every size is exported with seeded random weights, which have the same file size and cost as official ones. Examples:
 
-    python scripts/model_table.py sam1/vit_b sam2/tiny
-    python scripts/model_table.py --keep exports --export-only     # other programs may run meanwhile
-    python scripts/model_table.py --keep exports                   # no other program should run now
+    python tools/lab/model_table.py sam1/vit_b sam2/tiny
+    python tools/lab/model_table.py --keep exports --export-only     # other programs may run meanwhile
+    python tools/lab/model_table.py --keep exports                   # no other program should run now
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter
 
 WIDTH, HEIGHT, OVERSAMPLE = 800, 600, 4
-FOLDER = Path(__file__).resolve().parent.parent / "test" / "images"
+FOLDER = Path(__file__).resolve().parents[2] / "test" / "images"
 
 
 def star(cx: float, cy: float, outer: float, inner: float, points: int = 5) -> list[tuple[float, float]]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from triton_sam._common import strict_json
 
-CHART = Path(__file__).resolve().parent.parent / "deploy" / "helm" / "triton-sam"
-START, END = "<!-- values: written by scripts/chart_values.py -->", "<!-- end of the values -->"
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "triton-sam"
+START, END = "<!-- values: written by tools/maintain/chart_values.py -->", "<!-- end of the values -->"
 
 
 def descriptions(text: str) -> dict[str, str]:
@@ -91,7 +91,7 @@ def main() -> int:
     if args.check:
         is_new = readme.read_text(encoding="utf-8") == text
         if not is_new:
-            print(f"{readme}: the table is old: run `python scripts/chart_values.py`", file=sys.stderr)
+            print(f"{readme}: the table is old: run `python tools/maintain/chart_values.py`", file=sys.stderr)
         return int(not is_new)
     readme.write_text(text, encoding="utf-8")
     return 0

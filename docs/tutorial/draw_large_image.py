@@ -2,8 +2,8 @@
 """Make a TIFF file with a pyramid from many copies of test/images/shapes.jpg, for the tutorials.
 
 Examples:
-  python scripts/draw_large_image.py slide.tif
-  python scripts/draw_large_image.py town.tif --map
+  python docs/tutorial/draw_large_image.py slide.tif
+  python docs/tutorial/draw_large_image.py town.tif --map
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-IMAGE = Path(__file__).resolve().parents[1] / "test" / "images" / "shapes.jpg"
+IMAGE = Path(__file__).resolve().parents[2] / "test" / "images" / "shapes.jpg"
 LEVELS = 3
 PLACE = (
     (33550, "d", 3, (0.5, 0.5, 0.0), True),  # half a metre for each pixel

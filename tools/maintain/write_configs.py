@@ -17,7 +17,7 @@ from triton_sam.repository import CONFIG_NAME, config_for
 from triton_sam.repository.hashes import SUMS_NAME, read_sums, record_hashes, sha256_of
 from triton_sam.sessions.configs import write_configs
 
-REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
+REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 
 
 def main() -> int:

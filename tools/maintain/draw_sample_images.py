@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter
 
 WIDTH, HEIGHT, OVERSAMPLE = 800, 600, 3
-FOLDER = Path(__file__).resolve().parent.parent / "test" / "images"
+FOLDER = Path(__file__).resolve().parents[2] / "test" / "images"
 Colour = tuple[int, int, int]
 
 

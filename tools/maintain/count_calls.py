@@ -77,9 +77,18 @@ def _usual(runs: Sequence[Sequence[CodeType]]) -> list[tuple[CodeType, int]]:
     ]
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    """Listens on a free port for a server in this process."""
+
+    def __init__(self, triton: Any) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.triton = triton
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Hands the inferences of HTTP to a server in this process."""
 
+    server: _Server
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -96,7 +105,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             else:
                 array = np.frombuffer(content, triton_to_np_dtype(each["datatype"]))
             inputs[each["name"]] = array.reshape(each["shape"])
-        model = INFER.fullmatch(self.path)["model"]
+        found = INFER.fullmatch(self.path)
+        assert found is not None
+        model = found["model"]
         request, number = self.server.triton.request(model, inputs, [each["name"] for each in head["outputs"]])
         self._answer(self.server.triton.answer(model, request, number))
 
@@ -124,8 +135,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def over_http(triton: Any) -> Iterator[str]:
     """Yield the URL at which a server in this process answers inferences."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.triton = triton
+    server = _Server(triton)
     with server, triton:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"localhost:{server.server_port}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.exporter import Exporter  # noqa: E402
 from triton_sam.export.onnx_tools import OPSET  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
-from triton_sam.families.points import PointFamily  # noqa: E402
+from triton_sam.families import Family, points  # noqa: E402
 from triton_sam.families.tables import Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role  # noqa: E402
 from triton_sam.repository import list_models  # noqa: E402
 from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
@@ -46,29 +47,31 @@ POINTS = (
 )
 
 
-class Toy(PointFamily):
-    """A family of three models that only add numbers."""
-
-    name: ClassVar[str] = "toy"
-    image_size: ClassVar[int] = 8
-    mask_size: ClassVar[int] = 4
-    value_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    keep_aspect: ClassVar[bool] = False
-    takes_mask: ClassVar[bool] = False
-    models: ClassVar[Mapping[str, ModelSpec]] = by_role(
+TOY = Family(
+    name="toy",
+    label="TOY",
+    image_size=8,
+    mask_size=4,
+    value_range=(0.0, 1.0),
+    keep_aspect=False,
+    takes_mask=False,
+    models=by_role(
         ModelSpec("encoder", (Tensor("image", "FP32", ("images", 3, 8, 8)),), (EMBEDDINGS,)),
         ModelSpec("decoder", (EMBEDDINGS, *POINTS), MASKS),
         ModelSpec("memory_encoder", (EMBEDDINGS, MASKS[0]), (Tensor("memory", "FP32", ("prompts", 3)),), "memory.onnx"),
-    )
-    sizes: ClassVar[tuple[ModelSize, ...]] = (ModelSize("small", config="toy_small", aliases=("s",)),)
-    default_size: ClassVar[str] = "small"
-    random_size: ClassVar[str] = "small"
-    quick_size: ClassVar[str] = "small"
-    checkpoints: ClassVar[tuple[Checkpoint, ...]] = (
-        Checkpoint("toy", "small", "https://example.org/toy_small.pt", 1, 64 * "0"),
-    )
-    options: ClassVar[tuple[Option, ...]] = (Option("--toy-factor", "factor of the embeddings", metavar="X"),)
-    exporter: ClassVar[str] = f"{__name__}:EXPORTER"
+    ),
+    decoder_inputs=points.decoder_inputs,
+    requested_outputs=points.requested_outputs,
+    read_masks=points.read_masks,
+    sizes=(ModelSize("small", config="toy_small", aliases=("s",)),),
+    default_size="small",
+    random_size="small",
+    quick_size="small",
+    checkpoints=(Checkpoint("toy", "small", "https://example.org/toy_small.pt", 1, 64 * "0"),),
+    options=(Option("--toy-factor", "factor of the embeddings", metavar="X"),),
+    exporter=f"{__name__}:EXPORTER",
+)
+"""A family of three models that only add numbers."""
 
 
 class ToyExporter(Exporter):
@@ -145,13 +148,13 @@ EXPORTER = ToyExporter()
 
 
 @pytest.fixture(scope="module")
-def toy() -> Iterator[families.Family]:
-    yield families.register(Toy())
+def toy() -> Iterator[Family]:
+    yield families.register(TOY)
     families.unregister("toy")
 
 
 @pytest.fixture(scope="module")
-def repository(toy: families.Family, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(toy: Family, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toy")
     options = ["--size", "s", "--toy-factor", "2", "--model-repository", str(folder), "-q"]
     assert main(["export", "toy", "--random", "0", *options]) == 0
@@ -186,7 +189,7 @@ def test_all_models_are_served_and_called(repository: Path) -> None:
             transport.close()
 
 
-def test_the_commands_know_the_family(toy: families.Family, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_know_the_family(toy: Family, capsys: pytest.CaptureFixture[str]) -> None:
     assert build_parser().parse_args(["download", "toy", "small"]).family == "toy"
     assert main(["export", "sam1", "--random", "0", "--toy-factor", "2", "-q"]) == 1
     assert "--toy-factor is for toy, not for sam1" in capsys.readouterr().err
@@ -196,7 +199,7 @@ def test_the_commands_know_the_family(toy: families.Family, capsys: pytest.Captu
     assert families.split_model_name("toy_memory_encoder") == ("toy", "memory_encoder")
 
 
-def test_a_family_without_a_reference_says_so(toy: families.Family) -> None:
+def test_a_family_without_a_reference_says_so(toy: Family) -> None:
     with pytest.raises(ConfigurationError, match="toy has no official predictor"):
         registry.reference("toy", None, None, 0)
 
@@ -212,14 +215,14 @@ def test_an_unknown_family_is_an_error() -> None:
     [
         ({"name": "sam2"}, "already"),
         ({"name": "to_y"}, "letters and digits"),
-        ({"models": by_role(Toy.encoder)}, "it has no decoder"),
-        ({"models": {**Toy.models, "detector": Toy.encoder}}, "'detector' has another role"),
+        ({"models": by_role(TOY.encoder)}, "it has no decoder"),
+        ({"models": {**TOY.models, "detector": TOY.encoder}}, "'detector' has another role"),
         ({"default_size": "huge"}, "no size 'huge'"),
         ({"exporter": "toy"}, "package.module:NAME"),
     ],
 )
 def test_a_table_that_contradicts_itself_is_refused(changes: dict[str, Any], text: str) -> None:
-    wrong = type("Wrong", (Toy,), {"name": "wrong", **changes})()
+    wrong = replace(TOY, **{"name": "wrong", **changes})
     before = dict(families.FAMILIES)
     with pytest.raises(ConfigurationError, match=text):
         families.register(wrong)
@@ -228,7 +231,7 @@ def test_a_table_that_contradicts_itself_is_refused(changes: dict[str, Any], tex
 
 @pytest.mark.parametrize("exporter", ["", "triton_sam.export.exporter:Exporter"])
 def test_a_family_that_names_no_exporter(exporter: str) -> None:
-    families.register(type("Data", (Toy,), {"name": "data", "exporter": exporter, "checkpoints": ()})())
+    families.register(replace(TOY, name="data", exporter=exporter, checkpoints=()))
     try:
         with pytest.raises(ConfigurationError, match="data cannot be exported"):
             registry.exporter("data")

@@ -22,14 +22,14 @@ from support.family_exports import SERVED, SMALL, sam1_micro, sam3_concepts, sam
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.families.sam2 import TRACKING  # noqa: E402
-from triton_sam.families.sam3 import Sam3  # noqa: E402
+from triton_sam.families.sam3 import SAM3  # noqa: E402
 
 PAIR = ("encoder", "decoder")
 PAIRS = [(family, role) for family in ("sam1", "sam2", "sam3") for role in PAIR]
 FURTHER = [
     *((family, role) for family in SMALL if family in SERVED for role in PAIR),
     *((family, role) for family in ("sam2", "edgetam") if family in SERVED for role in TRACKING.models),
-    *(("sam3", role) for role in Sam3.concepts),
+    *(("sam3", role) for role in SAM3.concepts),
 ]
 """The graphs of the small families, for videos and for words: attacked at night, because they take minutes more."""
 GENERATED = {"decoder": 120}
@@ -50,7 +50,7 @@ def graph(family: str, role: str, request: pytest.FixtureRequest) -> Path:
         return repository / f"sam2_{role}" / "1" / "model.onnx"
     if tracks:
         return request.getfixturevalue("edgetam_videos") / f"edgetam_{role}" / "1" / "model.onnx"
-    if role in Sam3.concepts:
+    if role in SAM3.concepts:
         return sam3_concepts().files[role]
     return {"sam1": sam1_micro, "sam3": sam3_reduced, **SMALL}[family]().files[role]
 

@@ -16,7 +16,7 @@ from support.video_graphs import edgetam_micro_graphs
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families.sam2 import TRACKING
-from triton_sam.families.sam3 import Sam3
+from triton_sam.families.sam3 import SAM3
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -69,7 +69,7 @@ def folder(video_models, tmp_path_factory) -> Path:
     for kind, repository in (("built-in", bundled("model_repository")), ("video", video_models.repository)):
         for path in sorted(repository.glob("sam2_*/1/model.onnx")):
             keep(f"{kind}_{path.parents[1].name}", path)
-    for role in Sam3.concepts:
+    for role in SAM3.concepts:
         keep(f"words_{role}", sam3_concepts().files[role])
     for family, package, export in (
         ("mobilesam", "mobile_sam", mobilesam_micro),

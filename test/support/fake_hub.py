@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("huggingface_hub")
 onnx = pytest.importorskip("onnx")
 
-from triton_sam.families.sam3 import Sam3  # noqa: E402
+from triton_sam.families.sam3 import SAM3  # noqa: E402
 
 COMMIT = "0" * 40
 
@@ -29,7 +29,7 @@ NUMBERS = {"FP32": onnx.TensorProto.FLOAT, "INT64": onnx.TensorProto.INT64}
 
 def graph(role: str, published: str) -> bytes:
     """Return a graph that has the published signature and refers to external data."""
-    spec = getattr(Sam3, role)
+    spec = getattr(SAM3, role)
 
     def values(tensors):
         return [onnx.helper.make_tensor_value_info(t.name, NUMBERS[t.dtype], t.shape) for t in tensors]

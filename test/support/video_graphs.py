@@ -9,7 +9,7 @@ import onnxruntime
 from support.official_video import Arrays, centre_scores, video_model
 
 from triton_sam.export import onnx_tools
-from triton_sam.export.edgetam.recipe import EXPORTER as EDGETAM
+from triton_sam.export.edgetam.recipe import EXPORTER as EDGETAM_EXPORTER
 from triton_sam.export.filled import FilledExporter
 from triton_sam.export.pipeline import finish_graph
 from triton_sam.export.sam2.recipe import trace
@@ -17,8 +17,8 @@ from triton_sam.export.stored import of_array
 from triton_sam.export.templates import templates
 from triton_sam.families import get_family
 from triton_sam.families.base import Family
-from triton_sam.families.edgetam import EdgeTam
-from triton_sam.families.sam2 import Sam2
+from triton_sam.families.edgetam import EDGETAM
+from triton_sam.families.sam2 import SAM2
 from triton_sam.families.tables import ENCODER
 
 MICRO, SIDE = "sam2.1_hiera_micro", 512
@@ -58,13 +58,13 @@ def sam2_graphs(config: str, side: int) -> Graphs:
     """Return the graphs of a configuration of SAM2."""
     model = video_model(config, side)
     centre_scores(model)
-    return Graphs(model, Sam2().at(side))
+    return Graphs(model, SAM2.at(side))
 
 
 @functools.cache
 def micro_graphs() -> Graphs:
     """Return the graphs of the micro size at 512 pixels."""
-    return FilledGraphs(sam2_graphs(MICRO, SIDE).model, Sam2().at(SIDE))
+    return FilledGraphs(sam2_graphs(MICRO, SIDE).model, SAM2.at(SIDE))
 
 
 class FilledGraphs(Graphs):
@@ -87,11 +87,11 @@ class EdgeTamGraphs(Graphs):
     """The graphs of EdgeTAM."""
 
     def traced(self, role: str, standard: bool) -> Any:
-        return EDGETAM.trace(self.model, self.specs[role], {})
+        return EDGETAM_EXPORTER.trace(self.model, self.specs[role], {})
 
 
 @functools.cache
 def edgetam_micro_graphs() -> Graphs:
     """Return the graphs of EdgeTAM's micro size at 256 pixels."""
-    model = EDGETAM.load(None, "micro", image_size=256, random_seed=0)
-    return EdgeTamGraphs(model, EdgeTam().at(256))
+    model = EDGETAM_EXPORTER.load(None, "micro", image_size=256, random_seed=0)
+    return EdgeTamGraphs(model, EDGETAM.at(256))

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..families import FAMILIES, Family, families_with, model_name, split_model_name
 from ..families.registry import TensorNames
-from ..families.sam2 import Sam2
+from ..families.sam2 import SAM2
 from ..families.tables import DECODER, ENCODER
 from ..repository.names import CHECKPOINT_KEY, FAMILY_KEY
 
@@ -48,7 +48,7 @@ def sort_models(versions: Mapping[str, str], config_of: Callable[[str], Mapping[
         family = _family(config, config_of(decoder))
         if family is not None:
             variants[family.name].append(variant)
-            if _parameter(config, CHECKPOINT_KEY) == Sam2.built_in:
+            if _parameter(config, CHECKPOINT_KEY) == SAM2.built_in:
                 demo.add(variant)
     return ServerModels(
         versions,

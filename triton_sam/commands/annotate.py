@@ -36,7 +36,7 @@ from ..annotate.writers import WRITERS
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
 from ..everything.parameters import parameters_of
-from ..families.sam2 import Sam2
+from ..families.sam2 import SAM2
 from ..inputs.remote import place_of
 from . import _everything_options, _options, _progress, _server, _tile_options, _words_options
 
@@ -186,7 +186,7 @@ def _job(args: argparse.Namespace) -> Job:
         every=args.every,
         prompts=args.prompts,
         class_names=tuple(args.class_names),
-        family=_words_options.family_for_words(args.model) if args.task == WORDS else args.model or Sam2.name,
+        family=_words_options.family_for_words(args.model) if args.task == WORDS else args.model or SAM2.name,
         name=args.name,
         urls=tuple(args.url or (None,)),
         client={"timeout": args.timeout, **_options.access(args)},

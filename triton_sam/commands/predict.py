@@ -22,7 +22,7 @@ from .._common.signals import ends_by_interrupt
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, InputError, PromptError
 from ..families import get_family
-from ..families.sam2 import Sam2
+from ..families.sam2 import SAM2
 from ..inputs.images import open_image
 from ..inputs.prompts import check_prompts
 from ..masks.cleanup import Cleanup
@@ -33,7 +33,7 @@ from . import _cleanup, _options, _predict_files, _predict_words, _progress, _se
 from ._coordinates import box, point
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
 
-DEFAULT_FAMILY = Sam2.name
+DEFAULT_FAMILY = SAM2.name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

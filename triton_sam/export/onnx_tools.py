@@ -18,7 +18,7 @@ from onnx import TensorProto, numpy_helper
 
 from .._common.text import first_line, valid_utf8
 from ..errors import ExportError
-from ..families.base import ModelSpec, Tensor
+from ..families.tables import ModelSpec, Tensor
 from . import onnx_writer
 
 OPSET = 18

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from .._common.quiet import quiet
 from .._common.text import first_line
 from ..errors import ExportError
-from ..families.base import ModelSpec
+from ..families.tables import ModelSpec
 from .onnx_tools import OPSET
 
 export_program: Callable[..., Any] = torch.onnx.export

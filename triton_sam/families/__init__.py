@@ -1,8 +1,8 @@
 """The SAM families by name. `new_family.md` in this folder explains how to add one."""
 
 from .base import Family
-from .edgetam import EdgeTam
-from .mobilesam import MobileSam
+from .edgetam import EDGETAM
+from .mobilesam import MOBILESAM
 from .names import model_name, pair_names
 from .registry import (
     FAMILIES,
@@ -19,12 +19,12 @@ from .registry import (
     variant_models,
     variant_of,
 )
-from .sam1 import Sam1
-from .sam2 import Sam2
-from .sam3 import Sam3
-from .samhq import SamHq
+from .sam1 import SAM1
+from .sam2 import SAM2
+from .sam3 import SAM3
+from .samhq import SAMHQ
 
-for _family in (Sam1(), Sam2(), Sam3(), MobileSam(), EdgeTam(), SamHq()):
+for _family in (SAM1, SAM2, SAM3, MOBILESAM, EDGETAM, SAMHQ):
     register(_family)
 
 PACKAGED = tuple(FAMILIES)

@@ -1,40 +1,25 @@
-"""The base class of all families.
+"""The table of a family.
 
-A family describes itself as a table: its models, tensors, image frame, sizes, checkpoints and command-line options. It
-holds data and pure functions, and does no I/O. The names and shapes here are the wire contract: the exporters, the
-model repository, the clients, the commands and the tests all read them from here. The exporter of a family needs torch,
-so the table only names it, in the string ``exporter``, and nothing imports it before it is used.
+A family is data and pure functions, and does no I/O. The names and shapes here are the wire contract: the exporters,
+the model repository, the clients, the commands and the tests all read them from here. The exporter of a family needs
+torch, so the table only names it, in the string ``exporter``, and nothing imports it before it is used.
 """
 
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigurationError
 from .names import model_name
-from .scaling import scaled, scaled_model, scaled_tracking
 from .tables import DECODER, ENCODER, Checkpoint, HubFiles, ModelSize, ModelSpec, Option, Tensor
 from .tracking import Tracking
-
-__all__ = [
-    "LABEL_BACKGROUND",
-    "LABEL_BOX_BOTTOM_RIGHT",
-    "LABEL_BOX_TOP_LEFT",
-    "LABEL_FOREGROUND",
-    "LABEL_NO_POINT",
-    "Family",
-    "FloatArray",
-    "ModelSpec",
-    "Size",
-    "Tensor",
-]
 
 FloatArray = npt.NDArray[np.float32]
 Size = tuple[int, int]
@@ -50,97 +35,103 @@ LABEL_NO_POINT = -2
 Exported decoders mask it out of every attention."""
 
 
-class _ModelAttribute:
-    """Descriptor for the model that has a given role. It works on a family's class and on its instances."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Family:
+    """Everything that differs between families. triton_sam.families.register() adds one to the table of families."""
 
-    def __init__(self, role: str) -> None:
-        self._role = role
-
-    def __get__(self, family: Family | None, kind: type[Family]) -> ModelSpec:
-        return kind.models[self._role]
-
-
-class Family(ABC):
-    """Everything that differs between families.
-
-    Each family has one stateless instance, which triton_sam.families.register() adds to the table of families.
-    """
-
-    name: ClassVar[str]
-    title: ClassVar[str] = ""
+    name: str
+    """The family's name: letters and digits, a letter first."""
+    label: str
+    """The family's name in messages, for example "SAM2"."""
+    title: str = ""
     """The family's name in tables that people read, for example "SAM2.1". If it is empty, they show the label."""
-    models: ClassVar[Mapping[str, ModelSpec]]
+    models: Mapping[str, ModelSpec]
     """The family's models by role. "encoder" and "decoder" are required; a family names any further roles itself."""
-    encoder = _ModelAttribute(ENCODER)
-    decoder = _ModelAttribute(DECODER)
-
-    tracking: ClassVar[Tracking | None] = None
+    tracking: Tracking | None = None
     """The models that follow objects through a video; None if the family has none."""
-
-    concepts: ClassVar[Mapping[str, ModelSpec]] = MappingProxyType({})
+    concepts: Mapping[str, ModelSpec] = field(default_factory=dict)
     """The models that find every instance of a concept, by role; empty if the family has none."""
 
-    image_size: ClassVar[int]
+    image_size: int
     """Side of the square image that the encoder takes, in pixels."""
-    mask_size: ClassVar[int]
+    mask_size: int
     """Side of the low-resolution mask logits, in pixels."""
-    value_range: ClassVar[tuple[float, float]]
+    value_range: tuple[float, float]
     """The values (black, white) in the encoder's input that stand for 0 and 255 of an 8-bit image."""
-    keep_aspect: ClassVar[bool]
+    keep_aspect: bool
     """How an image becomes square. True: its longest side is scaled to ``image_size``, and the rest is padded. False:
     width and height are both scaled to ``image_size``, which changes the aspect ratio."""
-    pad_color: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
+    pad_color: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """RGB colour of the padding that ``keep_aspect`` adds, in ``value_range``."""
-    pixel_mean: ClassVar[tuple[float, float, float]] = (0.485, 0.456, 0.406)
+    pixel_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     """Mean of RGB values in 0..1 by which the official predictor normalises an image. The default is ImageNet's."""
-    pixel_std: ClassVar[tuple[float, float, float]] = (0.229, 0.224, 0.225)
+    pixel_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     """Standard deviation of RGB values in 0..1 by which the official predictor divides. The default is ImageNet's."""
-    resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "float"
+    resampling: Literal["float", "pillow", "fixed_point"] = "float"
     """Arithmetic of the official predictor's resize, which is bilinear with antialiasing. "float" uses floating point,
     "pillow" rounds to bytes as Pillow does, and "fixed_point" rounds to bytes as torch does."""
-    masks_out_padding: ClassVar[bool] = True
+
+    decoder_inputs: Callable[
+        [FloatArray, npt.NDArray[np.int64], FloatArray | None, FloatArray | None], dict[str, npt.NDArray[np.generic]]
+    ]
+    """Turns checked prompts into the decoder's input tensors, by name, except the embeddings. Its arguments are
+    (P,N,2) points x, y in pixels of the model's frame, where N may be 0; (P,N) labels, each one of the LABEL_*
+    constants; (P,4) boxes x1, y1, x2, y2 in the model's frame, or None; and (1 or P,1,mask_size,mask_size) logits of an
+    earlier prediction, or None."""
+    requested_outputs: Callable[[bool], Sequence[str]]
+    """Returns the names of the decoder's outputs that a prediction needs, in the order (masks, scores). Its argument is
+    ``multimask_output``."""
+    read_masks: Callable[[Mapping[str, FloatArray], bool], tuple[FloatArray, FloatArray]]
+    """Turns the decoder's outputs into (P,M,h,w) logits and (P,M) predicted IoUs. Its arguments are the outputs by
+    name, and ``multimask_output``: with it, M is ``candidates``, and 1 without."""
+    masks_out_padding: bool = True
     """Whether every decoder of the family, including published ones, masks LABEL_NO_POINT out of its attention."""
-    takes_mask: ClassVar[bool] = True
+    takes_mask: bool = True
     """Whether the decoder accepts the mask logits of an earlier prediction as a prompt."""
-    candidates: ClassVar[int] = 3
+    candidates: int = 3
     """Number of masks that the decoder returns for each object with ``multimask_output``."""
-    logit_limit: ClassVar[float | None] = None
+    logit_limit: float | None = None
     """The official predictor clamps the low-resolution logits that it returns to [-limit, limit]. None: it does not."""
 
-    sizes: ClassVar[tuple[ModelSize, ...]] = ()
+    sizes: tuple[ModelSize, ...] = ()
     """The sizes of the model; the official ones come in ascending order."""
-    default_size: ClassVar[str] = ""
+    default_size: str = ""
     """The size of checkpoint to download when the caller names none."""
-    random_size: ClassVar[str] = ""
+    random_size: str = ""
     """The size to build with random weights when the caller names none."""
-    quick_size: ClassVar[str] = ""
+    quick_size: str = ""
     """The size that is fastest to export and to serve, for tests and measurements."""
-    built_in: ClassVar[str] = ""
+    built_in: str = ""
     """Name of the checkpoint whose export is part of this package, as version 1. Empty if the package has none."""
-    checkpoints: ClassVar[tuple[Checkpoint, ...]] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
     """The official checkpoint files, in ascending order of size."""
-    checkpoint_takes_size: ClassVar[bool] = True
+    checkpoint_takes_size: bool = True
     """Whether the caller may name the size of a checkpoint. False if the checkpoint determines its size itself."""
-    hub: ClassVar[HubFiles | None] = None
+    hub: HubFiles | None = None
     """The family's published ONNX models and gated checkpoint on the Hugging Face hub, if it has them."""
 
-    options: ClassVar[tuple[Option, ...]] = ()
+    options: tuple[Option, ...] = ()
     """Command-line options that only this family has."""
-    exporter: ClassVar[str] = ""
+    exporter: str = ""
     """Where the family's triton_sam.export.exporter.Exporter is, as "package.module:NAME"; it is imported lazily."""
-    filled_exporter: ClassVar[str] = "triton_sam.export.filled:FilledExporter"
+    filled_exporter: str = "triton_sam.export.filled:FilledExporter"
     """Where the class is that exports from a template, as "package.module:NAME"; it is imported lazily."""
-    mask_generator: ClassVar[str] = ""
+    mask_generator: str = ""
     """Name of the family that first had this family's official mask generator; empty if the family has none."""
-    pred_iou_thresh: ClassVar[float] = 0.8
+    pred_iou_thresh: float = 0.8
     """Default of the official mask generator for the lowest predicted IoU of a mask, 0..1."""
-    encode_speedup: ClassVar[float] = 1.7
+    encode_speedup: float = 1.7
     """Lowest acceptable speed of a served encode on a CPU, as a multiple of PyTorch's speed."""
 
     @property
-    def label(self) -> str:
-        """The family's name in messages, for example "SAM2"."""
-        return self.name.upper()
+    def encoder(self) -> ModelSpec:
+        """The model that turns images into embeddings."""
+        return self.models[ENCODER]
+
+    @property
+    def decoder(self) -> ModelSpec:
+        """The model that turns embeddings and prompts into masks."""
+        return self.models[DECODER]
 
     @property
     def every_model(self) -> Mapping[str, ModelSpec]:
@@ -172,7 +163,7 @@ class Family(ABC):
         Raises:
             ConfigurationError: a map of a model would have no whole number of rows.
         """
-        return self if side == self.image_size else _family_at(type(self), side)
+        return self if side == self.image_size else _at(self, side)
 
     def find_size(self, name: str | None = None) -> ModelSize:
         """Return the size that has a name or an alias; for None, the size that random weights have by default.
@@ -218,50 +209,44 @@ class Family(ABC):
         """Return the encoder's outputs that the decoder takes, under the names of the decoder's inputs."""
         return {name: outputs[name] for name in self.encoder.output_names}
 
-    @abstractmethod
-    def decoder_inputs(
-        self,
-        coords: FloatArray,
-        labels: npt.NDArray[np.int64],
-        boxes: FloatArray | None,
-        mask: FloatArray | None,
-    ) -> dict[str, npt.NDArray[np.generic]]:
-        """Turn checked prompts into the decoder's input tensors, except the embeddings.
-
-        Args:
-            coords: (P,N,2) points x, y in the model's frame, in pixels; N may be 0.
-            labels: (P,N) the label of each point: one of the LABEL_* constants.
-            boxes: (P,4) boxes x1, y1, x2, y2 in the model's frame, in pixels, or None.
-            mask: (1 or P,1,mask_size,mask_size) logits of an earlier prediction, or None.
-
-        Returns:
-            The tensors by name, with the dtypes and shapes of the family's table.
-        """
-
-    @abstractmethod
-    def requested_outputs(self, multimask_output: bool) -> Sequence[str]:
-        """Return the names of the decoder's outputs that a prediction needs, in the order (masks, scores)."""
-
-    def read_masks(self, outputs: Mapping[str, FloatArray], multimask_output: bool) -> tuple[FloatArray, FloatArray]:
-        """Turn the decoder's outputs into masks and scores.
-
-        Returns:
-            (P,M,h,w) logits and (P,M) predicted IoUs. M is ``candidates`` with ``multimask_output``, and 1 without.
-        """
-        masks, scores = self.requested_outputs(multimask_output)
-        return outputs[masks], outputs[scores]
-
 
 @functools.cache
-def _family_at(kind: type[Family], side: int) -> Family:
-    """Return an instance of a family whose tables are scaled; see Family.at()."""
-    official = kind.image_size
-    models = {role: scaled_model(spec, side, official) for role, spec in kind.models.items()}
-    tables = {
-        "image_size": side,
-        "mask_size": scaled(kind.mask_size, side, official),
-        "models": MappingProxyType(models),
-        "tracking": kind.tracking and scaled_tracking(kind.tracking, side, official),
-    }
-    derived: type[Family] = type(f"{kind.__name__}At{side}", (kind,), tables)
-    return derived()
+def _at(family: Family, side: int) -> Family:
+    def scaled(models: Mapping[str, ModelSpec]) -> Mapping[str, ModelSpec]:
+        return MappingProxyType({role: _scaled_model(spec, side, family.image_size) for role, spec in models.items()})
+
+    return replace(
+        family,
+        image_size=side,
+        mask_size=_scaled(family.mask_size, side, family.image_size),
+        models=scaled(family.models),
+        tracking=family.tracking and replace(family.tracking, models=scaled(family.tracking.models)),
+    )
+
+
+def _scaled_model(spec: ModelSpec, side: int, official: int) -> ModelSpec:
+    inputs = tuple(_scaled_tensor(tensor, side, official) for tensor in spec.inputs)
+    outputs = tuple(_scaled_tensor(tensor, side, official) for tensor in spec.outputs)
+    return replace(spec, inputs=inputs, outputs=outputs)
+
+
+def _scaled_tensor(tensor: Tensor, side: int, official: int) -> Tensor:
+    """Scale the last two dimensions of a map: a tensor of at least four dimensions that ends in a fixed square."""
+    height = tensor.shape[-1]
+    if len(tensor.shape) < 4 or not isinstance(height, int) or tensor.shape[-2] != height:
+        return tensor
+    length = _scaled(height, side, official)
+    return replace(tensor, shape=(*tensor.shape[:-2], length, length))
+
+
+def _scaled(length: int, side: int, official: int) -> int:
+    """Return the side of a map for images of another size.
+
+    Raises:
+        ConfigurationError: it is not a positive whole number.
+    """
+    quotient, rest = divmod(length * side, official)
+    if rest or quotient < 1:
+        step = next(size for size in range(1, official + 1) if length * size % official == 0)
+        raise ConfigurationError(f"image size {side}: it must be a positive multiple of {step}")
+    return quotient

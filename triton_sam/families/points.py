@@ -5,14 +5,14 @@ A box is two points, a mask is an optional prompt, and the single mask and the m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from .base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, Family, FloatArray, Tensor
-from .tables import Dimension
+from .base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, FloatArray
+from .tables import Dimension, Tensor
 
 PROMPT_INPUTS = (
     Tensor("point_coords", "FP32", ("prompts", "points", 2)),
@@ -39,33 +39,36 @@ MASK_OUTPUTS = (
 )
 
 
-class PointFamily(Family):
-    """Base class of families whose decoder takes boxes as pairs of points."""
+def decoder_inputs(
+    coords: FloatArray,
+    labels: npt.NDArray[np.int64],
+    boxes: FloatArray | None,
+    mask: FloatArray | None,
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Turn prompts into tensors. A box becomes two points with the labels 2 and 3, ahead of the other points."""
+    if boxes is not None:
+        corners = boxes.reshape(-1, 2, 2)
+        corner_labels = np.tile([LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT], (len(boxes), 1))
+        coords = np.concatenate([corners, coords], axis=1)
+        labels = np.concatenate([corner_labels, labels], axis=1)
+    tensors: dict[str, npt.NDArray[np.generic]] = {
+        "point_coords": np.ascontiguousarray(coords, np.float32),
+        "point_labels": np.ascontiguousarray(labels, np.float32),
+    }
+    if mask is not None:
+        tensors["mask_input"] = np.ascontiguousarray(mask, np.float32)
+        tensors["has_mask_input"] = np.ones(len(mask), np.float32)
+    return tensors
 
-    def decoder_inputs(
-        self,
-        coords: FloatArray,
-        labels: npt.NDArray[np.int64],
-        boxes: FloatArray | None,
-        mask: FloatArray | None,
-    ) -> dict[str, npt.NDArray[np.generic]]:
-        """See Family.decoder_inputs. A box becomes two points with the labels 2 and 3, ahead of the other points."""
-        if boxes is not None:
-            corners = boxes.reshape(-1, 2, 2)
-            corner_labels = np.tile([LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT], (len(boxes), 1))
-            coords = np.concatenate([corners, coords], axis=1)
-            labels = np.concatenate([corner_labels, labels], axis=1)
-        tensors: dict[str, npt.NDArray[np.generic]] = {
-            "point_coords": np.ascontiguousarray(coords, np.float32),
-            "point_labels": np.ascontiguousarray(labels, np.float32),
-        }
-        if mask is not None:
-            tensors["mask_input"] = np.ascontiguousarray(mask, np.float32)
-            tensors["has_mask_input"] = np.ones(len(mask), np.float32)
-        return tensors
 
-    def requested_outputs(self, multimask_output: bool) -> Sequence[str]:
-        """See Family.requested_outputs."""
-        if multimask_output:
-            return ("multimask_masks", "multimask_iou_predictions")
-        return ("masks", "iou_predictions")
+def requested_outputs(multimask_output: bool) -> Sequence[str]:
+    """Return the names of the masks and of their scores."""
+    if multimask_output:
+        return ("multimask_masks", "multimask_iou_predictions")
+    return ("masks", "iou_predictions")
+
+
+def read_masks(outputs: Mapping[str, FloatArray], multimask_output: bool) -> tuple[FloatArray, FloatArray]:
+    """Return the single mask of each prompt, or its candidates."""
+    masks, scores = requested_outputs(multimask_output)
+    return outputs[masks], outputs[scores]

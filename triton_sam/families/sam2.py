@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
-from .points import DECODER_DIMENSIONS, MASK_OUTPUTS, PROMPT_INPUTS, PointFamily
+from . import points
+from .base import Family
 from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role
-from .tracking import Tracking, sam2_tracking
+from .tracking import sam2_tracking
 
 _FILES = "https://dl.fbaipublicfiles.com/segment_anything_2/092824"
 _CONFIG = "configs/sam2.1/sam2.1_hiera"
@@ -19,21 +17,16 @@ EMBEDDINGS = (
 )
 TRACKING = sam2_tracking(EMBEDDINGS, 1024)
 
-
-class Sam2(PointFamily):
-    """SAM2.1 in every size. The encoder takes RGB in 0..1; the image is stretched or squashed to 1024x1024 pixels.
-
-    The graph subtracts the mean and divides by the standard deviation.
-    """
-
-    name: ClassVar[str] = "sam2"
-    title: ClassVar[str] = "SAM2.1"
-    image_size: ClassVar[int] = 1024
-    mask_size: ClassVar[int] = 256
-    value_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    keep_aspect: ClassVar[bool] = False
-    logit_limit: ClassVar[float | None] = 32.0
-    models: ClassVar[Mapping[str, ModelSpec]] = by_role(
+SAM2 = Family(
+    name="sam2",
+    label="SAM2",
+    title="SAM2.1",
+    image_size=1024,
+    mask_size=256,
+    value_range=(0.0, 1.0),
+    keep_aspect=False,
+    logit_limit=32.0,
+    models=by_role(
         ModelSpec(
             role=ENCODER,
             inputs=(Tensor("image", "FP32", ("images", 3, 1024, 1024)),),
@@ -41,25 +34,28 @@ class Sam2(PointFamily):
         ),
         ModelSpec(
             role=DECODER,
-            inputs=(*EMBEDDINGS, *PROMPT_INPUTS),
-            outputs=(*MASK_OUTPUTS, Tensor("object_score_logits", "FP32", ("prompts", 1))),
-            dimensions=DECODER_DIMENSIONS,
+            inputs=(*EMBEDDINGS, *points.PROMPT_INPUTS),
+            outputs=(*points.MASK_OUTPUTS, Tensor("object_score_logits", "FP32", ("prompts", 1))),
+            dimensions=points.DECODER_DIMENSIONS,
         ),
-    )
-    tracking: ClassVar[Tracking | None] = TRACKING
-    sizes: ClassVar[tuple[ModelSize, ...]] = (
+    ),
+    tracking=TRACKING,
+    decoder_inputs=points.decoder_inputs,
+    requested_outputs=points.requested_outputs,
+    read_masks=points.read_masks,
+    sizes=(
         ModelSize("tiny", model=f"{_CONFIG}_t.yaml", aliases=("t",)),
         ModelSize("small", model=f"{_CONFIG}_s.yaml", aliases=("s",)),
         ModelSize("base_plus", model=f"{_CONFIG}_b+.yaml", aliases=("b+",)),
         ModelSize("large", model=f"{_CONFIG}_l.yaml", aliases=("l",)),
         ModelSize("micro", official=False, model="sam2.1_hiera_micro.yaml"),
-    )
-    default_size: ClassVar[str] = "base_plus"
-    random_size: ClassVar[str] = "tiny"
-    quick_size: ClassVar[str] = "micro"
-    built_in: ClassVar[str] = "sam2.1_hiera_micro"
-    mask_generator: ClassVar[str] = "sam2"
-    checkpoints: ClassVar[tuple[Checkpoint, ...]] = (
+    ),
+    default_size="base_plus",
+    random_size="tiny",
+    quick_size="micro",
+    built_in="sam2.1_hiera_micro",
+    mask_generator="sam2",
+    checkpoints=(
         Checkpoint(
             "sam2",
             "tiny",
@@ -88,8 +84,8 @@ class Sam2(PointFamily):
             898083611,
             "2647878d5dfa5098f2f8649825738a9345572bae2d4350a2468587ece47dd318",
         ),
-    )
-    options: ClassVar[tuple[Option, ...]] = (
+    ),
+    options=(
         Option(
             "--model-cfg",
             "model configuration, in place of --size: a file, or a name inside the sam2 package, for example "
@@ -105,5 +101,10 @@ class Sam2(PointFamily):
             commands=("export", "setup"),
             is_switch=True,
         ),
-    )
-    exporter: ClassVar[str] = "triton_sam.export.sam2.recipe:EXPORTER"
+    ),
+    exporter="triton_sam.export.sam2.recipe:EXPORTER",
+)
+"""SAM2.1 in every size. The encoder takes RGB in 0..1; the image is stretched or squashed to 1024x1024 pixels.
+
+The graph subtracts the mean and divides by the standard deviation.
+"""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,27 +26,54 @@ EMBEDDINGS = (
 )
 
 
-class Sam3(Family):
-    """SAM3's tracker for points and boxes. The encoder takes RGB in -1..1, stretched or squashed to 1008x1008 pixels.
+def _decoder_inputs(
+    coords: FloatArray,
+    labels: npt.NDArray[np.int64],
+    boxes: FloatArray | None,
+    mask: FloatArray | None,  # noqa: ARG001
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Boxes have an input of their own; masks have none."""
+    return {
+        "input_points": np.ascontiguousarray(coords[None], np.float32),
+        "input_labels": np.where(labels == LABEL_NO_POINT, LABEL_NO_POINT_IN_TRANSFORMERS, labels)[None].astype(
+            np.int64
+        ),
+        "input_boxes": np.zeros((1, 0, 4), np.float32) if boxes is None else boxes[None].astype(np.float32),
+    }
 
-    Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX, so that downloaded files and our own exports
-    are interchangeable. A decoder call takes B images with P prompts each; the clients of this package send B = 1.
-    """
 
-    name: ClassVar[str] = "sam3"
-    title: ClassVar[str] = "SAM3 tracker"
-    image_size: ClassVar[int] = 1008
-    mask_size: ClassVar[int] = 288
-    value_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    keep_aspect: ClassVar[bool] = False
-    pixel_mean: ClassVar[tuple[float, float, float]] = (0.5, 0.5, 0.5)
-    pixel_std: ClassVar[tuple[float, float, float]] = (0.5, 0.5, 0.5)
-    resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "fixed_point"
+def _requested_outputs(multimask_output: bool) -> Sequence[str]:  # noqa: ARG001
+    return ("pred_masks", "iou_scores")
+
+
+def _read_masks(outputs: Mapping[str, FloatArray], multimask_output: bool) -> tuple[FloatArray, FloatArray]:
+    """Return all three candidates of the graph, or the one with the best score as the single mask."""
+    masks, scores = outputs["pred_masks"], outputs["iou_scores"]
+    if masks.ndim != 5 or len(masks) != 1 or masks.shape[:3] != scores.shape:
+        return masks, scores  # unexpected shapes, which the caller checks and reports
+    masks, scores = masks[0], scores[0]
+    if multimask_output:
+        return masks, scores
+    rows, best = np.arange(len(scores)), scores.argmax(axis=1)
+    return masks[rows, best][:, None], scores[rows, best][:, None]
+
+
+SAM3 = Family(
+    name="sam3",
+    label="SAM3",
+    title="SAM3 tracker",
+    image_size=1008,
+    mask_size=288,
+    value_range=(-1.0, 1.0),
+    keep_aspect=False,
+    pixel_mean=(0.5, 0.5, 0.5),
+    pixel_std=(0.5, 0.5, 0.5),
+    resampling="fixed_point",
     # The published decoder comes from transformers, where a point that does not exist is a token of zeros, and the
     # attention reads it.
-    masks_out_padding: ClassVar[bool] = False
-    takes_mask: ClassVar[bool] = False
-    models: ClassVar[Mapping[str, ModelSpec]] = by_role(
+    masks_out_padding=False,
+    takes_mask=False,
+    models=by_role(
         ModelSpec(
             role=ENCODER,
             inputs=(IMAGE,),
@@ -73,17 +99,20 @@ class Sam3(Family):
                 {"points": Dimension(minimum=0), "boxes": Dimension(minimum=0, choices=(0, "prompts"))}
             ),
         ),
-    )
-    concepts: ClassVar[Mapping[str, ModelSpec]] = sam3_concepts(IMAGE, EMBEDDINGS, tokens=32, queries=200)
-    sizes: ClassVar[tuple[ModelSize, ...]] = (
+    ),
+    decoder_inputs=_decoder_inputs,
+    requested_outputs=_requested_outputs,
+    read_masks=_read_masks,
+    concepts=sam3_concepts(IMAGE, EMBEDDINGS, tokens=32, queries=200),
+    sizes=(
         ModelSize("reduced", official=False, config="sam3_tracker_reduced"),
         ModelSize("full", config="sam3_tracker_full"),
-    )
-    random_size: ClassVar[str] = "reduced"
-    quick_size: ClassVar[str] = "reduced"
-    checkpoint_takes_size: ClassVar[bool] = False
-    hub: ClassVar[HubFiles | None] = HubFiles(onnx="onnx-community/sam3-tracker-ONNX", checkpoint="facebook/sam3")
-    options: ClassVar[tuple[Option, ...]] = (
+    ),
+    random_size="reduced",
+    quick_size="reduced",
+    checkpoint_takes_size=False,
+    hub=HubFiles(onnx="onnx-community/sam3-tracker-ONNX", checkpoint="facebook/sam3"),
+    options=(
         Option("--full", "the same as --size full", commands=("verify",), is_switch=True, size="full"),
         Option("--model-cfg", "the same as --size", commands=("verify",), metavar="NAME_OR_FILE", names_model=True),
         Option(
@@ -100,37 +129,12 @@ class Sam3(Family):
             metavar="FOLDER",
             is_folder=True,
         ),
-    )
-    exporter: ClassVar[str] = "triton_sam.export.sam3.recipe:EXPORTER"
-    filled_exporter: ClassVar[str] = "triton_sam.export.sam3.filled:Sam3Filled"
+    ),
+    exporter="triton_sam.export.sam3.recipe:EXPORTER",
+    filled_exporter="triton_sam.export.sam3.filled:Sam3Filled",
+)
+"""SAM3's tracker for points and boxes. The encoder takes RGB in -1..1, stretched or squashed to 1008x1008 pixels.
 
-    def decoder_inputs(
-        self,
-        coords: FloatArray,
-        labels: npt.NDArray[np.int64],
-        boxes: FloatArray | None,
-        mask: FloatArray | None,  # noqa: ARG002
-    ) -> dict[str, npt.NDArray[np.generic]]:
-        """See Family.decoder_inputs. Boxes have an input of their own; masks have none."""
-        return {
-            "input_points": np.ascontiguousarray(coords[None], np.float32),
-            "input_labels": np.where(labels == LABEL_NO_POINT, LABEL_NO_POINT_IN_TRANSFORMERS, labels)[None].astype(
-                np.int64
-            ),
-            "input_boxes": np.zeros((1, 0, 4), np.float32) if boxes is None else boxes[None].astype(np.float32),
-        }
-
-    def requested_outputs(self, multimask_output: bool) -> Sequence[str]:  # noqa: ARG002
-        """See Family.requested_outputs."""
-        return ("pred_masks", "iou_scores")
-
-    def read_masks(self, outputs: Mapping[str, FloatArray], multimask_output: bool) -> tuple[FloatArray, FloatArray]:
-        """See Family.read_masks. The graph returns three candidates; the single mask is the one with the best score."""
-        masks, scores = outputs["pred_masks"], outputs["iou_scores"]
-        if masks.ndim != 5 or len(masks) != 1 or masks.shape[:3] != scores.shape:
-            return masks, scores  # unexpected shapes, which the caller checks and reports
-        masks, scores = masks[0], scores[0]
-        if multimask_output:
-            return masks, scores
-        rows, best = np.arange(len(scores)), scores.argmax(axis=1)
-        return masks[rows, best][:, None], scores[rows, best][:, None]
+Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX, so that downloaded files and our own exports
+are interchangeable. A decoder call takes B images with P prompts each; the clients of this package send B = 1.
+"""

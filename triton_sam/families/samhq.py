@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 from .points import DECODER_DIMENSIONS, MASK_OUTPUTS, PROMPT_INPUTS
 from .sam1 import EMBEDDINGS as SAM1_EMBEDDINGS
-from .sam1 import Sam1
-from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role
+from .sam1 import SAM1
+from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Tensor, by_role
 
 _FILES = "https://huggingface.co/lkeab/hq-sam/resolve/main"
 
 EMBEDDINGS = (*SAM1_EMBEDDINGS, Tensor("hq_features", "FP32", ("images", 32, 256, 256)))
 _BEST_OUTPUTS = tuple(replace(tensor, shape=("prompts", 1, *tensor.shape[2:])) for tensor in MASK_OUTPUTS[2:])
 
-
-class SamHq(Sam1):
-    """SAM-HQ has the image frame and the prompts of SAM1. Its encoder also gives features of edges, for the decoder.
-
-    The logits of a mask are a sum: those of SAM1's mask, and those of a mask that the features of edges give. With
-    several masks, the official predictor returns the best of SAM1's three as such a sum, so there is one candidate.
-    """
-
-    name: ClassVar[str] = "samhq"
-    title: ClassVar[str] = "SAM-HQ"
-    models: ClassVar[Mapping[str, ModelSpec]] = by_role(
-        replace(Sam1.models[ENCODER], outputs=EMBEDDINGS),
+SAMHQ = replace(
+    SAM1,
+    name="samhq",
+    label="SAM-HQ",
+    models=by_role(
+        replace(SAM1.models[ENCODER], outputs=EMBEDDINGS),
         ModelSpec(
             role=DECODER,
             inputs=(*EMBEDDINGS, *PROMPT_INPUTS),
             outputs=(*MASK_OUTPUTS[:2], *_BEST_OUTPUTS),
             dimensions=DECODER_DIMENSIONS,
         ),
-    )
-    candidates: ClassVar[int] = 1
-    sizes: ClassVar[tuple[ModelSize, ...]] = (
+    ),
+    candidates=1,
+    sizes=(
         ModelSize("vit_tiny", config="samhq_vit_tiny"),
         ModelSize("vit_b", config="samhq_vit_b"),
         ModelSize("vit_l", config="samhq_vit_l"),
         ModelSize("vit_h", config="samhq_vit_h"),
         ModelSize("micro", official=False, config="samhq_micro"),
-    )
-    default_size: ClassVar[str] = "vit_tiny"
-    random_size: ClassVar[str] = "vit_tiny"
-    quick_size: ClassVar[str] = "micro"
-    checkpoints: ClassVar[tuple[Checkpoint, ...]] = (
+    ),
+    default_size="vit_tiny",
+    random_size="vit_tiny",
+    quick_size="micro",
+    checkpoints=(
         # The authors publish no hashes. Several public projects state these two.
         Checkpoint(
             "samhq",
@@ -64,12 +56,13 @@ class SamHq(Sam1):
             2570940653,
             "a7ac14a085326d9fa6199c8c698c4f0e7280afdbb974d2c4660ec60877b45e35",
         ),
-    )
-    options: ClassVar[tuple[Option, ...]] = ()
-    exporter: ClassVar[str] = "triton_sam.export.samhq.recipe:EXPORTER"
-    encode_speedup: ClassVar[float] = 2.0
+    ),
+    options=(),
+    exporter="triton_sam.export.samhq.recipe:EXPORTER",
+    encode_speedup=2.0,
+)
+"""SAM-HQ has the image frame and the prompts of SAM1. Its encoder also gives features of edges, for the decoder.
 
-    @property
-    def label(self) -> str:
-        """See Family.label."""
-        return self.title
+The logits of a mask are a sum: those of SAM1's mask, and those of a mask that the features of edges give. With
+several masks, the official predictor returns the best of SAM1's three as such a sum, so there is one candidate.
+"""

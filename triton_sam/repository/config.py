@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._common.extras import missing
 from ..errors import RepositoryError
 from ..families import FAMILIES, families_like
-from ..families.sam2 import Sam2
+from ..families.sam2 import SAM2
 from ..families.tables import Tensor
 from .names import CHECKPOINT_KEY, CONFIG_NAME, FAMILY_KEY, check_name
 
@@ -97,7 +97,7 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
 
 
 def _demo_lines(checkpoint: str | None) -> list[str]:
-    if checkpoint != Sam2.built_in:
+    if checkpoint != SAM2.built_in:
         return []
     return [
         "# The small model that comes with the project: clients say so to their users.",

@@ -14,7 +14,7 @@ from typing import Any
 from .._common.bundle import bundled, checkout, data_folder
 from ..errors import RepositoryError
 from ..families import spec_of, split_model_name
-from ..families.sam2 import Sam2
+from ..families.sam2 import SAM2
 from .config import parse_config
 from .names import CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON, pair_names
 from .onnx_header import GUARD_KEY, read_metadata
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 REPOSITORY_VARIABLE = "TRITON_SAM_REPOSITORY"
 """The environment variable with the path of the model repository."""
 
-BUILT_IN_CHECKPOINT = Sam2.built_in
+BUILT_IN_CHECKPOINT = SAM2.built_in
 """The name of the small default model, whose version 1 is part of this package."""
 
 

@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ..errors import RepositoryError
 from ..families import family_of_name, roles, split_model_name
-from ..families.sam2 import Sam2
+from ..families.sam2 import SAM2
 from .config import parse_config
 from .folder import readable_folders, subfolders, version_folders, weights_in
 from .names import ALIAS_KEY, CONFIG_NAME, NAME, name_problem, pair_names
@@ -189,7 +189,7 @@ def _all_loadable(repository: Path, models: dict[str, ModelFolder]) -> list[Mode
         logger.info("%s is left out: %s", name, reason)
     usable = [model for name, model in models.items() if name not in reasons]
     if not usable:
-        hint = _hint(models or [Sam2.name])
+        hint = _hint(models or [SAM2.name])
         raise RepositoryError(f"no model in {repository} has weights (there: {_listing(models)}){hint}")
     return usable
 

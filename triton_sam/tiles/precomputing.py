@@ -16,7 +16,7 @@ from ..client.sync import SamTritonClient
 from ..client.weights import encoder_of
 from ..errors import ConfigurationError
 from ..families import get_family
-from ..families.sam1 import Sam1
+from ..families.sam1 import SAM1
 from ..inputs.embeddings import ImageEmbeddings
 from .blocks import Blocks
 from .folders import FEATURES
@@ -63,7 +63,7 @@ def precompute(
         MissingDependencyError: zarr is not installed.
     """
     chosen = image.level_at(level)
-    if micro_sam is not None and client.family.name != Sam1.name:
+    if micro_sam is not None and client.family.name != SAM1.name:
         raise ConfigurationError(f"micro-sam has no model of {client.family.name}: leave its name out")
     blocks = Blocks.of_tiles(chosen.size, tile, overlap)
     known = encoder_of(client)
@@ -201,5 +201,5 @@ def _groups(family: str) -> Iterator[str]:
 
 def _input_size(sides: list[int]) -> list[int]:
     """Return height and width in the encoder's input of SAM1, whose longest side has 1,024 pixels."""
-    scale = Sam1.image_size / max(sides)
+    scale = SAM1.image_size / max(sides)
     return [int(side * scale + 0.5) for side in sides]

@@ -22,7 +22,7 @@ from ..client.weights import EncoderIdentity
 from ..errors import ConfigurationError, InputError
 from ..families import get_family
 from ..families.base import FloatArray, Size
-from ..families.sam1 import Sam1
+from ..families.sam1 import SAM1
 from ..inputs.embeddings import ImageEmbeddings
 from .blocks import Blocks
 from .folders import FEATURES
@@ -112,7 +112,7 @@ class StoredTiles:
     @property
     def family(self) -> str:
         """Name of the model family."""
-        return str(self._own.get("family", Sam1.name))
+        return str(self._own.get("family", SAM1.name))
 
     def check_encoder(self, encoder: EncoderIdentity) -> bool:
         """Compare the names and the marks of encoders.

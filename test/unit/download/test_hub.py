@@ -25,7 +25,7 @@ from triton_sam.download import catalogue  # noqa: E402
 from triton_sam.download import hub as hub_module  # noqa: E402
 from triton_sam.download.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  # noqa: E402
-from triton_sam.families.sam3 import Sam3  # noqa: E402
+from triton_sam.families.sam3 import SAM3  # noqa: E402
 from triton_sam.repository.config import parse_config  # noqa: E402
 from triton_sam.repository.folder import list_models  # noqa: E402
 
@@ -56,7 +56,7 @@ def snapshot(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(("precision", "ending"), [("fp32", ""), ("fp16", "_fp16")])
 def test_files_lie_where_triton_looks(fake: FakeHub, tmp_path: Path, precision: str, ending: str) -> None:
-    files = download_onnx(Sam3(), tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
+    files = download_onnx(SAM3, tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
     assert snapshot(tmp_path) == {
         "sam3_encoder/config.pbtxt",
         "sam3_encoder/1/vision_encoder.onnx",
@@ -75,13 +75,13 @@ def test_files_lie_where_triton_looks(fake: FakeHub, tmp_path: Path, precision: 
 
 def test_weights_of_another_precision_go(fake: FakeHub, tmp_path: Path) -> None:
     for precision in ("fp32", "fp16"):
-        download_onnx(Sam3(), tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
+        download_onnx(SAM3, tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
     data = [path.name for path in (tmp_path / "sam3_encoder" / "1").glob("*.onnx_data")]
     assert data == ["vision_encoder_fp16.onnx_data"]
 
 
 def test_committed_configs_fit_the_published_signature(fake: FakeHub, tmp_path: Path) -> None:
-    download_onnx(Sam3(), tmp_path, hub=Hub(fake.url, progress=False))
+    download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
     for role in ("encoder", "decoder"):
         committed = bundled("model_repository") / f"sam3_{role}" / "config.pbtxt"
         assert (tmp_path / f"sam3_{role}" / "config.pbtxt").read_text() == committed.read_text()
@@ -89,7 +89,7 @@ def test_committed_configs_fit_the_published_signature(fake: FakeHub, tmp_path: 
 
 def test_broken_download_goes_on(fake: FakeHub, tmp_path: Path) -> None:
     fake.cut = 100
-    download_onnx(Sam3(), tmp_path, hub=Hub(fake.url, progress=False))
+    download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
     assert ("GET", f"{PLACE}vision_encoder.onnx", "bytes=100-") in fake.requests
 
 
@@ -127,11 +127,11 @@ def fetched(fake: FakeHub) -> list[str]:
 
 def test_what_is_in_place_is_not_fetched_again(fake: FakeHub, tmp_path: Path) -> None:
     hub = Hub(fake.url, progress=False)
-    files = download_onnx(Sam3(), tmp_path, hub=hub)
+    files = download_onnx(SAM3, tmp_path, hub=hub)
     before, times = snapshot(tmp_path), {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")}
     fetched(fake)
     (tmp_path / "sam3_encoder" / "config.pbtxt").write_text("# edited")
-    assert download_onnx(Sam3(), tmp_path, hub=hub) == files
+    assert download_onnx(SAM3, tmp_path, hub=hub) == files
     assert fetched(fake) == []
     assert snapshot(tmp_path) == before
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")} == times
@@ -139,7 +139,7 @@ def test_what_is_in_place_is_not_fetched_again(fake: FakeHub, tmp_path: Path) ->
     files["encoder"].write_bytes(b"damaged")  # its external data is right, so it is not fetched again
     data = tmp_path / "sam3_decoder" / "1" / "prompt_encoder_mask_decoder.onnx_data"
     data.write_bytes(bytes(data.stat().st_size))
-    download_onnx(Sam3(), tmp_path, hub=hub)
+    download_onnx(SAM3, tmp_path, hub=hub)
     assert fetched(fake) == ["vision_encoder.onnx", data.name]
     assert snapshot(tmp_path) == before
     assert data.read_bytes() == fake.files[f"onnx/{data.name}"]
@@ -147,20 +147,20 @@ def test_what_is_in_place_is_not_fetched_again(fake: FakeHub, tmp_path: Path) ->
 
 
 def test_a_slash_behind_the_mirror(fake: FakeHub, tmp_path: Path) -> None:
-    download_onnx(Sam3(), tmp_path, hub=Hub(f"{fake.url}/", progress=False))
+    download_onnx(SAM3, tmp_path, hub=Hub(f"{fake.url}/", progress=False))
     fake.files = checkpoint_files()
-    download_checkpoint(Sam3(), tmp_path / "sam3", hub=Hub(f"{fake.url}/", progress=False))
+    download_checkpoint(SAM3, tmp_path / "sam3", hub=Hub(f"{fake.url}/", progress=False))
     assert not [path for _, path, _ in fake.requests if "//" in path]
 
 
 def test_a_download_warns_of_a_newer_version(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newer = tmp_path / "sam3_decoder" / "2"
     newer.mkdir(parents=True)
-    download_onnx(Sam3(), tmp_path, hub=Hub(fake.url))
+    download_onnx(SAM3, tmp_path, hub=Hub(fake.url))
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == f"sam3: version 1 is not served: Triton serves the newest, 2. To serve version 1: rm -r {newer}"
     newer.rmdir()
-    download_onnx(Sam3(), tmp_path, hub=Hub(fake.url))
+    download_onnx(SAM3, tmp_path, hub=Hub(fake.url))
     assert "not served" not in capsys.readouterr().err
 
 
@@ -193,12 +193,12 @@ def test_scripts_report_disk_errors_in_one_line(capsys: pytest.CaptureFixture[st
 def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path: Path) -> None:
     fake.stated["onnx/prompt_encoder_mask_decoder.onnx_data"] = b"something else"
     with pytest.raises(ChecksumError, match="SHA-256") as caught:
-        download_onnx(Sam3(), tmp_path, hub=Hub(fake.url, progress=False))
+        download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*/1"))
     fake.stated.clear()
     fake.requests.clear()
-    download_onnx(Sam3(), tmp_path, hub=Hub(fake.url, progress=False))
+    download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
     assert fetched(fake) == ["prompt_encoder_mask_decoder.onnx_data"]
 
 
@@ -216,7 +216,7 @@ def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path:
 def test_refusals_are_one_line(fake: FakeHub, tmp_path: Path, refusal: tuple[int, str], text: str) -> None:
     fake.refusal = refusal
     with pytest.raises(DownloadError, match=text) as caught:
-        download_onnx(Sam3(), tmp_path, hub=Hub(fake.url, progress=False))
+        download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
     assert "\n" not in str(caught.value)
     assert snapshot(tmp_path) == set()
 
@@ -229,7 +229,7 @@ def gated(fake: FakeHub) -> FakeHub:
 
 def test_gated_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
     gated.files |= {"../out.safetensors": DATA, "sub/other.safetensors": DATA}  # the hub names files: none may lead out
-    folder = download_checkpoint(Sam3(), tmp_path / "sam3", hub=Hub(gated.url, progress=False))
+    folder = download_checkpoint(SAM3, tmp_path / "sam3", hub=Hub(gated.url, progress=False))
     for name in ("config.json", "model.safetensors"):
         assert (folder / name).read_bytes() == gated.files[name]
     assert {name for name in snapshot(folder) if not name.startswith(".cache")} == {"config.json", "model.safetensors"}
@@ -237,7 +237,7 @@ def test_gated_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
 
 def test_gated_checkpoint_goes_on(gated: FakeHub, tmp_path: Path) -> None:
     gated.cut_data = 100_000
-    download_checkpoint(Sam3(), tmp_path, hub=Hub(gated.url, progress=False))
+    download_checkpoint(SAM3, tmp_path, hub=Hub(gated.url, progress=False))
     place = f"/facebook/sam3/resolve/{COMMIT}/model.safetensors"
     ranges = [range_ for method, path, range_ in gated.requests if (method, path) == ("GET", place)]
     assert ranges == [None, "bytes=100000-"]
@@ -247,7 +247,7 @@ def test_gated_checkpoint_goes_on(gated: FakeHub, tmp_path: Path) -> None:
 def test_gated_checkpoint_of_wrong_content(gated: FakeHub, tmp_path: Path) -> None:
     gated.stated["model.safetensors"] = b"something else"
     with pytest.raises(ChecksumError, match="SHA-256") as caught:
-        download_checkpoint(Sam3(), tmp_path, hub=Hub(gated.url, progress=False))
+        download_checkpoint(SAM3, tmp_path, hub=Hub(gated.url, progress=False))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "model.safetensors").exists()
 
@@ -255,15 +255,15 @@ def test_gated_checkpoint_of_wrong_content(gated: FakeHub, tmp_path: Path) -> No
 def test_a_repository_without_weights(gated: FakeHub, tmp_path: Path) -> None:
     del gated.files["model.safetensors"]
     with pytest.raises(DownloadError, match=r"no \*\.safetensors"):
-        download_checkpoint(Sam3(), tmp_path, hub=Hub(gated.url, progress=False))
+        download_checkpoint(SAM3, tmp_path, hub=Hub(gated.url, progress=False))
 
 
 def test_no_network(tmp_path: Path) -> None:
     closed = FakeHub()
     closed.server_close()
     for call in (
-        lambda hub: download_onnx(Sam3(), tmp_path, hub=hub),
-        lambda hub: download_checkpoint(Sam3(), tmp_path / "sam3", hub=hub),
+        lambda hub: download_onnx(SAM3, tmp_path, hub=hub),
+        lambda hub: download_checkpoint(SAM3, tmp_path / "sam3", hub=hub),
     ):
         with pytest.raises(DownloadError, match=r"cannot reach .*HTTPS_PROXY") as caught:
             call(Hub(closed.url, progress=False))
@@ -272,7 +272,7 @@ def test_no_network(tmp_path: Path) -> None:
 
 def test_unknown_precision(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="fp32, fp16"):
-        download_onnx(Sam3(), tmp_path, precision="int8")
+        download_onnx(SAM3, tmp_path, precision="int8")
 
 
 def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

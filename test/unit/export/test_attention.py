@@ -13,7 +13,7 @@ from triton_sam.export import onnx_tools, precision  # noqa: E402
 from triton_sam.export.sam2 import attention  # noqa: E402
 from triton_sam.export.sam2 import recipe as sam2  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
-from triton_sam.families.sam2 import Sam2  # noqa: E402
+from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -28,7 +28,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def graph(model):
-    return sam2.trace(model, Sam2.encoder)
+    return sam2.trace(model, SAM2.encoder)
 
 
 def answers(graph, images):

@@ -23,7 +23,7 @@ from triton_sam.export.edgetam.model import build_image_model, load_model  # noq
 from triton_sam.export.edgetam.names import IMAGE_POSITION, VIDEO_HALF, transformers_name  # noqa: E402
 from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
-from triton_sam.families.edgetam import EdgeTam  # noqa: E402
+from triton_sam.families.edgetam import EDGETAM  # noqa: E402
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def picture(side: int = 1024) -> Any:
 
 def official_embeddings(model: Any, image: Any) -> tuple[Any, Any, Any]:
     """Return the embeddings of transformers in the order of the encoder's outputs."""
-    mean, std = (torch.tensor(each).reshape(1, 3, 1, 1) for each in (EdgeTam.pixel_mean, EdgeTam.pixel_std))
+    mean, std = (torch.tensor(each).reshape(1, 3, 1, 1) for each in (EDGETAM.pixel_mean, EDGETAM.pixel_std))
     fine, middle, coarse = model.get_image_embeddings((image - mean) / std)
     return coarse, fine, middle
 

@@ -25,7 +25,7 @@ from triton_sam.cli import main  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families import FAMILIES, get_family, spec_of  # noqa: E402
-from triton_sam.families.sam2 import Sam2  # noqa: E402
+from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.onnx_header import GUARD, GUARD_KEY, read_metadata  # noqa: E402
 from triton_sam.verify import THRESHOLDS, OnnxClient, Thresholds  # noqa: E402
@@ -153,7 +153,7 @@ def test_the_configuration_is_the_committed_one_and_its_warm_up_runs(export: Fam
     model = onnx.load(file)
     if export.family == "sam2":  # the committed one names the checkpoint of the demo model
         assert committed.startswith(config_for(model, name))
-        onnx.helper.set_model_props(model, {"triton_sam.checkpoint": Sam2.built_in})
+        onnx.helper.set_model_props(model, {"triton_sam.checkpoint": SAM2.built_in})
     assert config_for(model, name, spec.filename) == committed
     parameter = f'parameters {{ key: "family" value {{ string_value: "{export.family}" }} }}'
     assert (parameter in committed) == (export.family in SHARED_TENSORS)

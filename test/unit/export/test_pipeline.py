@@ -27,7 +27,7 @@ from triton_sam.export import onnx_tools, registry, tracing  # noqa: E402
 from triton_sam.export.sam1.graphs import Sam1Encoder  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
 from triton_sam.export.weights import read_state_dict  # noqa: E402
-from triton_sam.families.sam2 import Sam2  # noqa: E402
+from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT, weights_in  # noqa: E402
 from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
 from triton_sam.repository.selection import select_models  # noqa: E402
@@ -173,7 +173,7 @@ def test_a_graph_is_traced_on_one_device(encoder: Any, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(tracing, "export_program", keep)
     example = torch.zeros(2, 3, 32, 32, device="meta")
-    tracing.trace(encoder(Model().to("meta")), Sam2.encoder, [example], {})
+    tracing.trace(encoder(Model().to("meta")), SAM2.encoder, [example], {})
     tensors = [*traced[0].buffers(), *traced[0].parameters()]
     assert len(tensors) == 4
     assert {tensor.device.type for tensor in tensors} == {"meta"}
@@ -192,7 +192,7 @@ def test_torch_prints_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
 
     example = torch.zeros(1, 3, 32, 32)
     example[0, 0, 0, 0] = 5
-    tracing.trace(Cut(), Sam2.encoder, [example], {})
+    tracing.trace(Cut(), SAM2.encoder, [example], {})
     found = capsys.readouterr()
     assert found.out + found.err == ""
 

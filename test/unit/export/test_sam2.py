@@ -18,7 +18,7 @@ from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export.sam2 import model as sam2_model  # noqa: E402
 from triton_sam.export.sam2 import recipe as sam2  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Decoder  # noqa: E402
-from triton_sam.families.sam2 import Sam2  # noqa: E402
+from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.verify import THRESHOLDS, OnnxClient  # noqa: E402
 from triton_sam.verify.compare import verify_sam2  # noqa: E402
 
@@ -45,7 +45,7 @@ def test_the_committed_models_have_the_weights_of_the_committed_checkpoint(image
     client = OnnxClient(
         {role: bundled(f"model_repository/sam2_{role}/1/model.onnx") for role in ("encoder", "decoder")}
     )
-    model = sam2.load_model(bundled(f"checkpoints/{Sam2.built_in}.pt"), CONFIG)
+    model = sam2.load_model(bundled(f"checkpoints/{SAM2.built_in}.pt"), CONFIG)
     rows = verify_sam2(model, images / "coffee.jpg", {"committed": client})
     assert len(rows) == 14
     assert [row for row in rows if not row.passes(THRESHOLDS["fp32"])] == []

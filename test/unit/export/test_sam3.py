@@ -23,13 +23,13 @@ from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor  #
 from triton_sam.errors import CheckpointError, PromptError  # noqa: E402
 from triton_sam.export.sam3.graphs import Sam3Encoder  # noqa: E402
 from triton_sam.export.sam3.model import load_model  # noqa: E402
-from triton_sam.families.sam3 import Sam3  # noqa: E402
+from triton_sam.families.sam3 import SAM3  # noqa: E402
 from triton_sam.inputs.images import encoder_input  # noqa: E402
 from triton_sam.inputs.resample import resize_bytes  # noqa: E402
 from triton_sam.verify import OnnxClient  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
-FAMILY = Sam3()
+FAMILY = SAM3
 NO_AVX2 = torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512")
 
 
@@ -42,7 +42,7 @@ def reduced() -> FamilyExport:
 def decoder(reduced: FamilyExport) -> Any:
     session = onnxruntime.InferenceSession(reduced.files["decoder"])
     rng = np.random.default_rng(0)
-    shapes = {tensor.name: (2, *tensor.shape[1:]) for tensor in Sam3.encoder.outputs}
+    shapes = {tensor.name: (2, *tensor.shape[1:]) for tensor in SAM3.encoder.outputs}
     embeddings = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
 
     def run(coords: Any, labels: Any, boxes: Any = None, images: slice = slice(0, 1)) -> Arrays:
@@ -52,7 +52,7 @@ def decoder(reduced: FamilyExport) -> Any:
             "input_labels": np.array(labels, np.int64),
             "input_boxes": np.zeros((len(points), 0, 4), np.float32) if boxes is None else np.array(boxes, np.float32),
         }
-        names = Sam3.decoder.output_names
+        names = SAM3.decoder.output_names
         chosen = {name: array[images] for name, array in embeddings.items()}
         return dict(zip(names, session.run(list(names), {**chosen, **inputs}), strict=True))
 

@@ -27,7 +27,7 @@ from support.concept_graphs import (  # noqa: E402
 )
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
 
-from triton_sam.families.sam3 import Sam3  # noqa: E402
+from triton_sam.families.sam3 import SAM3  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def exported() -> FamilyExport:
 
 def run(exported: FamilyExport, role: str, inputs: Arrays) -> Arrays:
     session = onnxruntime.InferenceSession(exported.files[role])
-    names = Sam3.concepts[role].output_names if role in Sam3.concepts else Sam3.models[role].output_names
+    names = SAM3.concepts[role].output_names if role in SAM3.concepts else SAM3.models[role].output_names
     return dict(zip(names, session.run(list(names), inputs), strict=True))
 
 

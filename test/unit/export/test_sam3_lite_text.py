@@ -20,7 +20,7 @@ from triton_sam.export.sam3.model import add_detector, load_model  # noqa: E402
 from triton_sam.export.sam3.recipe import EXPORTER, trace  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.concepts import TEXT_ENCODER  # noqa: E402
-from triton_sam.families.sam3 import Sam3  # noqa: E402
+from triton_sam.families.sam3 import SAM3  # noqa: E402
 
 RNG = np.random.default_rng(0)
 IDS = torch.from_numpy(RNG.integers(0, 49406, (3, 32)))
@@ -44,12 +44,12 @@ def official(model):
 
 def settings(folder: Path, **details) -> Settings:
     details = {"random_seed": 0, "model": "reduced", "concepts": True, "progress": False, **details}
-    return Settings(folder, **details).complete(Sam3())
+    return Settings(folder, **details).complete(SAM3)
 
 
 @pytest.mark.slow
 def test_the_graph_equals_the_official_text_encoder(model, official) -> None:
-    spec = Sam3.concepts[TEXT_ENCODER]
+    spec = SAM3.concepts[TEXT_ENCODER]
     graph = finish_graph(trace(model, spec), spec, "fp32", False)
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     (found,) = session.run(None, {"input_ids": IDS.numpy(), "attention_mask": MASK.numpy()})

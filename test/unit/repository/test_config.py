@@ -2,13 +2,13 @@
 
 import pytest
 
-from triton_sam.families.sam2 import Sam2
+from triton_sam.families.sam2 import SAM2
 from triton_sam.repository import config_for, parse_config
 
 onnx = pytest.importorskip("onnx")
 
 
-@pytest.mark.parametrize(("checkpoint", "said"), [(Sam2.built_in, Sam2.built_in), ("sam2.1_hiera_large", None)])
+@pytest.mark.parametrize(("checkpoint", "said"), [(SAM2.built_in, SAM2.built_in), ("sam2.1_hiera_large", None)])
 def test_only_the_demo_model_names_its_checkpoint(checkpoint, said):
     """Triton tells clients the configuration of a model, but not the metadata of its graph."""
     sides = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]

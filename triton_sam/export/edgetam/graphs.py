@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...families.edgetam import EdgeTam
+from ...families.edgetam import EDGETAM
 from ..sam3.graphs import Sam3Encoder
 from .sam2_modules import PixelPositions
 
@@ -29,8 +29,8 @@ class EdgeTamEncoder(Sam3Encoder):
     def __init__(self, model: Any) -> None:
         super().__init__(model, add_no_memory=True)
         self.vision = fused(self.vision)
-        self.register_buffer("mean", torch.tensor(EdgeTam.pixel_mean).reshape(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(EdgeTam.pixel_std).reshape(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(EDGETAM.pixel_mean).reshape(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(EDGETAM.pixel_std).reshape(1, 3, 1, 1), persistent=False)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Encode images.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
-from ...families.edgetam import EdgeTam
+from ...families.edgetam import EDGETAM
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..reference import VideoReference
@@ -54,16 +54,16 @@ class EdgeTamExporter(Exporter):
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
         """See Exporter.trace."""
-        if spec.role not in EdgeTam.models:
+        if spec.role not in EDGETAM.models:
             return trace_video(sam2_of(model), spec, graphs=GRAPHS)
         side = model.prompt_encoder.input_image_size
         if spec.role == ENCODER:
             example = torch.rand(2, 3, side, side)
             images = {"image": {0: torch.export.Dim("images", min=1)}}
-            return tracing.trace(EdgeTamEncoder(model), EdgeTam.encoder, [example], images)
+            return tracing.trace(EdgeTamEncoder(model), EDGETAM.encoder, [example], images)
         shapes = ((256, 16), (32, 4), (64, 8))
         embeddings = [torch.rand(1, channels, side // stride, side // stride) for channels, stride in shapes]
-        return trace_decoder(EdgeTamDecoder(sam2_of(model)), EdgeTam.decoder, embeddings, side)
+        return trace_decoder(EdgeTamDecoder(sam2_of(model)), EDGETAM.decoder, embeddings, side)
 
     def check(self, model: Any, settings: Settings) -> None:
         """See Exporter.check."""

@@ -9,7 +9,7 @@ from typing import Any
 from ..._common.extras import missing
 from ..._common.text import first_line
 from ...errors import ConfigurationError
-from ...families.sam2 import Sam2
+from ...families.sam2 import SAM2
 
 try:
     import sam2
@@ -32,7 +32,7 @@ OWN_CONFIGS = Path(__file__).parent / "configs"
 _LETTERS = {"tiny": "t", "small": "s", "base_plus": "b+", "large": "l"}
 _FOLDERS = ("configs/sam2.1", "configs/sam2")
 
-CONFIG_OF_SIZE = {size.name: size.model for size in Sam2.sizes}
+CONFIG_OF_SIZE = {size.name: size.model for size in SAM2.sizes}
 """The configuration file of each size of SAM2.1, relative to the `sam2` package or to OWN_CONFIGS."""
 
 _CONFIG_OF_SAM20_SIZE = {size: f"configs/sam2/sam2_hiera_{letter}.yaml" for size, letter in _LETTERS.items()}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
-from ...families.sam2 import Sam2
+from ...families.sam2 import SAM2
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..reference import VideoReference
@@ -127,14 +127,14 @@ def trace(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx
 
     Args:
         model: from load_model().
-        spec: a row of Sam2.models, or of Sam2.tracking for the model's image size.
+        spec: a row of SAM2.models, or of SAM2.tracking for the model's image size.
         standard_operators: use only operators of the ONNX standard.
 
     Raises:
         ExportError: torch cannot export the model.
         ConfigurationError: the model follows objects in another way than the official ones.
     """
-    if spec.role in Sam2.models:
+    if spec.role in SAM2.models:
         return _trace_encoder(model, standard_operators) if spec.role == ENCODER else _trace_decoder(model)
     return trace_video(model, spec, standard_operators)
 
@@ -143,16 +143,16 @@ def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:
     images = torch.export.Dim("images", min=1)
     example = torch.rand(2, 3, model.image_size, model.image_size, device=model.device)
     with contextlib.nullcontext() if standard_operators else attention.fused_attention(model):
-        return tracing.trace(Sam2Encoder(model), Sam2.encoder, [example], {"image": {0: images}})
+        return tracing.trace(Sam2Encoder(model), SAM2.encoder, [example], {"image": {0: images}})
 
 
 def _trace_decoder(model: Any) -> onnx.ModelProto:
     side = model.image_size
     embeddings = [
         torch.rand(1, tensor.shape[1], side // stride, side // stride, device=model.device)  # type: ignore[arg-type]
-        for tensor, stride in zip(Sam2.encoder.outputs, (16, 4, 8), strict=True)
+        for tensor, stride in zip(SAM2.encoder.outputs, (16, 4, 8), strict=True)
     ]
-    return trace_decoder(Sam2Decoder(model), Sam2.decoder, embeddings, side)
+    return trace_decoder(Sam2Decoder(model), SAM2.decoder, embeddings, side)
 
 
 def _config(checkpoint: str | Path | None, model_cfg: str | Path | None) -> str | Path:

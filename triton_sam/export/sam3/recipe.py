@@ -11,7 +11,7 @@ from ..._common.extras import missing
 from ...concepts.tokenizer import TOKENIZER_NAME
 from ...errors import ConfigurationError
 from ...families.concepts import CONCEPT_ENCODER, DETECTOR, MASK_HEAD, TEXT_ENCODER
-from ...families.sam3 import Sam3
+from ...families.sam3 import SAM3
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..settings import Settings
@@ -43,12 +43,12 @@ class Sam3Exporter(Exporter):
     """
 
     name = "sam3"
-    stride = Sam3.image_size
+    stride = SAM3.image_size
 
     def prepare(self, settings: Settings) -> Settings:
         """See Exporter.prepare. The position embeddings and the wire contract allow only one image size."""
-        if settings.image_size != Sam3.image_size:
-            raise ConfigurationError(f"image size {settings.image_size}: SAM3 supports {Sam3.image_size} only")
+        if settings.image_size != SAM3.image_size:
+            raise ConfigurationError(f"image size {settings.image_size}: SAM3 supports {SAM3.image_size} only")
         if placement(settings) not in NO_MEMORY_PLACEMENTS:
             known = ", ".join(NO_MEMORY_PLACEMENTS)
             raise ConfigurationError(f"no_memory has no value {placement(settings)!r}: choose one of {known}")
@@ -96,7 +96,7 @@ class Sam3Exporter(Exporter):
         """See Exporter.companions. The tokenizer lies beside the text encoder."""
         if role != TEXT_ENCODER:
             return {}
-        length = Sam3.concepts[TEXT_ENCODER].inputs[0].shape[1]
+        length = SAM3.concepts[TEXT_ENCODER].inputs[0].shape[1]
         return {TOKENIZER_NAME: tokenizer_text(settings.checkpoint, int(length))}
 
     def config(self, settings: Settings) -> str:
@@ -127,7 +127,7 @@ def trace(model: Any, spec: ModelSpec, add_no_memory: bool = False) -> onnx.Mode
 
     Args:
         model: from load_model(); a model of concepts also needs add_detector().
-        spec: a row of Sam3.models or Sam3.concepts.
+        spec: a row of SAM3.models or SAM3.concepts.
         add_no_memory: see Sam3Encoder.
 
     Raises:

@@ -28,7 +28,7 @@ from triton_sam.client.session_image import SessionImage  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.reference import Reference  # noqa: E402
 from triton_sam.export.sam1.reference import Sam1Reference  # noqa: E402
-from triton_sam.export.sam2.recipe import load_model as load_sam2  # noqa: E402
+from triton_sam.export.sam2.recipe import EXPORTER as SAM2_EXPORTER  # noqa: E402
 from triton_sam.export.sam2.reference import Sam2Reference  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
@@ -69,13 +69,13 @@ def reference(family: str) -> Reference:
     if family in ("mobilesam", "samhq"):
         return registry.exporter(family).reference(SMALL[family]().model)
     if family == "edgetam":
-        from triton_sam.export.edgetam.model import image_model
+        from triton_sam.export.edgetam.recipe import image_model
         from triton_sam.export.edgetam.reference import EdgeTamReference
 
         return EdgeTamReference(image_model(edgetam_micro().model))
     if family == "sam3":
         return Sam3Reference(sam3_reduced().model)
-    return Sam2Reference(load_sam2(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))
+    return Sam2Reference(SAM2_EXPORTER.load(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

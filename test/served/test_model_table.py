@@ -32,7 +32,7 @@ def test_a_size_that_does_not_exist(text: str) -> None:
 @pytest.mark.slow
 def test_parameters_are_those_that_the_weights_have() -> None:
     counted = sum(parameter.numel() for parameter in sam1_micro().model.parameters())
-    assert registry.parameters("sam1", "micro") == counted
+    assert registry.exporter("sam1").parameters("micro") == counted
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_row(tmp_path: Path) -> None:
     assert weights.repository == repository  # a model that was kept is not exported again
     row = model_table.measure(size, weights, rounds=1)
     onnx = sum(file.stat().st_size for file in sam1_micro().files.values())
-    assert (row.parameters, row.checkpoint, row.onnx) == (registry.parameters("sam1", "micro"), None, onnx)
+    assert (row.parameters, row.checkpoint, row.onnx) == (registry.exporter("sam1").parameters("micro"), None, onnx)
     assert row.encode.n >= 1
     assert row.encode.median > row.click.median > 0
     head, rule, line = model_table.table([row]).splitlines()

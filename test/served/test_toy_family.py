@@ -83,7 +83,7 @@ class ToyExporter(Exporter):
     def load(self, *_: Any, **__: Any) -> Any:
         return torch.nn.Identity()
 
-    def build(self, model: str) -> Any:
+    def build(self, model: str, image_size: int) -> Any:
         return torch.nn.Linear(2, 2)
 
     def config(self, settings: Settings) -> str:
@@ -195,7 +195,7 @@ def test_the_commands_know_the_family(toy: Family, capsys: pytest.CaptureFixture
     assert "--toy-factor is for toy, not for sam1" in capsys.readouterr().err
     assert main(["download", "toy", "huge", "-q"]) == 1
     assert "toy has no checkpoint of size 'huge': choose one of small" in capsys.readouterr().err
-    assert registry.parameters("toy", "small") == 6
+    assert registry.exporter("toy").parameters("small") == 6
     assert families.split_model_name("toy_memory_encoder") == ("toy", "memory_encoder")
 
 

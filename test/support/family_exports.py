@@ -62,13 +62,13 @@ class FamilyExport:
     def model(self) -> Any:
         """The official torch model with the exported weights."""
         from triton_sam.export import registry
+        from triton_sam.export.settings import Settings
 
         side, size = get_family(self.family).image_size, self._settings["model"]
-        model = registry.exporter(self.family).load(None, size, image_size=side, random_seed=0)
+        exporter = registry.exporter(self.family)
+        model = exporter.load(None, size, image_size=side, random_seed=0)
         if self._settings.get("concepts"):
-            from triton_sam.export.sam3.model import add_detector
-
-            add_detector(model, None, size, random_seed=0)
+            exporter.add_concepts(model, Settings(Path(), model=size, random_seed=0))
         return model
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from triton_sam.export.sam2.recipe import load_model
+from triton_sam.export.sam2.recipe import EXPORTER
 
 Arrays = dict[str, np.ndarray]
 
 
 def video_model(config: str, side: int) -> Any:
     """Return the official model with random weights, and the settings of build_sam2_video_predictor."""
-    model: Any = load_model(None, config, image_size=side, random_seed=0)
+    model: Any = EXPORTER.load(None, config, image_size=side, random_seed=0)
     model.binarize_mask_from_pts_for_mem_enc = True
     return model
 

@@ -12,7 +12,7 @@ from triton_sam.export import onnx_tools
 from triton_sam.export.edgetam.recipe import EXPORTER as EDGETAM_EXPORTER
 from triton_sam.export.filled import FilledExporter
 from triton_sam.export.pipeline import finish_graph
-from triton_sam.export.sam2.recipe import trace
+from triton_sam.export.sam2.recipe import EXPORTER as SAM2_EXPORTER
 from triton_sam.export.stored import of_array
 from triton_sam.export.templates import templates
 from triton_sam.families import get_family
@@ -35,7 +35,7 @@ class Graphs:
         self.graphs: dict[tuple[str, bool], Any] = {}
 
     def traced(self, role: str, standard: bool) -> Any:
-        return trace(self.model, self.specs[role], standard)
+        return SAM2_EXPORTER.trace(self.model, self.specs[role], {"standard_operators": standard})
 
     def graph(self, role: str, standard: bool = False) -> Any:
         if (role, standard) not in self.graphs:

@@ -114,7 +114,7 @@ def measure(size: Size, weights: Weights, *, rounds: int) -> Row:
             target.close()
     return Row(
         size,
-        registry.parameters(size.family, size.name),
+        registry.exporter(size.family).parameters(size.name),
         next((c.bytes for c in catalogue() if (c.family, c.size) == (size.family, size.name)), None),
         sum(file.stat().st_size for model in weights.files.values() for file in model.parent.iterdir()),
         encode,

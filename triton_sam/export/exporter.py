@@ -6,6 +6,7 @@ official predictor as a reference.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ class Exporter(ABC):
     is_proved: ClassVar[bool] = False
     """Whether the graphs come from templates: they are known to be valid and to run, so FP32 files are not tried."""
     counting_device: ClassVar[str] = "meta"
-    """The torch device on which build() runs if only the number of parameters matters."""
+    """The torch device on which parameters() builds the model."""
 
     @property
     def family(self) -> Family:
@@ -65,17 +66,20 @@ class Exporter(ABC):
         check_settings(settings, self.stride, own)
         return settings
 
-    @abstractmethod
     def load(
-        self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
+        self,
+        checkpoint: str | Path | None,
+        model: str | None = None,
+        *,
+        image_size: int | None = None,
+        random_seed: int | None = None,
     ) -> torch.nn.Module:
         """Build the official model with a checkpoint or with seeded random weights, on the CPU, ready for inference.
 
         Args:
             checkpoint: file or folder with the weights; None for random weights.
-            model: the exporter's name of the configuration, see ModelSize.model; None: chosen by the file name of the
-                checkpoint.
-            image_size: side of the square image that the encoder takes, in pixels.
+            model: the exporter's name of the configuration, see ModelSize.model; None: see choose().
+            image_size: side of the square image that the encoder takes, in pixels; None: the family's.
             random_seed: seed of random weights; None with a checkpoint.
 
         Raises:
@@ -83,6 +87,95 @@ class Exporter(ABC):
                 usable.
             CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
         """
+        from .weights import seeded
+
+        if (checkpoint is None) == (random_seed is None):
+            raise ConfigurationError("give either a checkpoint or the seed of random weights")
+        chosen = self.choose(checkpoint, model)
+        built = seeded(lambda: self.build(chosen, image_size or self.family.image_size), random_seed)
+        if checkpoint is not None:
+            self.restore(built, checkpoint, chosen)
+        else:
+            self.randomise(built, random_seed or 0)
+        # TinyViT copies its attention biases when it enters eval mode, and uses the copy.
+        return built.eval().requires_grad_(False)
+
+    def choose(self, checkpoint: str | Path | None, model: str | None) -> str:
+        """Return the exporter's name of the configuration: the given one, the only official one, or that of a file.
+
+        The name of an official file contains the size, such as vit_b in sam_vit_b_01ec64.pth.
+
+        Raises:
+            ConfigurationError: nothing of this determines the configuration.
+        """
+        official = {size.name: size.model for size in self.family.sizes if size.official}
+        if model is not None or len(official) == 1:
+            return model or next(iter(official.values()))
+        *names, last = official
+        question = f"--size {', '.join(names)} or {last}"
+        if checkpoint is None:
+            raise ConfigurationError(f"random weights need {question}")
+        name = Path(checkpoint).name
+        match = re.search("|".join(official), name)
+        if match is None:
+            raise ConfigurationError(
+                f"the file name {name!r} does not contain a {self.family.label} size: give {question}"
+            )
+        return official[match[0]]
+
+    def build(self, model: str, image_size: int) -> torch.nn.Module:  # noqa: ARG002
+        """Build the official model of a configuration with fresh weights, in eval mode.
+
+        Args:
+            model: the exporter's name of the configuration, see ModelSize.model.
+            image_size: side of the square image that the encoder takes, in pixels.
+
+        Raises:
+            ConfigurationError: the family has no official model, or no such configuration.
+        """
+        raise ConfigurationError(f"{self.name} has no official model: {model!r} cannot be built")
+
+    def restore(self, model: Any, checkpoint: str | Path, chosen: str) -> None:
+        """Load the weights of a checkpoint strictly, in place.
+
+        Args:
+            model: from build().
+            checkpoint: see load().
+            chosen: the name of its configuration.
+
+        Raises:
+            CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
+        """
+        from .weights import load_strictly, read_state_dict
+
+        sizes = self.family.sizes
+        size = next((size.name for size in sizes if size.official and size.model == chosen), self.family.default_size)
+        state = dict(read_state_dict(Path(checkpoint), f"triton-sam download {self.name} {size}".rstrip()))
+        self.adapt(state, model)
+        own = [each.flag for each in self.family.options if each.names_model and "export" in each.commands]
+        question = f"is {chosen} its size? Otherwise give another {' or '.join(['--size', *own])}"
+        load_strictly(model, state, Path(checkpoint), question)
+
+    def adapt(self, state: dict[str, Any], model: Any) -> None:  # noqa: B027 - most checkpoints fit
+        """Change the weights of a checkpoint in place so that they fit a model from build()."""
+
+    def randomise(self, model: Any, seed: int) -> None:
+        """Give a model from build() random weights, in place, with which a comparison notices what a graph lacks."""
+        from .weights import randomise
+
+        randomise(model, seed)
+
+    def parameters(self, size: str) -> int:
+        """Return the number of parameters of the official model in a size.
+
+        Raises:
+            ConfigurationError: the family has no such size.
+        """
+        import torch
+
+        with torch.device(self.counting_device):
+            built = self.build(self.family.find_size(size).model, self.family.image_size)
+        return sum(parameter.numel() for parameter in built.parameters())
 
     @abstractmethod
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
@@ -154,22 +247,11 @@ class Exporter(ABC):
         Raises:
             ConfigurationError: the settings do not determine the configuration.
         """
-        return settings.model or self.name
+        return f"{self.name}_{self.choose(settings.checkpoint, settings.model)}"
 
     def metadata(self, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002
         """Return further `triton_sam.*` keys for the metadata of the exported files."""
         return {}
-
-    def build(self, model: str) -> torch.nn.Module:
-        """Build the official model of a configuration with fresh weights, so that its parameters can be counted.
-
-        Args:
-            model: the exporter's name of the configuration, see ModelSize.model.
-
-        Raises:
-            ConfigurationError: the family has no official model, or no such configuration.
-        """
-        raise ConfigurationError(f"{self.name} has no official model: {model!r} cannot be built")
 
     def reference(self, model: Any) -> Reference:  # noqa: ARG002
         """Return the official predictor around a model from load().

@@ -76,7 +76,6 @@ class FilledExporter(Exporter):
         return checkpoint
 
     def prepare(self, settings: Settings) -> Settings:
-        """See Exporter.prepare."""
         if settings.checkpoint is not None:
             settings = replace(settings, checkpoint=self.place(settings.checkpoint))
         return super().prepare(settings)
@@ -102,7 +101,6 @@ class FilledExporter(Exporter):
 
     @property
     def family(self) -> Family:
-        """See Exporter.family."""
         return self._family
 
     @property
@@ -110,8 +108,8 @@ class FilledExporter(Exporter):
         """The size whose template it is."""
         return next(size for size in self._family.sizes if size.name == self._template.size)
 
-    def load(self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None) -> Any:  # noqa: ARG002
-        """See Exporter.load. Here, a model is its tensors."""
+    def load(self, *_: Any, **__: Any) -> Any:
+        """Here, a model is its tensors."""
         return self._tensors
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
@@ -126,13 +124,11 @@ class FilledExporter(Exporter):
         return graph
 
     def later(self, model: Any, spec: ModelSpec) -> Later:
-        """See Exporter.later."""
         graph, trees = graph_of(self._family, self._template, spec)
         large = {item.name for item in graph.graph.initializer if not _is_small(item)}
         return {name: partial(_weight, name, tree, model) for name, tree in trees.items() if name in large}
 
     def config(self, settings: Settings) -> str:  # noqa: ARG002
-        """See Exporter.config."""
         return self.size.config
 
 

@@ -223,20 +223,3 @@ def concept_reference(
         Path(), checkpoint=checkpoint, model=model, random_seed=random_seed, concepts=True, options=options or {}
     )
     return chosen.concept_reference(built, settings)
-
-
-def parameters(family: str, size: str) -> int:
-    """Return the number of parameters of the official model in a size.
-
-    Raises:
-        ConfigurationError: the family has no such size.
-        MissingDependencyError: a package that the exporter needs is missing.
-    """
-    model = get_family(family).find_size(size).model
-    # Imported before torch, so that the error for a missing package is one line.
-    chosen = exporter(family)
-    import torch
-
-    with torch.device(chosen.counting_device):
-        built = chosen.build(model)
-    return sum(parameter.numel() for parameter in built.parameters())

@@ -123,7 +123,6 @@ class Derived(Stored):
         self._compute = compute
 
     def read(self) -> npt.NDArray[np.generic]:
-        """See Stored.read."""
         return self._compute()
 
 

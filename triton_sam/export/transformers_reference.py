@@ -26,7 +26,6 @@ class TransformersReference:
         self._processor = processor
 
     def set_image(self, image: Image.Image) -> None:
-        """See Reference.set_image."""
         inputs = self._processor(images=image, return_tensors="pt")
         self._sizes = inputs["original_sizes"].tolist()
         self._embeddings = self._model.get_image_embeddings(inputs["pixel_values"])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from .._common.extras import missing
 from .._common.text import first_line
-from ..errors import CheckpointError, ConfigurationError
+from ..errors import CheckpointError
 
 try:
     import torch
@@ -20,43 +20,6 @@ from .checkpoint import explained
 
 Weights = Mapping[str, Any]
 Built = TypeVar("Built")
-
-
-def initialised(
-    build: Callable[[], torch.nn.Module],
-    checkpoint: str | Path | None,
-    random_seed: int | None,
-    *,
-    download: str,
-    question: str,
-    adapt: Callable[[dict[str, torch.Tensor], torch.nn.Module], None] | None = None,
-) -> torch.nn.Module:
-    """Build a model and give it the weights of a checkpoint, or random weights with a seed.
-
-    Args:
-        build: builds the model with fresh weights, on the CPU.
-        checkpoint: file with the state dict; None for random weights.
-        random_seed: seed of random weights; None with a checkpoint.
-        download: a command that downloads the checkpoint, for the message about a missing file.
-        question: a question that helps to find the mistake, for the message about a wrong file.
-        adapt: changes the state dict of the checkpoint in place so that it fits the model.
-
-    Raises:
-        ConfigurationError: checkpoint and random_seed are both given or both None.
-        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
-    """
-    if (checkpoint is None) == (random_seed is None):
-        raise ConfigurationError("give either a checkpoint or the seed of random weights")
-    model = seeded(build, random_seed)
-    if checkpoint is None:
-        randomise(model, random_seed or 0)
-    else:
-        path = Path(checkpoint)
-        state = dict(read_state_dict(path, download))
-        if adapt is not None:
-            adapt(state, model)
-        load_strictly(model, state, path, question)
-    return model.requires_grad_(False)
 
 
 def seeded(build: Callable[[], Built], seed: int | None) -> Built:

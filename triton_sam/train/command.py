@@ -18,7 +18,7 @@ from ..errors import ConfigurationError
 try:
     import torch
 
-    from ..export.sam2.model import build_model, load_checkpoint
+    from ..export.sam2.recipe import EXPORTER
 except ImportError as error:
     raise missing("training needs", "train", error) from error
 
@@ -174,11 +174,11 @@ def _train(
     if should_stop():
         return
     torch.manual_seed(settings.seed)
-    model = build_model(CONFIG)
+    model = EXPORTER.build(CONFIG, 1024)
     if options.init is None:
         network.prepare(model)
     else:
-        load_checkpoint(model, options.init)
+        EXPORTER.restore(model, options.init, CONFIG)
     trainer = Trainer(model, settings, source)
     source.step = lambda: trainer.progress.step
     before_step = _set_threads_by_load if options.share_cores else None

@@ -14,7 +14,7 @@ from .._common.extras import missing
 try:
     import torch
 
-    from ..export.sam2.model import build_model, load_checkpoint
+    from ..export.sam2.recipe import EXPORTER
 except ImportError as error:
     raise missing("training needs", "train", error) from error
 
@@ -116,8 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     masks = _settings(options, device, "masks", options.masks_rate, 0.3)
     Materials(options.materials)  # raises an error now and not in another process
     teacher = Teacher(options.teacher).to(device, options.bf16)
-    model = build_model(CONFIG).to(device)
-    load_checkpoint(model, options.init)
+    model = EXPORTER.build(CONFIG, 1024).to(device)
+    EXPORTER.restore(model, options.init, CONFIG)
     adopt_decoder(model, teacher)
     options.out.mkdir(parents=True, exist_ok=True)
     with flushed_denormals(), stop_signals() as should_stop, tempfile.TemporaryDirectory(dir=options.out) as folder:

@@ -14,7 +14,7 @@ from .._common.extras import missing
 try:
     import torch
 
-    from ..export.sam2.model import build_model, load_checkpoint
+    from ..export.sam2.recipe import EXPORTER
 except ImportError as error:
     raise missing("training needs", "train", error) from error
 
@@ -95,9 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     with flushed_denormals(), stop_signals() as should_stop, tempfile.TemporaryDirectory(dir=options.out) as folder:
         torch.manual_seed(settings.seed)
-        model: Any = build_model(CONFIG, SIDE).to(device)
+        model: Any = EXPORTER.build(CONFIG, SIDE).to(device)
         fresh = {name: value.clone() for name, value in model.state_dict().items()}
-        load_checkpoint(model, options.init)
+        EXPORTER.restore(model, options.init, CONFIG)
         source = _source(options, model, Path(folder), should_stop)
         if source is not None:
             _train(options, MemoryTrainer(model, settings, source), source, fresh, should_stop)

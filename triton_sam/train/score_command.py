@@ -15,7 +15,7 @@ from .._common.extras import missing
 try:
     import torch
 
-    from ..export.sam2.model import build_model, load_checkpoint
+    from ..export.sam2.recipe import EXPORTER
     from ..export.weights import read_state_dict
 except ImportError as error:
     raise missing("training needs", "train", error) from error
@@ -76,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.rate <= 0 or min(options.scenes, options.clips, options.epochs, options.threads) < 1:
         raise ConfigurationError("--rate must be above 0, and --scenes, --clips, --epochs and --threads at least 1")
     torch.set_num_threads(options.threads)
-    model: Any = build_model(CONFIG, SIDE)
-    load_checkpoint(model, options.init)
+    model: Any = EXPORTER.build(CONFIG, SIDE)
+    EXPORTER.restore(model, options.init, CONFIG)
     speed_up_norms(model)
     amounts = Amounts(options.scenes, options.clips)
     with flushed_denormals(), stop_signals() as should_stop:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from ..export.mobilesam.model import load_model
+from ..export.mobilesam.recipe import EXPORTER
 from . import network
 
 SIDE = 1024
@@ -43,7 +43,7 @@ class Teacher:
     """
 
     def __init__(self, checkpoint: Path | None, size: str | None = None, random_seed: int | None = None) -> None:
-        self._model: Any = load_model(checkpoint, size, random_seed=random_seed)
+        self._model: Any = EXPORTER.load(checkpoint, size, random_seed=random_seed)
         self._bf16 = False
 
     def to(self, device: str, bf16: bool) -> Teacher:

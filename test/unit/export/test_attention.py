@@ -11,8 +11,8 @@ pytest.importorskip("sam2")
 from triton_sam._common.bundle import checkout  # noqa: E402
 from triton_sam.export import onnx_tools, precision  # noqa: E402
 from triton_sam.export.sam2 import attention  # noqa: E402
-from triton_sam.export.sam2 import recipe as sam2  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
+from triton_sam.export.sam2.recipe import EXPORTER  # noqa: E402
 from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 
@@ -23,12 +23,12 @@ SIDE = 256
 
 @pytest.fixture(scope="module")
 def model():
-    return sam2.load_model(None, f"{BUILT_IN_CHECKPOINT}.yaml", image_size=SIDE, random_seed=0)
+    return EXPORTER.load(None, f"{BUILT_IN_CHECKPOINT}.yaml", image_size=SIDE, random_seed=0)
 
 
 @pytest.fixture(scope="module")
 def graph(model):
-    return sam2.trace(model, SAM2.encoder)
+    return EXPORTER.trace(model, SAM2.encoder, {})
 
 
 def answers(graph, images):

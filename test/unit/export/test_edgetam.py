@@ -19,8 +19,8 @@ pytest.importorskip("sam2")
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.edgetam.graphs import EdgeTamEncoder, fused  # noqa: E402
-from triton_sam.export.edgetam.model import build_image_model, load_model  # noqa: E402
 from triton_sam.export.edgetam.names import IMAGE_POSITION, VIDEO_HALF, transformers_name  # noqa: E402
+from triton_sam.export.edgetam.recipe import EXPORTER, image_model  # noqa: E402
 from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.edgetam import EDGETAM  # noqa: E402
@@ -28,7 +28,7 @@ from triton_sam.families.edgetam import EDGETAM  # noqa: E402
 
 @pytest.fixture
 def changeable() -> Any:
-    return load_model(None, "micro", random_seed=0)
+    return EXPORTER.load(None, "micro", random_seed=0)
 
 
 def picture(side: int = 1024) -> Any:
@@ -116,14 +116,14 @@ def meta_state(model: Any) -> dict[str, Any]:
 def test_checkpoints_of_meta_and_of_transformers_load(changeable: Any, tmp_path: Path) -> None:
     state = meta_state(changeable)
     torch.save({"model": state}, tmp_path / "edgetam.pt")
-    loaded = load_model(tmp_path / "edgetam.pt", "micro").state_dict()
+    loaded = EXPORTER.load(tmp_path / "edgetam.pt", "micro").state_dict()
     for name, value in changeable.state_dict().items():
         same = name if name != IMAGE_POSITION else "prompt_encoder.shared_embedding.positional_embedding"
         torch.testing.assert_close(loaded[name], changeable.state_dict()[same], msg=name)
         assert loaded[name].shape == value.shape
     changeable.save_pretrained(tmp_path / "folder")
     for path in (tmp_path / "folder", tmp_path / "folder" / "model.safetensors"):
-        torch.testing.assert_close(load_model(path, "micro").state_dict(), changeable.state_dict())
+        torch.testing.assert_close(EXPORTER.load(path, "micro").state_dict(), changeable.state_dict())
 
 
 def filled(folder: Path, checkpoint: Path, *, video: bool = True) -> dict[str, Any]:
@@ -156,16 +156,16 @@ def test_wrong_checkpoints_are_refused(changeable: Any, tmp_path: Path) -> None:
     del state["no_mem_embed"]
     torch.save(state, tmp_path / "edgetam.pt")
     with pytest.raises(CheckpointError, match="1 tensors missing, 0 too many"):
-        load_model(tmp_path / "edgetam.pt", "micro")
+        EXPORTER.load(tmp_path / "edgetam.pt", "micro")
     with pytest.raises(CheckpointError, match="triton-sam download edgetam"):
-        load_model(tmp_path / "model.safetensors", "micro")
+        EXPORTER.load(tmp_path / "model.safetensors", "micro")
     (tmp_path / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(CheckpointError, match="not a readable"):
-        load_model(tmp_path, "micro")
+        EXPORTER.load(tmp_path, "micro")
 
 
 def test_official_size_is_the_official_backbone() -> None:
-    body = build_image_model("repvit_m1").vision_encoder.backbone.timm_model
+    body = image_model(EXPORTER.build("repvit_m1", 1024)).vision_encoder.backbone.timm_model
     official = timm.create_model("repvit_m1", features_only=True, out_indices=(0, 1, 2, 3))
     assert str(body) == str(official)
-    assert registry.parameters("edgetam", "repvit_m1") == 9_120_641
+    assert EXPORTER.parameters("repvit_m1") == 9_120_641

@@ -21,8 +21,7 @@ from support.video_export import write_video_models  # noqa: E402
 from support.video_graphs import Graphs, edgetam_micro_graphs  # noqa: E402
 
 from triton_sam.errors import ConfigurationError  # noqa: E402
-from triton_sam.export.edgetam.model import has_video, image_model, load_model  # noqa: E402
-from triton_sam.export.edgetam.recipe import EXPORTER  # noqa: E402
+from triton_sam.export.edgetam.recipe import EXPORTER, has_video, image_model  # noqa: E402
 from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
 from triton_sam.export.edgetam.video_graphs import EdgeTamMemoryAttention  # noqa: E402
 from triton_sam.export.edgetam.video_reference import EdgeTamVideoReference, MetaRules, with_class  # noqa: E402
@@ -205,11 +204,11 @@ def test_tokens_of_the_whole_frame_are_not_rotated(graphs: Graphs) -> None:
 def test_checkpoints_hold_the_video_half(graphs: Graphs, tmp_path: Path) -> None:
     model = graphs.model
     model.save_pretrained(tmp_path / "videos")
-    loaded = load_model(tmp_path / "videos", "micro", image_size=SIDE)
+    loaded = EXPORTER.load(tmp_path / "videos", "micro", image_size=SIDE)
     assert has_video(loaded)
     torch.testing.assert_close(loaded.state_dict(), model.state_dict())
     image_model(model).save_pretrained(tmp_path / "images")
-    loaded = load_model(tmp_path / "images", "micro", image_size=SIDE)
+    loaded = EXPORTER.load(tmp_path / "images", "micro", image_size=SIDE)
     assert not has_video(loaded)
     settings = Settings(tmp_path, tmp_path / "images", "micro", image_size=SIDE, video=True)
     with pytest.raises(ConfigurationError, match="no weights for videos"):

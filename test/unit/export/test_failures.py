@@ -129,8 +129,8 @@ def test_the_script_ends_in_one_line(tmp_path: Path) -> None:
 )
 def test_a_configuration_that_is_no_yaml_names_the_line(tmp_path: Path, text: str, fault: str) -> None:
     pytest.importorskip("sam2")
-    from triton_sam.export.sam2.model import build_model
+    from triton_sam.export.sam2.recipe import EXPORTER
 
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ConfigurationError, match=f"mine.yaml is not a readable YAML file: {fault}"):
-        build_model(tmp_path / "mine.yaml")
+        EXPORTER.build(str(tmp_path / "mine.yaml"), 1024)

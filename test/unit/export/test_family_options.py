@@ -121,7 +121,7 @@ def test_random_weights_have_a_size_when_none_is_named(monkeypatch: pytest.Monke
 )
 def test_parameters_are_counted(family: str, size: str, count: int) -> None:
     pytest.importorskip(PACKAGES[family])
-    assert registry.parameters(family, size) == count
+    assert registry.exporter(family).parameters(size) == count
 
 
 @pytest.mark.parametrize(("family", "size"), OFFICIAL)
@@ -148,15 +148,11 @@ def test_every_official_size_of_samhq_is_in_the_table() -> None:
 @pytest.mark.parametrize("family", ["sam1", "samhq"])
 def test_the_size_follows_the_name_of_the_file(family: str) -> None:
     pytest.importorskip(PACKAGES[family])
-    if family == "sam1":
-        from triton_sam.export.sam1.model import choose_size
-    else:
-        from triton_sam.export.samhq.model import choose_size
-    table = get_family(family)
+    table, choose = get_family(family), registry.exporter(family).choose
     sizes = [size.name for size in table.sizes if size.official]
-    assert [choose_size(each.file_name, None) for each in table.checkpoints] == sizes
+    assert [choose(each.file_name, None) for each in table.checkpoints] == sizes
     with pytest.raises(ConfigurationError, match="give --size"):
-        choose_size("mine.pth", None)
+        choose("mine.pth", None)
 
 
 def test_random_weights_follow_the_seed_and_leave_torch_alone() -> None:

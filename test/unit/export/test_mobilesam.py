@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime")
 from support.family_exports import FamilyExport, mobilesam_micro  # noqa: E402
 
 from triton_sam.export.mobilesam.graphs import MobileSamEncoder, Windows  # noqa: E402
-from triton_sam.export.mobilesam.model import load_model  # noqa: E402
+from triton_sam.export.mobilesam.recipe import EXPORTER  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,6 @@ def test_windows_go_there_and_back() -> None:
 
 def test_biases_of_attention_are_those_of_the_checkpoint(micro: FamilyExport, tmp_path: Path) -> None:
     torch.save(micro.model.state_dict(), tmp_path / "mobile_sam.pt")
-    attention = load_model(tmp_path / "mobile_sam.pt", "micro").image_encoder.layers[1].blocks[0].attn
+    attention = EXPORTER.load(tmp_path / "mobile_sam.pt", "micro").image_encoder.layers[1].blocks[0].attn
     torch.testing.assert_close(attention.ab, attention.attention_biases[:, attention.attention_bias_idxs])
     assert attention.ab.abs().max() > 0

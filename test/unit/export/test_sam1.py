@@ -21,7 +21,7 @@ from segment_anything.utils.transforms import ResizeLongestSide  # noqa: E402
 from support.family_exports import FamilyExport, sam1_micro  # noqa: E402
 
 from triton_sam.errors import CheckpointError  # noqa: E402
-from triton_sam.export.sam1.model import SIZES, load_model  # noqa: E402
+from triton_sam.export.sam1.recipe import EXPORTER, SIZES  # noqa: E402
 from triton_sam.families.sam1 import PIXEL_MEAN, SAM1  # noqa: E402
 from triton_sam.inputs.images import encoder_input, open_image  # noqa: E402
 from triton_sam.masks.compare import intersection_over_union  # noqa: E402
@@ -107,9 +107,9 @@ def test_checkpoint_and_other_image_size(micro: FamilyExport, tmp_path: Path, mo
     path = tmp_path / "sam_vit_b_01ec64.pth"
     torch.save(micro.model.state_dict(), path)
     with pytest.raises(CheckpointError, match="--size"):
-        load_model(path, None)
+        EXPORTER.load(path, None)
     monkeypatch.setitem(SIZES, "vit_b", SIZES["micro"])
-    loaded = load_model(path, None)
+    loaded = EXPORTER.load(path, None)
     assert torch.equal(loaded.image_encoder.pos_embed, micro.model.image_encoder.pos_embed)
-    small = load_model(path, None, image_size=256)
+    small = EXPORTER.load(path, None, image_size=256)
     assert small.image_encoder.pos_embed.shape[1:3] == (16, 16)

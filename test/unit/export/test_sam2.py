@@ -15,9 +15,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
-from triton_sam.export.sam2 import model as sam2_model  # noqa: E402
-from triton_sam.export.sam2 import recipe as sam2  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Decoder  # noqa: E402
+from triton_sam.export.sam2.recipe import EXPORTER, find_config, guess_config  # noqa: E402
 from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.verify import THRESHOLDS, OnnxClient  # noqa: E402
 from triton_sam.verify.compare import verify_sam2  # noqa: E402
@@ -31,7 +30,7 @@ def test_single_mask_choice_is_the_official_one() -> None:
     masks[::2, 0] *= 100.0  # stable: few logits are within the delta
     masks[1, 0] = -5.0  # empty: stable by definition
     scores = torch.rand(8, 4, generator=generator)
-    decoder = Sam2Decoder(sam2.load_model(None, CONFIG, image_size=256, random_seed=0))
+    decoder = Sam2Decoder(EXPORTER.load(None, CONFIG, image_size=256, random_seed=0))
     chosen = decoder._choose_single(masks, scores)
     expected, expected_scores = decoder.decoder._dynamic_multimask_via_stability(masks, scores)
     assert 0 < int((chosen == 0).sum()) < 8
@@ -45,7 +44,7 @@ def test_the_committed_models_have_the_weights_of_the_committed_checkpoint(image
     client = OnnxClient(
         {role: bundled(f"model_repository/sam2_{role}/1/model.onnx") for role in ("encoder", "decoder")}
     )
-    model = sam2.load_model(bundled(f"checkpoints/{SAM2.built_in}.pt"), CONFIG)
+    model = EXPORTER.load(bundled(f"checkpoints/{SAM2.built_in}.pt"), CONFIG)
     rows = verify_sam2(model, images / "coffee.jpg", {"committed": client})
     assert len(rows) == 14
     assert [row for row in rows if not row.passes(THRESHOLDS["fp32"])] == []
@@ -65,10 +64,10 @@ def test_the_committed_models_have_the_weights_of_the_committed_checkpoint(image
     ],
 )
 def test_the_configuration_follows_the_file_name(name: str, config: str) -> None:
-    guessed = sam2_model.guess_config(Path(name))
-    assert sam2_model.find_config(guessed).name == config
-    named = sam2_model.find_config(config)  # as SAM2_MODEL_CFG names it; sam2 has copies beside the folder, too
-    assert named.read_bytes() == sam2_model.find_config(guessed).read_bytes()
+    guessed = guess_config(Path(name))
+    assert find_config(guessed).name == config
+    named = find_config(config)  # as SAM2_MODEL_CFG names it; sam2 has copies beside the folder, too
+    assert named.read_bytes() == find_config(guessed).read_bytes()
 
 
 def test_a_path_into_a_clone_stands_for_the_configuration_of_the_package(tmp_path: Path, monkeypatch) -> None:
@@ -76,27 +75,27 @@ def test_a_path_into_a_clone_stands_for_the_configuration_of_the_package(tmp_pat
     monkeypatch.chdir(tmp_path)
     name = "configs/sam2.1/sam2.1_hiera_b+.yaml"
     for clone in (Path("sam2_repo"), tmp_path / "sam2_repo"):
-        assert sam2_model.find_config(clone / "sam2" / name) == sam2_model.find_config(name)
+        assert find_config(clone / "sam2" / name) == find_config(name)
     mine = tmp_path / "sam2_repo" / "sam2" / name
     mine.parent.mkdir(parents=True)
     mine.write_text("model: {}")
-    assert sam2_model.find_config(f"sam2_repo/sam2/{name}").read_text() == "model: {}"  # the clone itself comes first
+    assert find_config(f"sam2_repo/sam2/{name}").read_text() == "model: {}"  # the clone itself comes first
     for unknown in ("sam2_repo/sam2/configs/none.yaml", f"elsewhere/{name}"):
         with pytest.raises(ConfigurationError, match="no model configuration"):
-            sam2_model.find_config(unknown)
+            find_config(unknown)
 
 
 @pytest.mark.parametrize("name", ["mine.pt", "sam2_hiera_micro.pt"])
 def test_a_file_name_that_tells_no_size_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="give --model-cfg"):
-        sam2_model.guess_config(Path(name))
+        guess_config(Path(name))
 
 
 def test_a_checkpoint_of_sam20_loads_with_its_own_configuration_alone(tmp_path: Path) -> None:
     checkpoint = tmp_path / "sam2_hiera_tiny.pt"
-    model = sam2_model.build_model("sam2_hiera_t.yaml", 256)
+    model = EXPORTER.build("sam2_hiera_t.yaml", 256)
     torch.save({"model": model.state_dict()}, checkpoint)
-    loaded = sam2.load_model(checkpoint, None, image_size=256).state_dict()
+    loaded = EXPORTER.load(checkpoint, None, image_size=256).state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
     with pytest.raises(CheckpointError, match="--model-cfg"):
-        sam2.load_model(checkpoint, "sam2.1_hiera_t.yaml", image_size=256)
+        EXPORTER.load(checkpoint, "sam2.1_hiera_t.yaml", image_size=256)

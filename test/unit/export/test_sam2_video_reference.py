@@ -15,7 +15,7 @@ pytest.importorskip("sam2")
 from PIL import Image  # noqa: E402
 
 from triton_sam.errors import VideoError  # noqa: E402
-from triton_sam.export.sam2.recipe import load_model  # noqa: E402
+from triton_sam.export.sam2.recipe import EXPORTER  # noqa: E402
 from triton_sam.export.sam2.video_reference import Sam2VideoReference  # noqa: E402
 
 CONFIG, SIDE = "sam2.1_hiera_micro", 512
@@ -23,7 +23,7 @@ CONFIG, SIDE = "sam2.1_hiera_micro", 512
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return load_model(None, CONFIG, image_size=SIDE, random_seed=0)
+    return EXPORTER.load(None, CONFIG, image_size=SIDE, random_seed=0)
 
 
 @pytest.fixture(scope="module")

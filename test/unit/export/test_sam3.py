@@ -22,7 +22,7 @@ from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor  #
 
 from triton_sam.errors import CheckpointError, PromptError  # noqa: E402
 from triton_sam.export.sam3.graphs import Sam3Encoder  # noqa: E402
-from triton_sam.export.sam3.model import load_model  # noqa: E402
+from triton_sam.export.sam3.recipe import EXPORTER  # noqa: E402
 from triton_sam.families.sam3 import SAM3  # noqa: E402
 from triton_sam.inputs.images import encoder_input  # noqa: E402
 from triton_sam.inputs.resample import resize_bytes  # noqa: E402
@@ -149,15 +149,15 @@ def test_checkpoint_folder(reduced: FamilyExport, tmp_path: Path) -> None:
     folder = tmp_path / "sam3"
     reduced.model.save_pretrained(folder)
     for given in (folder, folder / "model.safetensors"):
-        loaded = load_model(given)
+        loaded = EXPORTER.load(given)
         for name, tensor in reduced.model.state_dict().items():
             assert torch.equal(loaded.state_dict()[name], tensor), name
     (folder / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="readable SAM3 checkpoint") as caught:
-        load_model(folder)
+        EXPORTER.load(folder)
     assert "\n" not in str(caught.value)
     shutil.copy(folder / "model.safetensors", tmp_path / "alone.safetensors")
     with pytest.raises(CheckpointError, match=r"config\.json"):
-        load_model(tmp_path / "alone.safetensors")
+        EXPORTER.load(tmp_path / "alone.safetensors")
     with pytest.raises(CheckpointError, match="no checkpoint at"):
-        load_model(tmp_path / "absent")
+        EXPORTER.load(tmp_path / "absent")

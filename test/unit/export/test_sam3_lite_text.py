@@ -16,8 +16,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export.pipeline import finish_graph  # noqa: E402
 from triton_sam.export.sam3 import lite_text  # noqa: E402
-from triton_sam.export.sam3.model import add_detector, load_model  # noqa: E402
-from triton_sam.export.sam3.recipe import EXPORTER, trace  # noqa: E402
+from triton_sam.export.sam3.recipe import EXPORTER  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.concepts import TEXT_ENCODER  # noqa: E402
 from triton_sam.families.sam3 import SAM3  # noqa: E402
@@ -29,8 +28,8 @@ MASK = torch.from_numpy((np.arange(32) < np.array([[5], [9], [32]])).astype(np.i
 
 @pytest.fixture(scope="module")
 def model():
-    built = load_model(None, "reduced", random_seed=0)
-    add_detector(built, None, "reduced", random_seed=0)
+    built = EXPORTER.load(None, "reduced", random_seed=0)
+    EXPORTER.add_concepts(built, settings(Path()))
     before = built.concepts.get_text_features(input_ids=IDS, attention_mask=MASK).pooler_output
     lite_text.replace_text_encoder(built.concepts, "lite", "reduced", 0)
     built.before = before
@@ -50,7 +49,7 @@ def settings(folder: Path, **details) -> Settings:
 @pytest.mark.slow
 def test_the_graph_equals_the_official_text_encoder(model, official) -> None:
     spec = SAM3.concepts[TEXT_ENCODER]
-    graph = finish_graph(trace(model, spec), spec, "fp32", False)
+    graph = finish_graph(EXPORTER.trace(model, spec, {}), spec, "fp32", False)
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     (found,) = session.run(None, {"input_ids": IDS.numpy(), "attention_mask": MASK.numpy()})
     expected = official.get_text_features(input_ids=IDS, attention_mask=MASK).pooler_output.numpy()

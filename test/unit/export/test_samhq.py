@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime")
 
 
 from triton_sam.export.samhq.graphs import SamHqDecoder, SamHqEncoder  # noqa: E402
-from triton_sam.export.samhq.model import load_model  # noqa: E402
+from triton_sam.export.samhq.recipe import EXPORTER  # noqa: E402
 
 NO_MASK = torch.zeros(1, 1, 256, 256), torch.zeros(1)
 
@@ -22,7 +22,7 @@ NO_MASK = torch.zeros(1, 1, 256, 256), torch.zeros(1)
 @pytest.fixture(scope="module")
 def decoded() -> Any:
     """Return a function that decodes two prompts on random embeddings, by our graph and by the official predictor."""
-    model = load_model(None, "micro", random_seed=0)
+    model = EXPORTER.load(None, "micro", random_seed=0)
     drawn = torch.Generator().manual_seed(0)
     embeddings = torch.randn(1, 256, 64, 64, generator=drawn)
     early = torch.randn(1, 64, 64, 32, generator=drawn)

@@ -15,7 +15,7 @@ pytest.importorskip("sam2")
 pytest.importorskip("mobile_sam")
 import torch
 
-from triton_sam.export.sam2.model import build_model
+from triton_sam.export.sam2.recipe import EXPORTER
 from triton_sam.train import distil, distil_command, network, targets, teacher
 from triton_sam.train.stages import Stage, View
 from triton_sam.train.trainer import Settings
@@ -36,7 +36,7 @@ def micro_teacher(trainer_module):
 def model(trainer_module):
     """A model with fresh weights."""
     torch.manual_seed(0)
-    fresh = build_model(CONFIG)
+    fresh = EXPORTER.build(CONFIG, 1024)
     network.prepare(fresh)
     return fresh
 

@@ -28,11 +28,11 @@ def prepared(trainer_module):
     """A model with fresh weights for frames of 128 px, and the maps of one clip."""
     import torch
 
-    from triton_sam.export.sam2.model import build_model
+    from triton_sam.export.sam2.recipe import EXPORTER
     from triton_sam.train import clips, memory, network
 
     torch.manual_seed(0)
-    model = build_model("sam2.1_hiera_micro.yaml", SIDE)
+    model = EXPORTER.build("sam2.1_hiera_micro.yaml", SIDE)
     network.prepare(model)
     clip = clips.map_clip(model, generate_training_clip(TRAINING_CLIPS + 2, 4, SIDE))
     memory.prepare_memory(model, clip.embedding.float())
@@ -168,12 +168,12 @@ class TestCommand:
     def test_it_trains_the_memory_half_alone(self, trainer_module, tmp_path, monkeypatch, workers):
         import torch
 
-        from triton_sam.export.sam2.model import build_model
+        from triton_sam.export.sam2.recipe import EXPORTER
         from triton_sam.train import memory, memory_command, schedule
 
         monkeypatch.setattr(memory_command, "_FITTED", 1)
         monkeypatch.setattr(memory_command, "_measurer", lambda _model: lambda: 0.5)
-        model = build_model("sam2.1_hiera_micro.yaml", memory_command.SIDE)
+        model = EXPORTER.build("sam2.1_hiera_micro.yaml", memory_command.SIDE)
         schedule.save({"model": schedule.cast(model.state_dict())}, tmp_path / "init.pt")
         arguments = ["--init", str(tmp_path / "init.pt"), "--out", str(tmp_path / "out"), "--device", "cpu"]
         arguments += ["--stages", "2:1", "--clips", "1", "--tracks", "1", "--workers", str(workers)]

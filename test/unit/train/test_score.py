@@ -22,11 +22,11 @@ def model(trainer_module):
     """A model with fresh weights for frames of 128 px."""
     import torch
 
-    from triton_sam.export.sam2.model import build_model
+    from triton_sam.export.sam2.recipe import EXPORTER
     from triton_sam.train import network
 
     torch.manual_seed(0)
-    fresh = build_model("sam2.1_hiera_micro.yaml", SIDE)
+    fresh = EXPORTER.build("sam2.1_hiera_micro.yaml", SIDE)
     network.prepare(fresh)
     return fresh
 

@@ -30,11 +30,11 @@ def stage(size, steps, prompts=2):
 def make_trainer(module, stages, seed=0, optimizer="adamw"):
     import torch
 
-    from triton_sam.export.sam2.model import build_model
+    from triton_sam.export.sam2.recipe import EXPORTER
     from triton_sam.train import network
 
     torch.manual_seed(seed)
-    model = build_model("sam2.1_hiera_micro.yaml")
+    model = EXPORTER.build("sam2.1_hiera_micro.yaml", 1024)
     network.prepare(model)
     example = dataset.example_from_scene(scenes.generate_scene(SCENE, 64, 0.0))
     settings = module.Settings(stages, seed, optimizer, warm_up=2)
@@ -46,11 +46,11 @@ class TestTrainer:
     def test_the_encoder_equals_the_official_one(self, trainer_module):
         import torch
 
-        from triton_sam.export.sam2.model import build_model
+        from triton_sam.export.sam2.recipe import EXPORTER
         from triton_sam.train import network
 
         torch.manual_seed(0)
-        model = build_model("sam2.1_hiera_micro.yaml")
+        model = EXPORTER.build("sam2.1_hiera_micro.yaml", 1024)
         pixels = torch.randn(2, 3, 128, 128)
         with torch.no_grad():
             ours = network.encode(model, pixels, network.Window(128, 128))
@@ -62,11 +62,11 @@ class TestTrainer:
     def test_the_decoder_equals_the_official_one(self, trainer_module):
         import torch
 
-        from triton_sam.export.sam2.model import build_model
+        from triton_sam.export.sam2.recipe import EXPORTER
         from triton_sam.train import network
 
         torch.manual_seed(0)
-        model = build_model("sam2.1_hiera_micro.yaml").eval()
+        model = EXPORTER.build("sam2.1_hiera_micro.yaml", 1024).eval()
         window = network.Window(128, 128)
         network.set_window(model, window)
         points, labels = torch.rand(2, 2, 2) * 128, torch.tensor([[2.0, 3.0], [1.0, 0.0]])
@@ -90,11 +90,11 @@ class TestTrainer:
         """After the block, the trunk has its own position codes again."""
         import torch
 
-        from triton_sam.export.sam2.model import build_model
+        from triton_sam.export.sam2.recipe import EXPORTER
         from triton_sam.train import network
 
         torch.manual_seed(0)
-        model = build_model("sam2.1_hiera_micro.yaml")
+        model = EXPORTER.build("sam2.1_hiera_micro.yaml", 1024)
         trunk = model.image_encoder.trunk
         window = network.Window(128, 512, left=256, top=64)
         whole = trunk._get_pos_embed((128, 128))

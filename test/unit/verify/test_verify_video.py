@@ -15,8 +15,7 @@ pytest.importorskip("onnxruntime")
 
 from triton_sam import SAM2VideoClient  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
-from triton_sam.export.sam2.model import CONFIG_OF_SIZE  # noqa: E402
-from triton_sam.export.sam2.recipe import load_model  # noqa: E402
+from triton_sam.export.sam2.recipe import CONFIG_OF_SIZE, EXPORTER  # noqa: E402
 from triton_sam.export.sam2.video_reference import Sam2VideoReference  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402
 from triton_sam.transport.onnx import OnnxTransport  # noqa: E402
@@ -89,7 +88,7 @@ def test_masks_without_pixels_are_no_proof() -> None:
 
 @pytest.mark.parametrize("size", ["tiny", "base_plus"])
 def test_random_weights_see_objects(size: str) -> None:
-    model = load_model(None, CONFIG_OF_SIZE[size], image_size=128, random_seed=0)
+    model = EXPORTER.load(None, CONFIG_OF_SIZE[size], image_size=128, random_seed=0)
     tokens = torch.randn(1000, 256, generator=torch.Generator().manual_seed(0))
     assert float(model.sam_mask_decoder.pred_obj_score_head(tokens).min()) > 0
 

@@ -20,8 +20,7 @@ import torch
 from weights import draw, layout_of, lighten
 
 from triton_sam.export import registry
-from triton_sam.export.sam2.model import CONFIG_OF_SIZE
-from triton_sam.export.sam2.recipe import load_model
+from triton_sam.export.sam2.recipe import CONFIG_OF_SIZE, EXPORTER
 from triton_sam.export.settings import Settings
 from triton_sam.families import get_family
 from triton_sam.sessions.config_text import program
@@ -100,7 +99,7 @@ def export_models(folder: Path, sizes: list[str]) -> None:
         if size == "micro":
             shutil.copy(MICRO, checkpoint)
         else:
-            model = load_model(None, CONFIG_OF_SIZE[size], random_seed=0)
+            model = EXPORTER.load(None, CONFIG_OF_SIZE[size], random_seed=0)
             layout = layout_of({name: value.float().numpy() for name, value in model.state_dict().items()})
             checkpoint.with_suffix(".json").write_text(json.dumps(layout))
             torch.save({"model": {name: torch.from_numpy(value) for name, value in draw(layout).items()}}, checkpoint)

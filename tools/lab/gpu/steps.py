@@ -126,10 +126,9 @@ def models(result: Result, size: str) -> None:
 
 def official(size: str) -> Any:
     """Return the official model with the weights of a size, on the device."""
-    from triton_sam.export.sam2.model import CONFIG_OF_SIZE
-    from triton_sam.export.sam2.recipe import load_model
+    from triton_sam.export.sam2.recipe import CONFIG_OF_SIZE, EXPORTER
 
-    return load_model(ROOT / f"sam2.1_hiera_{size}.pt", CONFIG_OF_SIZE[size]).to(DEVICE)
+    return EXPORTER.load(ROOT / f"sam2.1_hiera_{size}.pt", CONFIG_OF_SIZE[size]).to(DEVICE)
 
 
 def provider(result: Result, size: str) -> None:
@@ -345,7 +344,7 @@ def torch_video(result: Result, size: str, objects: int) -> None:
 
 def torch_everything(result: Result, size: str) -> None:
     """Search all objects with the official generator."""
-    from triton_sam.export.sam2.everything_reference import Sam2EverythingReference
+    from triton_sam.export.sam2.reference import Sam2EverythingReference
 
     image = np.asarray(Image.open(io.BytesIO(photographs(1, (1024, 1024))[0])))
     model = official(size)

@@ -19,12 +19,11 @@ class EdgeTamFilled(FilledExporter):
 
     @staticmethod
     def wanted(template: Template, settings: Settings) -> Layout:
-        """See FilledExporter.wanted. If no video is wanted, a checkpoint may lack the weights that only videos need."""
+        """If no video is wanted, a checkpoint may lack the weights that only videos need."""
         return template.layout if settings.video else _without_video(template.layout)
 
     @classmethod
     def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
-        """See FilledExporter.official."""
         state = dict(tensors)
         adapt_names(state, joined, halves)
         return state if settings.video else _without_video(state)

@@ -1,9 +1,11 @@
-"""The exporter of EdgeTAM: it builds the model and traces its graphs."""
+"""The exporter of EdgeTAM: it builds transformers' EdgeTamVideoModel and traces its graphs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,21 @@ from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..reference import VideoReference
 from ..settings import Settings
-from .model import build_image_model, choose_size, has_video, image_model, load_model
+from .names import VIDEO_HALF, adapt_names
 from .reference import EdgeTamReference
 
 try:
     import onnx
+    import timm  # noqa: F401 - transformers builds the backbone with it
     import torch
+    from transformers import (
+        EdgeTamConfig,
+        EdgeTamModel,
+        EdgeTamVideoConfig,
+        EdgeTamVideoModel,
+        EdgeTamVisionConfig,
+        TimmWrapperConfig,
+    )
 
     from .. import tracing
     from ..point_graphs import trace_decoder
@@ -30,30 +41,106 @@ try:
     from .sam2_modules import sam2_of
     from .video_graphs import GRAPHS
 except ImportError as error:
-    raise missing("exporting needs", "export", error, "export,local") from error
+    raise missing("exporting and verifying EdgeTAM needs", "export", error, "export,local") from error
 
 VIDEO_STRIDE = 256
 """With --video, the image size must be a multiple of this number of pixels, since a memory has 16 x 16 equal parts."""
+
+WEIGHTS_NAME = "model.safetensors"
+"""The file with the weights in a folder in transformers' layout."""
+
+SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"repvit_m1": {}, "micro": {"embed_dim": (8, 16, 32, 64), "depth": (1, 1, 1, 1)}}
+)
+"""The changes to timm's repvit_m1 in each size. "micro" is not official: it is a fast size for tests."""
+
+_STRIDE = 16
+_WITHOUT_VIDEO = "triton_sam_without_video"
+_CHANNELS = {"repvit_m1": [384, 192, 96, 48], "micro": [64, 32, 16, 8]}
 
 
 class EdgeTamExporter(Exporter):
     """Exports EdgeTAM from Meta's checkpoint or from a folder in transformers' layout.
 
-    The name of the model's configuration is a size: "repvit_m1".
+    The name of the model's configuration is a size: "repvit_m1". If a checkpoint has no weights that only videos need,
+    the model keeps its fresh ones, and has_video() returns False.
     """
 
     name = "edgetam"
     stride = 32  # that of the coarsest feature map of the backbone
     counting_device = "cpu"  # timm reads numbers from tensors while it builds the backbone
 
-    def load(
-        self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
-    ) -> torch.nn.Module:
-        """See Exporter.load."""
-        return load_model(checkpoint, model, image_size=image_size, random_seed=random_seed)
+    def prepare(self, settings: Settings) -> Settings:
+        settings = super().prepare(settings)
+        if settings.video and settings.side % VIDEO_STRIDE:
+            raise ConfigurationError(f"image size {settings.side}: for videos, it must be a multiple of {VIDEO_STRIDE}")
+        return settings
+
+    def build(self, model: str, image_size: int) -> torch.nn.Module:
+        """Build an EdgeTamVideoModel.
+
+        The default configuration of transformers misspells the name of the backbone, so this names it. The two settings
+        of the memory are those of Meta's edgetam.yaml, which differ from the defaults of transformers.
+        """
+        if model not in SIZES:
+            raise ConfigurationError(f"EdgeTAM has no size {model!r}: its only size is repvit_m1")
+        side = image_size // _STRIDE
+        config: Any = EdgeTamVideoConfig(
+            vision_config=_vision(model, image_size),
+            prompt_encoder_config={"image_size": image_size},
+            image_size=image_size,
+            memory_attention_rope_feat_sizes=[side, side],
+            enable_temporal_pos_encoding_for_object_pointers=False,
+            enable_occlusion_spatial_embedding=False,
+        )
+        built: torch.nn.Module = EdgeTamVideoModel(config)
+        return built.eval()
+
+    def parameters(self, size: str) -> int:
+        """Return the number of parameters of the EdgeTamModel, the image half of the model."""
+        built = image_model(self.build(self.family.find_size(size).model, self.family.image_size))
+        return sum(parameter.numel() for parameter in built.parameters())
+
+    def restore(self, model: Any, checkpoint: str | Path, chosen: str) -> None:
+        path = Path(checkpoint)
+        super().restore(model, path / WEIGHTS_NAME if path.is_dir() else path, chosen)
+
+    def adapt(self, state: dict[str, Any], model: Any) -> None:
+        adapt_names(state, torch.cat, lambda weight: weight.chunk(2))
+        if not any(name.startswith(VIDEO_HALF) for name in state):
+            state.update({name: value for name, value in model.state_dict().items() if name.startswith(VIDEO_HALF)})
+            setattr(model, _WITHOUT_VIDEO, True)
+
+    def randomise(self, model: Any, seed: int) -> None:
+        """Change random weights in place so that a comparison notices what a graph leaves out.
+
+        The statistics of batch normalisation and the two encodings of positions get random values. The weights of a
+        convolution are drawn with a standard deviation of sqrt(2 / inputs), so that a signal keeps its size through
+        GELU. Each block adds only a small part to its input; otherwise the signal would grow from block to block. Those
+        of a linear layer are drawn with a standard deviation of sqrt(1 / inputs), so that masks depend on prompts and
+        on the memory; in the layers of the memory with half of it, because each frame would enlarge the rounding of
+        the frames before. The bias of the object scores is raised, so that objects are visible.
+        """
+        super().randomise(model, seed)
+        generator = torch.Generator().manual_seed(seed)
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.running_mean.uniform_(-0.1, 0.1, generator=generator)  # type: ignore[union-attr]
+                module.running_var.uniform_(0.8, 1.25, generator=generator)  # type: ignore[union-attr]
+                if re.search(r"token_mixer|(mixer|ffn)\.conv2", name):
+                    module.weight.data.uniform_(0.1, 0.3, generator=generator)
+            if isinstance(module, torch.nn.Conv2d):
+                weight = module.weight.data
+                weight.normal_(generator=generator).mul_((2 / weight[0].numel()) ** 0.5)
+            if isinstance(module, torch.nn.Linear):
+                gain = 0.5 if name.startswith(("memory_attention.", "spatial_perceiver.")) else 1.0
+                module.weight.data.normal_(generator=generator).mul_(gain * module.in_features**-0.5)
+        model.mask_decoder.pred_obj_score_head.proj_out.bias.data += 1
+        for name, buffer in model.named_buffers():
+            if name.endswith("positional_embedding"):
+                buffer.normal_(generator=generator)
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
-        """See Exporter.trace."""
         if spec.role not in EDGETAM.models:
             return trace_video(sam2_of(model), spec, graphs=GRAPHS)
         side = model.prompt_encoder.input_image_size
@@ -66,34 +153,41 @@ class EdgeTamExporter(Exporter):
         return trace_decoder(EdgeTamDecoder(sam2_of(model)), EDGETAM.decoder, embeddings, side)
 
     def check(self, model: Any, settings: Settings) -> None:
-        """See Exporter.check."""
         if settings.video and not has_video(model):
             raise ConfigurationError("the checkpoint has no weights for videos: leave --video out")
 
-    def prepare(self, settings: Settings) -> Settings:
-        """See Exporter.prepare."""
-        settings = super().prepare(settings)
-        if settings.video and settings.side % VIDEO_STRIDE:
-            raise ConfigurationError(f"image size {settings.side}: for videos, it must be a multiple of {VIDEO_STRIDE}")
-        return settings
-
-    def config(self, settings: Settings) -> str:
-        """See Exporter.config."""
-        return f"edgetam_{choose_size(settings.model)}"
-
-    def build(self, model: str) -> torch.nn.Module:
-        """See Exporter.build."""
-        return build_image_model(model)
-
     def reference(self, model: Any) -> EdgeTamReference:
-        """See Exporter.reference."""
         return EdgeTamReference(image_model(model))
 
     def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
-        """See Exporter.video_reference."""
         from .video_reference import EdgeTamVideoReference
 
         return EdgeTamVideoReference(model, frames)
+
+
+def image_model(model: Any) -> torch.nn.Module:
+    """Return the EdgeTamModel with the weights of an EdgeTamVideoModel, in eval mode."""
+    config: Any = EdgeTamConfig(
+        vision_config=model.config.vision_config, prompt_encoder_config={"image_size": model.image_size}
+    )
+    image: torch.nn.Module = EdgeTamModel(config)
+    state = model.state_dict()
+    image.load_state_dict({name: state[name] for name in image.state_dict()})
+    return image.eval().requires_grad_(False)
+
+
+def has_video(model: Any) -> bool:
+    """Return whether the weights of a model from load() include those that videos need."""
+    return not getattr(model, _WITHOUT_VIDEO, False)
+
+
+def _vision(size: str, image_size: int) -> Any:
+    arguments = {"in_chans": 3, "features_only": True, "out_indices": [0, 1, 2, 3], **SIZES[size]}
+    return EdgeTamVisionConfig(
+        backbone_config=TimmWrapperConfig(architecture="repvit_m1", model_args=arguments),
+        backbone_channel_list=_CHANNELS[size],
+        backbone_feature_sizes=[[image_size // stride] * 2 for stride in (4, 8, _STRIDE)],
+    )
 
 
 EXPORTER = EdgeTamExporter()

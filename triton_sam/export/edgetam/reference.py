@@ -24,7 +24,6 @@ class EdgeTamReference(TransformersReference):
         super().__init__("edgetam", model, Sam2Processor(Sam2ImageProcessor()))
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
-        """See Reference.answer."""
         import torch
 
         inputs = self._inputs(prompt)

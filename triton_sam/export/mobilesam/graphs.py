@@ -27,7 +27,6 @@ class MobileSamEncoder(Sam1Encoder):
         self.stages = nn.ModuleList(Stage(layer) for layer in list(self.encoder.layers)[1:])
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """See Sam1Encoder.embed."""
         return self.narrow(self.stage_maps(pixels)[-1])
 
     def narrow(self, x: Tensor) -> Tensor:

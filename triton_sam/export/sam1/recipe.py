@@ -1,31 +1,62 @@
-"""The exporter of SAM1: it builds the model and traces its two graphs."""
+"""The exporter of SAM1: it builds the model of the `segment_anything` package and traces its two graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 from ..._common.extras import missing
+from ...errors import ConfigurationError
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..settings import Settings
-from .everything_reference import Sam1EverythingReference
-from .model import build_model, choose_size, load_model
-from .reference import Sam1Reference
+from .reference import Sam1EverythingReference, Sam1Reference
 
 try:
     import onnx
+    import segment_anything.modeling
     import torch
+    from torch.nn import functional
 
     from .. import tracing
     from ..point_graphs import trace_decoder
     from .graphs import Sam1Decoder, Sam1Encoder
 except ImportError as error:
-    raise missing("exporting needs", "export", error, "export,local") from error
+    raise missing("exporting and verifying SAM1 needs", "export", error, "export,local") from error
 
-STRIDE = 16
-"""The image size must be a multiple of this number of pixels, which is the stride of the feature map."""
+CHANNELS = 256
+"""Channels of the image embeddings."""
+PATCH = 16
+"""Side of the patches that become one token of the image encoder, in pixels."""
+
+Dimensions = TypeVar("Dimensions")
+
+
+@dataclass(frozen=True)
+class Vit:
+    """The dimensions of an image encoder, as in segment_anything.build_sam.
+
+    Args:
+        width: number of channels in the transformer.
+        depth: number of blocks.
+        heads: number of attention heads in a block.
+        global_blocks: indices of the blocks that attend to the whole image. The others attend to windows of 14x14.
+    """
+
+    width: int
+    depth: int
+    heads: int
+    global_blocks: tuple[int, ...]
+
+
+SIZES: Mapping[str, Vit] = {
+    "vit_b": Vit(768, 12, 12, (2, 5, 8, 11)),
+    "vit_l": Vit(1024, 24, 16, (5, 11, 17, 23)),
+    "vit_h": Vit(1280, 32, 16, (7, 15, 23, 31)),
+    "micro": Vit(64, 2, 2, (1,)),
+}
+"""The image encoder of each size. "micro" is not official: it is a fast size for tests with random weights."""
 
 
 class Sam1Exporter(Exporter):
@@ -35,52 +66,111 @@ class Sam1Exporter(Exporter):
     """
 
     name = "sam1"
-    stride = STRIDE
+    stride = PATCH
     encoder_graph: ClassVar[type[torch.nn.Module]] = Sam1Encoder
     """The module that is traced as the encoder; it takes the official model."""
     decoder_graph: ClassVar[type[torch.nn.Module]] = Sam1Decoder
     """The module that is traced as the decoder; it takes the official model."""
 
-    def load(
-        self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
-    ) -> torch.nn.Module:
-        """See Exporter.load."""
-        return load_model(checkpoint, model, image_size=image_size, random_seed=random_seed)
+    def build(self, model: str, image_size: int) -> torch.nn.Module:
+        """Build a segment_anything.modeling.Sam as segment_anything.build_sam, which supports one image size only."""
+        modeling = segment_anything.modeling
+        encoder = build_vit(modeling, self.dimensions(SIZES, model), image_size)
+        return assemble(modeling, encoder, modeling.MaskDecoder, image_size)
+
+    def dimensions(self, sizes: Mapping[str, Dimensions], model: str) -> Dimensions:
+        """Return the dimensions of a size.
+
+        Raises:
+            ConfigurationError: there is no such size.
+        """
+        if model not in sizes:
+            official = ", ".join(size.name for size in self.family.sizes if size.official)
+            raise ConfigurationError(f"{self.family.label} has no size {model!r}: choose one of {official}")
+        return sizes[model]
+
+    def adapt(self, state: dict[str, Any], model: Any) -> None:
+        """Interpolate the position embeddings of a checkpoint, which are those of 1024 pixels, to the model's size."""
+        for name, wanted in model.state_dict().items():
+            found = state.get(name)
+            if not isinstance(found, torch.Tensor) or found.shape == wanted.shape:
+                continue
+            if name == "image_encoder.pos_embed" and found.shape[3:] == wanted.shape[3:]:
+                grid = found.float().permute(0, 3, 1, 2)
+                resized = functional.interpolate(grid, wanted.shape[1:3], mode="bicubic", align_corners=False)
+                state[name] = resized.permute(0, 2, 3, 1)
+            elif ".rel_pos_" in name and found.shape[1:] == wanted.shape[1:]:
+                row = found.float().t().unsqueeze(0)
+                state[name] = functional.interpolate(row, wanted.shape[0], mode="linear").squeeze(0).t()
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
-        """See Exporter.trace."""
+        side = model.image_encoder.img_size
         if spec.role == ENCODER:
-            return _trace_encoder(self.encoder_graph, model, spec)
-        return _trace_decoder(self.decoder_graph, model, spec)
-
-    def config(self, settings: Settings) -> str:
-        """See Exporter.config."""
-        return f"sam1_{choose_size(settings.checkpoint, settings.model)}"
-
-    def build(self, model: str) -> torch.nn.Module:
-        """See Exporter.build."""
-        return build_model(model)
+            example = torch.rand(2, 3, side, side, device=model.device)
+            images = {"image": {0: torch.export.Dim("images", min=1)}}
+            return tracing.trace(self.encoder_graph(model), spec, [example], images)
+        maps = [tensor.shape[1:] for tensor in spec.inputs if tensor.shape[0] == "images"]
+        embeddings = [torch.rand(1, *map(int, shape), device=model.device) for shape in maps]
+        return trace_decoder(self.decoder_graph(model), spec, embeddings, side)
 
     def reference(self, model: Any) -> Sam1Reference:
-        """See Exporter.reference."""
         return Sam1Reference(model)
 
     def everything_reference(self, model: Any) -> Sam1EverythingReference:
-        """See Exporter.everything_reference."""
         return Sam1EverythingReference(model)
 
 
-def _trace_encoder(graph: type[torch.nn.Module], model: Any, spec: ModelSpec) -> onnx.ModelProto:
-    images = torch.export.Dim("images", min=1)
-    side = model.image_encoder.img_size
-    example = torch.rand(2, 3, side, side, device=model.device)
-    return tracing.trace(graph(model), spec, [example], {"image": {0: images}})
+def build_vit(modeling: Any, vit: Vit, image_size: int) -> torch.nn.Module:
+    """Build a ``modeling.ImageEncoderViT`` with fresh weights; ``modeling`` is as for assemble()."""
+    encoder: torch.nn.Module = modeling.ImageEncoderViT(
+        depth=vit.depth,
+        embed_dim=vit.width,
+        img_size=image_size,
+        mlp_ratio=4,
+        norm_layer=partial(torch.nn.LayerNorm, eps=1e-6),
+        num_heads=vit.heads,
+        patch_size=PATCH,
+        qkv_bias=True,
+        use_rel_pos=True,
+        global_attn_indexes=vit.global_blocks,
+        window_size=14,
+        out_chans=CHANNELS,
+    )
+    return encoder
 
 
-def _trace_decoder(graph: type[torch.nn.Module], model: Any, spec: ModelSpec) -> onnx.ModelProto:
-    maps = [tensor.shape[1:] for tensor in spec.inputs if tensor.shape[0] == "images"]
-    embeddings = [torch.rand(1, *map(int, shape), device=model.device) for shape in maps]
-    return trace_decoder(graph(model), spec, embeddings, model.image_encoder.img_size)
+def assemble(
+    modeling: Any, encoder: torch.nn.Module, mask_decoder: Callable[..., torch.nn.Module], image_size: int
+) -> torch.nn.Module:
+    """Put an image encoder, the prompt encoder and the mask decoder together, in eval mode.
+
+    Args:
+        modeling: segment_anything.modeling, or a module with the same classes.
+        encoder: takes images of ``image_size`` and gives CHANNELS channels for each patch.
+        mask_decoder: builds the mask decoder; it takes the arguments of segment_anything's MaskDecoder.
+        image_size: side of the image in pixels, a multiple of PATCH.
+
+    Returns:
+        A ``modeling.Sam``.
+    """
+    side = image_size // PATCH
+    prompts = modeling.PromptEncoder(
+        embed_dim=CHANNELS,
+        image_embedding_size=(side, side),
+        input_image_size=(image_size, image_size),
+        mask_in_chans=16,
+    )
+    transformer = modeling.TwoWayTransformer(depth=2, embedding_dim=CHANNELS, mlp_dim=2048, num_heads=8)
+    decoder = mask_decoder(
+        num_multimask_outputs=3,
+        transformer=transformer,
+        transformer_dim=CHANNELS,
+        iou_head_depth=3,
+        iou_head_hidden_dim=256,
+    )
+    # Sam's default mean and standard deviation equal those of build_sam.
+    model: torch.nn.Module = modeling.Sam(encoder, prompts, decoder)
+    return model.eval()
 
 
 EXPORTER = Sam1Exporter()

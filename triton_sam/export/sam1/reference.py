@@ -1,4 +1,4 @@
-"""The official predictor of SAM1 as a reference for `triton-sam verify`."""
+"""The official predictor and mask generator of SAM1 as references for `triton-sam verify`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
+from ..._common.quiet import quiet
 from ...families import get_family
 from ...families.base import FloatArray
-from ..reference import Answer, Prompt
+from ..reference import Answer, Prompt, official_records
 
 
 class Sam1Reference:
@@ -29,11 +31,10 @@ class Sam1Reference:
         self._predictor = import_module(self.package).SamPredictor(model)
 
     def set_image(self, image: Image.Image) -> None:
-        """See Reference.set_image."""
         self._predictor.set_image(np.asarray(image))
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
-        """See Reference.answer. SamPredictor.predict takes one box only, so several boxes go to predict_torch."""
+        """SamPredictor.predict takes one box only, so several boxes go to predict_torch."""
         arrays = {name: np.asarray(value) for name, value in prompt.items()}
         if "box" in arrays and arrays["box"].ndim == 2:
             return self._answer_boxes(arrays["box"], multimask)
@@ -47,3 +48,22 @@ class Sam1Reference:
         frame = predictor.transform.apply_boxes_torch(torch.from_numpy(boxes), predictor.original_size)
         masks, scores, logits = predictor.predict_torch(None, None, frame, multimask_output=multimask)
         return Answer(logits.flatten(0, 1).numpy(), scores.flatten().numpy(), masks.flatten(0, 1).numpy())
+
+
+class Sam1EverythingReference:
+    """Reference that runs segment_anything.SamAutomaticMaskGenerator.
+
+    Args:
+        model: a segment_anything.modeling.Sam.
+    """
+
+    package: ClassVar[str] = "segment_anything"
+    """The package whose SamAutomaticMaskGenerator is run."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def generate(self, image: npt.NDArray[np.uint8], **parameters: Any) -> list[dict[str, Any]]:
+        generator = import_module(self.package).SamAutomaticMaskGenerator
+        with quiet():
+            return official_records(generator(self._model, **parameters), image)

@@ -1,8 +1,9 @@
-"""The exporter of SAM2.1: it builds the model and traces its graphs."""
+"""The exporter of SAM2.1 and SAM2.0: it builds the model of the `sam2` package and traces its graphs."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,31 +12,49 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._common.extras import missing
+from ..._common.text import first_line
 from ...errors import ConfigurationError
 from ...families.sam2 import SAM2
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..reference import VideoReference
 from ..settings import Settings
-from . import model as sam2_model
-from .everything_reference import Sam2EverythingReference
-from .reference import Sam2Reference
+from .reference import Sam2EverythingReference, Sam2Reference
 
 try:
     import onnx
+    import sam2
     import torch
+    from hydra.errors import HydraException
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     from .. import tracing
     from ..point_graphs import trace_decoder
-    from ..weights import seeded
     from . import attention
     from .graphs import Sam2Decoder, Sam2Encoder
     from .video_graphs import check_video_model, trace_video
 except ImportError as error:
-    raise missing("exporting needs", "export", error, "export,local") from error
+    raise missing("exporting and verifying SAM2 needs", "export", error, "export,local") from error
 
-STRIDE = 32
-"""The image size must be a multiple of this number of pixels, which is the stride of the coarsest feature map."""
+OWN_CONFIGS = Path(__file__).parent / "configs"
+"""The folder of configurations that this project adds to those of the `sam2` package."""
+
+_LETTERS = {"tiny": "t", "small": "s", "base_plus": "b+", "large": "l"}
+_FOLDERS = ("configs/sam2.1", "configs/sam2")
+
+CONFIG_OF_SIZE = {size.name: size.model for size in SAM2.sizes}
+"""The configuration file of each size of SAM2.1, relative to the `sam2` package or to OWN_CONFIGS."""
+
+_CONFIG_OF_SAM20_SIZE = {size: f"configs/sam2/sam2_hiera_{letter}.yaml" for size, letter in _LETTERS.items()}
+
+POSTPROCESSING = {
+    "dynamic_multimask_via_stability": True,
+    "dynamic_multimask_stability_delta": 0.05,
+    "dynamic_multimask_stability_thresh": 0.98,
+}
+"""The options that sam2.build_sam.build_sam2 sets by default (apply_postprocessing=True)."""
 
 
 class Sam2Exporter(Exporter):
@@ -47,96 +66,121 @@ class Sam2Exporter(Exporter):
     """
 
     name = "sam2"
-    stride = STRIDE
+    stride = 32  # that of the coarsest feature map
     counting_device = "cpu"  # the constructor of SAM2's backbone reads values of tensors, and "meta" tensors have none
 
-    def load(
-        self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
-    ) -> torch.nn.Module:
-        """See Exporter.load."""
-        return load_model(checkpoint, model, image_size=image_size, random_seed=random_seed)
+    def choose(self, checkpoint: str | Path | None, model: str | None) -> str:
+        if model is not None:
+            return model
+        if checkpoint is None:
+            raise ConfigurationError("random weights need --size or --model-cfg")
+        return guess_config(Path(checkpoint))
+
+    def config(self, settings: Settings) -> str:
+        return find_config(self.choose(settings.checkpoint, settings.model)).stem
+
+    def build(self, model: str, image_size: int) -> torch.nn.Module:
+        """Build a SAM2Base as `sam2.build_sam.build_sam2` does.
+
+        This does not use Hydra's global state, so that any file path works as a configuration.
+        """
+        path = find_config(model)
+        try:
+            config: Any = OmegaConf.load(path)
+            OmegaConf.update(config, "model.sam_mask_decoder_extra_args", POSTPROCESSING, force_add=True)
+            OmegaConf.update(config, "model.image_size", image_size, force_add=True)
+            OmegaConf.resolve(config)
+            built: torch.nn.Module = instantiate(config.model, _recursive_=True)
+        except (OmegaConfBaseException, HydraException, OSError, ValueError, AttributeError, TypeError) as error:
+            raise ConfigurationError(f"{path} is not a usable SAM2 model configuration: {first_line(error)}") from error
+        except Exception as error:  # the errors of yaml and OmegaConf share no base class below Exception
+            raise ConfigurationError(f"{path} is not a readable YAML file: {_place_of(error)}") from error
+        if not getattr(built, "use_high_res_features_in_sam", False):
+            raise ConfigurationError(
+                f"{model} describes a SAM2 model without high-resolution features, which is not supported"
+            )
+        return built.eval()
+
+    def randomise(self, model: Any, seed: int) -> None:
+        """Objects are visible: random scores lie around 0, and the mask of an absent object has no pixel to compare."""
+        super().randomise(model, seed)
+        head = getattr(model.sam_mask_decoder, "pred_obj_score_head", None)
+        if head is not None:
+            *_, last = (module for module in head.modules() if isinstance(module, torch.nn.Linear))
+            with torch.no_grad():
+                last.bias.add_(1)
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
-        """See Exporter.trace."""
-        return trace(model, spec, bool(options.get("standard_operators")))
+        standard_operators = bool(options.get("standard_operators"))
+        if spec.role not in SAM2.models:
+            return trace_video(model, spec, standard_operators)
+        return _trace_encoder(model, standard_operators) if spec.role == ENCODER else _trace_decoder(model)
 
     def check(self, model: Any, settings: Settings) -> None:
-        """See Exporter.check."""
         if settings.video:
             check_video_model(model)
 
-    def config(self, settings: Settings) -> str:
-        """See Exporter.config."""
-        return sam2_model.find_config(_config(settings.checkpoint, settings.model)).stem
-
-    def build(self, model: str) -> torch.nn.Module:
-        """See Exporter.build."""
-        return sam2_model.build_model(model)
-
     def reference(self, model: Any) -> Sam2Reference:
-        """See Exporter.reference."""
         return Sam2Reference(model)
 
     def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
-        """See Exporter.video_reference."""
         from .video_reference import Sam2VideoReference
 
         return Sam2VideoReference(model, frames)
 
     def everything_reference(self, model: Any) -> Sam2EverythingReference:
-        """See Exporter.everything_reference."""
         return Sam2EverythingReference(model)
 
 
-def load_model(
-    checkpoint: str | Path | None,
-    model_cfg: str | Path | None,
-    *,
-    image_size: int = 1024,
-    random_seed: int | None = None,
-) -> torch.nn.Module:
-    """Build the official model with a checkpoint or with seeded random weights, ready for inference.
+def guess_config(checkpoint: Path) -> str:
+    """Return the configuration that belongs to the file name of a checkpoint.
 
-    Args:
-        checkpoint: file with the official state dict; None for random weights.
-        model_cfg: see find_config(); None: chosen by the file name of the checkpoint.
-        image_size: side of the square image that the encoder takes, in pixels; a multiple of 32.
-        random_seed: seed of random weights; None with a checkpoint.
+    A name such as sam2_hiera_tiny.pt stands for SAM2.0, and one such as sam2.1_hiera_tiny.pt for SAM2.1.
 
     Raises:
-        ConfigurationError: checkpoint and random_seed are both given or both None, or the configuration is not usable.
-        CheckpointError: the checkpoint is missing or damaged, or belongs to another configuration.
+        ConfigurationError: the name follows no known pattern.
     """
-    if (checkpoint is None) == (random_seed is None):
-        raise ConfigurationError("give either a checkpoint or the seed of random weights")
-    config = _config(checkpoint, model_cfg)
-    model = seeded(lambda: sam2_model.build_model(config, image_size), random_seed)
-    if checkpoint is not None:
-        sam2_model.load_checkpoint(model, checkpoint)
-    else:
-        sam2_model.randomise(model, random_seed or 0)
-    if not getattr(model, "use_high_res_features_in_sam", False):
+    match = re.search(r"(sam2_)?hiera_(tiny|small|base_plus|large|micro)", checkpoint.name)
+    known = _CONFIG_OF_SAM20_SIZE if match and match[1] else CONFIG_OF_SIZE
+    if match is None or match[2] not in known:
         raise ConfigurationError(
-            f"{config} describes a SAM2 model without high-resolution features, which is not supported"
+            f"the file name {checkpoint.name!r} does not contain a SAM2 size: give --size, or give --model-cfg with "
+            f"a file path or one of {', '.join(CONFIG_OF_SIZE.values())}"
         )
-    return model.requires_grad_(False)
+    return known[match[2]]
 
 
-def trace(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx.ModelProto:
-    """Trace the encoder, the decoder, or one of the models for videos.
+def find_config(model_cfg: str | Path) -> Path:
+    """Return the path of a configuration file.
 
     Args:
-        model: from load_model().
-        spec: a row of SAM2.models, or of SAM2.tracking for the model's image size.
-        standard_operators: use only operators of the ONNX standard.
+        model_cfg: path of a file, or the name of a configuration in the `sam2` package (with or without its folder) or
+            in OWN_CONFIGS. The suffix .yaml is optional. A path into a clone of Meta's repository that does not exist,
+            such as sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml, stands for the same file in the package.
 
     Raises:
-        ExportError: torch cannot export the model.
-        ConfigurationError: the model follows objects in another way than the official ones.
+        ConfigurationError: there is no such file.
     """
-    if spec.role in SAM2.models:
-        return _trace_encoder(model, standard_operators) if spec.role == ENCODER else _trace_decoder(model)
-    return trace_video(model, spec, standard_operators)
+    package = Path(sam2.__path__[0])
+    folders = (Path(), package, OWN_CONFIGS, *(package / folder for folder in _FOLDERS))
+    candidates = [folder / model_cfg for folder in folders]
+    before, clone, name = Path(model_cfg).as_posix().rpartition("/sam2/configs/")
+    if clone and before:
+        candidates.append(package / "configs" / name)
+    for candidate in candidates:
+        named = candidate if candidate.suffix == ".yaml" else candidate.with_name(candidate.name + ".yaml")
+        if named.is_file():
+            return named
+    raise ConfigurationError(
+        f"no model configuration {str(model_cfg)!r}: it is neither a file nor a name inside the sam2 package "
+        f"(known: {', '.join(CONFIG_OF_SIZE.values())})"
+    )
+
+
+def _place_of(error: Exception) -> str:
+    """Return the line and the fault that an error of yaml names."""
+    mark = getattr(error, "problem_mark", None)
+    return first_line(error) if mark is None else f"line {mark.line + 1}: {getattr(error, 'problem', None)}"
 
 
 def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:
@@ -153,14 +197,6 @@ def _trace_decoder(model: Any) -> onnx.ModelProto:
         for tensor, stride in zip(SAM2.encoder.outputs, (16, 4, 8), strict=True)
     ]
     return trace_decoder(Sam2Decoder(model), SAM2.decoder, embeddings, side)
-
-
-def _config(checkpoint: str | Path | None, model_cfg: str | Path | None) -> str | Path:
-    if model_cfg is not None:
-        return model_cfg
-    if checkpoint is None:
-        raise ConfigurationError("random weights need --size or --model-cfg")
-    return sam2_model.guess_config(Path(checkpoint))
 
 
 EXPORTER = Sam2Exporter()

@@ -29,7 +29,6 @@ class Sam3ConceptReference:
         self._processor: Any = Sam3Processor(Sam3ImageProcessor(), open_tokenizer(checkpoint))
 
     def set_image(self, image: Image.Image) -> None:
-        """See ConceptReference.set_image."""
         import torch
 
         inputs = self._processor.image_processor(images=image, return_tensors="pt")
@@ -46,7 +45,6 @@ class Sam3ConceptReference:
         threshold: float,
         mask_threshold: float = 0.5,
     ) -> list[FoundInstance]:
-        """See ConceptReference.find."""
         import torch
 
         found: list[FoundInstance] = []

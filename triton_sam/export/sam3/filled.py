@@ -17,18 +17,15 @@ class Sam3Filled(FilledExporter):
 
     @staticmethod
     def place(checkpoint: Path) -> Path:
-        """See FilledExporter.place."""
         return checkpoint_folder(checkpoint)
 
     @classmethod
     def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
-        """See FilledExporter.official. A checkpoint also has the tensors of videos and words."""
+        """A checkpoint also has the tensors of videos and words."""
         return by_official_names(tensors, template.layout)
 
     def config(self, settings: Settings) -> str:
-        """See Exporter.config."""
         return config_name(settings)
 
     def metadata(self, settings: Settings) -> Mapping[str, str]:
-        """See Exporter.metadata."""
         return metadata_of(settings)

@@ -1,4 +1,4 @@
-"""Build transformers' Sam3TrackerModel, with a checkpoint or with seeded random weights."""
+"""The configurations of transformers' models of SAM3, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 from ..._common.extras import missing
 from ..._common.text import first_line
 from ...errors import CheckpointError, ConfigurationError
-from ..weights import randomise, seeded
 from .checkpoints import checkpoint_folder
 
 try:
     import torch
-    from transformers import Sam3Config, Sam3Model, Sam3TrackerConfig, Sam3TrackerModel
+    from transformers import Sam3Config, Sam3TrackerConfig
     from transformers.utils import logging as transformers_logging
 except ImportError as error:
     raise missing("exporting and verifying SAM3 needs", "export", error) from error
@@ -51,67 +50,6 @@ _REDUCED_DETECTOR: dict[str, Any] = {
     "detr_encoder_config": {"num_layers": 1},
     "detr_decoder_config": {"num_layers": 2},
 }
-
-
-def load_model(
-    checkpoint: str | Path | None, size: str | None = None, *, random_seed: int | None = None
-) -> torch.nn.Module:
-    """Build the official model with a checkpoint or with seeded random weights, ready for inference.
-
-    Args:
-        checkpoint: folder with facebook/sam3 as `huggingface_hub` stores it (config.json, *.safetensors), or a file in
-            that folder; None for random weights.
-        size: a value of SIZES, for random weights; None: "full".
-        random_seed: seed of random weights; None with a checkpoint.
-
-    Raises:
-        ConfigurationError: checkpoint and random_seed are both given or both None, or the size is unknown.
-        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
-    """
-    if (checkpoint is None) == (random_seed is None):
-        raise ConfigurationError("give either a checkpoint or the seed of random weights")
-    if checkpoint is not None:
-        tracker: torch.nn.Module = load_official(Path(checkpoint), Sam3TrackerModel)
-        return tracker.requires_grad_(False)
-    model = seeded(lambda: build_model(size or "full"), random_seed)
-    randomise(model, random_seed or 0)
-    return model.eval().requires_grad_(False)
-
-
-def add_detector(
-    model: Any, checkpoint: str | Path | None, size: str | None = None, *, random_seed: int | None = None
-) -> None:
-    """Attach transformers' Sam3Model, the detector of concepts, to a tracker as ``concepts``. They share the backbone.
-
-    Args:
-        model: a Sam3TrackerModel from load_model() with the same arguments; changed in place.
-        checkpoint: see load_model().
-        size: see load_model().
-        random_seed: see load_model().
-
-    Raises:
-        ConfigurationError: the size is unknown.
-        CheckpointError: the checkpoint has no detector, or it is damaged.
-    """
-    if checkpoint is not None:
-        detector: Any = load_official(Path(checkpoint), Sam3Model)
-    else:
-        official: Any = Sam3Model
-        detector = seeded(lambda: official(detector_configuration(size or "full")), random_seed)
-        randomise(detector, random_seed or 0)
-    # The checkpoint has the weights of the backbone once, so this changes no number and saves their memory.
-    detector.vision_encoder.backbone = model.vision_encoder.backbone
-    model.concepts = detector.eval().requires_grad_(False)
-
-
-def build_model(size: str) -> torch.nn.Module:
-    """Build the official model of a size with fresh weights.
-
-    Raises:
-        ConfigurationError: there is no such size.
-    """
-    model: torch.nn.Module = Sam3TrackerModel(configuration(size))
-    return model
 
 
 def configuration(size: str) -> Any:

@@ -17,19 +17,21 @@ from ..exporter import Exporter
 from ..settings import Settings
 from .checkpoints import NO_MEMORY_PLACEMENTS, checkpoint_folder, config_name, metadata_of, placement
 from .concept_reference import Sam3ConceptReference
-from .model import add_detector, build_model, load_model
+from .model import configuration, detector_configuration, load_official
 from .reference import Sam3Reference
 
 try:
     import onnx
     import torch
+    from transformers import Sam3Model, Sam3TrackerModel
 
     from .. import tracing
+    from ..weights import randomise, seeded
     from .concept_graphs import ConceptEncoder, Detector, MaskHead, TextEncoder
     from .graphs import Sam3Decoder, Sam3Encoder
     from .tokenizer import tokenizer_text
 except ImportError as error:
-    raise missing("exporting needs", "export", error, "export,local") from error
+    raise missing("exporting and verifying SAM3 needs", "export", error, "export,local") from error
 
 
 class Sam3Exporter(Exporter):
@@ -46,7 +48,7 @@ class Sam3Exporter(Exporter):
     stride = SAM3.image_size
 
     def prepare(self, settings: Settings) -> Settings:
-        """See Exporter.prepare. The position embeddings and the wire contract allow only one image size."""
+        """The position embeddings and the wire contract allow only one image size."""
         if settings.image_size != SAM3.image_size:
             raise ConfigurationError(f"image size {settings.image_size}: SAM3 supports {SAM3.image_size} only")
         if placement(settings) not in NO_MEMORY_PLACEMENTS:
@@ -62,29 +64,42 @@ class Sam3Exporter(Exporter):
 
     def load(
         self,
-        checkpoint: Path | None,
-        model: str | None,
+        checkpoint: str | Path | None,
+        model: str | None = None,
         *,
-        image_size: int,  # noqa: ARG002 - prepare() accepts one size only
-        random_seed: int | None,
+        image_size: int | None = None,
+        random_seed: int | None = None,
     ) -> torch.nn.Module:
-        """See Exporter.load."""
-        return load_model(checkpoint, model, random_seed=random_seed)
+        if checkpoint is None or random_seed is not None:
+            return super().load(checkpoint, model, image_size=image_size, random_seed=random_seed)
+        tracker: torch.nn.Module = load_official(Path(checkpoint), Sam3TrackerModel)
+        return tracker.requires_grad_(False)
 
-    def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
-        """See Exporter.trace."""
-        return trace(model, spec, options.get("no_memory") == "meta")
+    def choose(self, checkpoint: str | Path | None, model: str | None) -> str:  # noqa: ARG002
+        return model or "full"
+
+    def build(self, model: str, image_size: int) -> torch.nn.Module:  # noqa: ARG002 - prepare() accepts one size only
+        built: torch.nn.Module = Sam3TrackerModel(configuration(model))
+        return built
 
     def add_concepts(self, model: Any, settings: Settings) -> None:
-        """See Exporter.add_concepts."""
-        add_detector(model, settings.checkpoint, settings.model, random_seed=settings.random_seed)
+        """Attach transformers' Sam3Model to the tracker as ``concepts``; see Exporter.add_concepts()."""
+        if settings.checkpoint is not None:
+            detector: Any = load_official(settings.checkpoint, Sam3Model)
+        else:
+            official: Any = Sam3Model
+            size = self.choose(None, settings.model)
+            detector = seeded(lambda: official(detector_configuration(size)), settings.random_seed)
+            randomise(detector, settings.random_seed or 0)
+        # The checkpoint has the weights of the backbone once, so this changes no number and saves their memory.
+        detector.vision_encoder.backbone = model.vision_encoder.backbone
+        model.concepts = detector.eval().requires_grad_(False)
         if choice := _text_encoder(settings):
             from .lite_text import replace_text_encoder
 
             replace_text_encoder(model.concepts, choice, settings.model, settings.random_seed)
 
     def concept_reference(self, model: Any, settings: Settings) -> Sam3ConceptReference:
-        """See Exporter.concept_reference."""
         self.add_concepts(model, settings)
         if _text_encoder(settings):
             from .lite_text import official_model
@@ -92,60 +107,44 @@ class Sam3Exporter(Exporter):
             return Sam3ConceptReference(official_model(model.concepts), settings.checkpoint)
         return Sam3ConceptReference(model.concepts, settings.checkpoint)
 
+    def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
+        """Trace one model, with all batch dimensions dynamic; see Exporter.trace()."""
+        add_no_memory = options.get("no_memory") == "meta"
+        if spec.role == ENCODER:
+            module: torch.nn.Module = Sam3Encoder(model, add_no_memory)
+        elif spec.role == CONCEPT_ENCODER:
+            module = ConceptEncoder(Sam3Encoder(model, add_no_memory), model.concepts)
+        elif spec.role == TEXT_ENCODER:
+            module = TextEncoder(model.concepts)
+        elif spec.role == DETECTOR:
+            module = Detector(model.concepts)
+        elif spec.role == MASK_HEAD:
+            module = MaskHead(model.concepts)
+        else:
+            module = Sam3Decoder(model)
+        return _trace(module, spec, model.device)
+
     def companions(self, role: str, settings: Settings) -> Mapping[str, str]:
-        """See Exporter.companions. The tokenizer lies beside the text encoder."""
+        """The tokenizer lies beside the text encoder."""
         if role != TEXT_ENCODER:
             return {}
         length = SAM3.concepts[TEXT_ENCODER].inputs[0].shape[1]
         return {TOKENIZER_NAME: tokenizer_text(settings.checkpoint, int(length))}
 
     def config(self, settings: Settings) -> str:
-        """See Exporter.config."""
         return config_name(settings)
 
     def metadata(self, settings: Settings) -> Mapping[str, str]:
-        """See Exporter.metadata."""
         lite = {"triton_sam.text_encoder": Path(choice).name} if (choice := _text_encoder(settings)) else {}
         return {**metadata_of(settings), **lite}
 
-    def build(self, model: str) -> torch.nn.Module:
-        """See Exporter.build."""
-        return build_model(model)
-
     def reference(self, model: Any) -> Sam3Reference:
-        """See Exporter.reference."""
         return Sam3Reference(model)
 
 
 def _text_encoder(settings: Settings) -> str:
     """Return the checked or unchecked value of --text-encoder; empty for SAM3's own."""
     return str(settings.options.get("text_encoder") or "")
-
-
-def trace(model: Any, spec: ModelSpec, add_no_memory: bool = False) -> onnx.ModelProto:
-    """Trace one model of the family, with all batch dimensions dynamic.
-
-    Args:
-        model: from load_model(); a model of concepts also needs add_detector().
-        spec: a row of SAM3.models or SAM3.concepts.
-        add_no_memory: see Sam3Encoder.
-
-    Raises:
-        ExportError: torch cannot export the model.
-    """
-    if spec.role == ENCODER:
-        module: torch.nn.Module = Sam3Encoder(model, add_no_memory)
-    elif spec.role == CONCEPT_ENCODER:
-        module = ConceptEncoder(Sam3Encoder(model, add_no_memory), model.concepts)
-    elif spec.role == TEXT_ENCODER:
-        module = TextEncoder(model.concepts)
-    elif spec.role == DETECTOR:
-        module = Detector(model.concepts)
-    elif spec.role == MASK_HEAD:
-        module = MaskHead(model.concepts)
-    else:
-        module = Sam3Decoder(model)
-    return _trace(module, spec, model.device)
 
 
 def _trace(module: torch.nn.Module, spec: ModelSpec, device: torch.device) -> onnx.ModelProto:

@@ -53,7 +53,6 @@ class VitMaps(Sam1Encoder):
     """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) behind the first global block."""
 
     def embed(self, pixels: Tensor) -> Any:
-        """See Sam1Encoder.embed."""
         embeddings, maps = self.encoder(pixels)
         return embeddings, maps[0].permute(0, 3, 1, 2)
 
@@ -62,7 +61,6 @@ class TinyMaps(MobileSamEncoder):
     """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) behind the first stage with attention."""
 
     def embed(self, pixels: Tensor) -> Any:
-        """See Sam1Encoder.embed."""
         maps = self.stage_maps(pixels)
         return self.narrow(maps[-1]), maps[0]
 
@@ -111,7 +109,7 @@ class SamHqDecoder(Sam1Decoder):
         return masks[:, :1], scores[:, :1], masks[:, 1:], best_score
 
     def output_tokens(self) -> list[Tensor]:
-        """See Sam1Decoder.output_tokens. The last one is for fine masks."""
+        """The last one is for fine masks."""
         return [*super().output_tokens(), self.decoder.hf_token.weight]
 
 

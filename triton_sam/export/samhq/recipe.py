@@ -1,23 +1,38 @@
-"""The exporter of SAM-HQ: SAM1's, with other graphs."""
+"""The exporter of SAM-HQ: SAM1's, with other graphs, from the `segment_anything_hq` package."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import warnings
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ..._common.extras import missing
-from ..sam1.everything_reference import Sam1EverythingReference
-from ..sam1.recipe import Sam1Exporter
-from ..sam1.reference import Sam1Reference
-from ..settings import Settings
-from .model import build_model, choose_size, load_model
+from ..mobilesam import recipe as mobilesam
+from ..sam1 import recipe as sam1
+from ..sam1.reference import Sam1EverythingReference, Sam1Reference
 
 try:
     import torch
 
+    with warnings.catch_warnings():  # the package imports modules of timm under their former names
+        warnings.simplefilter("ignore")
+        from segment_anything_hq import modeling
+        from segment_anything_hq.modeling.tiny_vit_sam import Conv2d_BN
+
     from .graphs import SamHqDecoder, SamHqEncoder
 except ImportError as error:
-    raise missing("exporting needs", "export", error, "export,local") from error
+    raise missing("exporting and verifying SAM-HQ needs", "export", error, "export,local") from error
+
+SIZES: Mapping[str, sam1.Vit | mobilesam.Tiny] = {
+    "vit_tiny": mobilesam.SIZES["vit_t"],
+    "vit_b": sam1.SIZES["vit_b"],
+    "vit_l": sam1.SIZES["vit_l"],
+    "vit_h": sam1.SIZES["vit_h"],
+    "micro": mobilesam.SIZES["micro"],
+    "micro_vit": sam1.Vit(64, 3, 2, (1, 2)),
+}
+"""The image encoder of each size. "micro" and "micro_vit" are not official: they are fast sizes for tests."""
 
 
 class SamHqReference(Sam1Reference):
@@ -33,7 +48,7 @@ class SamHqEverythingReference(Sam1EverythingReference):
     package = "segment_anything_hq"
 
 
-class SamHqExporter(Sam1Exporter):
+class SamHqExporter(sam1.Sam1Exporter):
     """Exports SAM-HQ from an official state dict.
 
     The name of the model's configuration is a size, for example "vit_tiny".
@@ -44,26 +59,23 @@ class SamHqExporter(Sam1Exporter):
     decoder_graph = SamHqDecoder
     counting_device = "cpu"  # TinyViT reads numbers from tensors while it is built
 
-    def load(
-        self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
-    ) -> torch.nn.Module:
-        """See Exporter.load."""
-        return load_model(checkpoint, model, image_size=image_size, random_seed=random_seed)
+    def build(self, model: str, image_size: int) -> torch.nn.Module:
+        """Build a segment_anything_hq.modeling.Sam as segment_anything_hq.build_sam, for any image size."""
+        chosen = self.dimensions(SIZES, model)
+        if isinstance(chosen, mobilesam.Tiny):
+            encoder, channels = mobilesam.build_tiny(modeling, chosen, image_size), chosen.widths[2]
+        else:
+            encoder, channels = sam1.build_vit(modeling, chosen, image_size), chosen.width
+        return sam1.assemble(modeling, encoder, partial(modeling.MaskDecoderHQ, vit_dim=channels), image_size)
 
-    def config(self, settings: Settings) -> str:
-        """See Exporter.config."""
-        return f"samhq_{choose_size(settings.checkpoint, settings.model)}"
-
-    def build(self, model: str) -> torch.nn.Module:
-        """See Exporter.build."""
-        return build_model(model)
+    def randomise(self, model: Any, seed: int) -> None:
+        super().randomise(model, seed)
+        mobilesam.randomise_convolutions(model, seed, Conv2d_BN)
 
     def reference(self, model: Any) -> SamHqReference:
-        """See Exporter.reference."""
         return SamHqReference(model)
 
     def everything_reference(self, model: Any) -> SamHqEverythingReference:
-        """See Exporter.everything_reference."""
         return SamHqEverythingReference(model)
 
 

@@ -172,7 +172,7 @@ class InProcess:
 
 
 class _Client:
-    """A ProtocolClient. Cancelling a call reaches the program of the model, as it does over gRPC."""
+    """Stands in for GrpcClient. Cancelling a call reaches the program of the model, as it does over gRPC."""
 
     def __init__(self, server: InProcess) -> None:
         self._server = server

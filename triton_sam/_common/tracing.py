@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from .._version import __version__
 
@@ -25,10 +26,12 @@ def current_trace() -> str | None:
     return f"{context.trace_id:032x}" if context.is_valid else None
 
 
-@contextlib.contextmanager
+_NO_SPAN: contextlib.AbstractContextManager[Mapping[str, str]] = contextlib.nullcontext(MappingProxyType({}))
+
+
 def span(
     name: str, attributes: Mapping[str, str] | None = None, *, is_request: bool = False
-) -> Iterator[dict[str, str]]:
+) -> contextlib.AbstractContextManager[Mapping[str, str]]:
     """Open a span around the block, below the current span. An exception of the block is recorded and raised.
 
     Args:
@@ -36,13 +39,15 @@ def span(
         attributes: of the span.
         is_request: whether the block sends a request to a server.
 
-    Yields:
-        The headers that continue the trace on the server (`traceparent` and others, by W3C Trace Context). They are
-        empty if the program does not use OpenTelemetry, or records no trace now.
+    Returns:
+        A context manager with the headers that continue the trace on the server (`traceparent` and others, by W3C
+        Trace Context). They are empty if the program does not use OpenTelemetry, or records no trace now.
     """
-    if _API not in sys.modules:
-        yield {}
-        return
+    return _span(name, attributes, is_request) if _API in sys.modules else _NO_SPAN
+
+
+@contextlib.contextmanager
+def _span(name: str, attributes: Mapping[str, str] | None, is_request: bool) -> Iterator[Mapping[str, str]]:
     from opentelemetry import propagate, trace
 
     kind = trace.SpanKind.CLIENT if is_request else trace.SpanKind.INTERNAL

@@ -9,8 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from ..client.base import EmbeddingsPlace
-from ..client.sync import SAM2TritonClient
+from ..client.sync import EmbeddingsPlace, SAM2TritonClient
 from ..errors import SamError
 from ..export.reference import Reference, in_bf16
 from ..inputs.images import open_image

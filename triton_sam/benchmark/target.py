@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from PIL import Image
 
-from ..client.base import EmbeddingsPlace
-from ..client.sync import SAM2TritonClient
+from ..client.sync import EmbeddingsPlace, SAM2TritonClient
 from ..errors import ModelNotReadyError
 from ..families import get_family
 from ..inputs.images import ImageSource, image_bytes, open_image

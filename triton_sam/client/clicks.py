@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common import strict_json
-from ..errors import InferenceError, UnknownImageError
-from ..families.base import FloatArray
+from ..errors import InferenceError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import Prompts
 from ..masks.cleanup import Cleanup
@@ -25,41 +24,11 @@ from ..masks.segment import Segment
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Prediction, Request
-from .lacks import Notice
-from .session_image import RemoteImage, SessionImage, text
-from .session_model import fitting_parts
+from .flows import Flow
+from .session_image import SessionImage, ask_about, text
 
 FULL_SIZE = FORMATS["rle"]
 """The clients ask a session model for full-size masks in this format because it takes the fewest bytes."""
-MANY_MISSES = 4
-"""Number of misses in a row from which on a server is said to lose images. Two servers that take turns cause two."""
-_LOSES_IMAGES = Notice()
-
-
-def with_image(request: Request, remote: RemoteImage, error: InferenceError) -> tuple[Request, ...]:
-    """Return the requests to send when the server has lost the image of a request: the same one with the image itself.
-
-    Usually this is one request. If a proxy distributes requests over two servers in turn, one server can receive every
-    id and the other every image, so that each click misses. After repeated misses this function therefore returns the
-    request twice, so that both servers receive the image. It does so only at every doubling of the misses, because a
-    cache that is too small causes repeated misses, too.
-
-    Raises:
-        InferenceError: the error has another cause than a lost image.
-    """
-    if not isinstance(contract.read_error(error), UnknownImageError):
-        raise error
-    remote.misses += 1
-    if remote.misses == MANY_MISSES:
-        _LOSES_IMAGES.log(
-            f"{request.model} lost an image {MANY_MISSES} times in a row, so clicks on it carry the image file. Raise "
-            "cache_bytes in the config.pbtxt of the session model if many images are in use; if several servers share "
-            "the requests, let one server answer all requests of a client"
-        )
-    inputs = {name: array for name, array in request.inputs.items() if name != contract.IMAGE_ID}
-    again = replace(request, inputs={contract.IMAGE: text(remote.content), **inputs})
-    takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # a power of two: 2, 4, 8, ...
-    return (again, again) if takes_turns else (again,)
 
 
 @dataclass(eq=False)
@@ -81,39 +50,22 @@ class Click(ABC):
     multimask_output: bool = False
     logits: bool = True
     cleanup: Cleanup | None = None
-    parts: Sequence[Prompts] = field(init=False, repr=False)
-    """The prompts of each request: usually one with all objects."""
-
-    def __post_init__(self) -> None:
-        self.parts = (self.prompts,)
 
     @abstractmethod
-    def request(self, part: Prompts) -> Request:
-        """Build the request for some objects."""
-
-    def answered(self, outputs: Tensors, *, at_once: bool) -> None:  # noqa: B027 - nothing to record for embeddings
-        """Record an answer. ``at_once`` is False if the image had to be sent again."""
-
-    def again(self, request: Request, error: InferenceError) -> tuple[Request, ...]:  # noqa: ARG002 - for subclasses
-        """Return the requests to send after a failure. Only the answer to the last one is used.
+    def ask(self) -> Flow[Tensors]:
+        """Send the click and return the answer.
 
         Raises:
-            InferenceError: no further request would help.
+            SamError: a request failed.
         """
-        raise error
 
-    def joined(self, answers: Sequence[Tensors]) -> Tensors:
-        """Return the answers to all parts as one."""
-        (outputs,) = answers
-        return outputs
-
-    def low_res(self, outputs: Tensors) -> tuple[FloatArray, FloatArray]:
-        """Read the answer: float32 logits (P,M,h,w), clamped to the limit of the family, and float32 scores (P,M).
+    @abstractmethod
+    def read(self, outputs: Tensors) -> Prediction:
+        """Read the answer.
 
         Raises:
             InferenceError: the served model does not keep the wire contract.
         """
-        return self.pair.low_res(self._read(outputs))
 
     def segments(self, outputs: Tensors) -> list[Segment]:
         """Read the answer as full-size masks, ordered by object. This is slow for large images.
@@ -130,21 +82,19 @@ class Click(ABC):
         Raises:
             InferenceError: the served model does not keep the wire contract.
         """
-        return self.pair.segments(self._read(outputs), self.cleanup)
-
-    @abstractmethod
-    def _read(self, outputs: Tensors) -> Prediction: ...
+        return self.pair.segments(self.read(outputs), self.cleanup)
 
 
 @dataclass(eq=False)
 class EmbeddingsClick(Click):
     """A click whose request carries the embeddings to the decoder."""
 
-    def request(self, part: Prompts) -> Request:
-        """Build the request for some objects."""
-        return self.pair.decode(self.image, part, self.multimask_output)
+    def ask(self) -> Flow[Tensors]:
+        """Send the click and return the answer."""
+        return (yield self.pair.decode(self.image, self.prompts, self.multimask_output))
 
-    def _read(self, outputs: Tensors) -> Prediction:
+    def read(self, outputs: Tensors) -> Prediction:
+        """Read the answer."""
         return self.pair.read_masks(outputs, self.prompts, self.multimask_output)
 
 
@@ -152,43 +102,23 @@ class EmbeddingsClick(Click):
 class SessionClick(Click):
     """A click whose request names an image that the session model keeps.
 
-    Raises:
-        PromptError: an object has more points than a request may have.
+    Args:
+        parts: the prompts of each request: usually one with all objects.
     """
 
     image: SessionImage
+    parts: Sequence[Prompts] = field(kw_only=True)
 
-    def __post_init__(self) -> None:
-        self.parts = fitting_parts(self.prompts)
+    def ask(self) -> Flow[Tensors]:
+        """Send the click and return the answer. If the server has lost the image, send the click with the image.
 
-    def answered(self, outputs: Tensors, *, at_once: bool) -> None:
-        """Store the id of the image, which changes when the server restarts with other weights."""
-        self.image.keep_id(outputs)
-        if at_once:
-            self.image.remote.misses = 0
-
-    def again(self, request: Request, error: InferenceError) -> tuple[Request, ...]:
-        """Return the requests to send when the server has lost the image: the same prompt with the image itself.
-
-        Raises:
-            InferenceError: the error has another cause than a lost image.
+        A click of more objects than a request may have is sent in parts.
         """
-        return with_image(request, self.image.remote, error)
-
-    def joined(self, answers: Sequence[Tensors]) -> Tensors:
-        """Return the answers to all parts as one.
-
-        Raises:
-            InferenceError: an answer has another number of objects or candidates than its part.
-        """
-        if len(answers) == 1:
-            return answers[0]
-        masks = contract.MASKS if self.logits else contract.ENCODED_MASKS
-        for part, outputs in zip(self.parts, answers, strict=True):
-            if len(outputs[masks]) != len(part) or outputs[masks].shape[1:] != answers[0][masks].shape[1:]:
-                raise self._broken_contract(outputs[masks])
-        names = (masks, contract.IOU_PREDICTIONS)
-        return {name: np.concatenate([outputs[name] for outputs in answers]) for name in names}
+        answers: list[Tensors] = []
+        for part in self.parts:
+            outputs = yield from ask_about(self.image.remote, self._request(part))
+            answers.append(outputs)
+        return answers[0] if len(answers) == 1 else self._joined(answers)
 
     def segments(self, outputs: Tensors) -> list[Segment]:
         """Read the answer. Without logits, it holds encoded full-size masks that the server has made."""
@@ -206,8 +136,7 @@ class SessionClick(Click):
         places = np.ndindex(texts.shape)
         return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
 
-    def request(self, part: Prompts) -> Request:
-        """Build the request for some objects."""
+    def _request(self, part: Prompts) -> Request:
         inputs: dict[str, npt.NDArray[Any]] = {
             contract.IMAGE_ID: text(self.image.remote.image_id.encode()),
             contract.MULTIMASK_OUTPUT: np.array([self.multimask_output]),
@@ -227,9 +156,23 @@ class SessionClick(Click):
                 inputs[contract.CLEANUP] = text(strict_json.dumps(self.cleanup.to_json()).encode())
         return Request(self.pair.session_model, inputs, (masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID))
 
-    def _read(self, outputs: Tensors) -> Prediction:
+    def _joined(self, answers: Sequence[Tensors]) -> Tensors:
+        """Return the answers to all parts as one.
+
+        Raises:
+            InferenceError: an answer has another number of objects or candidates than its part.
+        """
+        masks = contract.MASKS if self.logits else contract.ENCODED_MASKS
+        for part, outputs in zip(self.parts, answers, strict=True):
+            if len(outputs[masks]) != len(part) or outputs[masks].shape[1:] != answers[0][masks].shape[1:]:
+                raise self._broken_contract(outputs[masks])
+        names = (masks, contract.IOU_PREDICTIONS)
+        return {name: np.concatenate([outputs[name] for outputs in answers]) for name in names}
+
+    def read(self, outputs: Tensors) -> Prediction:
+        """Read the answer."""
         logits, scores = outputs[contract.MASKS], outputs[contract.IOU_PREDICTIONS]
-        if logits.ndim != 4 or len(logits) != len(self.prompts) or logits.shape[:2] != scores.shape:
+        if logits.ndim != 4 or len(logits) != len(self.prompts.coords) or logits.shape[:2] != scores.shape:
             raise self._broken_contract(logits)
         return Prediction(logits, scores, self.prompts)
 
@@ -237,3 +180,21 @@ class SessionClick(Click):
         return InferenceError(
             f"{self.pair.session_model} sent masks of shape {masks.shape} for {len(self.prompts)} object(s)"
         )
+
+
+def fitting_parts(prompts: Prompts) -> list[Prompts]:
+    """Split prompts into parts of as many objects as one request to a session model may have.
+
+    Raises:
+        PromptError: a single object has more points than that.
+    """
+    objects, points = prompts.coords.shape[:2]
+    points += 0 if prompts.boxes is None else 2
+    if objects <= contract.MAX_OBJECTS and objects * points <= contract.MAX_POINTS:
+        return [prompts]
+    if points > contract.MAX_POINTS:
+        raise PromptError(
+            f"an object has {points} points, and the session model accepts {contract.MAX_POINTS} (a box counts as "
+            "two): give fewer points, or image=client.encode_here(...), which sends the embeddings to the decoder"
+        )
+    return prompts.parts(min(contract.MAX_OBJECTS, contract.MAX_POINTS // max(1, points)))

@@ -16,9 +16,8 @@ from ..masks.rle import rle_to_mask
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Request
-from .flows import Flow
-from .session_image import SessionImage, text
-from .session_model import Capabilities, read_upload, upload
+from .flows import Capabilities, Flow
+from .session_image import SessionImage, read_id, read_upload, text, upload
 
 _NEEDS_SERVER = (
     "words are searched by the session model, which keeps the image: use a client with embeddings='server' or 'auto', "
@@ -94,7 +93,7 @@ class ConceptFlows:
         if held is None:
             held = read_upload(self._pair, outputs, content)
         else:
-            held.keep_id(outputs)
+            held.remote.image_id = read_id(outputs)
         return FoundInstances(self._read(outputs), held)
 
     def _check(self, *images: Any) -> None:
@@ -128,8 +127,7 @@ class ConceptFlows:
         """Return an image that the server keeps, after sending it there if it is a source."""
         if isinstance(source, SessionImage):
             return source
-        request, content = upload(self._pair, source)  # type: ignore[arg-type] # _check() refuses other embeddings
-        return read_upload(self._pair, (yield request), content)
+        return (yield from upload(self._pair, source))  # type: ignore[arg-type] # _check() refuses other embeddings
 
     def _heal(self, error: InferenceError, query: Query, example: SessionImage | None) -> Flow[None]:
         """Send the image of the examples again, if the server lacks an image; else raise."""
@@ -139,7 +137,8 @@ class ConceptFlows:
             return
         # The server needs the feature maps of this image, which only a search computes.
         content = text(example.remote.content)
-        example.keep_id((yield self._request({contract.FIND: text(query.to_json()), contract.IMAGE: content})))
+        outputs = yield self._request({contract.FIND: text(query.to_json()), contract.IMAGE: content})
+        example.remote.image_id = read_id(outputs)
 
     def _request(self, inputs: dict[str, npt.NDArray[Any]]) -> Request:
         outputs = (contract.RESULT_JSON, contract.IMAGE_ID, contract.IMAGE_SIZE)

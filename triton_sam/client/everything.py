@@ -1,29 +1,38 @@
-"""Carries the requests of a search for all objects (triton_sam.everything)."""
+"""Carries the requests of a search for all objects (triton_sam.everything): part by part, two at a time.
+
+The session model decodes and filters a part. If it cannot, the client clicks on the points and filters by itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 from PIL import Image
 
+from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters
-from ..everything.parts import Part, Seen, see
+from ..everything.parts import FoundMask, Part, Seen, see
 from ..everything.search import Coming, Encode, Found, Step, search_in_parts
+from ..families.base import Family
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
+from ..masks.rle import rle_to_mask
+from ..transport.base import Tensors
 from ..transport.threads import Threads, result_of
+from ..wire import contract
+from ..wire.pair import ModelPair, Request
 from .concepts import current
-from .session_image import SessionImage
-
-if TYPE_CHECKING:
-    from .sync import SamTritonClient
+from .flows import Capabilities, Flow, Notice
+from .session_image import SessionImage, ask_about, text
 
 Progress = Callable[[Step], None]
 """Is called with each step. An exception that it raises ends the search."""
@@ -55,13 +64,9 @@ def to_search(
     return Image.new("1", chosen.image_size), chosen  # only its size matters
 
 
-def is_at_hand(embeddings: ImageEmbeddings | None) -> bool:
-    """Whether the source of an image is there besides these embeddings of it, see to_search()."""
-    return embeddings is None or isinstance(embeddings, SessionImage)
-
-
 def search(
-    client: SamTritonClient,
+    encode: Callable[[ImageSource], ImageEmbeddings],
+    see_part: Callable[[Part], Seen],
     image: ImageSource,
     parameters: Parameters,
     embeddings: ImageEmbeddings | None = None,
@@ -71,7 +76,8 @@ def search(
     Closing the generator ends the search, and cancels its requests at Triton.
 
     Args:
-        client: a client of any family.
+        encode: encodes an image.
+        see_part: finds the objects under some points.
         image: the image in any form that the client accepts.
         parameters: the grid and the filters.
         embeddings: embeddings of the image, if the client has them already.
@@ -81,7 +87,8 @@ def search(
         ServerError: see triton_sam.errors.
     """
     image = plain_source(image)  # an open file can be read only once
-    opened = _opened(image, embeddings)
+    has_only_size = isinstance(image, Image.Image) and not isinstance(embeddings, (SessionImage, type(None)))
+    opened: Any = image if has_only_size else open_image(image)
     running = search_in_parts(opened, parameters)
     coming: Iterator[Part] = iter(())
     ahead: deque[Future[Seen | None]] = deque()
@@ -96,26 +103,21 @@ def search(
             answer = None
             if isinstance(asked, Encode):
                 is_known = embeddings is not None and asked.image is opened
-                answer = embeddings if is_known else client.encode(_as_file(asked.image, opened, image))
+                # The caller's own form of the whole image, so that equal images have equal ids at the server.
+                answer = embeddings if is_known else encode(image if asked.image is opened else asked.image)
             elif isinstance(asked, Coming):
                 coming = _parts(asked)
             elif isinstance(asked, Part):
                 while len(ahead) < IN_FLIGHT and (part := next(coming, None)) is not None:
-                    ahead.append(threads.submit(partial(client.see_part, part)))
-                answer = result_of(ahead.popleft()) or _see(client, asked)
+                    ahead.append(threads.submit(partial(see_part, part)))
+                answer = result_of(ahead.popleft())
             else:
                 yield asked
 
 
-def find_everything(
-    client: SamTritonClient,
-    image: ImageSource,
-    parameters: Parameters,
-    progress: Progress | None = None,
-    embeddings: ImageEmbeddings | None = None,
-) -> Found:
-    """Do as search(), but tell the steps to ``progress``, and return the result."""
-    with contextlib.closing(search(client, image, parameters, embeddings)) as steps:
+def last_of(steps: Generator[Step | Found, None, None], progress: Progress | None = None) -> Found:
+    """Run a search() to its end: pass the steps to ``progress``, and return the result."""
+    with contextlib.closing(steps):
         for step in steps:
             if isinstance(step, Found):
                 return step
@@ -130,9 +132,9 @@ def _parts(coming: Coming) -> Iterator[Part]:
         yield replace(coming.part, points=coming.part.points[start : start + coming.step])
 
 
-def _see(client: SamTritonClient, part: Part) -> Seen:
-    """Find the objects under some points by clicks."""
-    running = see(part, client.family)
+def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Seen:
+    """Find the objects under some points by clicks, which ``predict`` sends."""
+    running = see(part, family)
     answer: Any = None
     while True:
         try:
@@ -140,14 +142,99 @@ def _see(client: SamTritonClient, part: Part) -> Seen:
         except StopIteration as end:
             seen: Seen = end.value
             return seen
-        answer = client.predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
+        answer = predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
 
 
-def _opened(image: ImageSource, embeddings: ImageEmbeddings | None) -> Image.Image:
-    """Return the image; with embeddings alone, the empty one of the same size from to_search()."""
-    return image if isinstance(image, Image.Image) and not is_at_hand(embeddings) else open_image(image)
+class PartFlows:
+    """The flow of one part.
+
+    Args:
+        pair: the models.
+        capabilities: of the session model.
+    """
+
+    def __init__(self, pair: ModelPair, capabilities: Capabilities) -> None:
+        self._pair = pair
+        self._capabilities = capabilities
+        self._notice = Notice()
+
+    def see_part(self, part: Part) -> Flow[Seen | None]:
+        """Let the server find the objects under some points.
+
+        Returns:
+            The objects; None if the client has to decode and filter by itself: the embeddings are here, or the session
+            model is of an earlier version.
+
+        Raises:
+            ServerError: the request failed.
+        """
+        image = part.image
+        if not isinstance(image, SessionImage):
+            self._log_clicks("this client keeps the embeddings; embeddings='auto' or 'server' avoids it", part)
+            return None
+        if not (yield from self._capabilities.has(contract.EVERYTHING_PART)):
+            self._log_clicks(f"{self._pair.session_model} of this server is of an earlier version: update it", part)
+            return None
+        inputs = {
+            contract.IMAGE_ID: text(image.remote.image_id.encode()),
+            contract.EVERYTHING_PART: text(_part_to_json(part)),
+        }
+        request = Request(self._pair.session_model, inputs, (contract.RESULT_JSON, contract.IMAGE_ID))
+        return _read_seen((yield from ask_about(image.remote, request)), self._pair.session_model)
+
+    def _log_clicks(self, reason: str, part: Part) -> None:
+        open_ = sorted(part.parameters.left_open)
+        defaults = (
+            f", with the official defaults of {' and '.join(open_)}, which may not fit the model" if open_ else ""
+        )
+        self._notice.log(f"a search for all objects sends each click and filters the masks itself{defaults}: {reason}")
 
 
-def _as_file(asked: Image.Image, opened: Image.Image, image: ImageSource) -> ImageSource:
-    """Return the caller's own form of the whole image, so that equal images have equal ids at the server."""
-    return image if asked is opened else asked
+def _part_to_json(part: Part) -> bytes:
+    request: dict[str, Any] = {"points": part.points.tolist(), "parameters": _members(part.parameters)}
+    if part.crop != (0, 0, *part.whole):
+        request |= {"crop": list(part.crop), "image_size": list(part.whole)}
+    return strict_json.dumps(request, default=np.generic.item).encode()
+
+
+def _members(parameters: Parameters) -> dict[str, Any]:
+    """Return all parameters, also those with their defaults, so that the defaults of the server do not matter.
+
+    The exceptions are thresholds that the caller has not given: the server knows those that fit the model.
+    """
+    others = {"point_grids", "left_open", *parameters.left_open}
+    given = {each.name: getattr(parameters, each.name) for each in fields(parameters) if each.name not in others}
+    if parameters.points_per_side is None:
+        del given["points_per_side"]
+    given["cleanup"] = parameters.cleanup.to_json()
+    return given
+
+
+def _read_seen(outputs: Tensors, model: str) -> Seen:
+    """Read the answer.
+
+    Raises:
+        InferenceError: the served model does not keep the wire contract.
+    """
+    try:
+        answer = json.loads(outputs[contract.RESULT_JSON].ravel()[0])
+        masks = [_read_mask(each) for each in answer["objects"]]
+        return Seen(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
+    except (ValueError, LookupError, TypeError) as error:
+        raise contract.unknown_form(model) from error
+
+
+def _read_mask(record: Mapping[str, Any]) -> FoundMask:
+    mask = rle_to_mask(record["segmentation"])
+    left, top, width, height = record["crop_box"]
+    x, y, across, down = record["bbox"]
+    ((point_x, point_y),) = record["point_coords"]
+    return FoundMask(
+        bits=np.packbits(mask[top : top + height, left : left + width]),
+        score=record["predicted_iou"],
+        stability=record["stability_score"],
+        point=(point_x - left, point_y - top),
+        box=(x - left, y - top, x - left + across, y - top + down),
+        crop=(left, top, left + width, top + height),
+        size=(mask.shape[1], mask.shape[0]),
+    )

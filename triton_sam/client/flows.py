@@ -1,103 +1,117 @@
 """The sequences of requests behind the calls of a client.
 
-A flow is a generator. It yields a `Request`, and the driver then sends it the answer, or throws the error that came
-instead. The return value of the generator is the result of the call. Flows do no I/O: the client sends the requests
-(see `drivers`), so that a test only needs a list of answers.
+A flow is a generator. It yields a `Request`, and `carry` then sends it the answer, or throws the error that came
+instead. The return value of the generator is the result of the call. Flows do no I/O, so that a test only needs a list
+of answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TypeVar
+import logging
+import math
+import time
+from collections.abc import Generator, Mapping
+from typing import Any, TypeVar
 
-from ..errors import InferenceError, ModelNotReadyError
-from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource, plain_source
-from ..transport.base import Tensors
-from ..wire import contract
-from ..wire.pair import ModelPair, Request
-from .clicks import Click
-from .lacks import Lack
-from .session_model import read_upload, upload
+from .._common.tracing import span
+from ..errors import InferenceError, ServerError
+from ..transport.base import BaseTransport, Tensors
+from ..wire.contract import read_error
+from ..wire.pair import ConfigRequest, Request
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Flow = Generator[Request, Tensors, Result]
 
+ASK_AGAIN_SECONDS = 30.0
+"""A server that starts again, or is updated, may have a feature later."""
 
-class EncodeFlows:
-    """Flows that encode an image.
+
+def carry(flow: Flow[Result], transport: BaseTransport) -> Result:
+    """Run a flow to its end and block until each answer arrives.
 
     Args:
-        pair: the models.
-        uses_session_model: whether to send images to the session model.
-        may_fall_back: whether to send images to the encoder instead while the server has no session model.
-    """
-
-    def __init__(self, pair: ModelPair, *, uses_session_model: bool, may_fall_back: bool) -> None:
-        self._pair = pair
-        self._uses_session_model = uses_session_model
-        self._may_fall_back = may_fall_back
-        self._lack = Lack()
-
-    def encode(self, source: ImageSource) -> Flow[ImageEmbeddings]:
-        """Encode an image, on the server or for this side, depending on where the embeddings are kept.
-
-        Raises:
-            ImageError: the source is not a usable image.
-            ServerError: the request failed.
-        """
-        source = plain_source(source)  # an open file can be read only once, and a fallback needs it again
-        if self._uses_session_model and not self._lack.is_known:
-            request, content = upload(self._pair, source)
-            try:
-                outputs = yield request
-            except ModelNotReadyError as error:
-                if not self._may_fall_back:
-                    raise
-                self._fall_back(error)
-            else:
-                return read_upload(self._pair, outputs, content)
-        return (yield from self.encode_here(source))
-
-    def encode_here(self, source: ImageSource) -> Flow[ImageEmbeddings]:
-        """Encode an image and keep the embeddings on this side.
-
-        Raises:
-            ImageError: the source is not a usable image.
-            ServerError: the request failed.
-        """
-        request, size = self._pair.encode(source)
-        outputs = yield request
-        return self._pair.read_embeddings(outputs, size)
-
-    def _fall_back(self, error: ModelNotReadyError) -> None:
-        """Switch to the encoder for a while."""
-        megabytes = contract.embedding_bytes(self._pair.family) / 1e6
-        self._lack.note(
-            f"the server has no session model {self._pair.session_model!r} ready: this client keeps the embeddings and "
-            f"sends them with each click ({megabytes:.1f} MB). Serve the session model, or give embeddings='client' "
-            f"if this is what you want ({error})"
-        )
-
-
-def ask(click: Click) -> Flow[Tensors]:
-    """Send a click and return the answer. If the server has lost the image, send the click again with the image.
-
-    A click of more objects than a request may have is sent in parts.
+        flow: a flow that has not started yet.
+        transport: sends the requests.
 
     Raises:
-        SamError: the request failed.
+        SamError: a request failed, and the flow has no remedy. A refusal with a code has the type of the code.
     """
-    answers = []
-    for part in click.parts:
-        request = click.request(part)
+    with span(f"triton_sam.{getattr(flow, '__name__', 'flow')}"):
         try:
-            outputs = yield request
+            request = next(flow)
+            while True:
+                try:
+                    if isinstance(request, ConfigRequest):
+                        outputs: Any = transport.model_config(request.model)
+                    else:
+                        outputs = transport.infer(request.model, request.inputs, request.outputs)
+                except ServerError as error:
+                    request = flow.throw(error)
+                else:
+                    request = flow.send(outputs)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
         except InferenceError as error:
-            for again in click.again(request, error):
-                outputs = yield again
-            click.answered(outputs, at_once=False)
-        else:
-            click.answered(outputs, at_once=True)
-        answers.append(outputs)
-    return click.joined(answers)
+            meant = read_error(error)
+            raise meant from (None if meant is error else error)
+
+
+class Capabilities:
+    """The inputs that the session model of a server has, by its configuration.
+
+    Servers of earlier versions have fewer. A missing one is looked for again after a while.
+
+    Args:
+        model: name of the session model.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._inputs: frozenset[str] = frozenset()
+        self._asked = -math.inf
+
+    def has(self, name: str) -> Generator[Request, Mapping[str, Any], bool]:
+        """Return whether the session model has an input. This is a flow; usually, it sends no request.
+
+        Raises:
+            ServerError: the request for the configuration failed.
+        """
+        if name not in self._inputs and time.monotonic() > self._asked + ASK_AGAIN_SECONDS:
+            config = yield ConfigRequest(self._model)
+            self._inputs = frozenset(tensor["name"] for tensor in config.get("input", ()))
+            self._asked = time.monotonic()
+        return name in self._inputs
+
+
+class Notice:
+    """A warning that is logged once, however often it applies."""
+
+    def __init__(self) -> None:
+        self._is_logged = False
+
+    def log(self, text: str) -> None:
+        """Log a warning, unless one was logged before."""
+        if not self._is_logged:
+            self._is_logged = True
+            logger.warning(text)
+
+
+class Lack:
+    """A feature that a server may lack. The client does without it, and looks for it again after a while."""
+
+    def __init__(self) -> None:
+        self._until = -math.inf
+        self._notice = Notice()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the server lacked the feature a short while ago."""
+        return time.monotonic() < self._until
+
+    def note(self, text: str) -> None:
+        """Note that the server lacks the feature; the text says what that costs and how to avoid it."""
+        self._until = time.monotonic() + ASK_AGAIN_SECONDS
+        self._notice.log(text)

@@ -8,10 +8,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
-from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -20,13 +19,15 @@ from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.base import BaseTransport
 from ..transport.options import Busy, check_number
-from .base import EmbeddingsPlace
-from .concepts import FoundInstances
+from .aio import ImagesInThreads
 from .dispatcher import Dispatcher, Work
-from .in_threads import ImagesInThreads
 from .lanes import Job, Lanes
 from .spellings import also_spelled, timeout_in_second_place
-from .sync import SamTritonClient
+from .sync import EmbeddingsPlace, SamTritonClient
+
+if TYPE_CHECKING:
+    from ..everything.search import FoundObjects, Step
+    from .concepts import FoundInstances
 
 Result = tuple[FloatArray, FloatArray]
 """(masks, iou) as SAM2TritonClient.predict() returns them."""
@@ -205,7 +206,7 @@ class SpeculativeSAM2Client(ImagesInThreads):
         """
         arguments = (coords, labels, box, mask_input, multimask_output)
         click = self._client._click(image, *arguments, cleanup=cleanup)
-        work = Work(partial(self._client._ask, click))
+        work = Work(lambda: self._client._carry(click.ask()))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
         return click.each_segment(await asyncio.wrap_future(work.future))
@@ -351,7 +352,7 @@ class SpeculativeSAM2Client(ImagesInThreads):
     def _work(self, image: ImageEmbeddings | None, *arguments: Any) -> Work[Result]:
         """Check the arguments of a prediction, and return its work."""
         click = self._client._click(image, *arguments)
-        return Work(lambda: click.low_res(self._client._ask(click)))
+        return Work(lambda: click.pair.low_res(click.read(self._client._carry(click.ask()))))
 
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
         return [self._queued(job) for job in self._dispatcher.submit(works, session_id)]

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..concepts.query import check_parameters
-from ..errors import ConfigurationError
-from ..everything.parameters import Parameters
-from ..everything.parts import Part, Seen
-from ..everything.search import FoundObjects, Step
-from ..families.base import FloatArray
+from ..errors import ConfigurationError, NoImageError, PromptError
+from ..families import get_family
+from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
-from ..inputs.prompts import PromptArray
-from ..masks.cleanup import Cleanup
+from ..inputs.prompts import PromptArray, check_prompts
+from ..masks.cleanup import Cleanup, check_cleanup
 from ..masks.segment import Segment
-from ..transport.base import BaseTransport, Tensors
+from ..transport.base import BaseTransport
 from ..transport.options import Busy
 from ..transport.triton import Transport
-from ..wire.pair import ConfigRequest, Request
-from .base import ClientCore, EmbeddingsPlace
-from .clicks import Click
-from .concepts import FoundInstances, current
-from .drivers import carry
-from .flows import ask
-from .server_models import ServerModels, sort_models
+from ..transport.url import parse_url
+from ..wire.pair import ModelPair
+from .clicks import Click, EmbeddingsClick, SessionClick, fitting_parts
+from .flows import Capabilities, Flow, Result, carry
+from .session_image import EncodeFlows, SessionImage
 from .spellings import also_spelled, check_image_size
 
+if TYPE_CHECKING:  # a click needs none of them
+    from ..everything.parameters import Parameters
+    from ..everything.parts import Part, Seen
+    from ..everything.search import Found, FoundObjects, Step
+    from .concepts import ConceptFlows, FoundInstances
+    from .everything import PartFlows
+    from .server_models import ServerModels
 
-class SamTritonClient(ClientCore):
+EmbeddingsPlace = Literal["auto", "server", "client"]
+
+
+class SamTritonClient:
     """Segments images on a Triton server: encode an image once, then turn prompts into masks.
 
     Several threads may use one client. ``set_image`` sets the image for all of them; threads that work on different
@@ -83,12 +89,53 @@ class SamTritonClient(ClientCore):
         embeddings: EmbeddingsPlace = "auto",
         transport: BaseTransport | None = None,
     ) -> None:
-        super().__init__(url, model_type, model_name, embeddings=embeddings)
-        if transport is None:
-            transport = Transport(
-                self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, busy=busy
-            )
-        self._transport: BaseTransport = transport
+        if embeddings not in get_args(EmbeddingsPlace):
+            places = ", ".join(get_args(EmbeddingsPlace))
+            raise ConfigurationError(f"embeddings must be one of {places}, not {embeddings!r}")
+        self._pair = ModelPair(get_family(model_type), model_name)
+        self._keeps_embeddings = embeddings == "client"
+        self._flows = EncodeFlows(
+            self._pair, uses_session_model=not self._keeps_embeddings, may_fall_back=embeddings == "auto"
+        )
+        self._capabilities = Capabilities(self._pair.session_model)
+        self._embeddings: ImageEmbeddings | None = None
+        self._server = parse_url(url)
+        self._transport: BaseTransport = transport or Transport(
+            self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, busy=busy
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, model={self._pair.variant or self.family.name!r})"
+
+    @property
+    def url(self) -> str:
+        """The server's URL, with scheme and port."""
+        return str(self._server)
+
+    @property
+    def family(self) -> Family:
+        """The SAM family of this client, which defines tensor names, coordinate frame and value ranges."""
+        return self._pair.family
+
+    @property
+    def image_embeddings(self) -> ImageEmbeddings | None:
+        """The embeddings of the current image; None before set_image().
+
+        If the server keeps them, this is a handle without tensors: encode_here() returns the tensors of an image.
+        Assign saved embeddings to continue with an image without encoding it again.
+
+        Raises:
+            ConfigurationError: (on assignment) the embeddings come from another encoder than this client's.
+            InputError: (on assignment) a tensor is missing, or it has a wrong shape or type.
+        """
+        return self._embeddings
+
+    @image_embeddings.setter
+    def image_embeddings(self, embeddings: ImageEmbeddings) -> None:
+        self._pair.check_origin(embeddings)
+        if not isinstance(embeddings, SessionImage):  # which has no tensors
+            embeddings.check()
+        self._embeddings = embeddings
 
     def encode(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image without making it the current one.
@@ -100,16 +147,14 @@ class SamTritonClient(ClientCore):
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
-        with self._transport.one_call():
-            return carry(self._flows.encode(image), self._send)
+        return self._carry(self._flows.encode(image))
 
     def encode_here(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image and return its tensors, which predict() then sends with each click. See encode().
 
         Use it to save the embeddings of an image, and for an object of more than 1,024 points.
         """
-        with self._transport.one_call():
-            return carry(self._flows.encode_here(image), self._send)
+        return self._carry(self._flows.encode_here(image))
 
     @also_spelled(image_path="image")
     def set_image(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
@@ -164,7 +209,7 @@ class SamTritonClient(ClientCore):
             ServerError: see triton_sam.errors.
         """
         click = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
-        return click.low_res(self._ask(click))
+        return self._pair.low_res(click.read(self._carry(click.ask())))
 
     def segment(
         self,
@@ -198,7 +243,7 @@ class SamTritonClient(ClientCore):
         """
         arguments = (point_coords, point_labels, box, mask_input, multimask_output)
         click = self._click(image, *arguments, logits, cleanup)
-        return click.segments(self._ask(click))
+        return click.segments(self._carry(click.ask()))
 
     def everything(
         self,
@@ -232,10 +277,21 @@ class SamTritonClient(ClientCore):
             ServerBusyError: too many requests wait at the server.
             ServerError: see triton_sam.errors.
         """
-        from .everything import find_everything
+        from ..everything.search import FoundObjects
+        from .everything import last_of
 
-        source, chosen, embeddings = self._to_search(image, parameters)
-        return FoundObjects(find_everything(self, source, chosen, progress, embeddings))
+        return FoundObjects(last_of(self.search_steps(*self._to_search(image, parameters)), progress))
+
+    def search_steps(
+        self, image: ImageSource, parameters: Parameters, embeddings: ImageEmbeddings | None = None
+    ) -> Generator[Step | Found, None, None]:
+        """Yield the steps of a search for all objects, and at the end the result; see client.everything.search()."""
+        from .everything import search, see_by_clicks
+
+        def see(part: Part) -> Seen:
+            return self.see_part(part) or see_by_clicks(part, self.family, self.predict)
+
+        return search(self.encode, see, image, parameters, embeddings)
 
     def see_part(self, part: Part) -> Seen | None:
         """Let the server find the objects under some points of a search for everything; None if it cannot.
@@ -243,8 +299,7 @@ class SamTritonClient(ClientCore):
         Raises:
             ServerError: see triton_sam.errors.
         """
-        with self._transport.one_call():
-            return carry(self._parts.see_part(part), self._send)
+        return self._carry(self._part_flows.see_part(part))
 
     def find(
         self,
@@ -287,9 +342,11 @@ class SamTritonClient(ClientCore):
             ModelNotReadyError: the server has no models for words, or no session model.
             ServerError: see triton_sam.errors.
         """
+        from ..concepts.query import check_parameters
+        from .concepts import current
+
         query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
-        with self._transport.one_call():
-            return carry(self._concepts.find(query, chosen, example), self._send)
+        return self._carry(self._concept_flows.find(query, chosen, example))
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""
@@ -304,6 +361,8 @@ class SamTritonClient(ClientCore):
 
         Its attribute ``variants`` lists the model pairs by family, for example ``{"sam2": ("sam2", "sam2.1_large")}``.
         """
+        from .server_models import sort_models
+
         with self._transport.one_call():
             return sort_models(self._transport.ready_models(), self._transport.model_config)
 
@@ -332,14 +391,59 @@ class SamTritonClient(ClientCore):
             self._pair.check_origin(embeddings)
         return source, chosen, embeddings
 
-    def _ask(self, click: Click) -> Tensors:
-        with self._transport.one_call():
-            return carry(ask(click), self._send)
+    @functools.cached_property
+    def _part_flows(self) -> PartFlows:
+        from .everything import PartFlows
 
-    def _send(self, request: Request) -> Tensors:
-        if isinstance(request, ConfigRequest):
-            return self._transport.model_config(request.model)
-        return self._transport.infer(request.model, request.inputs, request.outputs)
+        return PartFlows(self._pair, self._capabilities)
+
+    @functools.cached_property
+    def _concept_flows(self) -> ConceptFlows:
+        from .concepts import ConceptFlows
+
+        return ConceptFlows(self._pair, self._capabilities, is_used=not self._keeps_embeddings)
+
+    def _click(
+        self,
+        image: ImageEmbeddings | None,
+        point_coords: PromptArray,
+        point_labels: PromptArray,
+        box: PromptArray,
+        mask_input: PromptArray,
+        multimask_output: bool,
+        logits: bool = True,
+        cleanup: Cleanup | None = None,
+    ) -> Click:
+        """Check the arguments of a prediction and return its click.
+
+        ``image`` None stands for the current image.
+
+        Raises:
+            NoImageError: no image has been set.
+            PromptError: a prompt has a wrong shape, type or range.
+            InputError: ``cleanup`` is not a Cleanup.
+        """
+        embeddings = self._embeddings if image is None else image
+        if embeddings is None:
+            raise NoImageError("there is no image yet: call set_image() first")
+        if image is not None:
+            self._pair.check_origin(image)
+        if cleanup is not None:
+            check_cleanup(cleanup)
+        family = self._pair.family
+        if mask_input is not None and not family.takes_mask:
+            raise PromptError(f"{family.name} does not accept mask_input: give points or a box")
+        size, side = embeddings.image_size, family.mask_size
+        prompts = check_prompts(point_coords, point_labels, box, mask_input, image_size=size, mask_size=side)
+        if isinstance(embeddings, SessionImage):
+            parts = fitting_parts(prompts)
+            return SessionClick(self._pair, embeddings, prompts, multimask_output, logits, cleanup, parts=parts)
+        return EmbeddingsClick(self._pair, embeddings, prompts, multimask_output, logits, cleanup)
+
+    def _carry(self, flow: Flow[Result]) -> Result:
+        """Carry out a flow as one call, whose requests share one timeout."""
+        with self._transport.one_call():
+            return carry(flow, self._transport)
 
 
 SAM2TritonClient = SamTritonClient

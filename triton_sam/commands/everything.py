@@ -22,7 +22,7 @@ import numpy as np
 from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
 from .._common.signals import ends_by_interrupt
-from ..client.everything import Progress, find_everything
+from ..client.everything import Progress, last_of
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
@@ -89,7 +89,7 @@ def _segment(
 ) -> Sequence[FoundObject]:
     """Segment one image, and write the files that belong to it."""
     with _progress.bar(args, desc=path.name, unit="point") as shown:
-        found = find_everything(client, path, parameters, _shown_by(shown, parameters))
+        found = last_of(client.search_steps(path, parameters), _shown_by(shown, parameters))
     segments = found.objects
     if not segments:
         _options.say(args, f"{path}: no mask is left. {found.reason}")

@@ -14,9 +14,8 @@ import os
 import numpy as np
 from PIL import Image
 
-from ..client.base import EmbeddingsPlace
 from ..client.server_models import ServerModels, sort_models
-from ..client.sync import SamTritonClient
+from ..client.sync import EmbeddingsPlace, SamTritonClient
 from ..client.video.sync import SAM2VideoClient
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import get_family

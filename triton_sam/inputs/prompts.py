@@ -114,8 +114,8 @@ def check_prompts(
         PromptError: an object has no prompt, or a value, which the message names, has a wrong shape, type or range.
     """
     coords, labels = _points(point_coords, point_labels)
-    boxes = _boxes(box, image_size)
-    mask = _mask(mask_input, mask_size)
+    boxes = None if box is None else _boxes(box, image_size)
+    mask = None if mask_input is None else _mask(mask_input, mask_size)
     count = _common_count(coords, boxes, mask)
     if coords is None or labels is None:
         coords, labels = np.zeros((count, 0, 2), np.float32), np.zeros((count, 0), np.int64)
@@ -170,8 +170,8 @@ def _is_ragged(coords: Any) -> bool:
     if isinstance(coords, np.ndarray) or not isinstance(coords, Sequence) or not coords:
         return False
     try:
-        rows = [_row(np.asarray(points)) for points in coords]
-        return len({len(row) for row in rows if row.ndim == 2}) > 1
+        rows = [np.asarray(points) for points in coords]
+        return len({len(row) if row.size else 0 for row in rows if row.ndim == 2 or not row.size}) > 1
     except (ValueError, TypeError, IndexError):
         return False
 
@@ -199,9 +199,7 @@ def _pad(coords: Sequence[Any], labels: Any) -> tuple[FloatArray, npt.NDArray[np
     return padded, padded_labels
 
 
-def _boxes(box: Any, size: Size) -> FloatArray | None:
-    if box is None:
-        return None
+def _boxes(box: Any, size: Size) -> FloatArray:
     boxes = _numbers("box", box)
     if boxes.ndim == 1 and boxes.size:
         boxes = boxes[None]
@@ -216,9 +214,7 @@ def _boxes(box: Any, size: Size) -> FloatArray | None:
     return boxes
 
 
-def _mask(mask: Any, side: int) -> FloatArray | None:
-    if mask is None:
-        return None
+def _mask(mask: Any, side: int) -> FloatArray:
     logits = _numbers("mask_input", mask)
     shape = logits.shape
     fits = logits.size > 0 and shape[-2:] == (side, side) and shape[:-2] in ((), (1,), (shape[0], 1))

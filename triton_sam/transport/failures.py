@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
 from http.client import BadStatusLine, RemoteDisconnected
-from typing import Any
 
-import numpy.typing as npt
 from tritonclient.utils import InferenceServerException
 
 from ..errors import (
@@ -191,17 +188,3 @@ def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
     if triton_texts.NOT_CONNECTED.search(words) and "handshake" not in words.lower():
         return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
     return ServerUnreachableError(f"{url} is not available: {words}")
-
-
-def all_outputs(
-    arrays: Mapping[str, npt.NDArray[Any]], model: str, outputs: Sequence[str]
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the named arrays of an answer.
-
-    Raises:
-        InferenceError: an output is missing.
-    """
-    missing = [name for name in outputs if name not in arrays]
-    if missing:
-        raise InferenceError(f"{model} sent no output {missing[0]!r}")
-    return {name: arrays[name] for name in outputs}

@@ -14,11 +14,10 @@ import numpy.typing as npt
 import tritonclient.grpc
 from tritonclient.utils import np_to_triton_dtype
 
-from ..errors import ServerUnreachableError
+from ..errors import ConfigurationError, ServerUnreachableError
 from .base import Tensors
-from .connections import SharedClient
 from .failures import map_error
-from .options import GRPC_GRACE, grpc_options
+from .options import CLOSED, GRPC_GRACE, grpc_options
 from .timed_sockets import Call
 from .url import ServerUrl
 
@@ -27,7 +26,10 @@ LARGE = 1 << 20
 
 
 class GrpcClient:
-    """Calls one server over gRPC, from any number of threads; see ProtocolClient for the methods.
+    """Calls one server over gRPC, from any number of threads. The methods are those of KServeClient.
+
+    All threads share one channel, which the first call opens. One that fails is replaced, for the reason given at
+    options._GRPC_OPTIONS; it closes itself after the last call on it.
 
     Args:
         url: of the server.
@@ -41,12 +43,13 @@ class GrpcClient:
         self._url = url
         self._headers = dict(headers or {})
         self._ca_certs = ca_certs
-        self._shared = SharedClient(self._connect)
+        self._shared: Any = None
+        self._closed = False
+        self._lock = threading.Lock()
         self._beginning = threading.Lock()
         self._inputs = _Inputs()
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
-        """See ProtocolClient."""
         given = [self._inputs.get(name, array) for name, array in inputs.items()]
         wanted = [tritonclient.grpc.InferRequestedOutput(name) for name in outputs]
         with self._client(call, model) as client:
@@ -55,59 +58,63 @@ class GrpcClient:
         return {name: array for name, array in arrays.items() if array is not None}
 
     def is_ready(self, call: Call) -> bool:
-        """See ProtocolClient."""
         with self._client(call) as client:
             return bool(client.is_server_ready(**self._options(call)))
 
     def version(self, call: Call) -> str:
-        """See ProtocolClient."""
         with self._client(call) as client:
             return str(client.get_server_metadata(**self._options(call)).version)
 
     def index(self, call: Call) -> list[dict[str, str]]:
-        """See ProtocolClient."""
         with self._client(call) as client:
             models = client.get_model_repository_index(**self._options(call)).models
         return [{"name": model.name, "version": model.version, "state": model.state} for model in models]
 
     def load_model(self, model: str, config: str | None, call: Call) -> None:
-        """See ProtocolClient."""
         with self._client(call) as client:
             client.load_model(model, config=config, **self._options(call))
 
     def model_config(self, model: str, call: Call) -> dict[str, Any]:
-        """See ProtocolClient."""
         with self._client(call, model) as client:
             return dict(client.get_model_config(model, as_json=True, **self._options(call))["config"])
 
     def statistics(self, model: str, call: Call) -> dict[str, Any]:
-        """See ProtocolClient."""
         with self._client(call, model) as client:
             answer = client.get_inference_statistics(model, as_json=True, **self._options(call))
         return dict(answer["model_stats"][0])
 
     def close(self) -> None:
-        """See ProtocolClient."""
-        self._shared.close()
-
-    def _connect(self) -> Any:
-        return tritonclient.grpc.InferenceServerClient(
-            self._url.address,
-            ssl=self._url.is_secure,
-            root_certificates=self._ca_certs,
-            channel_args=grpc_options(self._url),
-        )
+        with self._lock:
+            self._closed = True
+            client, self._shared = self._shared, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # closing a broken channel may fail; it is not used again in any case
+                client.close()
 
     @contextlib.contextmanager
     def _client(self, call: Call, model: str | None = None) -> Iterator[Any]:
-        """Yield the client. If it reaches no server, replace it, for the reason given at options._GRPC_OPTIONS."""
-        client = self._shared.get()
+        with self._lock:
+            if self._closed:
+                raise ConfigurationError(CLOSED)
+            if self._shared is None:
+                self._shared = tritonclient.grpc.InferenceServerClient(
+                    self._url.address,
+                    ssl=self._url.is_secure,
+                    root_certificates=self._ca_certs,
+                    channel_args=grpc_options(self._url),
+                )
+            client = self._shared
         try:
             yield client
         except Exception as error:
             if not call.is_cancelled and isinstance(map_error(error, self._url, model), ServerUnreachableError):
-                self._shared.drop(client)
+                self._drop(client)
             raise
+
+    def _drop(self, failed: Any) -> None:
+        with self._lock:
+            if self._shared is failed:
+                self._shared = None
 
     def _options(self, call: Call) -> dict[str, Any]:
         headers = {name.lower(): value for name, value in {**self._headers, **call.headers}.items()}  # gRPC demands it
@@ -133,7 +140,7 @@ class GrpcClient:
             call.left()  # it may have been cancelled while it began
             result, error = answers.get(timeout=options["client_timeout"] + GRPC_GRACE)
         except queue.Empty:
-            self._shared.drop(client)
+            self._drop(client)
             raise TimeoutError("gRPC did not keep its deadline") from None
         finally:
             running.cancel()  # of no effect on a call that has ended

@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import socket
+import ssl
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from http.client import RemoteDisconnected
+from typing import Any, cast
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import urllib3
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
+from tritonclient.utils import (
+    InferenceServerException,
+    deserialize_bytes_tensor,
+    np_to_triton_dtype,
+    triton_to_np_dtype,
+)
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ClosedPoolError, HTTPError, NewConnectionError, ProtocolError
 
 from .._common import strict_json
-from ..errors import InputError
+from ..errors import ConfigurationError, InputError
 from .base import Tensors
 from .failures import ForeignAnswerError
-from .timed_pool import Body, TimedPool
-from .timed_sockets import Call
+from .options import CLOSED
+from .timed_sockets import CURRENT, Call, TimedTlsSocket, connect
 from .url import ServerUrl
 
 JSON_LENGTH = "Inference-Header-Content-Length"
 """This header gives the length of the JSON, after which the bytes of the tensors begin."""
 SMALL = 1 << 16
 """Up to this many bytes, joining the parts of a body costs less than writing them one by one."""
+IDLE_CONNECTIONS = 64
+"""Maximum number of idle connections that are kept for later calls. More may be in use at the same time."""
+
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
+
+Body = list["bytes | memoryview"]
 
 
 class KServeClient:
-    """Calls one server over HTTP, from any number of threads.
+    """Calls one server over HTTP, from any number of threads. It repeats no request and follows no redirect.
 
     Every method may raise these errors: InferenceServerException if the server answers with an error, OSError if the
     connection cannot be made or breaks, TimeoutError if the call reaches its deadline, ValueError if the answer does
-    not follow this protocol, and urllib3's HTTPError if the answer is not valid HTTP or ends early.
+    not follow this protocol, urllib3's HTTPError if the answer is not valid HTTP or ends early, and ConfigurationError
+    after close().
 
     Args:
-        url: of the server, with an optional base path.
+        url: of the server; its path is the prefix of all paths.
         headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for https; None for the system's.
     """
@@ -44,8 +60,20 @@ class KServeClient:
     def __init__(
         self, url: ServerUrl, *, headers: Mapping[str, str] | None = None, ca_certs: str | None = None
     ) -> None:
-        self._pool = TimedPool(url, ca_certs)
-        self._headers = dict(headers or {})
+        parts = urllib3.util.parse_url(str(url))
+        self._base = (parts.path or "").rstrip("/")
+        self._headers = urllib3.HTTPHeaderDict(headers or {})
+        self._pool: urllib3.HTTPConnectionPool
+        if url.is_secure:
+            context = ssl.create_default_context(cafile=ca_certs)
+            context.sslsocket_class = TimedTlsSocket
+            self._pool = urllib3.HTTPSConnectionPool(
+                parts.host or "", parts.port, maxsize=IDLE_CONNECTIONS, ssl_context=context
+            )
+            self._pool.ConnectionCls = _TimedTlsConnection
+        else:
+            self._pool = urllib3.HTTPConnectionPool(parts.host or "", parts.port, maxsize=IDLE_CONNECTIONS)
+            self._pool.ConnectionCls = _TimedConnection
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """Run one inference with the newest version of a model.
@@ -62,19 +90,29 @@ class KServeClient:
         Raises:
             InputError: the protocol does not support the dtype of an array.
         """
-        description, tensors = _request(inputs, outputs)
-        body: Body = [description, *tensors]
-        if sum(len(part) for part in body) <= SMALL:
-            body = [b"".join(body)]
-        headers = {JSON_LENGTH: str(len(description)), "Content-Type": "application/octet-stream"}
-        with self._request("POST", f"{_model(model)}/infer", body, call, headers) as answer:
-            return _outputs(answer)
+        described: list[dict[str, Any]] = []
+        tensors: Body = []
+        for name, array in inputs.items():
+            kind = np_to_triton_dtype(array.dtype)
+            if kind is None:
+                raise InputError(f"{name} is an array of {array.dtype}, a type that the server does not support")
+            content = _content(array, kind)
+            parameters = {"binary_data_size": sum(map(len, content))}
+            tensors += content
+            described.append({"name": name, "shape": array.shape, "datatype": kind, "parameters": parameters})
+        wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+        head = _as_json({"inputs": described, "outputs": wanted}).encode()
+        headers = {JSON_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"}
+        path = f"v2/models/{quote(model, safe='')}/infer"
+        return _arrays(*self._request("POST", path, call, [head, *tensors], headers))
 
     def is_ready(self, call: Call) -> bool:
         """Return whether the server reports that it is ready."""
-        with self._pool.request("GET", "v2/health/ready", self._headers, (), call) as answer:
-            answer.read()
-            return answer.status == 200
+        try:
+            self._request("GET", "v2/health/ready", call)
+        except (InferenceServerException, ForeignAnswerError):
+            return False
+        return True
 
     def version(self, call: Call) -> str:
         """Return the version of the server."""
@@ -88,39 +126,100 @@ class KServeClient:
         """Tell the server to load a model. ``config`` (JSON) replaces the config.pbtxt; None keeps it."""
         parameters = {} if config is None else {"parameters": {"config": config}}
         path = f"v2/repository/models/{quote(model, safe='')}/load"
-        with self._request("POST", path, [strict_json.dumps(parameters).encode()], call) as answer:
-            answer.read()
+        self._request("POST", path, call, [strict_json.dumps(parameters).encode()])
 
     def model_config(self, model: str, call: Call) -> dict[str, Any]:
         """Return the configuration with which the server runs a model."""
-        return dict(self._ask("GET", f"{_model(model)}/config", call))
+        return dict(self._ask("GET", f"v2/models/{quote(model, safe='')}/config", call))
 
     def statistics(self, model: str, call: Call) -> dict[str, Any]:
         """Return Triton's statistics of a model: counts, and times in nanoseconds."""
-        return dict(self._ask("GET", f"{_model(model)}/stats", call)["model_stats"][0])
+        return dict(self._ask("GET", f"v2/models/{quote(model, safe='')}/stats", call)["model_stats"][0])
 
     def close(self) -> None:
         """Close idle connections now, and connections in use as soon as their calls end."""
         self._pool.close()
 
     def _ask(self, method: str, path: str, call: Call) -> Any:
-        with self._request(method, path, (), call) as answer:
-            return json.loads(answer.read())
+        return json.loads(self._request(method, path, call)[0])
 
-    @contextlib.contextmanager
     def _request(
-        self, method: str, path: str, body: Body, call: Call, headers: Mapping[str, str] | None = None
-    ) -> Iterator[urllib3.BaseHTTPResponse]:
-        every = urllib3.HTTPHeaderDict(self._headers)
+        self, method: str, path: str, call: Call, body: Body | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Send a request; return the JSON of the answer, and the bytes behind it."""
+        every = self._headers.copy()
         every.update({**call.headers, **(headers or {})})
-        with self._pool.request(method, path, every, body, call) as answer:
+        if method == "POST":
+            size = sum(map(len, body or ()))
+            every["Content-Length"] = str(size)
+            body = [b"".join(body)] if body and size <= SMALL else body
+        CURRENT.call = call
+        try:
+            answer = self._pool.urlopen(
+                method,
+                f"{self._base}/{path}",
+                body=cast("Iterable[bytes] | None", body),
+                headers=every,
+                retries=False,
+                redirect=False,
+                timeout=None,
+                preload_content=False,
+            )
+            if answer.length_remaining is None and not getattr(answer, "chunked", False):
+                answer.close()
+                raise ProtocolError("the head of the answer ends early")  # http.client does not notice this
             if answer.status != 200:
                 raise _error(answer.status, answer.read())
-            yield answer
+            length = answer.headers.get(JSON_LENGTH)
+            if length is None:
+                return answer.read(), b""
+            if "Content-Encoding" in answer.headers:
+                content = answer.read()
+                return content[: int(length)], content[int(length) :]
+            # Two reads, so that the arrays start at the beginning of a buffer and are aligned.
+            return answer.read(int(length)), answer.read()
+        except ClosedPoolError:
+            raise ConfigurationError(CLOSED) from None
+        except HTTPError as error:
+            cause = _cause(error)
+            if cause is error:
+                raise
+            raise cause from error
+        finally:
+            call.leave()
+            CURRENT.call = None
 
 
-def _model(name: str) -> str:
-    return f"v2/models/{quote(name, safe='')}"
+class _TimedConnection(HTTPConnection):
+    """A connection whose reads and writes end at the deadline of the call of this thread."""
+
+    def connect(self) -> None:
+        super().connect()
+        CURRENT.call.take(self.sock)  # with TLS, this is another socket than the one of _new_conn()
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        if self.sock is not None and not CURRENT.call.take(self.sock):
+            self.close()  # the previous call was cancelled just as it ended; http.client connects again
+        super().request(*arguments, **options)
+
+    def _new_conn(self) -> socket.socket:
+        try:
+            return connect(self._dns_host.strip("[]"), self.port or self.default_port, CURRENT.call)
+        except OSError as error:
+            raise NewConnectionError(self, str(error)) from error
+
+
+class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
+    pass
+
+
+def _cause(error: HTTPError) -> Exception:
+    """Return the system's error inside an error of urllib3, since it is more precise; else the error itself.
+
+    RemoteDisconnected is no system error: http.client raises it when the peer hangs up without an answer.
+    """
+    inside = [each for each in (*error.args, error.__cause__) if isinstance(each, OSError)]
+    return next((each for each in inside if not isinstance(each, RemoteDisconnected)), error)
 
 
 def _error(status: int, content: bytes) -> Exception:
@@ -133,69 +232,34 @@ def _error(status: int, content: bytes) -> Exception:
     return answer
 
 
-def _request(inputs: Tensors, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:
-    """Return the JSON of a request and the bytes behind it. Large arrays are not copied."""
-    described: list[dict[str, Any]] = []
-    body: list[bytes | memoryview] = []
-    for name, array in inputs.items():
-        kind = np_to_triton_dtype(array.dtype)
-        if kind is None:
-            raise InputError(f"{name} is an array of {array.dtype}, a type that the server does not support")
-        parts = _bytes_elements(array) if kind == "BYTES" else [_memory(array)]
-        parameters = {"binary_data_size": sum(map(len, parts))}
-        body += parts
-        described.append({"name": name, "shape": array.shape, "datatype": kind, "parameters": parameters})
-    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
-    return strict_json.dumps({"inputs": described, "outputs": wanted}).encode(), body
-
-
-def _memory(array: npt.NDArray[Any]) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _bytes_elements(array: npt.NDArray[Any]) -> list[bytes | memoryview]:
-    """Return the elements of an array of bytes, each preceded by its length."""
-    parts: list[bytes | memoryview] = []
+def _content(array: npt.NDArray[Any], kind: str) -> Body:
+    """Return the bytes of an array. Elements of type BYTES follow their lengths; other arrays are not copied."""
+    if kind != "BYTES":
+        return [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data]
+    parts: Body = []
     for element in array.ravel().tolist():
         content = element if isinstance(element, bytes) else str(element).encode()
         parts += [struct.pack("<I", len(content)), content]
     return parts
 
 
-def _outputs(answer: urllib3.BaseHTTPResponse) -> dict[str, npt.NDArray[Any]]:
-    length = answer.headers.get(JSON_LENGTH)
-    if length is None or "Content-Encoding" in answer.headers:
-        content = answer.read()
-        end = len(content) if length is None else int(length)
-        head, data = content[:end], content[end:]
-    else:  # two reads, so that the arrays start at the beginning of a buffer and are aligned
-        head, data = answer.read(int(length)), answer.read()
+def _arrays(head: bytes, data: bytes) -> dict[str, npt.NDArray[Any]]:
+    """Read the answer to an inference: arrays by output name."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    memory, offset = memoryview(data), 0
     try:
-        return dict(_arrays(json.loads(head)["outputs"], memoryview(data)))
+        for output in json.loads(head)["outputs"]:
+            dtype = triton_to_np_dtype(output["datatype"])
+            size = output.get("parameters", {}).get("binary_data_size")
+            if size is None:
+                array = np.array(output["data"], dtype)
+            elif dtype is np.object_:
+                array = deserialize_bytes_tensor(memory[offset : offset + size])
+            else:
+                array = np.frombuffer(memory[offset : offset + size], dtype)
+                array = array if array.flags.aligned else array.copy()
+            offset += size or 0
+            arrays[output["name"]] = array.reshape(output["shape"])
     except (KeyError, TypeError, AttributeError, struct.error) as error:
         raise ValueError("the answer is not one to an inference") from error
-
-
-def _arrays(described: list[dict[str, Any]], data: memoryview) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    offset = 0
-    for output in described:
-        dtype = triton_to_np_dtype(output["datatype"])
-        size = output.get("parameters", {}).get("binary_data_size")
-        if size is None:
-            array = np.array(output["data"], dtype)
-        elif dtype is np.object_:
-            array = _read_elements(data[offset : offset + size])
-        else:
-            array = np.frombuffer(data[offset : offset + size], dtype)
-            array = array if array.flags.aligned else array.copy()
-        offset += size or 0
-        yield output["name"], array.reshape(output["shape"])
-
-
-def _read_elements(data: memoryview) -> npt.NDArray[np.object_]:
-    elements, offset = [], 0
-    while offset < len(data):
-        (size,) = struct.unpack_from("<I", data, offset)
-        offset += 4 + size
-        elements.append(bytes(data[offset - size : offset]))
-    return np.array(elements, np.object_)
+    return arrays

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
-from .connections import CLOSED
+from .options import CLOSED
 
 Result = TypeVar("Result")
 

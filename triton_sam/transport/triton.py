@@ -7,21 +7,25 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy.typing as npt
 
 from .._common import strict_json
 from .._common.tracing import span
-from ..errors import ServerError
+from ..errors import InferenceError, ServerError
 from .base import Tensors
-from .failures import all_outputs, map_error
+from .failures import map_error
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
-from .protocols import ProtocolClient
 from .retry import Attempts
 from .threads import ended_by, pause
 from .timed_sockets import Call
 from .url import ServerUrl
+
+if TYPE_CHECKING:
+    from .grpc_client import GrpcClient
+    from .kserve import KServeClient
 
 Result = TypeVar("Result")
 
@@ -87,9 +91,12 @@ class Transport:
         Raises:
             ServerError: see triton_sam.errors.
         """
-        with inference_span(model) as headers:
-            arrays = self._call(lambda call: self._client.infer(model, inputs, outputs, call), model, headers=headers)
-        return all_outputs(arrays, model, outputs)
+        with span(f"infer {model}", {"triton_sam.model": model}, is_request=True) as headers:
+            arrays = self._call(partial(self._client.infer, model, inputs, outputs), model, headers=headers)
+        for name in outputs:
+            if name not in arrays:
+                raise InferenceError(f"{model} sent no output {name!r}")
+        return arrays
 
     def is_ready(self) -> bool:
         """Return whether the server answers and reports that it is ready."""
@@ -144,31 +151,26 @@ class Transport:
         retries: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Result:
-        with self.one_call():
-            end = self._ends.end
-            attempts = Attempts(
-                self._retries if retries is None else retries,
-                has_answered=model in self._answered,
-                waits_if_busy=self._waits_if_busy,
-            )
-            while True:
-                call = Call(end, headers)
-                try:
-                    with ended_by(call.cancel):
-                        answer = ask(call)
-                    self._answered.add(model)
-                    return answer
-                except Exception as error:  # noqa: BLE001 - pause_after() raises it again
-                    seconds = attempts.pause_after(error, map_error(error, self.url, model), end - time.monotonic())
-                pause(seconds)
+        end = getattr(self._ends, "end", None) or time.monotonic() + self._timeout
+        attempts: Attempts | None = None
+        while True:
+            call = Call(end, headers)
+            try:
+                with ended_by(call.cancel):
+                    answer = ask(call)
+                self._answered.add(model)
+                return answer
+            except Exception as error:  # noqa: BLE001 - pause_after() raises it again
+                attempts = attempts or Attempts(
+                    self._retries if retries is None else retries,
+                    has_answered=model in self._answered,
+                    waits_if_busy=self._waits_if_busy,
+                )
+                seconds = attempts.pause_after(error, map_error(error, self.url, model), end - time.monotonic())
+            pause(seconds)
 
 
-def inference_span(model: str) -> contextlib.AbstractContextManager[dict[str, str]]:
-    """Open the span of one inference, with its repetitions; yield the headers that continue the trace in Triton."""
-    return span(f"infer {model}", {"triton_sam.model": model}, is_request=True)
-
-
-def _connect(url: ServerUrl, headers: Mapping[str, str], ca_certs: str | None) -> ProtocolClient:
+def _connect(url: ServerUrl, headers: Mapping[str, str], ca_certs: str | None) -> KServeClient | GrpcClient:
     """Connect by the protocol of the URL. Import only that one, because each import slows the start noticeably."""
     if url.is_grpc:
         from .grpc_client import GrpcClient

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigurationError, InferenceError, InputError, PromptError
+from ..errors import ConfigurationError, InferenceError, InputError
 from ..families.base import Family, FloatArray
+from ..families.tables import DECODER, ENCODER
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, encoder_input, open_image
-from ..inputs.prompts import Prompts, check_prompts
+from ..inputs.prompts import Prompts
 from ..masks.cleanup import Cleanup
 from ..masks.resize import full_size_logits
 from ..masks.segment import Segment
@@ -55,21 +56,17 @@ class ModelPair:
 
     family: Family
     variant: str | None = None
+    encoder: str = field(init=False)
+    """Triton name of the encoder."""
+    decoder: str = field(init=False)
+    """Triton name of the decoder."""
+    session_model: str = field(init=False)
+    """Triton name of the session model: the family's name, for example ``sam2``, or the variant's name."""
 
-    @property
-    def encoder(self) -> str:
-        """Triton name of the encoder."""
-        return self.family.model_name("encoder", self.variant)
-
-    @property
-    def decoder(self) -> str:
-        """Triton name of the decoder."""
-        return self.family.model_name("decoder", self.variant)
-
-    @property
-    def session_model(self) -> str:
-        """Triton name of the session model: the family's name, for example ``sam2``, or the variant's name."""
-        return self.variant or self.family.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encoder", self.family.model_name(ENCODER, self.variant))
+        object.__setattr__(self, "decoder", self.family.model_name(DECODER, self.variant))
+        object.__setattr__(self, "session_model", self.variant or self.family.name)
 
     def encode(self, source: ImageSource) -> tuple[Request, tuple[int, int]]:
         """Build the encoder's request; also return width and height of the original image.
@@ -113,25 +110,6 @@ class ModelPair:
             raise ConfigurationError(
                 f"these embeddings were made by {embeddings.model} ({embeddings.family}), not by {self.encoder}"
             )
-
-    def prompts(
-        self, embeddings: ImageEmbeddings, point_coords: Any, point_labels: Any, box: Any, mask_input: Any
-    ) -> Prompts:
-        """Check prompts against the image that ``embeddings`` came from.
-
-        Raises:
-            PromptError: see triton_sam.inputs.prompts.check_prompts; also for a mask if the family does not accept one.
-        """
-        if mask_input is not None and not self.family.takes_mask:
-            raise PromptError(f"{self.family.name} does not accept mask_input: give points or a box")
-        return check_prompts(
-            point_coords,
-            point_labels,
-            box,
-            mask_input,
-            image_size=embeddings.image_size,
-            mask_size=self.family.mask_size,
-        )
 
     def decode(self, embeddings: ImageEmbeddings, prompts: Prompts, multimask_output: bool) -> Request:
         """Build the decoder's request."""

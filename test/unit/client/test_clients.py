@@ -14,7 +14,7 @@ from support.faces import CLIENTS, Face
 from support.image_server import ImageServer, refusal
 
 from triton_sam import AsyncSAM2TritonClient, Cleanup, SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.client import flows
+from triton_sam.client import session_image
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import (
     ConfigurationError,
@@ -325,7 +325,7 @@ def test_an_image_is_prepared_off_the_event_loop(without_session, monkeypatch):
 
         return wrapper
 
-    monkeypatch.setattr(flows, "upload", noted(flows.upload))
+    monkeypatch.setattr(session_image, "upload", noted(session_image.upload))
     monkeypatch.setattr(ModelPair, "encode", noted(ModelPair.encode))
     with Face("speculative", without_session) as it:
         it.set_image(PIXELS)

@@ -13,7 +13,7 @@ from PIL import Image
 from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 from support.found_masks import found_mask
 
-from triton_sam.client.everything import find_everything
+from triton_sam.client.everything import last_of, search, see_by_clicks
 from triton_sam.everything import filters, parts
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found, drop_small_regions
@@ -113,8 +113,11 @@ class Discs:
     def encode(self, image):
         return image.size
 
-    def see_part(self, part):
-        return None
+    def search(self, parameters, progress):
+        def see(part):
+            return see_by_clicks(part, self.family, self.predict)
+
+        return last_of(search(self.encode, see, IMAGE, parameters), progress)
 
     def predict(self, points, labels, box=None, mask_input=None, multimask_output=False, image=None):
         assert labels.shape == points.shape[:2]
@@ -143,7 +146,7 @@ def test_every_object_is_found_once():
     def progress(step):
         told.append((step.done, step.total, [each.box for each in step.masks()]))
 
-    found = find_everything(Discs(PLACES), IMAGE, Parameters(16), progress)
+    found = Discs(PLACES).search(Parameters(16), progress)
     assert sorted((round(x), round(y)) for x, y in map(middle, found.objects)) == sorted(PLACES)
     assert found.decodes == 256
     assert found.candidates == 768

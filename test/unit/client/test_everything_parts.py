@@ -24,7 +24,7 @@ from triton_sam import (
     SpeculativeSAM2Client,
 )
 from triton_sam.client.aio import AsyncSAM2TritonClient
-from triton_sam.client.lacks import ASK_AGAIN_SECONDS
+from triton_sam.client.flows import ASK_AGAIN_SECONDS
 from triton_sam.errors import ServerTimeoutError
 from triton_sam.wire import contract
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.image_server import ImageServer, refusal
 
 from triton_sam import PromptError, SAM2TritonClient
-from triton_sam.client import clicks
-from triton_sam.client.clicks import SessionClick
-from triton_sam.client.drivers import carry
-from triton_sam.client.flows import ask
-from triton_sam.client.lacks import ASK_AGAIN_SECONDS, Notice
-from triton_sam.client.session_image import RemoteImage, SessionImage
+from triton_sam.client import session_image
+from triton_sam.client.flows import ASK_AGAIN_SECONDS, Notice, carry
+from triton_sam.client.session_image import RemoteImage, SessionImage, ask_about
 from triton_sam.errors import InferenceError, UnknownImageError
-from triton_sam.families import get_family
+from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.wire.contract import MAX_OBJECTS, MAX_POINTS
-from triton_sam.wire.pair import ModelPair
+from triton_sam.wire.pair import Request
 
 IMAGE = np.zeros((48, 64, 3), np.uint8)
 BOXES = [[x / 10, 1, 40, 40] for x in range(MAX_OBJECTS + 2)]
@@ -125,7 +123,7 @@ def test_embeddings_that_the_caller_wants_here_are_no_surprise(server, caplog):
 
 
 def test_a_server_that_loses_an_image_again_and_again_is_named_once(server, caplog, monkeypatch):
-    monkeypatch.setattr(clicks, "_LOSES_IMAGES", Notice())
+    monkeypatch.setattr(session_image, "_LOSES_IMAGES", Notice())
     server.after = lambda number: server.lose_images()
     with SAM2TritonClient(server.url) as client:
         client.set_image(IMAGE)
@@ -143,23 +141,19 @@ def test_a_server_that_loses_an_image_again_and_again_is_named_once(server, capl
 # Several servers
 
 
-def click() -> SessionClick:
-    pair = ModelPair(get_family("sam2"))
-    image = SessionImage("sam2", "sam2_encoder", (64, 48), {}, RemoteImage(b"image", "id"))
-    return SessionClick(pair, image, pair.prompts(image, [[3, 4]], None, None, None))
-
-
 def test_two_servers_that_take_turns_both_get_the_image():
     """Ids went to one and images to the other; after two misses in a row the image is sent twice, which ends it."""
-    servers, asked, turns = [set(), set()], click(), 0
+    servers, turns = [set(), set()], 0
+    image = RemoteImage(b"image", "id")
+    request = Request("sam2", {"image_id": np.array([b"id"], np.object_)}, ("image_id",))
 
-    def send(request):
+    def infer(model, inputs, outputs):
         """The server whose turn it is answers; it keeps an image that comes along."""
         nonlocal turns
         turns += 1
         held = servers[turns % 2]
-        if "image" in request.inputs:
-            held.add(request.inputs["image"][0])
+        if "image" in inputs:
+            held.add(inputs["image"][0])
         if not held:
             raise UnknownImageError("gone")
         return {"image_id": np.array([b"id"], np.object_)}
@@ -167,13 +161,26 @@ def test_two_servers_that_take_turns_both_get_the_image():
     rounds = []
     for _ in range(6):
         before = turns
-        carry(ask(asked), send)
+        carry(ask_about(image, request), SimpleNamespace(infer=infer))
         rounds.append(turns - before)
     assert rounds == [2, 3, 1, 1, 1, 1]
     assert all(servers)
 
 
-def test_a_cache_that_is_too_small_does_not_double_every_upload():
-    asked = click()
-    request = asked.request(asked.prompts)
-    assert [len(asked.again(request, UnknownImageError("gone"))) for _ in range(9)] == [1, 2, 1, 2, 1, 1, 1, 2, 1]
+def test_a_cache_that_is_too_small_does_not_double_every_upload(server):
+    server.after = lambda number: server.lose_images()
+    with SAM2TritonClient(server.url) as client:
+        client.set_image(IMAGE)
+        uploads = []
+        for _ in range(9):
+            server.requests.clear()
+            client.predict([[3, 4]])
+            uploads.append(sum(server.sent()))
+    assert uploads == [1, 2, 1, 2, 1, 1, 1, 2, 1]
+
+
+def test_a_mask_is_refused_by_the_family_that_takes_none():
+    client = SAM2TritonClient(model_type="sam3")
+    image = ImageEmbeddings("sam3", "sam3_encoder", (60, 40), {})
+    with pytest.raises(PromptError, match="sam3 does not accept mask_input"):
+        client.predict([[3, 4]], mask_input=np.zeros((288, 288), np.float32), image=image)

@@ -134,7 +134,7 @@ def test_a_socket_that_was_shut_down_on_its_way_to_the_next_call_is_replaced():
     with Server(always(DONE)) as server:
         client = client_of(server)
         infer(client)
-        (connection,) = [each for each in client._pool._pool.pool.queue if each is not None]
+        (connection,) = [each for each in client._pool.pool.queue if each is not None]
         connection.sock.is_shut = True
         infer(client)
         assert len(server.connections) == 2

@@ -6,35 +6,17 @@ import numpy as np
 import pytest
 
 from triton_sam import Cleanup
-from triton_sam.errors import InputError, PromptError
+from triton_sam.errors import InputError
 from triton_sam.families import get_family
-from triton_sam.inputs.embeddings import ImageEmbeddings
+from triton_sam.inputs.prompts import Prompts, check_prompts
 from triton_sam.wire.pair import ModelPair, Prediction
 
 SAM2, SAM3 = (ModelPair(get_family(name)) for name in ("sam2", "sam3"))
-IMAGE = ImageEmbeddings("sam2", "sam2_encoder", (60, 40), {})
-LOW_RES = np.zeros((256, 256), np.float32)
 
 
-def test_prompts_are_those_of_the_caller() -> None:
-    prompts = SAM2.prompts(IMAGE, [[[3, 4]], [[5, 6]]], [[1], [0]], [[1, 2, 30, 20], [2, 3, 31, 21]], LOW_RES + 2)
-    assert prompts.image_size == (60, 40)
-    assert len(prompts) == 2
-    assert [prompts.clicks(index).tolist() for index in range(2)] == [[[3, 4]], []]
-    tensors = prompts.tensors(SAM2.family)
-    assert len(tensors["point_coords"]) == 2
-    np.testing.assert_array_equal(tensors["mask_input"], LOW_RES[None, None] + 2)
-
-
-def test_a_mask_is_refused_by_the_family_that_takes_none() -> None:
-    with pytest.raises(PromptError, match="sam3 does not accept mask_input"):
-        SAM3.prompts(IMAGE, [[3, 4]], None, None, LOW_RES)
-    assert len(SAM3.prompts(IMAGE, [[3, 4]], None, None, None)) == 1
-
-
-def test_a_mask_of_a_wrong_size_is_refused() -> None:
-    with pytest.raises(PromptError, match="256"):
-        SAM2.prompts(IMAGE, [[3, 4]], None, None, LOW_RES[:100])
+def prompts(*points: list[int]) -> Prompts:
+    """Return prompts of one point for each object."""
+    return check_prompts([[point] for point in points], None, None, None, image_size=(60, 40), mask_size=256)
 
 
 def test_what_is_no_embedding_is_named() -> None:
@@ -45,8 +27,7 @@ def test_what_is_no_embedding_is_named() -> None:
 def prediction(pair: ModelPair) -> Prediction:
     logits = np.full((2, 3, 8, 8), -100, np.float32)
     logits[..., 2:6, 2:6] = 100
-    prompts = pair.prompts(IMAGE, [[[3, 4]], [[5, 6]]], None, None, None)
-    return Prediction(logits, np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3), prompts)
+    return Prediction(logits, np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3), prompts([3, 4], [5, 6]))
 
 
 @pytest.mark.parametrize(("pair", "limits"), [(SAM2, (-32, 32)), (SAM3, (-100, 100))], ids=["sam2", "sam3"])
@@ -65,7 +46,7 @@ def test_segments_say_which_object_and_candidate_they_are() -> None:
 def test_the_clean_up_gets_the_clicks_of_each_object() -> None:
     logits = np.full((2, 1, 8, 8), -100, np.float32)
     logits[..., :2] = logits[..., 6:] = 100
-    prompts = SAM2.prompts(IMAGE, [[[3, 20]], [[57, 20]]], None, None, None)
-    found = SAM2.segments(Prediction(logits, np.ones((2, 1), np.float32), prompts), Cleanup(keep_clicked=True))
+    clicked = Prediction(logits, np.ones((2, 1), np.float32), prompts([3, 20], [57, 20]))
+    found = SAM2.segments(clicked, Cleanup(keep_clicked=True))
     left, right = (each.mask.any(axis=0) for each in found)
     assert (left[0], left[-1], right[0], right[-1]) == (True, False, False, True)

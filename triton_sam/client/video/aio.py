@@ -17,7 +17,7 @@ from ...inputs.video.stream import DEFAULT_WINDOW
 from ...masks.video_segment import VideoSegment
 from ...transport.base import BaseTransport
 from ...transport.options import Busy
-from ..in_threads import InThreads, shielded
+from ..aio import InThreads, shielded
 from ..spellings import also_spelled
 from .base import OnProgress, Pass, Segments, row_outputs
 from .sync import SAM2VideoClient, Video

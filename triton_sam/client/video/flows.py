@@ -30,8 +30,7 @@ from ...errors import (
 from ...transport.base import Tensors
 from ...wire import video as wire
 from ...wire.contract import read_error
-from ..flows import Flow
-from ..lacks import Notice
+from ..flows import Flow, Notice
 from .frames import SessionFrames
 from .requests import Operation, VideoModel
 

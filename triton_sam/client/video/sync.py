@@ -20,8 +20,7 @@ from ...transport.options import Busy
 from ...transport.triton import Transport
 from ...transport.url import parse_url
 from ...wire import video as wire
-from ...wire.pair import Request
-from ..drivers import carry
+from ..flows import carry
 from ..spellings import also_spelled
 from .base import OnProgress, Pass, Segments, VideoCore, VideoOptions, row_outputs
 from .lookahead import look_ahead
@@ -160,7 +159,7 @@ class Video(VideoCore):
         self._is_closed = False
 
     def _start(self) -> None:
-        carry(self._flows.start(), self._send)
+        carry(self._flows.start(), self._transport)
 
     def add(
         self,
@@ -267,7 +266,7 @@ class Video(VideoCore):
         try:
             with self._lock:
                 self._is_closed = True
-                carry(self._flows.close(), self._send)
+                carry(self._flows.close(), self._transport)
         finally:
             self._frames.source.close()
 
@@ -302,7 +301,7 @@ class Video(VideoCore):
         if not self._prepare(index):
             return False
         if sends:
-            carry(self._flows.upload(index), self._send)
+            carry(self._flows.upload(index), self._transport)
         return True
 
     def _run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Tensors:
@@ -312,11 +311,8 @@ class Video(VideoCore):
             if self._is_closed:  # else the operation would begin another session
                 raise ConfigurationError("this video is closed: open it again")
             try:
-                answer = carry(flow, self._send)
+                answer = carry(flow, self._transport)
             finally:
                 flow.close()
             self._note(operation, answer)
         return answer
-
-    def _send(self, request: Request) -> Tensors:
-        return self._transport.infer(request.model, request.inputs, request.outputs)

@@ -22,7 +22,7 @@ from support.tools import base64_of
 
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
-from triton_sam.service.videos import live
+from triton_sam.service.videos import sessions
 
 COUNT = 5
 FRAMES = [base64_of(clip.png(index)) for index in range(COUNT)]
@@ -101,7 +101,7 @@ FOLLOW: dict[str, Callable[[httpx.Client, float, float], list[Box]]] = {
 def running() -> Iterator[Any]:
     options = {"adapters": TOOLS, "video_idle_seconds": 60, "max_video_frames": 8}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "MOST_SECONDS", 0.02)
+        patch.setattr(sessions, "MOST_SECONDS", 0.02)
         with service_with_videos(**options) as (service, client):
             client.most_objects = 1 << 20  # the fake counts by the number of the object, and X-AnyLabeling says 10000
             yield service, client

@@ -12,7 +12,7 @@ from support.tools import base64_of, filled_each, near
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
 from triton_sam.service.adapters.nuclio_masks import box_runs, mask_of_points
-from triton_sam.service.videos import live
+from triton_sam.service.videos import sessions
 
 NAME = "triton-sam-sam2-tracker"
 X, Y = clip.START
@@ -24,7 +24,7 @@ BOX = [X - 30, Y - 30, X + 30, Y + 30]
 def running():
     options = {"video_idle_seconds": 60, "max_videos": 6}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "MOST_SECONDS", 0.02)
+        patch.setattr(sessions, "MOST_SECONDS", 0.02)
         with service_with_videos(adapters=("cvat",), **options) as running:
             yield running
 
@@ -37,10 +37,10 @@ def http(running):
 @pytest.fixture
 def fresh(running):
     """No session is left from another test."""
-    sessions = running[0].app.state.live_videos
-    for video in sessions._live.values():
+    found = running[0].app.state.videos.sessions
+    for video in found._sessions.values():
         video.used = -1e9
-    wait_until(lambda: len(sessions) == 0)
+    wait_until(lambda: len(found) == 0)
 
 
 pytestmark = pytest.mark.usefixtures("fresh")

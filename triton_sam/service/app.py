@@ -32,7 +32,6 @@ from .root_path import HeadRequests, RootPath
 from .schemas import problem_responses
 from .settings import Settings
 from .tracing import HEADER
-from .videos.live import LiveVideos
 from .videos.store import Videos
 
 
@@ -46,7 +45,6 @@ def create_app(settings: Settings) -> FastAPI:
     engine = Engine(settings, figures)
     videos = Videos(engine)
     large = None if settings.large_images is None else LargeFolder(settings.large_images, engine)
-    live_videos = LiveVideos(engine, videos)
     searches = Searches(engine)
     requests = CancellableRequests(settings.timeout, figures)
 
@@ -54,12 +52,10 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await engine.start()
         await videos.start()
-        await live_videos.start()
         try:
             yield
         finally:
             searches.stop()
-            await live_videos.stop()
             await videos.stop()
             if large is not None:
                 large.close()
@@ -78,7 +74,6 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.engine = engine
     app.state.videos = videos
-    app.state.live_videos = live_videos
     app.state.searches = searches
     app.include_router(page.router(settings))
     app.include_router(live.router(engine))
@@ -92,9 +87,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(rest_large.router(engine, large, requests))
     adapters = find_adapters(settings.adapters)
     for adapter in adapters:
-        app.include_router(
-            adapter.router(Bridge(engine, requests, searches, live_videos, videos)), include_in_schema=False
-        )
+        app.include_router(adapter.router(Bridge(engine, requests, searches, videos)), include_in_schema=False)
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 
     @app.get(

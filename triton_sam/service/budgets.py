@@ -7,7 +7,7 @@ import concurrent.futures
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .buckets import TokenBucket
 from .metrics import Metrics
@@ -45,13 +45,21 @@ class Lease:
         self._budget = budget
         self.amount = amount
 
+    def check(self, amount: int) -> None:
+        """Refuse more that is not left.
+
+        Raises:
+            Problem: 503.
+        """
+        self._budget.check(amount)
+
     def grow(self, amount: int) -> None:
         """Hold more.
 
         Raises:
             Problem: 503, so much is not left.
         """
-        self._budget.check(amount)
+        self.check(amount)
         self._budget.book(amount)
         self.amount += amount
 
@@ -247,6 +255,37 @@ class Workers:
             return await asyncio.wrap_future(future)
         finally:
             stop.set()
+
+    async def call(self, pixels: int, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Return the result of a function that runs in a thread.
+
+        Args:
+            pixels: the most pixels that are in memory at a time.
+            work: the function.
+            arguments: its arguments.
+
+        Raises:
+            Problem: 503, the service stops.
+        """
+        (result,) = await self.map(pixels, lambda _: work(*arguments), [None])
+        return result
+
+    async def map(self, pixels: int, convert: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Return the results of a function that runs in a thread for one item after the other.
+
+        Args:
+            pixels: the most pixels that are in memory at a time.
+            convert: the function.
+            items: the items.
+
+        Raises:
+            Problem: 503, the service stops.
+        """
+
+        async def fetch() -> Iterable[Item]:
+            return items
+
+        return await self.run(pixels, fetch, lambda found: [convert(each) for each in found])
 
     def refuse(self) -> None:
         """Refuse all work that has not begun."""

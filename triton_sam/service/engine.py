@@ -311,20 +311,16 @@ class Engine:
             ImageError: the image is damaged.
             Problem: 503, the service stops.
         """
-
         loop = asyncio.get_running_loop()
 
-        async def fetch() -> list[bytes]:
-            return [image.content]
-
-        def make(contents: Iterator[bytes]) -> None:
+        def make() -> None:
             if not image.preview:
-                image.preview = to_jpeg(next(contents))
+                image.preview = to_jpeg(image.content)
                 loop.call_soon_threadsafe(self._grown, image)  # also when the caller has gone away
 
         if not image.preview:
             width, height = image.size
-            await self.budgets.workers.run(width * height, fetch, make)
+            await self.budgets.workers.call(width * height, make)
         return image.preview
 
     async def _embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:

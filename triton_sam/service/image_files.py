@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Iterator
 
 from PIL import Image, UnidentifiedImageError
 
@@ -78,14 +77,11 @@ async def accept_image(content: bytes, max_megapixels: float, workers: Workers) 
     if await asyncio.to_thread(servers_read, content):
         return content, size
 
-    async def fetch() -> list[bytes]:
-        return [content]
-
-    def convert(contents: Iterator[bytes]) -> tuple[bytes, Size]:
-        converted = to_png(next(contents), UPLOADS)
+    def convert() -> tuple[bytes, Size]:
+        converted = to_png(content, UPLOADS)
         return converted, check_image(converted, max_megapixels)  # the pixels may be more than the header says
 
-    return await workers.run(size[0] * size[1], fetch, convert)
+    return await workers.call(size[0] * size[1], convert)
 
 
 def to_jpeg(content: bytes) -> bytes:

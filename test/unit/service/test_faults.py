@@ -14,13 +14,13 @@ from fastapi.testclient import TestClient
 from triton_sam.service.adapters import roboflow_concepts
 from triton_sam.service.adapters.bridge import Target, _segment_request
 from triton_sam.service.adapters.cvat_tracker import TrackCall
-from triton_sam.service.adapters.sent_frames import video_prompt
 from triton_sam.service.concepts import FindRequest
 from triton_sam.service.exports import Export
 from triton_sam.service.faults import fault_text, first_fault, install
 from triton_sam.service.messages import read_message
 from triton_sam.service.problems import Problem
 from triton_sam.service.schemas import SegmentRequest
+from triton_sam.service.videos.schemas import video_prompt
 
 
 def _told(kind, value):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from starlette.responses import Response
 from ..._common import strict_json
 from ...concepts.instances import Instance
 from ...families.base import FloatArray, Size
-from ...masks.rle import rle_to_mask
 from ...masks.segment import Segment
 from .. import answers
 from ..answers import JSON
@@ -28,13 +26,13 @@ from ..bodies import kind_of
 from ..cancellation import CancellableRequests
 from ..concepts import FindRequest, check_pair, find
 from ..engine import MODEL_HEADER, Engine, Pair
+from ..everything.finder import Found
 from ..everything.schemas import EverythingRequest
 from ..everything.search import Searches
 from ..faults import NO_NAMES, first_fault
 from ..problems import Problem, tell
 from ..schemas import Prompt, SegmentRequest
 from ..store import StoredImage
-from ..videos.live import LiveVideos
 from ..videos.store import Videos
 
 Message = TypeVar("Message", bound=BaseModel)
@@ -91,8 +89,7 @@ class Bridge:
         engine: makes masks.
         requests: ends work for clients that have gone away.
         searches: find all objects of an image.
-        live: the videos that tools track frame by frame.
-        videos: the uploaded videos.
+        videos: the videos of all callers.
     """
 
     def __init__(
@@ -100,11 +97,9 @@ class Bridge:
         engine: Engine,
         requests: CancellableRequests,
         searches: Searches,
-        live: LiveVideos,
         videos: Videos,
     ) -> None:
         self.engine = engine
-        self.live = live
         self.videos = videos
         self._requests = requests
         self._searches = searches
@@ -260,14 +255,7 @@ class Bridge:
 
         async def work() -> list[Result]:
             found = await find(self.engine, pair, image, None, query)
-
-            async def fetch() -> list[Instance]:
-                return list(found)
-
-            def write(instances: Iterator[Instance]) -> list[Result]:
-                return [convert(each) for each in instances]
-
-            return await self.engine.budgets.workers.run(2 * width * height, fetch, write)
+            return await self.engine.budgets.workers.map(2 * width * height, convert, found)
 
         return await self._requests.run(request, work())
 
@@ -318,23 +306,17 @@ class Bridge:
         finally:
             search.leave()
 
-        async def fetch() -> list[bytes]:
-            return objects
-
-        def write(found: Iterator[bytes]) -> list[Result]:
-            return [convert(_segment(number, json.loads(each))) for number, each in enumerate(found)]
+        def write(numbered: tuple[int, Found]) -> Result:
+            number, each = numbered
+            return convert(replace(each.segment(), object_index=number))
 
         width, height = image.size
-        return await self.engine.budgets.workers.run(2 * width * height, fetch, write)
+        return await self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects))
 
 
 def json_answer(content: Any, status: int = 200) -> Response:
     """Return an answer of JSON, from objects that are JSON already."""
     return Response(strict_json.dumps(content, separators=(",", ":")), status, media_type=JSON)
-
-
-def _segment(number: int, found: Mapping[str, Any]) -> Segment:
-    return Segment(rle_to_mask(found["rle"]), found["score"], None, number)
 
 
 def _segment_request(targets: Sequence[Target], size: Size, multimask: bool) -> SegmentRequest:

@@ -17,12 +17,12 @@ from pydantic import Field
 
 from ...families.base import Size
 from ...masks.polygons import fill_polygons, mask_to_polygons
-from ...masks.rle import BoolArray
+from ...masks.rle import BoolArray, mask_to_rle
 from ...tracks.records import MaskRecord
 from ..engine import Pair
 from ..problems import Problem
 from ..store import StoredImage
-from ..videos.live import UNKNOWN, Drawn
+from ..videos.live import unknown
 from .bridge import Bridge, Lenient, Target, json_answer
 from .nuclio_masks import box_runs, mask_of_points
 
@@ -90,7 +90,7 @@ async def track(bridge: Bridge, request: Request, pair: Pair, call: TrackCall) -
     drawn = await asyncio.to_thread(lambda: [drawn_of(each, image.size) for each in typed.values()])
     found = await _follow(bridge, request, image, followed)
     if drawn:
-        session, masks = await bridge.run(request, bridge.live.begin(image, pair, drawn))
+        session, masks = await bridge.run(request, bridge.videos.begin(image, pair, drawn))
         for number, (place, record) in enumerate(zip(typed, masks, strict=True), 1):
             found[place] = record, State(session, number, typed[place].type, isinstance(begun[place], Typed))
     ordered = [found.get(place) for place in range(count)]
@@ -107,7 +107,7 @@ async def _follow(
         wanted[state.session].append(state.number)
     if not wanted:
         return {}
-    masks = await bridge.run(request, bridge.live.track(image, wanted))
+    masks = await bridge.run(request, bridge.videos.track(image, wanted))
     by_object = {
         (name, number): record
         for name, numbers in wanted.items()
@@ -126,7 +126,7 @@ def state_of(value: Any) -> State | None:
         return None
     match = _STATE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise Problem(404, UNKNOWN, code="unknown_state")
+        raise unknown()
     session, number, letter = match.groups()
     return State(session, int(number), LETTERS[letter.lower()], letter.islower())
 
@@ -136,28 +136,28 @@ def untyped(points: list[float]) -> Typed:
     return Typed(type="rectangle" if len(points) == 4 else "polygon", points=points)
 
 
-def drawn_of(shape: Typed, size: Size) -> Drawn:
-    """Return the prompt that a shape means. This blocks.
+def drawn_of(shape: Typed, size: Size) -> dict[str, Any]:
+    """Return the members of a VideoPrompt that a shape means. This blocks.
 
     Raises:
         Problem: 422, the numbers do not make such a shape.
     """
     points = shape.points
     if shape.type == "mask":
-        return Drawn(mask=_filled(mask_of_points(points, size), shape.type))
+        return _filled(mask_of_points(points, size), shape.type)
     if not np.isfinite(points).all():
         raise Problem(422, f"a {shape.type} is made of finite numbers")
     if shape.type == "rectangle":
         box = Target(box=points).inside(size)["box"]
         if box[0] >= box[2] or box[1] >= box[3]:
             raise Problem(422, "a rectangle needs a part inside of the image")
-        return Drawn(box=box)
+        return {"box": box}
     pairs = np.reshape(points, (-1, 2)).tolist() if points and len(points) % 2 == 0 else []
     if shape.type == "points" and pairs:
-        return Drawn(points=Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"])
+        return {"points": Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"]}
     if shape.type == "polygon" and len(pairs) >= 3:
         inside = Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"]
-        return Drawn(mask=_filled(fill_polygons([inside], size), shape.type))
+        return _filled(fill_polygons([inside], size), shape.type)
     raise Problem(422, f"{len(points)} numbers do not make a {shape.type}")
 
 
@@ -178,7 +178,7 @@ def shape_of(record: MaskRecord, state: State) -> Any:
     return {"type": state.kind, "points": points} if state.is_typed else points
 
 
-def _filled(mask: BoolArray, kind: str) -> BoolArray:
+def _filled(mask: BoolArray, kind: str) -> dict[str, Any]:
     if not mask.any():
         raise Problem(422, f"the {kind} covers no pixel of the image")
-    return mask
+    return {"mask_rle": mask_to_rle(mask)}

@@ -7,7 +7,6 @@ https://github.com/HumanSignal/label-studio-ml-backend.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -149,15 +148,10 @@ class _Tool:
         if len(drawn) > MAX_OBJECTS:
             raise Problem(422, f"{len(drawn)} brushes and polygons: one call takes {MAX_OBJECTS}")
 
-        async def fetch() -> list[Region]:
-            return drawn
-
-        def read(parts: Iterator[Region]) -> list[Asked]:
-            found = (drawn_prompt(each, size, pair.family) for each in parts)
-            return [each for each in found if each is not None]
-
         width, height = size
-        return await self._bridge.engine.budgets.workers.run(2 * width * height, fetch, read)
+        workers = self._bridge.engine.budgets.workers
+        found = await workers.map(2 * width * height, lambda each: drawn_prompt(each, size, pair.family), drawn)
+        return [each for each in found if each is not None]
 
     async def _image(self, task: Task, control: Control) -> StoredImage:
         address = task.data.get(control.key)

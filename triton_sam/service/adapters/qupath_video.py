@@ -27,17 +27,20 @@ from ..bodies import FILES, kind_of
 from ..engine import Pair
 from ..problems import Problem
 from ..videos.rooms import Room
-from ..videos.schemas import PropagateRequest
+from ..videos.schemas import PropagateRequest, video_prompt
+from ..videos.sessions import Session
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
 from .bridge import Bridge, Lenient, Target
-from .sent_frames import Found, check_count, find_in_frame, in_thread, keep_images, tracked, video_prompt
+from .sent_frames import Found, check_count, find_in_frame, in_thread, keep_images
 
 MAX_NAME = 200
 MAX_PROMPTS = 1024
 """The most prompts of one call."""
 TRACK_SECONDS = 3600.0
 """A call that follows objects may take so long."""
+FOLDER = "qupath/"
+"""The names of folders begin so among the sessions of the service."""
 VISUAL = "visual"
 """SAM3's word for a prompt of boxes alone."""
 UNKNOWN = "there are no such frames (any more): upload them again"
@@ -105,7 +108,7 @@ class Sam3VideoBody(VideoBody):
 
 
 @dataclass(eq=False)
-class Folder:
+class Folder(Session):
     """Frames that are uploaded, and not followed yet.
 
     Args:
@@ -115,7 +118,10 @@ class Folder:
 
     room: Room
     files: dict[str, tuple[Path, int]] = field(default_factory=dict)
-    timer: asyncio.TimerHandle | None = None
+
+    async def close(self) -> None:
+        """Remove the frames."""
+        await self.room.close()
 
     async def keep(self, name: str, content: bytes) -> None:
         """Keep a frame in place of one with the same name.
@@ -146,7 +152,7 @@ class Uploads:
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
-        self._folders: dict[str, Folder] = {}
+        self._sessions = bridge.videos.sessions
         self._lock = asyncio.Lock()
 
     async def receive(self, request: Request) -> str:
@@ -166,7 +172,7 @@ class Uploads:
                 raise Problem(422, f"a name has at most {MAX_NAME} characters")
             content = await file.read()
         async with self._lock:  # QuPath sends several at a time, and the first of them makes the folder
-            folder = self._folders.get(name)
+            folder = self._sessions.find(FOLDER + name, Folder)
             if folder is not None:
                 check_count(self._bridge, len({*folder.files, file.filename}))
                 await folder.keep(file.filename, content)
@@ -175,8 +181,8 @@ class Uploads:
                 async with self._bridge.videos.room() as room:
                     folder = Folder(room)
                     await folder.keep(file.filename, content)
-                    self._folders[name], room.is_kept = folder, True
-            self._wait(name, folder)
+                    self._sessions.add(FOLDER + name, folder)
+                    room.is_kept = True
         return file.filename
 
     async def video(self, name: str, pair: Pair) -> StoredVideo:
@@ -186,27 +192,13 @@ class Uploads:
             Problem: 404, there is no such folder; or it cannot be a video, see Videos.keep().
         """
         async with self._lock:
-            folder = self._folders.pop(name, None)
+            folder = self._sessions.take(FOLDER + name, Folder)
         if folder is None:
             raise Problem(404, UNKNOWN)
-        if folder.timer is not None:
-            folder.timer.cancel()
         async with self._bridge.videos.own(folder.room) as room:
             upload = Upload(room.folder, b"-", len(folder.files))
             upload.frames, upload.name = folder.frames(), name
             return await self._bridge.videos.keep(upload, room, pair)
-
-    def _wait(self, name: str, folder: Folder) -> None:
-        """Remove the folder if nobody uses it for a while."""
-        if folder.timer is not None:
-            folder.timer.cancel()
-        seconds = self._bridge.engine.settings.video_idle_seconds
-        folder.timer = asyncio.get_running_loop().call_later(seconds, self._drop, name, folder)
-
-    def _drop(self, name: str, folder: Folder) -> None:
-        if self._folders.get(name) is folder:
-            del self._folders[name]
-            background.start(folder.room.close())
 
 
 class Sequences:
@@ -281,7 +273,7 @@ class Sequences:
                     raise Problem(422, f"there is no frame {frame}: the last one is {video.file.num_frames - 1}")
             return await work(video)
         finally:
-            await background.finish(self._bridge.videos.remove(video.video_id))
+            await background.finish(self._bridge.videos.sessions.remove(video.video_id))
 
     async def _find(
         self, request: Request, video: StoredVideo, frame: int, shown: list[Shown], owners: dict[int, tuple[int, str]]
@@ -308,15 +300,17 @@ class Sequences:
     ) -> list[Feature]:
         by_frame: dict[int, list[Feature | None]] = {}
         for way in ways:
-            async with contextlib.aclosing(tracked(video, way)) as frames:
-                async for frame, records in frames:
-                    by_frame[frame] = await in_thread(self._bridge, video, records, feature)
+            propagation = await video.tracking.propagate(way)
+            async with contextlib.aclosing(propagation.frames()) as frames:
+                async for each in frames:
+                    by_frame[each.frame] = await in_thread(self._bridge, video, each.records, feature)
         return [each for frame in sorted(by_frame) for each in by_frame[frame] if each is not None]
 
 
 async def _walk(video: StoredVideo, way: PropagateRequest) -> None:
     """Follow the objects, so that their masks are known."""
-    async with contextlib.aclosing(tracked(video, way)) as frames:
+    propagation = await video.tracking.propagate(way)
+    async with contextlib.aclosing(propagation.frames()) as frames:
         async for _ in frames:
             pass
 

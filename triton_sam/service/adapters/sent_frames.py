@@ -1,33 +1,27 @@
-"""Videos whose frames a tool sends as images before it tracks: they are kept, searched for words, and tracked."""
+"""Videos whose frames a tool sends as images before it tracks: they are kept, and searched for words."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request
-from pydantic import ValidationError
 
 from ...concepts.instances import Instance
 from ...masks.rle import mask_to_rle
 from ...masks.segment import Segment
 from ...tracks.records import MaskRecord
 from ..engine import Pair
-from ..faults import first_fault
 from ..problems import Problem
 from ..schemas import RleMask
-from ..videos.schemas import PropagateRequest, VideoPrompt
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
 from .bridge import Bridge, decoded
 
 Result = TypeVar("Result")
-FrameRecords = tuple[int, tuple[MaskRecord, ...]]
-"""The index of a frame, and its masks."""
 
 
 @dataclass(frozen=True)
@@ -94,49 +88,12 @@ async def find_in_frame(
     return await bridge.instances(request, image, await bridge.words_pair(), texts, convert, **filters)
 
 
-def video_prompt(**members: Any) -> VideoPrompt:
-    """Return a prompt of the video's session.
-
-    Raises:
-        Problem: 422, a member cannot be used.
-    """
-    try:
-        return VideoPrompt(**members)
-    except ValidationError as error:
-        raise Problem(422, first_fault(error)) from None
-
-
-async def tracked(video: StoredVideo, way: PropagateRequest) -> AsyncGenerator[FrameRecords, None]:
-    """Track all objects, and yield each frame with its masks. Tracking ends if nobody reads on.
-
-    Raises:
-        Problem: there is nothing to track, or Triton fails.
-    """
-    propagation = await video.tracking.propagate(way)
-    try:
-        while True:
-            event = await propagation.events.get()
-            told = json.loads(event.data)
-            if event.name == "error":
-                raise Problem(told["status"], told["detail"], code=told.get("code"))
-            if event.name == "frame":
-                yield told["frame"], video.tracking.records.at(told["frame"])
-            elif event.name == "done":
-                return
-    finally:
-        propagation.leave()
-
-
 async def in_thread(
     bridge: Bridge, video: StoredVideo, records: Sequence[MaskRecord], convert: Callable[[MaskRecord], Result]
 ) -> list[Result]:
     """Convert masks to a form of the tool's, one by one in a thread."""
-
-    async def fetch() -> Sequence[MaskRecord]:
-        return records
-
     width, height = video.file.size
-    return await bridge.engine.budgets.workers.run(2 * width * height, fetch, lambda found: list(map(convert, found)))
+    return await bridge.engine.budgets.workers.map(2 * width * height, convert, records)
 
 
 def segment_of(record: MaskRecord) -> Segment:

@@ -13,7 +13,7 @@ from ..adapter import Adapter, header_token
 from ..engine import Pair
 from ..problems import Problem
 from .bridge import Bridge, Lenient, Target, json_answer
-from .x_anylabeling_sessions import SUFFIX, VideoSessions, pair_name
+from .x_anylabeling_sessions import SUFFIX, pair_name
 from .x_anylabeling_shapes import FINENESS, Drawing, shapes_of, words_of
 from .x_anylabeling_video import add_routes
 
@@ -124,7 +124,7 @@ def router(bridge: Bridge) -> APIRouter:
             shapes = [shape for _, of_object in best for shape in of_object]
         return json_answer({"success": True, "data": {"shapes": shapes, "description": "", "replace": False}})
 
-    add_routes(api, VideoSessions(bridge), bridge)
+    add_routes(api, bridge)
     return api
 
 

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from ...tracks.records import MaskRecord
 from ..problems import Problem
-from ..videos.schemas import PropagateRequest
+from ..videos.schemas import PropagateRequest, video_prompt
 from ..videos.store import StoredVideo
 from .bridge import Bridge, Lenient, Target
-from .sent_frames import find_in_frame, in_thread, keep_images, segment_of, tracked, video_prompt
+from .sent_frames import find_in_frame, in_thread, keep_images, segment_of
 from .x_anylabeling_shapes import LABEL, Drawing, shapes_of, words_of
 
 SUFFIX = "-video"
@@ -54,8 +54,8 @@ class PromptRequest(Lenient):
 
 
 @dataclass(eq=False)
-class Session:
-    """A video of X-AnyLabeling.
+class State:
+    """What X-AnyLabeling has sent of a video.
 
     Args:
         video: the frames.
@@ -112,129 +112,93 @@ class Session:
         return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), number)
 
 
-class VideoSessions:
-    """The sessions of the tool.
+async def begin(bridge: Bridge, request: Request, body: InitRequest) -> dict[str, Any]:
+    """Keep the frames of a new session.
 
-    Args:
-        bridge: keeps the videos.
+    Raises:
+        Problem: see keep_images().
     """
+    pair = await bridge.videos.pair(pair_name(body.model))
+    video = await bridge.run(request, keep_images(bridge, body.frames, pair))
+    video.tool = State(video, body.start_frame_index)
+    count = video.file.num_frames
+    return {"session_id": video.video_id, "num_frames": count, "start_frame_index": body.start_frame_index}
 
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-        self._sessions: dict[str, Session] = {}
 
-    async def begin(self, request: Request, body: InitRequest) -> dict[str, Any]:
-        """Keep the frames of a new session.
+def find(bridge: Bridge, name: str) -> State:
+    """Return the state of a session, which counts as a use.
 
-        Raises:
-            Problem: see keep_images().
-        """
-        pair = await self._bridge.videos.pair(pair_name(body.model))
-        video = await self._bridge.run(request, keep_images(self._bridge, body.frames, pair))
-        self._forget_ended()
-        self._sessions[video.video_id] = Session(video, body.start_frame_index)
-        count = video.file.num_frames
-        return {"session_id": video.video_id, "num_frames": count, "start_frame_index": body.start_frame_index}
-
-    def get(self, name: str) -> Session:
-        """Return a session, which counts as a use.
-
-        Raises:
-            Problem: 404, it is not known, or not any more.
-        """
-        session = self._sessions.get(name)
-        if session is not None:
-            with contextlib.suppress(Problem):
-                self._bridge.videos.get(name)
-                return session
+    Raises:
+        Problem: 404, it is not known, or not any more.
+    """
+    video = bridge.videos.sessions.find(name, StoredVideo)
+    if video is None or not isinstance(video.tool, State):
         raise Problem(404, "the session is not known (any more): prompt the object again", code="session_not_found")
+    return video.tool
 
-    async def end(self, name: str) -> None:
-        """Forget a session and its frames.
 
-        Raises:
-            Problem: 404, it is not known.
-        """
-        self.get(name)
-        del self._sessions[name]
-        await self._bridge.videos.remove(name)
+async def click(bridge: Bridge, state: State, body: PromptRequest) -> Shapes:
+    """Prompt an object by points, and return its shapes in the frame.
 
-    async def click(self, session: Session, body: PromptRequest) -> Shapes:
-        """Prompt an object by points, and return its shapes in the frame.
+    Raises:
+        Problem: 422, the points cannot be used; 409, objects are being followed.
+    """
+    frame, tracking = state.place(body.frame_index), state.video.tracking
+    width, height = state.video.file.size
+    points = [[x * width, y * height] for x, y in map(_pair_of, body.points or [])]
+    placed = Target(points, body.point_labels or []).inside(state.video.file.size)
+    number = (OBJECT if body.obj_id is None else body.obj_id) + 1
+    prompt = video_prompt(frame=frame, object_id=number, **placed)
+    if number in state.finished and number in tracking.prompted:
+        await tracking.remove(number)
+    state.finished.discard(number)
+    state.labels.pop(number, None)
+    state.drawing = body.params
+    return _joined(await in_thread(bridge, state.video, [await tracking.add(prompt)], state.shapes))
 
-        Raises:
-            Problem: 422, the points cannot be used; 409, objects are being followed.
-        """
-        frame = session.place(body.frame_index)
-        width, height = session.video.file.size
-        points = [[x * width, y * height] for x, y in map(_pair_of, body.points or [])]
-        placed = Target(points, body.point_labels or []).inside(session.video.file.size)
-        number = (OBJECT if body.obj_id is None else body.obj_id) + 1
-        prompt = video_prompt(frame=frame, object_id=number, **placed)
-        tracking = session.video.tracking
-        if number in session.finished and number in tracking.prompted:
-            await tracking.remove(number)
-        session.finished.discard(number)
-        session.labels.pop(number, None)
-        session.drawing = body.params
-        await tracking.add(prompt)
-        return _joined(
-            await in_thread(self._bridge, session.video, [tracking.records.of(frame, number)], session.shapes)
-        )
 
-    async def name(self, request: Request, session: Session, body: PromptRequest) -> Shapes:
-        """Let all instances of words in a frame be the objects, and return their shapes there.
+async def name(bridge: Bridge, request: Request, state: State, body: PromptRequest) -> Shapes:
+    """Let all instances of words in a frame be the objects, and return their shapes there.
 
-        Raises:
-            Problem: 404, no model finds words; 422, the words cannot be used; 409, objects are being followed.
-        """
-        frame = session.place(body.frame_index)
-        texts, threshold = words_of(body.text_prompt or ""), body.params.conf_threshold
-        tracking = session.video.tracking
-        names = {"text": "text_prompt", "threshold": "params.conf_threshold"}
-        found = await find_in_frame(
-            *(self._bridge, request, session.video, frame, texts), names=names, threshold=threshold
-        )
-        prompts = [
-            video_prompt(frame=frame, object_id=number, mask_rle=each.rle) for number, each in enumerate(found, 1)
-        ]
-        if tracking.prompted:
-            await tracking.reset()
-        session.finished.clear()
-        session.drawing = body.params
-        session.labels = {number: each.text for number, each in enumerate(found, 1)}
-        for prompt in prompts:
-            await tracking.add(prompt)
-        scores = {number: each.score for number, each in enumerate(found, 1)}
-        records = [tracking.records.of(frame, number) for number in scores]
-        drawn = await in_thread(
-            *(self._bridge, session.video, records), lambda record: session.shapes(record, scores[record.object_id])
-        )
-        return _joined(drawn)
+    Raises:
+        Problem: 404, no model finds words; 422, the words cannot be used; 409, objects are being followed.
+    """
+    frame, tracking = state.place(body.frame_index), state.video.tracking
+    texts, threshold = words_of(body.text_prompt or ""), body.params.conf_threshold
+    names = {"text": "text_prompt", "threshold": "params.conf_threshold"}
+    found = await find_in_frame(bridge, request, state.video, frame, texts, names=names, threshold=threshold)
+    if tracking.prompted:
+        await tracking.reset()
+    state.finished.clear()
+    state.drawing = body.params
+    state.labels = {number: each.text for number, each in enumerate(found, 1)}
+    scores = {number: each.score for number, each in enumerate(found, 1)}
+    records = [
+        await tracking.add(video_prompt(frame=frame, object_id=number, mask_rle=each.rle))
+        for number, each in enumerate(found, 1)
+    ]
+    drawn = await in_thread(bridge, state.video, records, lambda record: state.shapes(record, scores[record.object_id]))
+    return _joined(drawn)
 
-    async def walk(self, session: Session, way: PropagateRequest) -> AsyncGenerator[dict[str, Any], None]:
-        """Follow the objects, and yield what the tool wants to know: ``progress`` of each frame, then ``completed``.
 
-        Raises:
-            Problem: there is nothing to follow, or Triton fails.
-        """
-        total = session.video.file.num_frames
-        session.finished |= set(session.video.tracking.prompted)
-        results: dict[str, Any] = {}
-        async with contextlib.aclosing(tracked(session.video, way)) as frames:
-            async for index, records in frames:
-                frame = index + session.first
-                drawn = await in_thread(self._bridge, session.video, records, session.shapes)
-                results[str(frame)] = {"masks": _joined(drawn)}
-                share = len(results) / total
-                yield {"type": "progress", "current_frame": frame, "total_frames": total, "progress": share}
-        yield {"type": "completed", "results": results}
+async def walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGenerator[dict[str, Any], None]:
+    """Follow the objects, and yield what the tool wants to know: ``progress`` of each frame, then ``completed``.
 
-    def _forget_ended(self) -> None:
-        """Forget the sessions whose videos nobody has used for a while."""
-        for name in list(self._sessions):
-            if not self._bridge.videos.has(name):
-                del self._sessions[name]
+    Raises:
+        Problem: there is nothing to follow, or Triton fails.
+    """
+    total = state.video.file.num_frames
+    state.finished |= set(state.video.tracking.prompted)
+    results: dict[str, Any] = {}
+    propagation = await state.video.tracking.propagate(way)
+    async with contextlib.aclosing(propagation.frames()) as frames:
+        async for each in frames:
+            frame = each.frame + state.first
+            drawn = await in_thread(bridge, state.video, each.records, state.shapes)
+            results[str(frame)] = {"masks": _joined(drawn)}
+            share = len(results) / total
+            yield {"type": "progress", "current_frame": frame, "total_frames": total, "progress": share}
+    yield {"type": "completed", "results": results}
 
 
 def pair_name(model: str) -> str:

@@ -14,10 +14,11 @@ from pydantic import Field
 from starlette.responses import StreamingResponse
 
 from ..._common import strict_json
+from .. import events
 from ..problems import Problem, meant_by
-from ..videos import events
+from . import x_anylabeling_sessions as sessions
 from .bridge import Bridge, Lenient, json_answer
-from .x_anylabeling_sessions import InitRequest, PromptRequest, Session, VideoSessions
+from .x_anylabeling_sessions import InitRequest, PromptRequest, State
 
 
 class PropagateFrames(Lenient):
@@ -29,25 +30,25 @@ class PropagateFrames(Lenient):
     end_frame: int | None = None
 
 
-def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
+def add_routes(api: APIRouter, bridge: Bridge) -> None:
     """Add the routes below /v1/video."""
 
     @api.post("/v1/video/init", summary="Send the frames of a video for X-AnyLabeling")
     async def init(request: Request) -> Response:
         """Keep the frames of a new session."""
         body = await bridge.read(request, InitRequest)
-        return _success(await sessions.begin(request, body))
+        return _success(await sessions.begin(bridge, request, body))
 
     @api.post("/v1/video/prompt", summary="Prompt objects in a frame for X-AnyLabeling")
     async def prompt(request: Request) -> Response:
         """Return the shapes of the clicked object, or of all instances of words, in a frame."""
         body = await bridge.read(request, PromptRequest)
         body.params.check()
-        session = sessions.get(body.session_id)
+        state = sessions.find(bridge, body.session_id)
         if body.text_prompt and body.text_prompt.strip():
-            shapes = await sessions.name(request, session, body)
+            shapes = await sessions.name(bridge, request, state, body)
         elif body.points:
-            shapes = await bridge.run(request, sessions.click(session, body))
+            shapes = await bridge.run(request, sessions.click(bridge, state, body))
         else:
             raise Problem(422, "send a text_prompt, or points")
         return _success({"frame_index": body.frame_index, "masks": shapes, "num_objects": len(shapes)})
@@ -58,20 +59,21 @@ def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
     async def stream(request: Request) -> events.EventStream:
         """Follow all objects, and tell the progress and the shapes as server-sent events."""
         body = await bridge.read(request, PropagateFrames)
-        session = sessions.get(body.session_id)
-        told = _told(sessions.walk(session, session.way(body.start_frame, body.end_frame)), session)
-        return events.EventStream(told)
+        state = sessions.find(bridge, body.session_id)
+        walk = sessions.walk(bridge, state, state.way(body.start_frame, body.end_frame))
+        return events.EventStream(_told(walk, state))
 
     @api.post("/v1/video/cleanup/{session_id}", summary="End a session for X-AnyLabeling")
     async def cleanup(session_id: str) -> Response:
         """Forget a session and its frames."""
-        await sessions.end(session_id)
+        sessions.find(bridge, session_id)
+        await bridge.videos.sessions.remove(session_id)
         return _success({"message": f"Session {session_id} cleaned up"})
 
 
-async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) -> AsyncGenerator[bytes, None]:
+async def _told(walk: AsyncGenerator[dict[str, Any], None], state: State) -> AsyncGenerator[bytes, None]:
     """Yield events as the tool expects them. If nobody reads to the end, the objects are followed no further."""
-    start = {"type": "started", "total_frames": session.video.file.num_frames, "start_frame_index": session.first}
+    start = {"type": "started", "total_frames": state.video.file.num_frames, "start_frame_index": state.first}
     yield _event(start)
     try:
         async with contextlib.aclosing(walk) as found:

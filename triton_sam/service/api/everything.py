@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 
+from ..._common import strict_json
+from .. import events
 from ..answers import JSON
 from ..cancellation import CancellableRequests
 from ..engine import Engine
+from ..everything.finder import Step
 from ..everything.schemas import EverythingAnswer, EverythingRequest
-from ..everything.search import Searches, first_of, told
+from ..everything.search import Done, Search, Searches
 from ..schemas import problem_responses
-from ..videos import events
 from .v1 import ImageId
 
-NO_OBJECTS, OBJECTS_BEGIN, OBJECTS_END = b'"objects":[]', b'"objects":[', b"]"
+NO_OBJECTS, OBJECTS = b'"objects":[]', b'"objects":'
 ANSWERS: dict[str, Any] = {
     "description": "All objects: as one document, or, with `Accept: text/event-stream`, as server-sent events.",
     "content": {
@@ -55,10 +59,11 @@ def router(engine: Engine, searches: Searches, requests: CancellableRequests) ->
         try:
             seconds = engine.settings.search_seconds
             if events.MEDIA_TYPE in accept.lower():
-                first = await requests.run(request, first_of(search), timeout=seconds)
+                await requests.run(request, search.events.begin(), timeout=seconds)
                 is_handed_over = True
-                return events.EventStream(told(first, events.stream(search.events)), search.leave)
-            objects, done = await requests.run(request, search.objects(), timeout=seconds)
+                return events.EventStream(events.stream(search.events, _writer(search)), search.leave)
+            found, done = await requests.run(request, search.objects(), timeout=seconds)
+            objects = await requests.run(request, search.write(found))
         finally:
             if not is_handed_over:
                 search.leave()
@@ -68,11 +73,29 @@ def router(engine: Engine, searches: Searches, requests: CancellableRequests) ->
             width=image.size[0],
             height=image.size[1],
             objects=[],
-            points=done["points"],
-            detail=done.get("detail"),
-            milliseconds=done["milliseconds"],
+            points=done.points,
+            detail=done.detail,
+            milliseconds=done.milliseconds,
         )
         before, after = answer.model_dump_json(exclude_none=True).encode().split(NO_OBJECTS)
-        return Response(b"".join((before, OBJECTS_BEGIN, b",".join(objects), OBJECTS_END, after)), media_type=JSON)
+        written = strict_json.dumps(objects, separators=(",", ":")).encode()
+        return Response(b"".join((before, OBJECTS, written, after)), media_type=JSON)
 
     return api
+
+
+def _writer(search: Search) -> Callable[[Step | Done], Awaitable[bytes]]:
+    """Return a function that writes the events of a search."""
+    count = 0
+
+    async def write(each: Step | Done) -> bytes:
+        nonlocal count
+        if isinstance(each, Done):
+            return events.event("done", **{name: value for name, value in asdict(each).items() if value is not None})
+        objects = b""
+        if each.found or each.removed:
+            objects = events.event("objects", objects=await search.write(each.found), removed=list(each.removed))
+        count += len(each.found) - len(each.removed)
+        return objects + events.event("progress", done=each.done, total=each.total, objects=count)
+
+    return write

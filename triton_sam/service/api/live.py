@@ -14,7 +14,7 @@ import json
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
@@ -293,14 +293,9 @@ class _Page:
         if request.cleanup is None:
             return logits
         cleanup = request.cleanup.to_cleanup()
-
-        async def fetch() -> list[FloatArray]:
-            return [logits]
-
-        def work(parts: Iterator[FloatArray]) -> FloatArray:
-            return clean_previews(next(parts), request, cleanup, pair.family, size)
-
-        return await self._engine.budgets.workers.run(logits.size, fetch, work)
+        return await self._engine.budgets.workers.call(
+            logits.size, clean_previews, logits, request, cleanup, pair.family, size
+        )
 
     async def _tell_status(self) -> None:
         while True:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import FileResponse, StreamingResponse
 
+from ...tracks.records import MaskRecord
+from .. import events
 from ..cancellation import CancellableRequests
 from ..engine import Engine
 from ..problems import Problem
 from ..schemas import problem_responses
-from ..videos import events
 from ..videos.downloads import FILES, DownloadFile, prepare
 from ..videos.files import LARGEST_WIDTH, SMALLEST_WIDTH, to_jpeg
+from ..videos.propagation import Done, Progress, Tracked
 from ..videos.schemas import (
     MAX_FRAME,
     Cancelled,
@@ -24,7 +27,7 @@ from ..videos.schemas import (
     VideoInfo,
     VideoPrompt,
 )
-from ..videos.store import Videos
+from ..videos.store import StoredVideo, Videos
 from .v1 import ModelName
 
 VideoId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/videos` answered.")]
@@ -69,6 +72,13 @@ MASKS: dict[str, Any] = {
 def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
     """Return the routes under /v1/videos."""
     api = APIRouter(prefix="/v1/videos", tags=["v1 videos"])
+    workers = engine.budgets.workers
+
+    async def written(
+        video: StoredVideo, frame: int, records: Sequence[MaskRecord], form: str, tolerance: float
+    ) -> FrameMasks:
+        width, height = video.file.size
+        return await workers.call(2 * width * height, FrameMasks.of, frame, records, form, tolerance)
 
     @api.post(
         "",
@@ -104,7 +114,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     async def forget(video_id: VideoId) -> Response:
         """Forget a video with its session, its masks and its file. Tracking stops."""
         videos.get(video_id)
-        await videos.remove(video_id)
+        await videos.sessions.remove(video_id)
         return Response(status_code=204)
 
     @api.get(
@@ -127,14 +137,11 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         if frame >= video.file.num_frames:
             raise Problem(404, f"there is no frame {frame}: the last one is {video.file.num_frames - 1}")
 
-        async def fetch() -> list[int]:
-            return [frame]
-
-        def make(frames: Iterator[int]) -> bytes:
-            return to_jpeg(videos.decoders.frame(video.file, next(frames), "preview"), width)
+        def make() -> bytes:
+            return to_jpeg(videos.decoders.frame(video.file, frame, "preview"), width)
 
         pixels = video.file.size[0] * video.file.size[1]
-        content = await requests.run(request, engine.budgets.workers.run(pixels, fetch, make))
+        content = await requests.run(request, workers.call(pixels, make))
         return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     @api.post(
@@ -145,7 +152,13 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     )
     async def prompt(request: Request, video_id: VideoId, body: VideoPrompt) -> FrameMasks:
         """Prompt an object in one frame, and get its mask there. A new `object_id` makes a new object."""
-        return await requests.run(request, videos.get(video_id).tracking.add(body))
+        video = videos.get(video_id)
+
+        async def work() -> FrameMasks:
+            record = await video.tracking.add(body)
+            return await written(video, body.frame, [record], body.format, body.tolerance)
+
+        return await requests.run(request, work())
 
     @api.delete(
         "/{video_id}/prompts",
@@ -196,8 +209,16 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
 
         Tracking stops after at most one more frame if the client hangs up. The masks that are done stay.
         """
-        propagation = await videos.get(video_id).tracking.propagate(body)
-        return events.EventStream(events.stream(propagation.events), propagation.leave)
+        video = videos.get(video_id)
+        propagation = await video.tracking.propagate(body)
+
+        async def write(event: Tracked | Progress | Done) -> bytes:
+            if isinstance(event, Tracked):
+                masks = await written(video, event.frame, event.records, body.format, body.tolerance)
+                return events.to_bytes("frame", masks.model_dump_json(exclude_none=True))
+            return events.event("done" if isinstance(event, Done) else "progress", **asdict(event))
+
+        return events.EventStream(events.stream(propagation.events, write), propagation.leave)
 
     @api.post("/{video_id}/cancel", summary="Stop tracking", responses=problem_responses(404, 413, 422))
     async def cancel(request: Request, video_id: VideoId) -> Cancelled:

@@ -15,6 +15,8 @@ from ...everything.parameters import parameters_of
 from ...everything.parts import FoundMask
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.cleanup import Cleanup
+from ...masks.rle import rle_to_mask
+from ...masks.segment import Segment
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Found:
     box: tuple[int, int, int, int]
     point: tuple[float, float]
     crop_box: tuple[int, int, int, int]
+
+    def segment(self) -> Segment:
+        """Return it as a mask."""
+        return Segment(rle_to_mask(self.rle), self.score, None, self.number)
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,32 @@
-"""A search for everything, as a task that puts its events into a queue."""
+"""A search for everything, as a task that tells its events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..._common import strict_json
-from ...masks.formats import TOLERANCE
-from ...masks.rle import rle_to_mask
-from ...masks.segment import Segment
 from .. import problems
 from ..budgets import stopping
 from ..engine import Engine, Pair
+from ..events import Events
 from ..problems import Problem, cancelled
 from ..store import StoredImage
-from ..videos.events import Event, event
 from .finder import Finder, Found, Step, find
 from .schemas import OBJECT_FORMATS, BareObject, EverythingRequest
 
-WAITING_EVENTS = 8
-"""Events that may wait for a reader. A reader that is slower than the search slows it down."""
+
+@dataclass(frozen=True)
+class Done:
+    """The last event of a search. ``detail`` says why there are no objects."""
+
+    objects: int
+    points: int
+    milliseconds: float
+    detail: str | None = None
 
 
 class Search:
@@ -37,23 +40,19 @@ class Search:
         finder: searches.
 
     Attributes:
-        events: ``objects`` for each batch of objects, ``progress``, and at the end ``done`` or ``error``.
+        events: a ``Step`` for each batch of points, and at the end ``Done`` or a Problem.
         task: the task that searches.
-        problem: the reason of an event ``error``.
     """
 
     def __init__(
         self, engine: Engine, image: StoredImage, pair: Pair, request: EverythingRequest, finder: Finder
     ) -> None:
-        self.events: asyncio.Queue[Event] = asyncio.Queue(WAITING_EVENTS)
-        self.problem: Problem | None = None
+        self.events: Events[Step | Done] = Events()
         self._engine = engine
         self._image = image
         self._pair = pair
         self._request = request
         self._finder = finder
-        self._found = 0
-        self._is_left = False
         self._end = cancelled()
         self._started = time.monotonic()
         with engine.budgets.searches.take() as place:
@@ -68,41 +67,48 @@ class Search:
 
     def leave(self) -> None:
         """Stop, also at Triton. Nobody reads events any more."""
-        self._is_left = True
+        self.events.leave()
         self.task.cancel()
 
-    async def objects(self) -> tuple[list[bytes], dict[str, Any]]:
-        """Wait for the end; return all objects as JSON, and the data of the event ``done``.
+    async def objects(self) -> tuple[list[Found], Done]:
+        """Wait for the end; return all objects, and the last event.
 
         Raises:
             Problem: the search failed, or was cancelled.
         """
-        found: dict[int, bytes] = {}
-        while True:
-            each = await self.events.get()
-            data = json.loads(each.data)
-            if each.name == "objects":
-                found |= {one["id"]: strict_json.dumps(one, separators=(",", ":")).encode() for one in data["objects"]}
-                for gone in data["removed"]:
-                    found.pop(gone, None)
-            elif each.name == "done":
-                return list(found.values()), data
-            elif self.problem is not None:
-                raise self.problem
+        found: dict[int, Found] = {}
+        async for each in self.events:
+            if isinstance(each, Done):
+                return list(found.values()), each
+            found |= {one.number: one for one in each.found}
+            for gone in each.removed:
+                found.pop(gone, None)
+        raise self._end
+
+    async def write(self, found: Sequence[Found]) -> list[dict[str, Any]]:
+        """Return objects as JSON. Other formats than RLE need the pixels of one mask at a time, in a thread."""
+        form, tolerance = self._request.format, self._request.tolerance
+        if form == "rle":
+            return [{**_bare(each), "rle": each.rle} for each in found]
+
+        def write(each: Found) -> dict[str, Any]:
+            return {**_bare(each), form: OBJECT_FORMATS[form].to_json(each.segment(), tolerance)}
+
+        width, height = self._image.size
+        return await self._engine.budgets.workers.map(2 * width * height, write, found)
 
     async def _run(self) -> None:
         seconds = self._engine.settings.search_seconds
         try:
             await asyncio.wait_for(self._search(), seconds)
         except asyncio.CancelledError:
-            await self._fail(self._end)
+            self.events.leave(self._end)
             raise
         except asyncio.TimeoutError:
-            await self._fail(
-                Problem(504, f"the search took more than {seconds:g} s: ask for fewer points", code="timeout")
-            )
+            text = f"the search took more than {seconds:g} s: ask for fewer points"
+            await self.events.put(Problem(504, text, code="timeout"))
         except Exception as error:  # noqa: BLE001 - the reader may have an answer with status 200 already
-            await self._fail(problems.meant_by(error))
+            await self.events.put(problems.meant_by(error))
 
     async def _search(self) -> None:
         embeddings = await self._engine.embed(self._image, self._pair)
@@ -110,43 +116,13 @@ class Search:
         cleanup = None if request.cleanup is None else request.cleanup.to_cleanup()
         client = self._engine.client_of(self._pair, embeddings)
         steps = self._finder(client, embeddings, self._image.content, request.options(), cleanup)
-        last = Step(done=0, total=0)
+        last, count = Step(done=0, total=0), 0
         async with contextlib.aclosing(steps):
             async for last in steps:
-                await self._tell(last)
+                count += len(last.found) - len(last.removed)
+                await self.events.put(last)
         milliseconds = round((time.monotonic() - self._started) * 1000, 1)
-        detail = {} if last.detail is None else {"detail": last.detail}
-        await self._put(event("done", objects=self._found, points=last.done, milliseconds=milliseconds, **detail))
-
-    async def _tell(self, step: Step) -> None:
-        if step.found or step.removed:
-            objects = await self._write(step.found)
-            await self._put(event("objects", objects=objects, removed=list(step.removed)))
-        self._found += len(step.found) - len(step.removed)
-        await self._put(event("progress", done=step.done, total=step.total, objects=self._found))
-
-    async def _write(self, found: Sequence[Found]) -> list[dict[str, Any]]:
-        """Return objects as JSON. Other formats than RLE need the pixels of one mask at a time, in a thread."""
-        form, tolerance = self._request.format, self._request.tolerance
-        if form == "rle":
-            return [{**_bare(each), "rle": each.rle} for each in found]
-
-        async def fetch() -> Sequence[Found]:
-            return found
-
-        def work(parts: Iterator[Found]) -> list[dict[str, Any]]:
-            return [{**_bare(each), form: _encode(each, form, tolerance)} for each in parts]
-
-        width, height = self._image.size
-        return await self._engine.budgets.workers.run(2 * width * height, fetch, work)
-
-    async def _fail(self, problem: Problem) -> None:
-        self.problem = problem
-        await self._put(event("error", **problems.body(problem)))
-
-    async def _put(self, found: Event) -> None:
-        if not self._is_left:
-            await self.events.put(found)
+        await self.events.put(Done(count, last.done, milliseconds, last.detail), None)
 
 
 def _bare(found: Found) -> dict[str, Any]:
@@ -161,11 +137,6 @@ def _bare(found: Found) -> dict[str, Any]:
         point=[round(each, 2) for each in found.point],
         crop_box=[left, top, right - left, bottom - top],
     ).model_dump()
-
-
-def _encode(found: Found, form: str, tolerance: float = TOLERANCE) -> Any:
-    segment = Segment(rle_to_mask(found.rle), found.score, None, found.number)
-    return OBJECT_FORMATS[form].to_json(segment, tolerance)
 
 
 class Searches:
@@ -199,23 +170,3 @@ class Searches:
         """Stop all searches, because the service stops."""
         for search in self._running:
             search.stop()
-
-
-async def first_of(search: Search) -> Event:
-    """Wait for the first event, so that a failure before it has a status of its own.
-
-    Raises:
-        Problem: the search failed before it had anything to tell.
-    """
-    first = await search.events.get()
-    if search.problem is not None and first.name == "error":
-        raise search.problem
-    return first
-
-
-async def told(first: Event, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a search as they are sent."""
-    yield first.to_bytes()
-    if not first.is_last:
-        async for piece in rest:
-            yield piece

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,15 +160,7 @@ class LargeFolder:
             Problem: 503, the service stops.
             InputError: see ``read``.
         """
-
-        async def fetch() -> list[None]:
-            return [None]
-
-        def work(items: Iterator[None]) -> Window:
-            next(items)
-            return read()
-
-        return await self._engine.budgets.workers.run(pixels, fetch, work)
+        return await self._engine.budgets.workers.call(pixels, read)
 
     def path(self, image_id: str) -> Path:
         """Return the path of an image that image() lends."""

@@ -1,24 +1,50 @@
-"""One way of all objects through the frames of a video, as a task that puts its events into a queue."""
+"""One way of all objects through the frames of a video, as a task that tells its events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .. import problems
-from ..problems import Problem
+from ...tracks.records import MaskRecord
+from ..events import Events
+from ..problems import Problem, meant_by
 from .clients import OpenVideo
-from .events import Event, event
 from .schemas import PropagateRequest
 
 if TYPE_CHECKING:
     from .tracking import Tracking
 
-WAITING_EVENTS = 8
-"""Events that may wait for a reader. A reader that is slower than Triton slows the tracking down."""
 PROGRESS_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A frame is done. ``records`` are the masks of all objects."""
+
+    frame: int
+    records: tuple[MaskRecord, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the way is."""
+
+    done: int
+    total: int
+    frames_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Done:
+    """The last event. ``cancelled`` says whether frames are left."""
+
+    frames: int
+    cancelled: bool
 
 
 class Propagation:
@@ -32,46 +58,52 @@ class Propagation:
         lock: held while the propagation runs.
 
     Attributes:
-        events: ``frame`` for each frame, ``progress``, and at the end ``done`` or ``error``.
+        events: ``Tracked`` for each frame, ``Progress``, and at the end ``Done`` or a Problem.
         task: the task that tracks.
     """
 
     def __init__(
         self, tracking: Tracking, video: OpenVideo, request: PropagateRequest, total: int, lock: asyncio.Lock
     ) -> None:
-        self.events: asyncio.Queue[Event] = asyncio.Queue(WAITING_EVENTS)
+        self.events: Events[Tracked | Progress | Done] = Events()
         self._tracking = tracking
         self._video = video
         self._request = request
         self._total = total
         self._lock = lock
         self._is_stopped = False
-        self._is_left = False
         self._done = 0
         self._started = self._told = time.monotonic()
         self.task = asyncio.create_task(self._run())
+
+    async def frames(self) -> AsyncGenerator[Tracked, None]:
+        """Yield each frame. The propagation ends if nobody reads on.
+
+        Raises:
+            Problem: Triton fails.
+        """
+        try:
+            async for event in self.events:
+                if isinstance(event, Tracked):
+                    yield event
+        finally:
+            self.leave()
 
     def stop(self) -> None:
         """Stop after the frame that Triton computes. The reader still gets the last events."""
         self._is_stopped = True
 
-    def leave(self) -> None:
-        """Stop after the frame that Triton computes. Nobody reads events any more."""
-        self._is_stopped = self._is_left = True
-        while not self.events.empty():
-            self.events.get_nowait()
-
-    def end(self, problem: Problem) -> None:
-        """Stop after the frame that Triton computes. The reader gets a last event, an error, at once."""
-        self.leave()
-        self.events.put_nowait(event("error", **problems.body(problem)))
+    def leave(self, last: Problem | None = None) -> None:
+        """Stop after the frame that Triton computes. A reader gets ``last``, and nothing else any more."""
+        self._is_stopped = True
+        self.events.leave(last)
 
     async def _run(self) -> None:
         try:
             async with self._lock:
                 await self._track()
-        except Exception as error:  # noqa: BLE001 - the reader has an answer with status 200 already
-            await self._fail(problems.meant_by(error))
+        except Exception as error:  # noqa: BLE001 - the reader may have an answer with status 200 already
+            await self.events.put(meant_by(error))
 
     async def _track(self) -> None:
         ask = self._request
@@ -79,13 +111,13 @@ class Propagation:
             frames = self._video.propagate(start=ask.start, count=ask.count, reverse=ask.reverse)
             async with contextlib.aclosing(frames):
                 async for frame, masks in frames:
-                    answer = await self._tracking.keep(frame, masks, ask.format, ask.tolerance, is_complete=True)
+                    records = await self._tracking.keep(frame, masks, is_tracked=True)
                     self._done += 1
-                    await self._put(Event("frame", answer.model_dump_json(exclude_none=True)))
+                    await self.events.put(Tracked(frame, records))
                     await self._tell_progress()
                     if self._is_stopped:
                         break
-        await self._put(event("done", frames=self._done, cancelled=self._is_stopped and self._done < self._total))
+        await self.events.put(Done(self._done, self._is_stopped and self._done < self._total), None)
 
     async def _tell_progress(self) -> None:
         now = time.monotonic()
@@ -94,19 +126,4 @@ class Propagation:
         self._told = now
         rate = self._done / max(now - self._started, 1e-3)
         left = max(0, self._total - self._done) / rate
-        await self._put(
-            event(
-                "progress",
-                done=self._done,
-                total=self._total,
-                frames_per_second=round(rate, 2),
-                seconds_left=round(left, 1),
-            )
-        )
-
-    async def _fail(self, problem: Problem) -> None:
-        await self._put(event("error", **problems.body(problem)))
-
-    async def _put(self, found: Event) -> None:
-        if not self._is_left:
-            await self.events.put(found)
+        await self.events.put(Progress(self._done, self._total, round(rate, 2), round(left, 1)))

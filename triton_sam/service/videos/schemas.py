@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ...masks.formats import TOLERANCE
+from ...masks.segment import Segment
 from ...tracks.formats import TRACK_FORMATS
+from ...tracks.records import MaskRecord
 from ...wire.contract import MAX_POINTS
+from ..faults import first_fault
+from ..problems import Problem
 from ..schemas import FORMATS, Box, Point, RleMask, Strict
 
 FRAME_FORMATS = {name: form for name, form in FORMATS.items() if form.encode is not None}
@@ -55,6 +60,18 @@ class VideoPrompt(Strict):
     )
     format: MaskFormat = Field(default=next(iter(FRAME_FORMATS)), description="The format of the mask.")
     tolerance: Tolerance = TOLERANCE
+
+
+def video_prompt(**members: Any) -> VideoPrompt:
+    """Return a prompt of a tool's.
+
+    Raises:
+        Problem: 422, a member cannot be used.
+    """
+    try:
+        return VideoPrompt(**members)
+    except ValidationError as error:
+        raise Problem(422, first_fault(error)) from None
 
 
 class PropagateRequest(Strict):
@@ -156,8 +173,26 @@ class FrameMasks(BaseModel):
     frame: int
     objects: list[VideoMask]
 
+    @classmethod
+    def of(cls, frame: int, records: Sequence[MaskRecord], form: str, tolerance: float) -> FrameMasks:
+        """Return the masks of a frame in a format. This takes a while: use a thread."""
+        return cls(frame=frame, objects=[_mask(record, form, tolerance) for record in records])
+
 
 class Cancelled(BaseModel):
     """The answer to a cancellation."""
 
     cancelled: bool = Field(description="Whether something was running.")
+
+
+def _mask(record: MaskRecord, form: str, tolerance: float) -> VideoMask:
+    box = record.box
+    segment = Segment(record.mask, record.score, None, record.object_id - 1)
+    return VideoMask(
+        object_id=record.object_id,
+        score=record.score,
+        object_score=record.object_score,
+        area=record.area,
+        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        **{form: FRAME_FORMATS[form].to_json(segment, tolerance)},
+    )

@@ -1,42 +1,46 @@
-"""The uploaded videos of the service: their files, their sessions, and how long they stay."""
+"""The videos of the service: uploaded ones with their files, and those whose frames arrive one by one."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-import time
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from ...inputs.video.base import FrameSource
+from ...inputs.video.growing import GrowingFrames
+from ...inputs.video.path import SharedPath
+from ...tracks.records import MaskRecord
 from .. import background
 from ..budgets import Budgets, stopping
 from ..engine import Engine, Pair
-from ..logs import LOGGER
 from ..problems import Problem, cancelled
+from ..store import StoredImage
 from . import uploads
 from .clients import VideoClients
 from .decoders import Decoders, StoredFrames
 from .files import VideoFile, examine
 from .folders import Folder
+from .live import LiveVideo, unknown
 from .rooms import Room
-from .schemas import ObjectInfo, VideoInfo
+from .schemas import ObjectInfo, VideoInfo, video_prompt
+from .sessions import Session, Sessions
 from .tracking import Tracking
 from .uploads import Upload
 
-MOST_SECONDS = 5.0
-"""The service looks for unused videos so often, or four times in the time that they may be unused."""
 CHECKS = 2
 """Uploads that are checked at a time."""
 
 
 @dataclass(eq=False)
-class StoredVideo:
+class StoredVideo(Session):
     """One uploaded video.
 
     Args:
@@ -46,7 +50,7 @@ class StoredVideo:
         file: the video on the disk.
         model: name of the pair that tracks it.
         tracking: its objects and masks.
-        used: time of the clock at which somebody used it last.
+        decoders: the decoders of the service.
     """
 
     video_id: str
@@ -55,12 +59,29 @@ class StoredVideo:
     file: VideoFile
     model: str
     tracking: Tracking
-    used: float = field(default_factory=time.monotonic)
+    decoders: Decoders
 
     @property
     def stem(self) -> str:
         """Its name without folders and ending, for the names of downloads."""
         return PurePosixPath(self.name.replace("\\", "/")).stem or "video"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the video is tracked."""
+        return self.tracking.is_tracking
+
+    def stop_soon(self) -> None:
+        """Stop tracking after the frame that Triton computes, without waiting for it."""
+        self.tracking.stop_soon()
+
+    async def close(self) -> None:
+        """Forget the video: its session, its masks, and its files."""
+        try:
+            await self.tracking.close()
+            await asyncio.to_thread(self.decoders.forget, self.file)
+        finally:
+            await self.room.close()
 
 
 class Videos:
@@ -73,16 +94,12 @@ class Videos:
     def __init__(self, engine: Engine) -> None:
         self.clients = VideoClients(engine.settings)
         self.decoders = Decoders()
+        self.sessions = Sessions(engine.settings.video_idle_seconds)
         self._engine = engine
-        self._videos: dict[str, StoredVideo] = {}
         self._folder: Folder | None = None
         self._folder_lock = threading.Lock()
         self._checks = asyncio.Semaphore(CHECKS)
-        self._sweeper: asyncio.Task[None] | None = None
         self._is_stopping = False
-
-    def __len__(self) -> int:
-        return len(self._videos)
 
     @property
     def _budgets(self) -> Budgets:
@@ -90,16 +107,12 @@ class Videos:
 
     async def start(self) -> None:
         """Begin to remove unused videos."""
-        self._sweeper = asyncio.create_task(self._sweep())
+        self.sessions.start()
 
     async def stop(self) -> None:
         """Remove all videos."""
         self.refuse()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
-        await asyncio.gather(*(self.remove(video_id) for video_id in list(self._videos)))
-        await background.wait()
+        await self.sessions.stop()
         await self.clients.close()
         if self._folder is not None:
             await asyncio.to_thread(self._folder.remove)
@@ -107,8 +120,7 @@ class Videos:
     def refuse(self) -> None:
         """Take no more videos, and stop all that are tracked after the frame that Triton computes."""
         self._is_stopping = True
-        for video in self._videos.values():
-            video.tracking.stop_soon()
+        self.sessions.stop_soon()
 
     async def pair(self, name: str | None) -> Pair:
         """Return the pair that a caller names, if it has a video model. None: the default one, or else any.
@@ -172,12 +184,11 @@ class Videos:
         """
         file = await room.run(lambda: examine(upload, self._engine.settings), self._checks)
         size = await room.run(lambda: file.nbytes)
-        frames = StoredFrames(file, self.decoders)
-        tracking = Tracking(frames, self.clients.of(pair), self._budgets, self._engine.metrics, every=every)
+        tracking = self._tracking(StoredFrames(file, self.decoders), pair, every)
         room.disk.hold(size)  # an upload in a form holds as much besides, until its request ends
         room.is_kept = True
-        video = StoredVideo(uuid.uuid4().hex, upload.name, room, file, pair.name, tracking)
-        self._videos[video.video_id] = video
+        video = StoredVideo(uuid.uuid4().hex, upload.name, room, file, pair.name, tracking, self.decoders)
+        self.sessions.add(video.video_id, video)
         return video
 
     def get(self, video_id: str) -> StoredVideo:
@@ -186,23 +197,55 @@ class Videos:
         Raises:
             Problem: 404, it is not kept, or not any more.
         """
-        video = self._videos.get(video_id)
+        video = self.sessions.find(video_id, StoredVideo)
         if video is None:
             raise Problem(404, "there is no such video (any more): upload it again", code="unknown_video")
-        video.used = time.monotonic()
         return video
 
-    def has(self, video_id: str) -> bool:
-        """Whether a video is kept. This is no use of it."""
-        return video_id in self._videos
+    async def begin(
+        self, image: StoredImage, pair: Pair, drawn: Sequence[dict[str, Any]]
+    ) -> tuple[str, list[MaskRecord]]:
+        """Begin a session whose frames arrive one by one. Its name cannot be guessed.
 
-    async def remove(self, video_id: str) -> bool:
-        """Forget a video: its session, its masks, and its files. Return False if there is none."""
-        video = self._videos.pop(video_id, None)
-        if video is None:
-            return False
-        await background.finish(self._remove(video))
-        return True
+        Args:
+            image: the first frame.
+            pair: the models.
+            drawn: members of a VideoPrompt for each object in that frame; the objects get the numbers 1, 2, ...
+
+        Returns:
+            The name of the session, and the masks of the objects.
+
+        Raises:
+            Problem: 404, the pair has no video model; 503, there are too many videos, or there is no memory.
+            SamError: a prompt cannot be used, or Triton fails.
+        """
+        pair = await self.pair(pair.name)
+        path = SharedPath(image.image_id)
+        with self._budgets.videos.take() as place, self._budgets.video_masks.take(len(image.content)) as memory:
+            frames = GrowingFrames(image.content, image.size)
+            tracking = self._tracking(frames, pair)
+            most = self._engine.settings.max_video_frames
+            video = LiveVideo(frames, path, tracking, place.pass_on(), memory.pass_on(), most)
+        name = uuid.uuid4().hex
+        self.sessions.add(name, video)
+        try:
+            masks = []
+            for number, members in enumerate(drawn, 1):
+                masks.append(await tracking.add(video_prompt(frame=0, object_id=number, **members)))
+                path.begin(number)
+            return name, masks
+        except BaseException:
+            await background.finish(self.sessions.remove(name))  # it waits for the call, which goes on
+            raise
+
+    async def track(self, image: StoredImage, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[MaskRecord]]:
+        """Return the masks of objects of several such sessions in a frame, by name of the session.
+
+        Raises:
+            Problem: 404, a session or object is not known. No session has taken the frame then. See LiveVideo.track().
+        """
+        videos = {name: self._live(name) for name in wanted}
+        return {name: await video.track(image, wanted[name]) for name, video in videos.items()}
 
     def describe(self, video: StoredVideo) -> VideoInfo:
         """Return the description of a video for callers."""
@@ -228,27 +271,14 @@ class Videos:
             expires_in=self._engine.settings.video_idle_seconds,
         )
 
-    async def _remove(self, video: StoredVideo) -> None:
-        try:
-            await video.tracking.close()
-            await asyncio.to_thread(self.decoders.forget, video.file)
-        finally:
-            await video.room.close()
+    def _live(self, name: str) -> LiveVideo:
+        video = self.sessions.find(name, LiveVideo)
+        if video is None:
+            raise unknown()
+        return video
 
-    async def _sweep(self) -> None:
-        idle = self._engine.settings.video_idle_seconds
-        while True:
-            await asyncio.sleep(min(MOST_SECONDS, idle / 4))
-            self._remove_unused(idle)
-
-    def _remove_unused(self, idle: float) -> None:
-        now = time.monotonic()
-        for video in list(self._videos.values()):
-            if video.tracking.is_tracking:
-                video.used = now
-            elif now - video.used > idle:
-                background.start(self.remove(video.video_id))  # one that fails or takes long holds up no other
-                LOGGER.info("video removed", extra={"fields": {"video": video.video_id, "idle_seconds": idle}})
+    def _tracking(self, frames: FrameSource, pair: Pair, every: int = 1) -> Tracking:
+        return Tracking(frames, self.clients.of(pair), self._budgets, self._engine.metrics, every=every)
 
     def _make_folder(self) -> Path:
         with self._folder_lock:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ...errors import SamError
 from ...inputs.video.base import FrameSource
 from ...masks.rle import BoolArray, rle_to_mask
-from ...masks.video_segment import VideoSegment
 from ...tracks.records import MaskRecord
 from .. import background
 from ..budgets import Budgets
@@ -20,13 +19,7 @@ from ..schemas import RleMask
 from .clients import Masks, OpenVideo, VideoClient
 from .propagation import Propagation
 from .records import Records, overlapping
-from .schemas import (
-    FRAME_FORMATS,
-    FrameMasks,
-    PropagateRequest,
-    VideoMask,
-    VideoPrompt,
-)
+from .schemas import PropagateRequest, VideoPrompt
 
 Result = TypeVar("Result")
 
@@ -62,11 +55,16 @@ class Tracking:
         self._is_closed = False
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a change or a propagation runs."""
+        return self._lock.locked()
+
+    @property
     def is_tracking(self) -> bool:
         """Whether a propagation runs."""
         return self._propagation is not None and not self._propagation.task.done()
 
-    async def add(self, prompt: VideoPrompt) -> FrameMasks:
+    async def add(self, prompt: VideoPrompt) -> MaskRecord:
         """Prompt an object in a frame and return its mask there.
 
         Raises:
@@ -81,7 +79,7 @@ class Tracking:
         if prompt.mask_rle is None and prompt.box is None and not prompt.points:
             raise Problem(422, "give points, a box or a mask")
 
-        async def work(video: OpenVideo) -> FrameMasks:
+        async def work(video: OpenVideo) -> MaskRecord:
             mask = None if prompt.mask_rle is None else await asyncio.to_thread(self._mask, prompt.mask_rle)
             segment = await video.add(
                 prompt.frame,
@@ -93,9 +91,10 @@ class Tracking:
                 clear_old_points=prompt.clear_old_points,
             )
             self.prompted.setdefault(prompt.object_id, set()).add(prompt.frame)
-            return await self.keep(prompt.frame, {prompt.object_id: segment}, prompt.format, prompt.tolerance)
+            (record,) = await self.keep(prompt.frame, {prompt.object_id: segment})
+            return record
 
-        return await self._change(work)
+        return await self.change(work)
 
     async def remove(self, object_id: int) -> None:
         """Forget an object and its masks.
@@ -110,7 +109,7 @@ class Tracking:
             self.prompted.pop(object_id, None)
             self.records.remove_object(object_id)
 
-        await self._change(work)
+        await self.change(work)
 
     async def clear(self, frame: int, object_id: int) -> None:
         """Forget the prompts of an object in a frame, and its mask there.
@@ -127,7 +126,7 @@ class Tracking:
             self.prompted[object_id].discard(frame)
             self.records.remove(frame, object_id)
 
-        await self._change(work)
+        await self.change(work)
 
     async def reset(self) -> None:
         """Forget all objects, prompts and masks.
@@ -141,7 +140,7 @@ class Tracking:
             self.prompted.clear()
             self.records.clear()
 
-        await self._change(work)
+        await self.change(work)
 
     async def propagate(self, request: PropagateRequest) -> Propagation:
         """Begin to track all objects.
@@ -186,7 +185,7 @@ class Tracking:
     async def close(self) -> None:
         """Stop everything, end the session at Triton, and forget all masks."""
         if self._propagation is not None:
-            self._propagation.end(gone())
+            self._propagation.leave(gone())
             await asyncio.wait({self._propagation.task})
         async with self._lock:
             self._is_closed = True
@@ -197,40 +196,37 @@ class Tracking:
                 with contextlib.suppress(SamError):  # Triton closes an idle session by itself
                     await video.aclose()
 
-    async def keep(
-        self, frame: int, masks: Masks, form: str, tolerance: float, *, is_complete: bool = False
-    ) -> FrameMasks:
-        """Keep the masks of a frame, and return them in a format.
+    async def keep(self, frame: int, masks: Masks, *, is_tracked: bool = False) -> tuple[MaskRecord, ...]:
+        """Keep the masks of a frame, and return them.
 
         Args:
             frame: index of the frame.
             masks: its masks.
-            form: name of the format.
-            tolerance: of polygons, in pixels.
-            is_complete: whether these are the masks of all objects.
+            is_tracked: whether these are the masks of all objects.
 
         Raises:
             Problem: 503, there is no memory for them, or the service stops.
         """
+
+        can_be_downloaded = self._frames.num_frames is not None
+
+        def work() -> tuple[tuple[MaskRecord, ...], bytes | None]:
+            records = tuple(MaskRecord.of(frame, object_id, segment) for object_id, segment in masks.items())
+            return records, overlapping(masks) if is_tracked and can_be_downloaded else None
+
         width, height = self._frames.size
-
-        async def fetch() -> Sequence[VideoSegment]:
-            return list(masks.values())
-
-        def work(segments: Iterator[VideoSegment]) -> tuple[list[MaskRecord], list[VideoMask], bytes | None]:
-            found = [(segment.object_id, segment) for segment in segments]
-            records = [MaskRecord.of(frame, object_id, segment) for object_id, segment in found]
-            answers = [_answer(segment, form, tolerance) for _, segment in found]
-            return records, answers, overlapping(dict(found)) if is_complete else None
-
-        pixels = width * height * (len(masks) + 1)
-        records, answers, labels = await self._budgets.workers.run(pixels, fetch, work)
+        records, labels = await self._budgets.workers.call(width * height * (len(masks) + 1), work)
         self.records.put(frame, records, labels)
-        if is_complete:
+        if is_tracked:
             self._metrics.tracked_frames.inc()
-        return FrameMasks(frame=frame, objects=answers)
+        return records
 
-    async def _change(self, work: Callable[[OpenVideo], Coroutine[Any, Any, Result]]) -> Result:
+    async def change(self, work: Callable[[OpenVideo], Coroutine[Any, Any, Result]]) -> Result:
+        """Return the result of work with the session at Triton, which begins if there is none yet.
+
+        Raises:
+            Problem: 404, the video has been removed; 409, a propagation runs.
+        """
         self._check_idle()
 
         async def run() -> Result:
@@ -250,9 +246,9 @@ class Tracking:
             )
 
     def _check_frame(self, frame: int) -> None:
-        last = (self._frames.num_frames or 0) - 1
-        if frame > last:
-            raise Problem(422, f"there is no frame {frame}: the last one is {last}")
+        count = self._frames.num_frames  # None: the frames arrive one by one
+        if count is not None and frame >= count:
+            raise Problem(422, f"there is no frame {frame}: the last one is {count - 1}")
 
     def _check_object(self, object_id: int) -> None:
         if object_id not in self.prompted:
@@ -274,15 +270,3 @@ class Tracking:
 def gone() -> Problem:
     """Return the answer to a caller whose video has been removed meanwhile."""
     return Problem(404, "the video has been removed", code="unknown_video")
-
-
-def _answer(segment: VideoSegment, form: str, tolerance: float) -> VideoMask:
-    box = segment.box
-    return VideoMask(
-        object_id=segment.object_id,
-        score=round(float(segment.score), 5),
-        object_score=round(float(segment.object_score), 5),
-        area=segment.area,
-        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
-        **{form: FRAME_FORMATS[form].to_json(segment, tolerance)},
-    )

@@ -1,0 +1,125 @@
+"""Events of a task for one reader, and their way to a client as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from .._common import strict_json
+from . import problems
+from .problems import Problem
+
+Item = TypeVar("Item")
+
+WAITING_EVENTS = 8
+"""Events that may wait for the reader. A reader that is slower than the task slows it down."""
+MEDIA_TYPE = "text/event-stream"
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""nginx would collect events otherwise."""
+PAUSE_SECONDS = 10.0
+"""After so long without an event comes a comment, so that no proxy takes the connection for dead."""
+WAITING = b": waiting\n\n"
+
+
+class Events(Generic[Item]):
+    """The events of a task, in their order."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Item | Problem | None] = asyncio.Queue(WAITING_EVENTS)
+        self._first: list[Item | None] = []
+        self._is_left = False
+
+    async def put(self, *events: Item | Problem | None) -> None:
+        """Add events. None says that no event follows, and a Problem says why."""
+        for each in events:
+            if not self._is_left:
+                await self._queue.put(each)
+
+    def leave(self, last: Problem | None = None) -> None:
+        """Drop all events, since nobody reads them any more. A reader gets ``last`` at once."""
+        self._is_left = True
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        if last is not None:
+            self._queue.put_nowait(last)
+
+    async def begin(self) -> None:
+        """Wait for the first event, so that a failure before it has a status of its own.
+
+        Raises:
+            Problem: the task failed.
+        """
+        self._first = [await self.get()]
+
+    async def get(self) -> Item | None:
+        """Return the next event, None after the last one.
+
+        Raises:
+            Problem: the task failed.
+        """
+        if self._first:
+            return self._first.pop()
+        found = await self._queue.get()
+        if isinstance(found, Problem):
+            raise found
+        return found
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """Yield all events."""
+        while (found := await self.get()) is not None:
+            yield found
+
+
+def to_bytes(name: str, data: str) -> bytes:
+    """Return an event as it is sent. ``data`` is a JSON document in one line."""
+    return f"event: {name}\ndata: {data}\n\n".encode()
+
+
+def event(name: str, **members: Any) -> bytes:
+    """Return an event, as it is sent, whose data is a JSON object."""
+    return to_bytes(name, strict_json.dumps(members, separators=(",", ":")))
+
+
+async def stream(events: Events[Item], write: Callable[[Item], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
+    """Yield all events as they are sent; a failure is an event ``error``."""
+    while True:
+        try:
+            found = await asyncio.wait_for(events.get(), PAUSE_SECONDS)
+            if found is None:
+                return
+            written = await write(found)
+        except asyncio.TimeoutError:
+            yield WAITING
+        except Exception as error:  # noqa: BLE001 - the reader has an answer with status 200 already
+            yield event("error", **problems.body(problems.meant_by(error)))
+            return
+        else:
+            yield written
+
+
+class EventStream(StreamingResponse):
+    """An answer of events. What makes them ends with the connection, also if not a single event was sent.
+
+    Args:
+        content: the events as they are sent.
+        leave: called at the end.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, content: AsyncGenerator[bytes, None], leave: Callable[[], object] = lambda: None) -> None:
+        super().__init__(content, headers=HEADERS)
+        self._content = content
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+            await self._content.aclose()

@@ -1,0 +1,111 @@
+"""The video sessions of all callers and tools: found by name, and closed when nobody has used them for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from .. import background
+from ..logs import LOGGER
+
+MOST_SECONDS = 5.0
+"""The service looks for unused sessions so often, or four times in the time that they may be unused."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Session:
+    """Frames that somebody has sent, and what is known of them.
+
+    Args:
+        used: time of the clock at which somebody used it last.
+        tool: what the adapter that began the session remembers of it.
+    """
+
+    used: float = field(default_factory=time.monotonic)
+    tool: Any = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether work goes on, which counts as a use."""
+        return False
+
+    def stop_soon(self) -> None:
+        """Stop long work without waiting for it, because the service stops."""
+
+    async def close(self) -> None:
+        """End it at Triton, and give everything back."""
+        raise NotImplementedError
+
+
+Kind = TypeVar("Kind", bound=Session)
+
+
+class Sessions:
+    """All sessions of one service, used on one event loop.
+
+    Args:
+        idle_seconds: a session that nobody has used for so long is closed.
+    """
+
+    def __init__(self, idle_seconds: float) -> None:
+        self._idle = idle_seconds
+        self._sessions: dict[str, Session] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def start(self) -> None:
+        """Begin to close unused sessions."""
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    async def stop(self) -> None:
+        """Close all sessions."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await asyncio.gather(*(self.remove(name) for name in list(self._sessions)))
+        await background.wait()
+
+    def stop_soon(self) -> None:
+        """Stop long work, because the service stops."""
+        for session in self._sessions.values():
+            session.stop_soon()
+
+    def add(self, name: str, session: Session) -> None:
+        """Keep a session under a name that is free."""
+        self._sessions[name] = session
+
+    def find(self, name: str, kind: type[Kind]) -> Kind | None:
+        """Return a session of a kind, which counts as a use; None if there is none (any more)."""
+        session = self._sessions.get(name)
+        if not isinstance(session, kind):
+            return None
+        session.used = time.monotonic()
+        return session
+
+    def take(self, name: str, kind: type[Kind]) -> Kind | None:
+        """Return a session of a kind, which the caller closes from now on; None if there is none (any more)."""
+        session = self.find(name, kind)
+        if session is not None:
+            del self._sessions[name]
+        return session
+
+    async def remove(self, name: str) -> None:
+        """Close a session, if there is one."""
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            await background.finish(session.close())
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(MOST_SECONDS, self._idle / 4))
+            now = time.monotonic()
+            for name, session in list(self._sessions.items()):
+                if session.is_busy:
+                    session.used = now
+                elif now - session.used > self._idle:
+                    background.start(self.remove(name))  # one that fails or takes long holds up no other
+                    LOGGER.info("session removed", extra={"fields": {"idle_seconds": self._idle}})

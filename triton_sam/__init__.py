@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from .download.images import fetch_image
     from .inputs.embeddings import ImageEmbeddings
     from .masks.cleanup import Cleanup
-    from .masks.segment import Segment
-    from .masks.video_segment import VideoSegment
+    from .masks.segment import Segment, VideoSegment
 
 __all__ = [
     "AsyncSAM2TritonClient",
@@ -106,7 +105,7 @@ _MODULES = {
     "SamTritonClient": "client.sync",
     "Segment": "masks.segment",
     "SpeculativeSAM2Client": "client.speculative",
-    "VideoSegment": "masks.video_segment",
+    "VideoSegment": "masks.segment",
     "fetch_image": "download.images",
     "find_in_video": "client.video.words",
     "queue_multiple_requests": "client.paths",

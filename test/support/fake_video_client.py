@@ -11,7 +11,7 @@ import numpy as np
 from support import clip
 
 from triton_sam.errors import PromptError
-from triton_sam.masks.video_segment import VideoSegment
+from triton_sam.masks.segment import VideoSegment
 
 
 class FakeVideo:

@@ -8,9 +8,9 @@ from typing import Any, TextIO
 
 from .._common import strict_json
 from .._common.files import atomic_path
-from ..masks.formats import TOLERANCE
 from ..masks.polygons import Trace
 from ..masks.rle import BoolArray
+from ..masks.segment import TOLERANCE
 from ._writing import Categories, Records
 from .records import ImageRecord
 from .sources import Skipped

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 import numpy as np
 
 from .._common import strict_json
-from ..masks.formats import TOLERANCE, to_feature, to_geometry
 from ..masks.label_map import LabelMap, label_map_by_area, label_map_png
-from ..masks.polygons import Trace, joined_ring
+from ..masks.polygons import Trace, joined_ring, to_feature, to_geometry
 from ..masks.rle import BoolArray
+from ..masks.segment import TOLERANCE
 from ._writing import Categories, Records, class_numbers, one_line, plain, with_stems, write_file
 from .records import ImageRecord
 from .sources import Skipped

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._common import strict_json
 from ..families.base import Size
-from ..masks.coco import corner_and_size
+from ..masks.boxes import corner_and_size
 from ..masks.rle import BoolArray, rle_to_mask
 from ..masks.segment import Segment
 from .sources import ImageItem, Skipped

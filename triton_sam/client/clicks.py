@@ -19,8 +19,7 @@ from ..errors import InferenceError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import Prompts
 from ..masks.cleanup import Cleanup
-from ..masks.formats import FORMATS
-from ..masks.segment import Segment
+from ..masks.segment import FORMATS, Segment
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Prediction, Request

@@ -22,8 +22,7 @@ from ..inputs.images import open_image, plain_source
 from ..inputs.names import BRACKETS, files_matching
 from ..masks.coco import coco_document
 from ..masks.drawing import cutout
-from ..masks.formats import FORMATS
-from ..masks.segment import Segment
+from ..masks.segment import FORMATS, Segment
 from . import _options
 
 URLS = ("http://", "https://")

@@ -29,7 +29,8 @@ from ..everything.parameters import Parameters, parameters_of
 from ..everything.parts import FoundObject
 from ..everything.search import Step
 from ..inputs.images import open_image
-from ..masks.coco import coco_document, corner_and_size
+from ..masks.boxes import corner_and_size
+from ..masks.coco import coco_document
 from ..masks.drawing import overlay_objects
 from ..masks.label_map import label_map_of, label_map_png
 from . import _cleanup, _everything_options, _options, _progress, _server

@@ -26,9 +26,8 @@ from ..families.sam2 import SAM2
 from ..inputs.images import open_image
 from ..inputs.prompts import check_prompts
 from ..masks.cleanup import Cleanup
-from ..masks.compare import best_of
 from ..masks.drawing import overlay
-from ..masks.segment import Segment
+from ..masks.segment import Segment, best_of
 from . import _cleanup, _options, _predict_files, _predict_words, _progress, _server, _words_options
 from ._coordinates import box, point
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target

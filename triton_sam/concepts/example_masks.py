@@ -12,8 +12,8 @@ import numpy as np
 
 from ..errors import InputError, PromptError
 from ..families.base import Size
+from ..masks.boxes import mask_to_box
 from ..masks.rle import rle_to_box
-from ..masks.segment import mask_to_box
 
 
 def boxes_of_masks(masks: Any, labels: Any) -> tuple[list[tuple[int, int, int, int]], list[Any], Size]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..families.base import FloatArray, Size
+from ..masks.boxes import suppressed
 from ..masks.resize import resize_logits
 from ..masks.rle import BoolArray
 from ..masks.segment import Segment
@@ -60,7 +61,7 @@ def choose(scores: FloatArray, boxes: FloatArray, query: Query) -> IntArray:
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > query.threshold]
     if query.nms is not None:
-        order = _without_overlaps(order, boxes, query.nms)
+        order = order[suppressed(boxes[order], scores[order], query.nms)]
     return order if query.limit is None else order[: query.limit]
 
 
@@ -89,21 +90,3 @@ def sigmoid(logits: npt.NDArray[Any]) -> FloatArray:
     small = np.exp(-np.abs(logits, dtype=np.float32))
     result: FloatArray = np.where(logits >= 0, 1, small) / (1 + small)
     return result.astype(np.float32)
-
-
-def _without_overlaps(order: IntArray, boxes: FloatArray, limit: float) -> IntArray:
-    """Drop boxes that overlap a better one by more than ``limit``, as torchvision.ops.nms does."""
-    kept: list[int] = []
-    for index in order.tolist():
-        if not kept or _overlaps(boxes[index], boxes[kept]).max() <= limit:
-            kept.append(index)
-    return np.array(kept, np.intp)
-
-
-def _overlaps(box: FloatArray, others: FloatArray) -> FloatArray:
-    """Return the IoU of a box (4,) with each of the others (N,4)."""
-    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
-    shared = np.clip(high - low, 0, None).prod(axis=1)
-    areas = (others[:, 2:] - others[:, :2]).prod(axis=1) + (box[2:] - box[:2]).prod()
-    overlaps: FloatArray = shared / np.maximum(areas - shared, np.finfo(np.float32).tiny)
-    return overlaps

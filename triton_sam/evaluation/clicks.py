@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from .._common.extras import missing
 from ..errors import InputError
 from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, FloatArray
+from ..masks.boxes import mask_to_box
 from ..masks.rle import BoolArray
-from ..masks.segment import mask_to_box
 
 try:
     from scipy import ndimage

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from ..families.base import FloatArray, Size
+from ..masks.boxes import Box, mask_to_box
 from ..masks.rle import BoolArray
-from ..masks.segment import mask_to_box
-
-Box = tuple[int, int, int, int]
-"""x1, y1, x2, y2 in pixels of the image."""
 
 _EDGE = 20
 """Pixels between a box and the edge of its crop within which the mask counts as cut off."""
@@ -53,21 +50,3 @@ def is_cut_off(box: Box, crop: Box, whole: Size) -> bool:
     near_crop = np.abs(placed - crop) <= _EDGE
     near_image = np.abs(placed - (0, 0, *whole)) <= _EDGE
     return bool((near_crop & ~near_image).any())
-
-
-def suppressed(boxes: Sequence[Box], scores: Sequence[float], threshold: float) -> list[int]:
-    """Return the boxes that non-maximum suppression keeps, the highest score first: torchvision.ops.nms in FP32."""
-    corners = np.array(boxes, np.float32).reshape(-1, 4)
-    areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
-    order = np.argsort(-np.array(scores, np.float32), kind="stable")
-    kept: list[int] = []
-    while order.size:
-        first, order = int(order[0]), order[1:]
-        kept.append(first)
-        low = np.maximum(corners[first, :2], corners[order, :2])
-        high = np.minimum(corners[first, 2:], corners[order, 2:])
-        common = np.prod(np.maximum(high - low, 0), axis=1)
-        with np.errstate(invalid="ignore"):
-            overlap = common / (areas[first] + areas[order] - common)
-        order = order[~(overlap.astype(np.float64) > threshold)]  # torchvision compares with a double
-    return kept

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..families.base import Family, FloatArray, Size
+from ..masks.boxes import Box
 from ..masks.resize import full_size_logits
 from ..masks.segment import Segment
-from .filters import Box, is_cut_off, last_pixels, stability_of
+from .filters import is_cut_off, last_pixels, stability_of
 from .parameters import Parameters
 
 

@@ -17,9 +17,10 @@ import numpy as np
 from PIL import Image
 
 from ..families.base import Family, FloatArray, Size
+from ..masks.boxes import Box, suppressed
 from ..masks.cleanup import remove_small_regions
 from ..masks.rle import BoolArray
-from .filters import Box, crop_boxes, last_pixels, suppressed
+from .filters import crop_boxes, last_pixels
 from .parameters import Parameters
 from .parts import Decode, FoundMask, FoundObject, Part, Seen, see
 

@@ -18,11 +18,10 @@ from ..client.video.sync import Video
 from ..errors import PromptError
 from ..families.base import Size
 from ..inputs.video.base import encode
-from ..inputs.video.growing import GrowingFrames
-from ..inputs.video.path import SharedPath
+from ..inputs.video.growing import GrowingFrames, SharedPath
+from ..masks.boxes import mask_to_box
 from ..masks.polygons import fill_polygons, mask_to_polygons
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
-from ..masks.segment import mask_to_box
 
 SHAPES = ("mask", "polygon", "rectangle")
 

@@ -1,14 +1,14 @@
 """Turns the logits of a decoder into full-size masks, and encodes masks in every supported format."""
 
+from .boxes import mask_to_box
 from .cleanup import Cleanup
-from .compare import best_of, intersection_over_union
-from .detections import to_supervision
+from .compare import intersection_over_union
 from .drawing import crop, cutout, overlay
+from .label_map import mask_to_png
 from .polygons import Polygon, fill_polygons, joined_ring, main_polygons, mask_to_polygons, trace_polygons
 from .resize import full_size_logits, resize_logits
 from .rle import mask_to_rle, rle_to_mask
-from .segment import Segment, mask_to_box, mask_to_png
-from .video_segment import VideoSegment
+from .segment import Segment, VideoSegment, best_of, to_supervision
 
 __all__ = [
     "Cleanup",

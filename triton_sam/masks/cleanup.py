@@ -17,6 +17,7 @@ from PIL import Image, ImageFilter
 from .._common.values import is_finite_number, json_kind
 from ..errors import InputError
 from ..families.base import FloatArray
+from .boxes import mask_to_box
 from .parts import find_parts
 from .rle import BoolArray
 
@@ -230,13 +231,12 @@ def smooth_outline(mask: BoolArray, radius: float) -> BoolArray:
     Returns:
         bool (H,W), a new array; the array itself if it is empty.
     """
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if rows.size == 0:
+    box = mask_to_box(mask)
+    if box is None:
         return mask
+    x1, y1, x2, y2 = box
     margin = math.ceil(REACH * radius) + 1
-    part = np.s_[
-        max(rows[0] - margin, 0) : rows[-1] + margin + 1, max(columns[0] - margin, 0) : columns[-1] + margin + 1
-    ]
+    part = np.s_[max(y1 - margin, 0) : y2 + margin, max(x1 - margin, 0) : x2 + margin]
     blurred = Image.fromarray(mask[part].astype(np.uint8) * np.uint8(255)).filter(ImageFilter.GaussianBlur(radius))
     smoothed = np.zeros_like(mask)
     smoothed[part] = np.asarray(blurred) > 127

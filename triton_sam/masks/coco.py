@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..families.base import Size
-from .detections import UNNAMED
-from .segment import Segment
+from .boxes import corner_and_size
+from .segment import UNNAMED, Segment
 
 
 def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict[str, Any]:
@@ -39,9 +39,3 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
     named = categories or {UNNAMED: 1}
     document["categories"] = [{"id": number, "name": name} for name, number in named.items()]
     return document
-
-
-def corner_and_size(box: tuple[int, int, int, int] | None) -> list[int]:
-    """Return the COCO form of a box (x1, y1, x2, y2): x, y, width, height; zeros for the box of an empty mask."""
-    x1, y1, x2, y2 = box or (0, 0, 0, 0)
-    return [x1, y1, x2 - x1, y2 - y1]

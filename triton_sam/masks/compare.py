@@ -1,32 +1,19 @@
-"""Compares masks: the overlap of two masks, and the best candidate for each object."""
+"""The overlap of masks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
+from .boxes import mask_to_box
 from .rle import BoolArray
-
-if TYPE_CHECKING:
-    from .segment import Segment
 
 
 def intersection_over_union(one: BoolArray, other: BoolArray) -> float:
     """Return the IoU (Jaccard index) of two masks bool (H,W), 0..1; 1 when both are empty."""
     union = int(np.count_nonzero(one | other))
     return int(np.count_nonzero(one & other)) / union if union else 1.0
-
-
-def best_of(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the candidate with the highest score for each object, ordered by object; of equals the first."""
-    best: dict[int, Segment] = {}
-    for segment in segments:
-        kept = best.get(segment.object_index)
-        if kept is None or segment.score > kept.score:
-            best[segment.object_index] = segment
-    return [best[index] for index in sorted(best)]
 
 
 def share_matched(masks: Sequence[BoolArray], others: Sequence[BoolArray], least: float) -> float:
@@ -65,6 +52,5 @@ def _has_counterpart(mask: BoolArray, others: Sequence[tuple[BoolArray, _Window,
 
 def _window(mask: BoolArray) -> _Window:
     """Return the rows and the columns from the first to the last pixel of a mask."""
-    found = (np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0)))
-    rows, columns = (slice(int(axis[0]), int(axis[-1]) + 1) if axis.size else slice(0, 0) for axis in found)
-    return rows, columns
+    x1, y1, x2, y2 = mask_to_box(mask) or (0, 0, 0, 0)
+    return slice(y1, y2), slice(x1, x2)

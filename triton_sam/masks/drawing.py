@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from ..errors import InputError
 from ..inputs.images import ImageSource, open_image
+from .boxes import Box, mask_to_box
 from .label_map import LabelMap, label_map_of
 from .rle import BoolArray
 
@@ -125,15 +126,15 @@ def crop(image: ImageSource, mask: npt.ArrayLike, margin: int = 0) -> Image.Imag
     )
 
 
-def _object_in(image: ImageSource, mask: npt.ArrayLike) -> tuple[Image.Image, BoolArray, tuple[int, int, int, int]]:
+def _object_in(image: ImageSource, mask: npt.ArrayLike) -> tuple[Image.Image, BoolArray, Box]:
     """Return the opened image, the mask as bool, and the mask's box."""
     picture, inside = open_image(image), np.asarray(mask) != 0
     if inside.shape != (picture.height, picture.width):
         raise InputError(f"the mask has the shape {inside.shape}, but the image {(picture.height, picture.width)}")
-    rows, columns = np.nonzero(inside.any(axis=1))[0], np.nonzero(inside.any(axis=0))[0]
-    if not len(rows):
+    box = mask_to_box(inside)
+    if box is None:
         raise InputError("the mask is empty: there is no object in it")
-    return picture, inside, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+    return picture, inside, box
 
 
 def overlay_objects(

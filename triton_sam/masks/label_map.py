@@ -1,4 +1,4 @@
-"""Label maps of many objects: each pixel holds the number of one object, so that the file is one PNG."""
+"""PNG files of masks, and label maps of many objects, where each pixel holds the number of one object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from ..errors import InputError
 from ..families.base import Size
-from .rle import BoolArray
+from .rle import BoolArray, foreground
 
 LabelMap = npt.NDArray[np.uint16]
 """uint16 (H,W): 0 for background, else the number of the object, from 1."""
@@ -70,7 +70,43 @@ def label_map_by_area(size: Size, areas: Sequence[int], mask_of: Callable[[int],
     return labels
 
 
-def label_map_png(labels: LabelMap) -> bytes:
+def numbered_png(masks: Sequence[BoolArray], numbers: Sequence[int]) -> bytes:
+    """Encode masks, which may overlap, as one PNG.
+
+    Args:
+        masks: bool (H,W), all of one size; small ones win over large ones.
+        numbers: the value of each mask, from 1. The file has 8 bits for numbers up to 255, and 16 bits for higher ones;
+            a single mask has the value 255.
+
+    Raises:
+        InputError: there is no mask, so the size of the file is unknown; or a number exceeds 65535.
+    """
+    if not masks:
+        raise InputError("there is no object, so there is no label image of them: request another format")
+    if len(masks) == 1:
+        return mask_to_png(masks[0])
+    if max(numbers) > MAX_OBJECTS:
+        raise InputError(f"a label image holds {MAX_OBJECTS} objects, not {max(numbers)}: filter the masks first")
+    values = np.array([0, *numbers], np.uint8 if max(numbers) < _PALETTE_SIZE else np.uint16)
+    buffer = io.BytesIO()
+    Image.fromarray(values[label_map_of(masks)]).save(buffer, "PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+def mask_to_png(mask: npt.ArrayLike) -> bytes:
+    """Encode a mask (H,W) as 8-bit greyscale PNG. Pixels are 255 where the mask is not 0, else 0.
+
+    Raises:
+        InputError: the mask does not have two dimensions.
+    """
+    buffer = io.BytesIO()
+    pixels = foreground(mask).astype(np.uint8) * np.uint8(255)
+    # Masks consist of long runs, so higher levels save almost nothing and take several times as long.
+    Image.fromarray(pixels).save(buffer, format="PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+def label_map_png(labels: LabelMap | npt.NDArray[np.uint8]) -> bytes:
     """Encode a label map as PNG: with the palette of DAVIS up to 255 objects, else as 16 bits of grey.
 
     In both cases, the array of the opened file holds the numbers of the objects.

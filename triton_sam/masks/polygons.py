@@ -9,8 +9,9 @@ degrees. A polygon holds the pixels whose centres lie inside it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from .._common.extras import missing
 from ..errors import InputError
 from ..families.base import Size
+from .boxes import mask_to_box
 from .rings import EXACT, FloatPoints, area_of, bridged, form_a_polygon, simplified
 from .rle import BoolArray, IntArray, foreground
 
@@ -162,6 +164,35 @@ def fill_polygons(polygons: Iterable[Polygon | npt.ArrayLike], size: Size) -> Bo
     return mask
 
 
+def multi_polygon(mask: npt.ArrayLike, tolerance: float = EXACT) -> dict[str, Any]:
+    """Return a mask (H,W) as a geometry of GeoJSON: x, y in pixels, y downwards, holes as inner rings.
+
+    Raises:
+        MissingDependencyError: contourpy is not installed.
+    """
+    return to_geometry(trace_polygons(mask, tolerance))
+
+
+def to_geometry(polygons: Iterable[Polygon]) -> dict[str, Any]:
+    """Return polygons as a MultiPolygon of GeoJSON."""
+    rings = [[_closed(ring) for ring in (polygon.exterior, *polygon.holes)] for polygon in polygons]
+    return {"type": "MultiPolygon", "coordinates": rings}
+
+
+def to_feature(geometry: dict[str, Any], label: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Feature of GeoJSON, which QuPath imports as an annotation with a class.
+
+    Reference: QuPath's QuPathTypeAdapters.java.
+
+    Args:
+        geometry: see to_geometry().
+        label: name of the class; "" for none.
+        properties: further properties.
+    """
+    known: dict[str, Any] = {"objectType": "annotation", **({"classification": {"name": label}} if label else {})}
+    return {"type": "Feature", "geometry": geometry, "properties": {**known, **properties}}
+
+
 def _ring(points: npt.ArrayLike) -> FloatPoints:
     try:
         ring = np.asarray(points, np.float64).reshape(-1, 2)
@@ -170,6 +201,11 @@ def _ring(points: npt.ArrayLike) -> FloatPoints:
     if not np.isfinite(ring).all():
         raise InputError("a polygon holds NaN or infinity")
     return ring
+
+
+def _closed(points: FloatPoints) -> list[list[float]]:
+    ring: list[list[float]] = points.tolist()
+    return [*ring, ring[0]]
 
 
 def _filled(rings: Sequence[FloatPoints], size: Size) -> Iterator[tuple[slice, slice, BoolArray]]:
@@ -220,12 +256,12 @@ def _exact_outlines(mask: npt.ArrayLike, tolerance: float) -> list[list[FloatPoi
         import contourpy
     except ImportError as error:
         raise missing("polygons need", "polygons", error) from error
-    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
-    if rows.size == 0:
+    box = mask_to_box(pixels)
+    if box is None:
         return []
-    top, left = rows[0], columns[0]
+    left, top, right, bottom = box
     # Padding closes the rings of masks that touch the border. Padded pixel i has its centre at i - 0.5 of the crop.
-    padded = np.pad(pixels[top : rows[-1] + 1, left : columns[-1] + 1], 1).astype(np.float64)
+    padded = np.pad(pixels[top:bottom, left:right], 1).astype(np.float64)
     generator = contourpy.contour_generator(z=padded, fill_type=contourpy.FillType.OuterOffset)
     corner = np.array([left - 1, top - 1])
     outlines = [

@@ -8,6 +8,7 @@ Reference: cocoapi, common/maskApi.c, rleToString.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,14 @@ def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
         return np.repeat(values, counts).reshape((height, width), order="F")
     except (MemoryError, ValueError, OverflowError) as error:
         raise InputError(f"a COCO RLE of {height} x {width} pixels: no mask of that size fits into memory") from error
+
+
+def rle_json_to_mask(content: bytes) -> BoolArray:
+    """Decode COCO RLE as JSON, see rle_to_mask()."""
+    try:
+        return rle_to_mask(json.loads(content))
+    except ValueError as error:  # the JSON is invalid
+        raise InputError(f"this is not COCO RLE: {error}") from error
 
 
 def rle_to_box(rle: Mapping[str, Any]) -> tuple[int, int, int, int] | None:

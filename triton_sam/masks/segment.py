@@ -1,24 +1,40 @@
-"""A full-size mask with its score and logits, and the methods that encode it."""
+"""Masks with their scores, and the table of all output formats of masks.
+
+To add a format, write the function that encodes a segment and add a row to FORMATS. The session models
+(``output_format``), the service (``format`` of ``/v1`` and its description) and `Segment.encode` read the table.
+"""
 
 from __future__ import annotations
 
-import io
+import base64
 import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from .._common import strict_json
+from .._common.extras import missing
 from .._common.files import atomic_write
+from ..errors import InputError
 from ..families.base import FloatArray
 from ..inputs.images import ImageSource
-from .detections import to_supervision
+from .boxes import Box, mask_to_box
 from .drawing import PALETTE, Color, crop, cutout, overlay
-from .formats import TOLERANCE, find_format
-from .polygons import mask_to_polygons
-from .rle import BoolArray, foreground, mask_to_rle
+from .label_map import mask_to_png, numbered_png
+from .polygons import mask_to_polygons, multi_polygon, to_feature
+from .rings import EXACT
+from .rle import BoolArray, Rle, mask_to_rle, rle_json_to_mask
+
+TOLERANCE = EXACT
+"""Default for the maximum distance, in pixels, between a polygon and the exact outline."""
+UNNAMED = "object"
+"""The class of objects without a label, in files and detections."""
+
+Interface = Literal["session model", "service", "client"]
+"""An interface that offers formats: ``output_format`` of a session model, ``format`` of ``/v1``, `Segment.encode`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +68,12 @@ class Segment:
         return int(np.count_nonzero(self.mask))
 
     @property
-    def box(self) -> tuple[int, int, int, int] | None:
+    def box(self) -> Box | None:
         """Tight box, see mask_to_box()."""
         return mask_to_box(self.mask)
 
     def encode(self, form: str, tolerance: float = TOLERANCE) -> bytes:
-        """Return the mask as the content of a file, in any format of triton_sam.masks.formats.FORMATS.
+        """Return the mask as the content of a file, in any format of triton_sam.masks.segment.FORMATS.
 
         Args:
             form: name of the format: "rle", "polygons", "geojson" or "png".
@@ -130,8 +146,7 @@ class Segment:
         """
         return crop(image, self.mask, margin)
 
-    def _repr_png_(self) -> bytes:
-        """Return the mask as PNG, which notebooks show."""
+    def _repr_png_(self) -> bytes:  # for notebooks
         return self.to_png()
 
     def overlay(
@@ -153,29 +168,230 @@ class Segment:
         return overlay(image, [self.mask], colors=[chosen], alpha=alpha, outline=outline)
 
 
-def mask_to_box(mask: npt.ArrayLike) -> tuple[int, int, int, int] | None:
-    """Return the tight box (x1, y1, x2, y2) of a mask (H,W), None for an empty one.
+@dataclass(frozen=True, eq=False)
+class VideoSegment(Segment):
+    """One object in one frame of a video.
 
-    Coordinates are corners of pixels: x2 and y2 are one past the last foreground pixel, so that x2 - x1 is the width.
+    ``object_index`` is the place of the object among the objects of the video, in the order in which they were added.
+
+    Args:
+        object_id: the number that the caller gave to the object.
+        frame: index of the frame, from 0.
+        object_score: a logit: above 0 the model sees the object in this frame. The mask of an object that it does not
+            see is empty.
+    """
+
+    object_id: int = 0
+    frame: int = 0
+    object_score: float = 0.0
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether the model sees the object in this frame."""
+        return self.object_score > 0
+
+
+def best_of(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the candidate with the highest score for each object, ordered by object; of equals the first."""
+    best: dict[int, Segment] = {}
+    for segment in segments:
+        kept = best.get(segment.object_index)
+        if kept is None or segment.score > kept.score:
+            best[segment.object_index] = segment
+    return [best[index] for index in sorted(best)]
+
+
+def to_supervision(segments: Sequence[Segment]) -> Any:
+    """Return segments as supervision.Detections. Empty masks are left out, because a detection has a box.
+
+    Args:
+        segments: masks of one image.
+
+    Returns:
+        Detections with ``xyxy`` float32 (N,4), ``mask`` bool (N,H,W), ``confidence`` float32 (N,), which is the
+        predicted IoU, ``class_id`` int64 (N,), which numbers the labels in their order from 0, and the names
+        ``data["class_name"]`` (the labels, "object" without one), ``data["object_index"]`` and ``data["candidate"]``.
 
     Raises:
-        InputError: the mask does not have two dimensions.
+        MissingDependencyError: supervision is not installed.
     """
-    pixels = foreground(mask)
-    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
-    if rows.size == 0:
-        return None
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+    try:
+        import supervision
+    except ImportError as error:
+        raise missing("to_supervision() needs", "supervision", error) from error
+    boxes = [segment.box for segment in segments]
+    kept = [(segment, box) for segment, box in zip(segments, boxes, strict=True) if box is not None]
+    if not kept:
+        return supervision.Detections.empty()
+    names = [segment.label or UNNAMED for segment, _ in kept]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return supervision.Detections(
+        xyxy=np.array([box for _, box in kept], np.float32),
+        mask=np.stack([segment.mask for segment, _ in kept]),
+        confidence=np.array([segment.score for segment, _ in kept], np.float32),
+        class_id=np.array([numbers[name] for name in names], np.int64),
+        data={
+            "class_name": np.array(names),
+            "object_index": np.array([segment.object_index for segment, _ in kept]),
+            "candidate": np.array([segment.candidate for segment, _ in kept]),
+        },
+    )
 
 
-def mask_to_png(mask: npt.ArrayLike) -> bytes:
-    """Encode a mask (H,W) as 8-bit greyscale PNG. Pixels are 255 where the mask is not 0, else 0.
+@dataclass(frozen=True)
+class Format:
+    """One output format.
+
+    Args:
+        name: the name by which callers request it.
+        media_type: media type of its files, as in the headers Accept and Content-Type.
+        meaning: one line for the API description of the service.
+        value: type of the encoded mask: bytes for binary formats, else the type of the JSON value.
+        encode: encodes one mask; its second argument is the tolerance of polygons in pixels. None if the format cannot
+            represent a single mask.
+        document: encodes all masks of an answer as one file. None if the format has no such file.
+        decode: decodes the bytes of one encoded mask, for clients that request this format from a server.
+        interfaces: the interfaces that offer it.
+    """
+
+    name: str
+    media_type: str
+    meaning: str
+    value: Any
+    encode: Callable[[Segment, float], Any] | None = None
+    document: Callable[[Iterable[Segment], float], Any] | None = None
+    decode: Callable[[bytes], BoolArray] | None = None
+    interfaces: frozenset[Interface] = frozenset(("session model", "service", "client"))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether encoded masks are bytes and not JSON values."""
+        return self.value is bytes
+
+    def to_bytes(self, segment: Segment, tolerance: float = TOLERANCE) -> bytes:
+        """Return the content of a file with one mask.
+
+        Raises:
+            MissingDependencyError: a polygon format, and contourpy is not installed.
+        """
+        if self.encode is None:
+            return self.to_document([segment], tolerance)
+        return _content(self.encode(segment, tolerance))
+
+    def to_document(self, segments: Iterable[Segment], tolerance: float = TOLERANCE) -> bytes:
+        """Return the content of a file with all masks of an answer.
+
+        Raises:
+            InputError: the format has no such file.
+            MissingDependencyError: a polygon format, and contourpy is not installed.
+        """
+        if self.document is None:
+            raise InputError(f"the format {self.name} has no file for several masks: encode them one by one")
+        return _content(self.document(segments, tolerance))
+
+    def to_json(self, segment: Segment, tolerance: float = TOLERANCE) -> Any:
+        """Return the mask as a JSON value. Bytes are encoded in base64.
+
+        Raises:
+            InputError: the format cannot represent a single mask.
+            MissingDependencyError: a polygon format, and contourpy is not installed.
+        """
+        if self.encode is None:
+            raise InputError(f"the format {self.name} cannot represent a single mask: request the file of all masks")
+        encoded = self.encode(segment, tolerance)
+        return base64.b64encode(encoded).decode() if isinstance(encoded, bytes) else encoded
+
+    def to_mask(self, content: bytes) -> BoolArray:
+        """Decode the bytes of one encoded mask to bool (H,W).
+
+        Raises:
+            InputError: the content is damaged, or the format cannot be decoded.
+        """
+        if self.decode is None:
+            raise InputError(f"the format {self.name} cannot be decoded: request another one")
+        return self.decode(content)
+
+
+def find_format(name: str, interface: Interface) -> Format:
+    """Return the format of a name.
 
     Raises:
-        InputError: the mask does not have two dimensions.
+        InputError: the name is unknown, or this interface does not offer the format.
     """
-    buffer = io.BytesIO()
-    pixels = foreground(mask).astype(np.uint8) * np.uint8(255)
-    # Masks consist of long runs, so higher levels save almost nothing and take several times as long.
-    Image.fromarray(pixels).save(buffer, format="PNG", compress_level=3)
-    return buffer.getvalue()
+    known = formats_of(interface)
+    if name not in known:
+        raise InputError(f"there is no format {name[:40]!r} here: give one of {', '.join(known)}")
+    return known[name]
+
+
+def formats_of(interface: Interface) -> dict[str, Format]:
+    """Return the formats that an interface offers, by name, in the order of the table."""
+    return {name: form for name, form in FORMATS.items() if interface in form.interfaces}
+
+
+def _content(encoded: Any) -> bytes:
+    return encoded if isinstance(encoded, bytes) else strict_json.dumps(encoded, separators=(",", ":")).encode()
+
+
+def feature_collection(segments: Iterable[Segment], tolerance: float) -> dict[str, Any]:
+    """Return GeoJSON with one feature for each segment but empty ones: x, y in pixels, y downwards, with holes."""
+    features = []
+    for each in segments:
+        known = {"object": each.object_index, "candidate": each.candidate, "score": each.score, "area": each.area}
+        if each.area:
+            features.append(to_feature(multi_polygon(each.mask, tolerance), each.label, known))
+    return {"type": "FeatureCollection", "features": features}
+
+
+def label_image(segments: Iterable[Segment], _: float) -> bytes:
+    """Return the best mask of each object as one PNG, see triton_sam.masks.label_map.numbered_png()."""
+    best = best_of(segments)
+    return numbered_png([segment.mask for segment in best], [segment.object_index + 1 for segment in best])
+
+
+FORMATS: dict[str, Format] = {
+    form.name: form
+    for form in (
+        Format(
+            "rle",
+            media_type="application/json",
+            meaning="COCO run-length encoding.",
+            value=Rle,
+            encode=lambda segment, _: segment.to_rle(),
+            decode=rle_json_to_mask,
+        ),
+        Format(
+            "polygons",
+            media_type="application/json",
+            meaning="COCO rings; holes are filled.",
+            value=list[list[float]],
+            encode=lambda segment, tolerance: segment.to_polygons(tolerance),
+            interfaces=frozenset(("service", "client")),
+        ),
+        Format(
+            "geojson",
+            media_type="application/geo+json",
+            meaning="A FeatureCollection of all masks; holes are inner rings.",
+            value=dict[str, Any],
+            document=feature_collection,
+            interfaces=frozenset(("service", "client")),
+        ),
+        Format(
+            "png",
+            media_type="image/png",
+            meaning="Base64 PNG, 255 inside.",
+            value=bytes,
+            encode=lambda segment, _: segment.to_png(),
+            document=label_image,
+        ),
+        Format(
+            "png_base64",
+            media_type="text/plain",
+            meaning="Base64 PNG as text: requests in plain JSON would break the bytes of `png`.",
+            value=bytes,
+            encode=lambda segment, _: base64.b64encode(segment.to_png()),
+            interfaces=frozenset(("session model",)),
+        ),
+    )
+}
+"""All formats by name. If a caller accepts several equally, the service sends the first."""

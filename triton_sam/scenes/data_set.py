@@ -9,7 +9,7 @@ from PIL import Image
 
 from .._common import strict_json
 from ..masks import mask_to_box
-from ..masks.coco import corner_and_size
+from ..masks.boxes import corner_and_size
 from .scenes import generate_scene
 
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..families.base import Family, FloatArray, Size
 from ..masks.cleanup import Cleanup
-from ..masks.formats import Format
-from ..masks.segment import Segment
+from ..masks.segment import Format, Segment
 from ..wire.contract import MAX_POINTS
 from .problems import Problem
 from .schemas import FORMATS, Mask, MaskInput, Prompt, SegmentAnswer, SegmentRequest

@@ -13,7 +13,7 @@ from ..concepts.instances import Instance
 from ..concepts.query import MASK_THRESHOLD, MAX_EXAMPLES, MAX_TEXTS, THRESHOLD, Query, check_query
 from ..families import FAMILIES, get_family
 from ..families.base import Size
-from ..masks.formats import TOLERANCE, feature_collection
+from ..masks.segment import TOLERANCE, feature_collection
 from .answers import MAX_MASK_PIXELS
 from .engine import Engine, Pair
 from .problems import Problem

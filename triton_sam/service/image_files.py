@@ -11,9 +11,8 @@ from .._common.values import is_base64
 from ..errors import MissingDependencyError
 from ..families.base import Size
 from ..inputs.deep import hint, tiff_size
-from ..inputs.formats import FORMATS, UPLOADS
+from ..inputs.formats import FORMATS, UPLOADS, is_heic
 from ..inputs.header import open_header, upright_size
-from ..inputs.heic import is_heic
 from ..inputs.images import open_image, servers_read, to_png
 from .budgets import Workers
 from .problems import Problem

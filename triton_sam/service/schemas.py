@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..masks.cleanup import MAX_SMOOTH, MAX_THRESHOLD, Cleanup
-from ..masks.formats import TOLERANCE, formats_of
-from ..masks.formats import Format as MaskFormat
+from ..masks.segment import TOLERANCE, formats_of
+from ..masks.segment import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
 from .faults import MAX_NAME, UNKNOWN_MEMBER
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..masks import formats, mask_to_box
+from ..masks import mask_to_box
+from ..masks import polygons as formats
 from ..masks.polygons import Polygon, Trace, main_polygons, trace_polygons
 from ..masks.rle import BoolArray
 from .georeference import Georeference

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..families.base import Size
-from .records import Box, MaskRecord
+from ..masks.boxes import corner_and_size
+from .records import MaskRecord
 
 _CATEGORY = {"id": 1, "name": "object"}
 
@@ -55,11 +56,6 @@ def _annotation(object_id: int, size: Size, row: Sequence[MaskRecord | None]) ->
         "length": len(row),
         "score": round(sum(scores) / len(scores), 5) if scores else 0.0,
         "segmentations": [record.rle if record is not None else None for record in row],
-        "bboxes": [_corner_and_size(record.box) if record is not None else None for record in row],
+        "bboxes": [corner_and_size(record.box) if record is not None else None for record in row],
         "areas": [record.area if record is not None else None for record in row],
     }
-
-
-def _corner_and_size(box: Box | None) -> list[int] | None:
-    """Return the COCO form of a box: x, y, width, height."""
-    return [box[0], box[1], box[2] - box[0], box[3] - box[1]] if box is not None else None

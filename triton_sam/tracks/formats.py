@@ -16,9 +16,10 @@ from PIL import Image
 from .._common import strict_json
 from .._common.files import atomic_write
 from ..families.base import Size
+from ..masks.label_map import label_map_png
 from .coco_video import coco_video
 from .overlay_video import draw_records, write_mp4
-from .palette import MAX_OBJECT_ID, label_map, to_png
+from .palette import MAX_OBJECT_ID, label_map
 from .protocols import ObjectMask
 from .records import MaskRecord
 
@@ -75,7 +76,7 @@ class TrackFormat:
 
 
 def _png(masks: Mapping[int, ObjectMask]) -> bytes:
-    return to_png(label_map(masks))
+    return label_map_png(label_map(masks))
 
 
 def _coco(path: Path, video: TrackedVideo) -> None:

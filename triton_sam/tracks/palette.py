@@ -1,16 +1,14 @@
-"""Label maps with the palette of the data set DAVIS: each pixel holds the number of one object."""
+"""Label maps of tracked objects: each pixel holds the number of one object."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ..errors import InputError
-from ..masks.label_map import davis_palette, size_of_masks
+from ..masks.label_map import size_of_masks
 from ..masks.resize import resize_logits
 from .protocols import ObjectMask
 
@@ -48,12 +46,3 @@ def label_map(masks: Mapping[int, ObjectMask]) -> NDArray[np.uint8]:
             highest[wins] = logits[wins]
         labels[wins] = object_id
     return labels
-
-
-def to_png(labels: NDArray[np.uint8]) -> bytes:
-    """Encode a label map uint8 (H,W) as PNG with the palette of DAVIS."""
-    image = Image.fromarray(labels)  # 8 bits of grey
-    image.putpalette(davis_palette())  # turns the same bytes into palette indices
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()

@@ -10,8 +10,8 @@ from typing import Any
 
 from .._common import strict_json
 from ..errors import InputError
+from ..masks.boxes import mask_to_box
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
-from ..masks.segment import mask_to_box
 from .protocols import ObjectMask
 
 Box = tuple[int, int, int, int]

@@ -15,7 +15,7 @@ from ..export.reference import VideoReference
 from ..families.base import FloatArray, Size
 from ..masks.compare import intersection_over_union
 from ..masks.resize import resize_logits
-from ..masks.video_segment import VideoSegment
+from ..masks.segment import VideoSegment
 from .compare import THRESHOLDS
 
 Logits = Mapping[int, FloatArray]

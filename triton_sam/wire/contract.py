@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..families.base import Family
 from ..families.tables import DECODER, ENCODER, Tensor
-from ..masks.formats import formats_of
+from ..masks.segment import formats_of
 
 IMAGE = "image"
 IMAGE_ID = "image_id"

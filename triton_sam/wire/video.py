@@ -10,7 +10,7 @@ from ..families.base import Family
 from ..families.names import video_name
 from ..families.tables import ENCODER
 from ..families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
-from ..masks.formats import formats_of
+from ..masks.segment import formats_of
 from .contract import (
     DEFAULT_THREADS,
     ENCODED_MASKS,

@@ -21,7 +21,8 @@ from triton_sam.evaluation.video_metrics import (
 )
 from triton_sam.evaluation.video_runner import PROMPT_KINDS, VideoSettings, measure_video
 from triton_sam.evaluation.videos import KnownVideo, is_video_dataset, open_videos
-from triton_sam.tracks.palette import label_map, to_png
+from triton_sam.masks.label_map import label_map_png
+from triton_sam.tracks.palette import label_map
 
 
 def rectangle(top: int, left: int, height: int, width: int, shape: tuple[int, int] = (100, 100)) -> np.ndarray:
@@ -102,7 +103,7 @@ def _davis(folder: Path, resolution: str, frames: int = 5, void: bool = False) -
         Image.new("RGB", (SIDE, HEIGHT)).save(image)
         labels = label_map({1: disc(12 + frame, 12), 2: disc(40 + frame, 30)})
         labels[0, 0] = 255 if void else 0
-        label.write_bytes(to_png(labels))
+        label.write_bytes(label_map_png(labels))
 
 
 @pytest.mark.parametrize("resolution", ["", "480p"])

@@ -13,13 +13,14 @@ from PIL import Image
 
 from triton_sam.errors import InputError
 from triton_sam.masks import Segment
-from triton_sam.masks.formats import FORMATS, find_format, formats_of
+from triton_sam.masks.segment import FORMATS, find_format, formats_of
 from triton_sam.wire import contract
 
 NEW_FORMAT = """
 import json
 import numpy as np
-from triton_sam.masks import Segment, formats
+from triton_sam.masks import Segment
+from triton_sam.masks import segment as formats
 
 def box(segment, tolerance):
     return list(segment.box)

@@ -15,11 +15,12 @@ from PIL import Image
 from triton_sam.errors import InputError
 from triton_sam.families import get_family
 from triton_sam.masks import Segment, best_of
+from triton_sam.masks.boxes import mask_to_box
 from triton_sam.masks.drawing import PALETTE
+from triton_sam.masks.label_map import mask_to_png
 from triton_sam.masks.polygons import mask_to_polygons
 from triton_sam.masks.resize import full_size_logits, resize_logits
 from triton_sam.masks.rle import mask_to_rle, rle_to_box, rle_to_mask
-from triton_sam.masks.segment import mask_to_box, mask_to_png
 
 Mask = npt.NDArray[np.bool_]
 

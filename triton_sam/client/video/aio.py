@@ -14,7 +14,7 @@ from ...families.base import Size
 from ...inputs.prompts import PromptArray
 from ...inputs.video.opening import VideoSource
 from ...inputs.video.stream import DEFAULT_WINDOW
-from ...masks.video_segment import VideoSegment
+from ...masks.segment import VideoSegment
 from ...transport.base import BaseTransport
 from ...transport.options import Busy
 from ..aio import InThreads, shielded

@@ -18,7 +18,7 @@ from ...inputs.prompts import PromptArray, check_prompts
 from ...inputs.video.base import FrameSource
 from ...inputs.video.stream import DEFAULT_WINDOW
 from ...masks.rle import BoolArray
-from ...masks.video_segment import VideoSegment
+from ...masks.segment import VideoSegment
 from ...transport.base import Tensors
 from ...transport.options import check_number
 from ...wire import video as wire

@@ -13,10 +13,9 @@ import numpy.typing as npt
 from ..._common import strict_json
 from ...errors import InferenceError
 from ...families.base import Family, FloatArray, Size
-from ...masks.formats import FORMATS
 from ...masks.resize import full_size_logits
 from ...masks.rle import BoolArray
-from ...masks.video_segment import VideoSegment
+from ...masks.segment import FORMATS, VideoSegment
 from ...transport.base import Tensors
 from ...wire import video as wire
 from ...wire.contract import ENCODED_MASKS, IOU_PREDICTIONS, MASKS, OUTPUT_FORMAT

@@ -14,7 +14,7 @@ from ...families import get_family
 from ...inputs.prompts import PromptArray
 from ...inputs.video.opening import VideoSource, open_frames
 from ...inputs.video.stream import DEFAULT_WINDOW
-from ...masks.video_segment import VideoSegment
+from ...masks.segment import VideoSegment
 from ...transport.base import BaseTransport, Tensors
 from ...transport.options import Busy
 from ...transport.triton import Transport

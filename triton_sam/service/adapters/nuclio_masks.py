@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...families.base import Size
+from ...masks.boxes import mask_to_box
 from ...masks.polygons import mask_to_polygons
 from ...masks.rle import BoolArray
-from ...masks.segment import Segment, mask_to_box
+from ...masks.segment import Segment
 from ..problems import Problem
 
 COMMA, ZERO = ord(","), ord("0")

@@ -8,7 +8,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from ...masks.segment import Segment, mask_to_png
+from ...masks.label_map import mask_to_png
+from ...masks.segment import Segment
 from ..adapter import Adapter
 from ..engine import Pair
 from ..problems import Problem

@@ -16,10 +16,10 @@ from pydantic import Field
 from ..._common.values import is_finite_number
 from ...annotate.prompts import mask_logits
 from ...families.base import Family, Size
+from ...masks.boxes import mask_to_box
 from ...masks.parts import find_parts, innermost_points
 from ...masks.polygons import fill_polygons
 from ...masks.rle import BoolArray
-from ...masks.segment import mask_to_box
 from ..problems import Problem
 from .bridge import Lenient, Target
 from .brush_rle import decode_brush

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.datastructures import UploadFile
 
-from ...inputs.heic import reads_heic
+from ...inputs.formats import reads_heic
 from ...masks.segment import Segment
 from .. import answers
 from ..bodies import FILES, IMAGE_KINDS, is_image, kind_of

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ...everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE
 from ...masks.cleanup import MAX_THRESHOLD
-from ...masks.formats import TOLERANCE
+from ...masks.segment import TOLERANCE
 from ..schemas import FORMATS, CleanupRequest, Strict, encoded_mask
 
 OBJECT_FORMATS = {name: form for name, form in FORMATS.items() if form.encode}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...masks.formats import TOLERANCE
+from ...masks.segment import TOLERANCE
 from ..schemas import Prompt
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...inputs.images import image_bytes
-from ...masks.formats import FORMATS
-from ...masks.segment import Segment
+from ...masks.segment import FORMATS, Segment
 from ...tiles import LargeImage, LargeObject
 from ...tiles.parts import SIDE, is_cut, length_for, part_around
 from ...tiles.pyramid import Window

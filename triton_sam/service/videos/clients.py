@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...inputs.video.base import FrameSource
-from ...masks.video_segment import VideoSegment
+from ...masks.segment import VideoSegment
 from ..engine import Pair
 from ..settings import Settings
 

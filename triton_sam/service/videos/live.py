@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import VideoError
-from ...inputs.video.growing import GrowingFrames
-from ...inputs.video.path import SharedPath
+from ...inputs.video.growing import GrowingFrames, SharedPath
 from ...tracks.records import MaskRecord
 from ..budgets import Lease
 from ..problems import Problem

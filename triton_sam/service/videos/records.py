@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from ...masks.video_segment import VideoSegment
-from ...tracks.palette import MAX_OBJECT_ID, label_map, to_png
+from ...masks.label_map import label_map_png
+from ...masks.segment import VideoSegment
+from ...tracks.palette import MAX_OBJECT_ID, label_map
 from ...tracks.records import MaskRecord
 from ..budgets import Budget
 
@@ -104,7 +105,7 @@ class Records:
         came one by one, to the object with the highest id.
         """
         labels = dict(self._labels)
-        return ((frame, labels.get(frame) or to_png(_drawn(records))) for frame, records in self.all().items())
+        return ((frame, labels.get(frame) or label_map_png(_drawn(records))) for frame, records in self.all().items())
 
     @property
     def _order(self) -> list[int]:
@@ -130,7 +131,7 @@ def overlapping(segments: Mapping[int, VideoSegment]) -> bytes | None:
     union = np.logical_or.reduce([segment.mask for segment in segments.values()])
     if sum(segment.area for segment in segments.values()) == int(np.count_nonzero(union)):
         return None
-    return to_png(label_map(segments))
+    return label_map_png(label_map(segments))
 
 
 def _drawn(records: Iterable[MaskRecord]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

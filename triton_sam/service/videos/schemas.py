@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from ...masks.formats import TOLERANCE
-from ...masks.segment import Segment
+from ...masks.segment import TOLERANCE, Segment
 from ...tracks.formats import TRACK_FORMATS
 from ...tracks.records import MaskRecord
 from ...wire.contract import MAX_POINTS

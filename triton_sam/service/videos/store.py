@@ -15,8 +15,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from ...inputs.video.base import FrameSource
-from ...inputs.video.growing import GrowingFrames
-from ...inputs.video.path import SharedPath
+from ...inputs.video.growing import GrowingFrames, SharedPath
 from ...tracks.records import MaskRecord
 from .. import background
 from ..budgets import Budgets, stopping

@@ -10,8 +10,7 @@ import numpy as np
 
 from ..._common import strict_json
 from ..._common.text import one_line
-from ...masks.formats import find_format
-from ...masks.segment import Segment
+from ...masks.segment import Segment, find_format
 from ...wire import contract
 from ...wire.pair import ModelPair, Prediction
 from ..cache import HeldImage

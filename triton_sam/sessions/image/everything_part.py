@@ -15,10 +15,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from ...errors import InputError
-from ...everything.filters import Box
 from ...everything.parameters import Parameters
 from ...everything.parts import Part
 from ...families.base import Size
+from ...masks.boxes import Box
 from ...wire import contract
 from ..cache import HeldImage
 from .everything import Thresholds, read_object, read_parameters

@@ -9,9 +9,8 @@ import numpy as np
 
 from ..._common import strict_json
 from ...families.base import Family, Size
-from ...masks.formats import find_format
 from ...masks.resize import full_size_logits
-from ...masks.segment import Segment
+from ...masks.segment import Segment, find_format
 from ...wire import contract, video
 from ..reply import Tensors
 from .tracker import Row

@@ -1,0 +1,49 @@
+"""Boxes of masks, x1, y1, x2, y2 in pixels: x2 and y2 are one past the last pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .rle import foreground
+
+Box = tuple[int, int, int, int]
+
+
+def mask_to_box(mask: npt.ArrayLike) -> Box | None:
+    """Return the tight box (x1, y1, x2, y2) of a mask (H,W), None for an empty one.
+
+    Coordinates are corners of pixels: x2 and y2 are one past the last foreground pixel, so that x2 - x1 is the width.
+
+    Raises:
+        InputError: the mask does not have two dimensions.
+    """
+    pixels = foreground(mask)
+    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
+    if rows.size == 0:
+        return None
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def corner_and_size(box: Box | None) -> list[int]:
+    """Return the COCO form of a box (x1, y1, x2, y2): x, y, width, height; zeros for the box of an empty mask."""
+    x1, y1, x2, y2 = box or (0, 0, 0, 0)
+    return [x1, y1, x2 - x1, y2 - y1]
+
+
+def suppressed(boxes: npt.ArrayLike, scores: npt.ArrayLike, threshold: float) -> list[int]:
+    """Return the boxes that non-maximum suppression keeps, the highest score first: torchvision.ops.nms in FP32."""
+    corners = np.asarray(boxes, np.float32).reshape(-1, 4)
+    areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
+    order = np.argsort(-np.asarray(scores, np.float32), kind="stable")
+    kept: list[int] = []
+    while order.size:
+        first, order = int(order[0]), order[1:]
+        kept.append(first)
+        low = np.maximum(corners[first, :2], corners[order, :2])
+        high = np.minimum(corners[first, 2:], corners[order, 2:])
+        common = np.prod(np.maximum(high - low, 0), axis=1)
+        with np.errstate(invalid="ignore"):
+            overlap = common / (areas[first] + areas[order] - common)
+        order = order[~(overlap.astype(np.float64) > threshold)]  # torchvision compares with a double
+    return kept

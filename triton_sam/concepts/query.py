@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common import strict_json
-from ..errors import PromptError
+from .._common.checks import check_fields, check_names, number
+from ..errors import InputError, PromptError
 from ..families.base import FloatArray, Size
-from .example_masks import boxes_of_masks
+from ..masks.boxes import Box, mask_to_box
+from ..masks.rle import rle_to_box
 
 THRESHOLD, MASK_THRESHOLD = 0.3, 0.5
 """The defaults of the reference, Sam3ImageProcessor.post_process_instance_segmentation in transformers."""
@@ -51,11 +52,14 @@ class Query:
     texts: tuple[str, ...]
     boxes: FloatArray = field(default_factory=lambda: np.zeros((0, 4), np.float32))
     box_labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    threshold: float = THRESHOLD
-    mask_threshold: float = MASK_THRESHOLD
-    nms: float | None = None
-    limit: int | None = None
+    threshold: float = number(THRESHOLD, 0, 1)
+    mask_threshold: float = number(MASK_THRESHOLD, 0, 1)
+    nms: float | None = number(None, 0, 1)
+    limit: int | None = number(None, 1, whole=True)
     mask_size: Size | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, PromptError)
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -124,7 +128,7 @@ def check_query(
     """Check the request of a caller. The arguments are those of Query; ``text`` may also be a single string.
 
     Args:
-        masks: example masks, see boxes_of_masks(); each stands for its tight box.
+        masks: example masks, arrays (H,W), foreground where not 0, or COCO RLE; each stands for its tight box.
         mask_labels: one label for each mask, as box_labels.
 
     Raises:
@@ -132,7 +136,7 @@ def check_query(
     """
     texts, (corners, labels), mask_size = _texts(text), _examples(boxes, box_labels), None
     if masks is not None:
-        seen, kinds, mask_size = boxes_of_masks(masks, mask_labels)
+        seen, kinds, mask_size = _boxes_of_masks(masks, mask_labels)
         corners, labels = _examples([*corners.tolist(), *seen], [*labels.tolist(), *kinds])
     elif mask_labels is not None:
         raise PromptError("mask_labels need masks")
@@ -144,10 +148,10 @@ def check_query(
         texts,
         corners,
         labels,
-        _share("threshold", threshold),
-        _share("mask_threshold", mask_threshold),
-        None if nms is None else _share("nms", nms),
-        _limit(limit),
+        threshold,
+        mask_threshold,
+        nms,
+        limit,
         mask_size,
     )
 
@@ -158,9 +162,7 @@ def check_parameters(text: Any, boxes: Any, box_labels: Any, parameters: Mapping
     Raises:
         PromptError: see check_query(); also for a parameter that does not exist.
     """
-    for name in parameters:
-        if name not in _PARAMETERS:
-            raise PromptError(f"there is no parameter {str(name)[:40]!r}: the parameters are {', '.join(_PARAMETERS)}")
+    check_names(parameters, _PARAMETERS, PromptError)
     return check_query(text, boxes, box_labels, **parameters)
 
 
@@ -212,13 +214,17 @@ def _examples(boxes: Any, labels: Any) -> tuple[FloatArray, npt.NDArray[np.int64
         raise PromptError(f"{len(corners)} boxes: a request may have at most {MAX_EXAMPLES} examples")
     if not np.isfinite(corners).all() or not (corners[:, :2] < corners[:, 2:]).all():
         raise PromptError("boxes must be finite, x1,y1,x2,y2 with x1 < x2 and y1 < y2")
-    given = _array(labels, "box_labels")
-    chosen = np.ones(len(corners)) if given is None else np.atleast_1d(given)
-    if chosen.shape != (len(corners),):
-        raise PromptError(f"box_labels must have one label for each of the {len(corners)} boxes, not {chosen.shape}")
+    return corners.astype(np.float32), _labels("box_labels", labels, len(corners), "boxes")
+
+
+def _labels(name: str, labels: Any, count: int, noun: str) -> npt.NDArray[np.int64]:
+    given = _array(labels, name)
+    chosen = np.ones(count) if given is None else np.atleast_1d(given)
+    if chosen.shape != (count,):
+        raise PromptError(f"{name} must have one label for each of the {count} {noun}, not {chosen.shape}")
     if not np.isin(chosen, (0, 1)).all():
-        raise PromptError("box_labels must be 1 (an instance) or 0 (not this)")
-    return corners.astype(np.float32), chosen.astype(np.int64)
+        raise PromptError(f"{name} must be 1 (an instance) or 0 (not this)")
+    return chosen.astype(np.int64)
 
 
 def _array(value: Any, name: str) -> npt.NDArray[np.float64] | None:
@@ -230,17 +236,36 @@ def _array(value: Any, name: str) -> npt.NDArray[np.float64] | None:
         raise PromptError(f"{name} must be numbers: {error}") from None
 
 
-def _share(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value < 0 or not value <= 1:  # NaN is not
-        raise PromptError(f"{name} must be a number within 0..1, not {value!r:.40}")
-    return float(value)
+def _boxes_of_masks(masks: Any, labels: Any) -> tuple[list[Box], list[Any], Size]:
+    """Return the boxes of masks, their labels, and the width and height that all masks have.
+
+    The model takes boxes alone, as the reference does (Sam3Processor in transformers), so a mask stands for its box.
+
+    Raises:
+        PromptError: there is no mask, one is empty or unreadable, sizes differ, or the labels do not fit.
+    """
+    single = isinstance(masks, Mapping) or (isinstance(masks, np.ndarray) and masks.ndim == 2)
+    given = [masks] if single else masks
+    if not isinstance(given, (list, tuple, np.ndarray)) or not len(given):
+        raise PromptError("masks must be a list of arrays (H,W) or of COCO RLE, at least one")
+    try:
+        found = [_read(each) for each in given]
+    except (InputError, TypeError, ValueError) as error:
+        raise PromptError(f"an example mask cannot be read: {error}") from error
+    boxes = [box for box, _ in found if box is not None]
+    if len(boxes) < len(found):
+        raise PromptError("an example mask is empty: it shows nothing")
+    sizes = {size for _, size in found}
+    if len(sizes) > 1:
+        raise PromptError("the example masks have different sizes: all of them belong to one image")
+    return boxes, _labels("mask_labels", labels, len(boxes), "masks").tolist(), sizes.pop()
 
 
-def _limit(value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise PromptError(f"limit must be a whole number, not {value!r}")
-    if value < 1:
-        raise PromptError(f"limit must be at least 1, not {value}")
-    return int(value)
+def _read(mask: Any) -> tuple[Box | None, Size]:
+    if isinstance(mask, Mapping):
+        box = rle_to_box(mask)  # without its pixels, because a few bytes may stand for very many
+        height, width = mask["size"]
+        return box, (int(width), int(height))
+    pixels = np.asarray(mask)
+    height, width = pixels.shape if pixels.ndim == 2 else (0, 0)
+    return mask_to_box(pixels), (width, height)

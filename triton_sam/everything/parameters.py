@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._common.checks import check_fields, check_names, number, switch
 from ..errors import ConfigurationError
 from ..families import get_family
 from ..masks.cleanup import Cleanup
@@ -18,12 +17,7 @@ from .thresholds import NAMES
 
 MAX_POINTS_PER_SIDE = 256
 MAX_CROP_LAYERS = 3
-_LARGEST = sys.float_info.max
-"""Whole numbers above it do not fit a float."""
 _NO_CLEANUP = Cleanup()
-_WHOLE_NUMBERS = ("points_per_side", "crop_n_layers", "crop_n_points_downscale_factor")
-_SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh", "crop_nms_thresh")
-_NUMBERS = (*_SHARES, "stability_score_offset", "mask_threshold", "crop_overlap_ratio", "min_mask_region_area")
 
 
 @dataclass(frozen=True)
@@ -57,68 +51,32 @@ class Parameters:
             out of range.
     """
 
-    points_per_side: int | None = 32
-    pred_iou_thresh: float = 0.8
-    stability_score_thresh: float = 0.95
-    stability_score_offset: float = 1.0
-    mask_threshold: float = 0.0
-    box_nms_thresh: float = 0.7
-    crop_n_layers: int = 0
-    crop_nms_thresh: float = 0.7
-    crop_overlap_ratio: float = 512 / 1500
-    crop_n_points_downscale_factor: int = 1
+    points_per_side: int | None = number(32, 1, MAX_POINTS_PER_SIDE, whole=True, optional=True)
+    pred_iou_thresh: float = number(0.8, 0, 1)
+    stability_score_thresh: float = number(0.95, 0, 1)
+    stability_score_offset: float = number(1.0, 0)
+    mask_threshold: float = number(0.0)
+    box_nms_thresh: float = number(0.7, 0, 1)
+    crop_n_layers: int = number(0, 0, MAX_CROP_LAYERS, whole=True)
+    crop_nms_thresh: float = number(0.7, 0, 1)
+    crop_overlap_ratio: float = number(512 / 1500, 0, below=1)
+    crop_n_points_downscale_factor: int = number(1, 1, whole=True)
     point_grids: Sequence[npt.NDArray[Any]] | None = None
-    use_m2m: bool = False
-    multimask_output: bool = True
-    min_mask_region_area: int = 0
+    use_m2m: bool = switch(False)
+    multimask_output: bool = switch(True)
+    min_mask_region_area: float = number(0, 0)
     cleanup: Cleanup = _NO_CLEANUP
     left_open: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self) -> None:
-        self._check_kinds()
+        check_fields(self, ConfigurationError)
+        if not isinstance(self.cleanup, Cleanup):
+            raise ConfigurationError(f"cleanup must be a Cleanup, not {self.cleanup!r}")
         if (self.points_per_side is None) == (self.point_grids is None):
             raise ConfigurationError("give exactly one of points_per_side and point_grids")
-        if self.points_per_side is not None and not 1 <= self.points_per_side <= MAX_POINTS_PER_SIDE:
-            raise ConfigurationError(
-                f"points_per_side must be within 1..{MAX_POINTS_PER_SIDE}, not {self.points_per_side}"
-            )
-        if not 0 <= self.crop_n_layers <= MAX_CROP_LAYERS:
-            raise ConfigurationError(f"crop_n_layers must be within 0..{MAX_CROP_LAYERS}, not {self.crop_n_layers}")
-        if self.crop_n_points_downscale_factor < 1:
-            raise ConfigurationError(
-                f"crop_n_points_downscale_factor must be at least 1, not {self.crop_n_points_downscale_factor}"
-            )
-        if not 0 <= self.crop_overlap_ratio < 1:
-            raise ConfigurationError(
-                f"crop_overlap_ratio must be at least 0 and below 1, not {self.crop_overlap_ratio}"
-            )
-        self._check_ranges()
         if self.cleanup.mask_threshold:
             raise ConfigurationError("a search has the parameter mask_threshold: leave it out of cleanup")
         self._check_grids()
-
-    def _check_kinds(self) -> None:
-        for name in _WHOLE_NUMBERS:
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
-                raise ConfigurationError(f"{name} must be a whole number, not {value!r}")
-        for name in _NUMBERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Real):
-                raise ConfigurationError(f"{name} must be a number, not {value!r}")
-        for name in ("mask_threshold", "stability_score_offset"):
-            if not abs(getattr(self, name)) <= _LARGEST:  # NaN is not, either
-                raise ConfigurationError(f"{name} must be finite, not {getattr(self, name)!r:.40}")
-        if not isinstance(self.cleanup, Cleanup):
-            raise ConfigurationError(f"cleanup must be a Cleanup, not {self.cleanup!r}")
-
-    def _check_ranges(self) -> None:
-        for name in _SHARES:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigurationError(f"{name} must be within 0..1, not {getattr(self, name)}")
-        for name in ("stability_score_offset", "min_mask_region_area"):
-            if not getattr(self, name) >= 0:
-                raise ConfigurationError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def _check_grids(self) -> None:
         if self.point_grids is None:
@@ -162,9 +120,7 @@ def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
             it.
     """
     names = [each.name for each in fields(Parameters) if each.name != "left_open"]
-    for name in given:
-        if name not in names:
-            raise ConfigurationError(f"there is no parameter {name!r}: the parameters are {', '.join(names)}")
+    check_names(given, names, ConfigurationError)
     try:
         defaults = {"pred_iou_thresh": get_family(family).pred_iou_thresh}
         parameters = Parameters(**{**defaults, **given}, left_open=frozenset(NAMES) - given.keys())

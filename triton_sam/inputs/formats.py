@@ -1,12 +1,23 @@
-"""The one table of image formats: which suffixes their files have, and who decodes them."""
+"""The one table of image formats: which suffixes their files have, and who decodes them.
+
+Pillow reads HEIC photographs, as phones take them, with the package pillow-heif, which is optional.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
+
+from .._common.extras import find_package, missing
 
 HEIF = "HEIF"
 """The name of the format of HEIC photographs in Pillow, which the extra `heic` reads."""
+
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
+"""The brands of HEIF files (ISO/IEC 23008-12), which stand behind `ftyp`."""
+_HEIF_START = 12
+"""Bytes that tell whether a file is a HEIF file."""
 
 
 @dataclass(frozen=True)
@@ -63,3 +74,35 @@ LARGE_SUFFIXES = (".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bi
 def is_image(path: Path) -> bool:
     """Return whether a file of a folder is an image, by its suffix."""
     return path.suffix.lower() in SUFFIXES
+
+
+def is_heic(start: bytes) -> bool:
+    """Return whether a file that begins with these bytes (at least 12) is a HEIF file."""
+    return start[4:8] == b"ftyp" and start[8:12] in HEIF_BRANDS
+
+
+def starts_heic(source: BinaryIO | Path) -> bool:
+    """Return whether a file, or an open file that can be rewound, is a HEIF file."""
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            return is_heic(file.read(_HEIF_START))
+    source.seek(0)
+    return is_heic(source.read(_HEIF_START))
+
+
+def reads_heic() -> bool:
+    """Return whether the extra `heic` is installed."""
+    return find_package("pillow_heif") is not None
+
+
+def register_opener() -> None:
+    """Let Pillow open HEIF files in this process.
+
+    Raises:
+        MissingDependencyError: pillow-heif is not installed.
+    """
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise missing("HEIC images need", "heic", error) from error
+    pillow_heif.register_heif_opener()

@@ -12,8 +12,7 @@ from typing import Any
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from .formats import HEIF
-from .heic import register_opener, starts_heic
+from .formats import HEIF, register_opener, starts_heic
 from .samples import BITS, GDAL_NODATA, KINDS, PHOTOMETRIC, PLANAR, SAMPLE_FORMAT
 
 Stream = io.BytesIO | Path

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
 
-from .._common.values import is_finite_number, json_kind
+from .._common.checks import check_fields, check_names, number, switch
+from .._common.values import json_kind
 from ..errors import InputError
 from ..families.base import FloatArray
 from .boxes import mask_to_box
@@ -26,7 +27,6 @@ FILLED, DROPPED = 10.0, -10.0
 MAX_THRESHOLD = 32.0
 """Official predictors clamp logits to this range."""
 MAX_SMOOTH = 100.0
-_RANGES = {"mask_threshold": (-MAX_THRESHOLD, MAX_THRESHOLD), "smooth": (0.0, MAX_SMOOTH)}
 REACH = 4
 """A Gaussian blur does not change pixels that are more than this many radii away from an edge."""
 CLIP_SLOPE = 8.0
@@ -58,20 +58,16 @@ class Cleanup:
         InputError: a value has a wrong type or range.
     """
 
-    max_hole_area: float = 0.0
-    max_sprinkle_area: float = 0.0
-    clip_to_box: bool = False
-    smooth: float = 0.0
-    min_mask_region_area: float = 0.0
-    keep_clicked: bool = False
-    mask_threshold: float = 0.0
+    max_hole_area: float = number(0.0, 0)
+    max_sprinkle_area: float = number(0.0, 0)
+    clip_to_box: bool = switch(False)
+    smooth: float = number(0.0, 0, MAX_SMOOTH)
+    min_mask_region_area: float = number(0.0, 0)
+    keep_clicked: bool = switch(False)
+    mask_threshold: float = number(0.0, -MAX_THRESHOLD, MAX_THRESHOLD)
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if isinstance(getattr(type(self), name), bool):
-                _check_switch(name, value)
-            else:
-                _check_number(name, value, *_RANGES.get(name, (0, math.inf)))
+        check_fields(self, InputError, "cleanup: ")
 
     @classmethod
     def from_json(cls, members: Any) -> Cleanup:
@@ -80,12 +76,10 @@ class Cleanup:
         Raises:
             InputError: it is no object, there is no such member, or a value has a wrong type or range.
         """
-        names = ", ".join(field.name for field in fields(cls))
+        names = [field.name for field in fields(cls)]
         if not isinstance(members, Mapping):
-            raise InputError(f"cleanup must be an object with any of {names}, not {json_kind(members)}")
-        for name in members:
-            if name not in cls.__dataclass_fields__:
-                raise InputError(f"cleanup has no {str(name)[:40]!r}: its members are {names}")
+            raise InputError(f"cleanup must be an object with any of {', '.join(names)}, not {json_kind(members)}")
+        check_names(members, names, InputError, "cleanup: ")
         return cls(**members)
 
     def to_json(self) -> dict[str, Any]:
@@ -256,14 +250,3 @@ def _inside(box: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     across, down = np.minimum(columns - x1, x2 - columns), np.minimum(rows - y1, y2 - rows)
     inside: FloatArray = np.minimum(across[None, :], down[:, None])
     return inside
-
-
-def _check_switch(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise InputError(f"cleanup: {name} must be true or false, not {value!r:.40}")
-
-
-def _check_number(name: str, value: Any, lowest: float, highest: float) -> None:
-    if not is_finite_number(value) or not lowest <= value <= highest:
-        upper = "" if highest == math.inf else f" to {highest:g}"
-        raise InputError(f"cleanup: {name} must be a number from {lowest:g}{upper}, not {value!r:.40}")

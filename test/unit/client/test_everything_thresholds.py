@@ -87,4 +87,4 @@ def test_an_export_with_a_wrong_threshold_is_refused(tmp_path: Path, capsys: pyt
     pytest.importorskip("torch")
     arguments = ["export", "sam2", "--random", "0", "--model-repository", str(tmp_path), "--pred-iou-thresh", "3"]
     assert main(arguments) != 0
-    assert "pred_iou_thresh must be within 0..1, not 3.0" in capsys.readouterr().err
+    assert "pred_iou_thresh must be a number within 0..1, not 3.0" in capsys.readouterr().err

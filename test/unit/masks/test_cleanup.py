@@ -220,12 +220,12 @@ def test_a_preview_keeps_the_clicked_part() -> None:
     ("members", "text"),
     [
         ([1], "must be an object .*, not a list$"),
-        ({"fill": 1}, "no 'fill'"),
-        ({"smooth": 101}, "from 0 to 100"),
-        ({"mask_threshold": -33}, "from -32 to 32"),
+        ({"fill": 1}, "there is no parameter 'fill'"),
+        ({"smooth": 101}, "within 0..100"),
+        ({"mask_threshold": -33}, "within -32..32"),
         ({"mask_threshold": float("nan")}, "a number"),
         ({"smooth": True}, "a number"),
-        ({"max_hole_area": 10**400}, "max_hole_area must be a number from 0, not 1000"),
+        ({"max_hole_area": 10**400}, "max_hole_area must be a number of at least 0, not 1000"),
         ({"keep_clicked": 1}, "true or false"),
     ],
 )

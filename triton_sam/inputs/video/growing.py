@@ -1,13 +1,20 @@
-"""A video whose frames a caller adds one by one, while it is tracked already."""
+"""A video whose frames a tool sends one by one, and the path of its objects through them."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from ...errors import VideoError
 from ...families.base import Size
 from .base import FrameSource
 from .stream import DEFAULT_WINDOW
+
+OTHER_FRAME = (
+    "objects that were drawn together go through the same frames, and others of them were tracked through another frame"
+    " here: draw the object again, alone, and track it from there"
+)
+"""The message for an object that leaves the path of the objects of its session."""
 
 
 class GrowingFrames(FrameSource):
@@ -60,3 +67,55 @@ class GrowingFrames(FrameSource):
         if index < first:
             raise VideoError(f"frame {index} of {self.name} is gone: the last {self._kept.maxlen} frames are kept")
         return self._kept[index - first], self.size
+
+
+class SharedPath:
+    """The frames that the objects of one session go through, and how far each object has come.
+
+    The first object that is sent brings the frames. All others are tracked with it, so their masks are known when they
+    come to the same frames later.
+
+    Args:
+        name: a name of the first frame, such as a hash of its content: equal frames have equal names.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._names = [name]
+        self._places: dict[int, int] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._places
+
+    def begin(self, number: int) -> None:
+        """Add an object, which stands in the first frame."""
+        self._places[number] = 0
+
+    def append(self, name: str) -> None:
+        """Add a frame behind the last one."""
+        self._names.append(name)
+
+    def find(self, number: int, name: str, tracked: int) -> int:
+        """Return the index of the frame that an object comes to: its own, the next one, or a new one.
+
+        Args:
+            number: the object.
+            name: the name of the frame.
+            tracked: number of frames that have been tracked. Frames of calls that failed may be behind them.
+
+        Raises:
+            VideoError: the other objects went to another frame.
+        """
+        place = self._places[number]
+        if self._names[place] == name:
+            return place
+        if place + 1 >= tracked:
+            waiting = [index for index in range(place + 1, len(self._names)) if self._names[index] == name]
+            return waiting[0] if waiting else len(self._names)
+        if self._names[place + 1] != name:
+            raise VideoError(OTHER_FRAME)
+        return place + 1
+
+    def move(self, places: Mapping[int, int]) -> int:
+        """Let objects come to frames, and return the first frame that any object may still ask for."""
+        self._places.update(places)
+        return min(self._places.values())

@@ -19,6 +19,7 @@ from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
 from triton_sam.masks import best_of
+from triton_sam.masks.boxes import suppressed
 
 amg = pytest.importorskip("sam2.utils.amg")
 torch = pytest.importorskip("torch")
@@ -50,10 +51,10 @@ def test_suppression_equals_torchvision():
     boxes = np.concatenate([corners, corners + rng.integers(0, 50, (200, 2))], axis=1)  # some are empty
     scores = rng.integers(0, 30, 200) / 30  # many are equal
     official = batched_nms(torch.tensor(boxes).float(), torch.tensor(scores).float(), torch.zeros(200), 0.5)
-    kept = filters.suppressed([tuple(box) for box in boxes], scores.tolist(), 0.5)
+    kept = suppressed([tuple(box) for box in boxes], scores.tolist(), 0.5)
     assert kept == official.tolist()
     assert 20 < len(kept) < 200
-    assert filters.suppressed([], [], 0.5) == []
+    assert suppressed([], [], 0.5) == []
 
 
 @pytest.mark.parametrize("threshold", [0.25, 0.5, 0.6, 0.8])
@@ -66,7 +67,7 @@ def test_boxes_exactly_at_the_threshold_are_treated_as_by_torchvision(threshold)
         boxes = np.concatenate([low, low + rng.integers(1, 11, (30, 2))], axis=1)
         scores = rng.permutation(30) / 30
         official = nms(torch.tensor(boxes).float(), torch.tensor(scores).float(), threshold).tolist()
-        assert filters.suppressed([tuple(box) for box in boxes.tolist()], scores.tolist(), threshold) == official
+        assert suppressed([tuple(box) for box in boxes.tolist()], scores.tolist(), threshold) == official
 
 
 def test_scores_exactly_at_a_threshold_are_treated_as_by_torch(monkeypatch):

@@ -111,7 +111,8 @@ def test_each_official_size_has_the_graphs_of_its_table(family: str) -> None:
             assert {f"{size}/{side}/{role}.onnx", f"{size}/{side}/{role}.json"} <= _members(family).keys()
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_all_files_equal_those_of_a_trace(checkpoint: Path, tmp_path: Path, precision: str) -> None:
     filled("mobilesam", tmp_path / "filled", checkpoint=checkpoint, precision=precision)
     exported("mobilesam", tmp_path / "traced", checkpoint=checkpoint, precision=precision, model="micro", trace=True)

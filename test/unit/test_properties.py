@@ -87,7 +87,6 @@ def test_any_bytes_are_an_image_or_an_image_error(content):
 
 
 @given(st.data())
-@settings(max_examples=200)
 def test_damaged_files_are_an_image_or_an_image_error(data):
     form = data.draw(st.sampled_from(["PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF"]))
     buffer = io.BytesIO()
@@ -143,7 +142,6 @@ def test_good_points_come_out_in_the_frame_whatever_their_number(objects):
 
 
 @given(points=anything, labels=anything, box=anything)
-@settings(max_examples=300)
 def test_any_prompt_is_usable_or_a_prompt_error(points, labels, box):
     try:
         prompts = check(points, labels, box)
@@ -161,7 +159,6 @@ def test_any_prompt_is_usable_or_a_prompt_error(points, labels, box):
         hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4),
     ),
 )
-@settings(max_examples=200)
 def test_any_array_is_usable_or_a_prompt_error(argument, array):
     try:
         prompts = check(**{argument: array})
@@ -192,7 +189,6 @@ def request(**inputs):
 
 
 @given(st.binary(max_size=60) | anything.map(lambda value: json.dumps(value, default=str).encode()))
-@settings(max_examples=300)
 @example(b"[" * 100_000)
 @example(b'{"points": ' + b"[" * 900 + b"]" * 900 + b"}")
 @example(b'{"points": [[1e999, 0]]}')
@@ -209,7 +205,6 @@ def test_any_json_is_a_prompt_or_an_input_error(content):
         st.sampled_from(["points", "labels", "boxes", "multimask", "image_id", "rle", "other"]), anything, max_size=4
     )
 )
-@settings(max_examples=300)
 def test_any_object_is_a_prompt_or_an_input_error(prompt):
     try:
         request(prompt_json=json.dumps(prompt).encode(), image_b64=b"eA==").prompts(SIZE, 256)
@@ -253,7 +248,6 @@ def test_any_rle_is_a_mask_or_an_input_error(rle):
 
 
 @given(st.text(max_size=40) | st.from_regex(r"(http|https|grpc|grpcs)://[a-z0-9.:\[\]@/?#%-]{0,30}", fullmatch=True))
-@settings(max_examples=300)
 def test_any_text_is_a_url_or_a_configuration_error(text):
     try:
         url = parse_url(text)

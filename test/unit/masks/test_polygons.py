@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("contourpy")
 hypothesis = pytest.importorskip("hypothesis")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from hypothesis.extra import numpy as hnp  # noqa: E402
 from support import strategies as _profiles  # noqa: E402, F401 - loads the profiles of hypothesis
@@ -56,7 +56,6 @@ any_mask = hnp.arrays(np.bool_, hnp.array_shapes(min_dims=2, max_dims=2, max_sid
 
 
 @given(any_mask, st.sampled_from([0.0, 0.3, 0.5]))
-@settings(max_examples=300)
 def test_a_mask_that_is_traced_and_filled_again_is_itself(mask, tolerance):
     """Exactly: holes and parts of one pixel, too, and with the default tolerance of half a pixel."""
     found = trace_polygons(mask, tolerance)
@@ -74,7 +73,6 @@ def test_rings_of_coco_fill_to_the_mask_with_its_holes_filled(mask):
 
 
 @given(any_mask, st.sampled_from([0.0, 0.5, 0.8, 1.5, 4.0, 100.0]))
-@settings(max_examples=300)
 def test_polygons_are_valid_and_within_the_tolerance(mask, tolerance):
     shapely = pytest.importorskip("shapely")
     found = trace_polygons(mask, tolerance)

@@ -148,20 +148,9 @@ def _random_tensors(family: str, settings: Settings) -> dict[str, Stored]:
 
 
 def reference(family: str, checkpoint: Path | None, model: str | None, random_seed: int | None) -> Reference:
-    """Build the official predictor of a family, with the same weights as export().
-
-    Args:
-        family: name of the family.
-        checkpoint: file or folder with the weights; None for random weights.
-        model: see Settings.model.
-        random_seed: seed of random weights; None with a checkpoint.
-
-    Raises:
-        SamError: see Exporter.load() and Exporter.reference().
-    """
+    """Build the official predictor of a family, with the same weights as export(); see Exporter.load()."""
     chosen = exporter(family)
-    side = chosen.family.image_size
-    return chosen.reference(chosen.load(checkpoint, model, image_size=side, random_seed=random_seed))
+    return chosen.reference(chosen.load(checkpoint, model, random_seed=random_seed))
 
 
 def video_reference(
@@ -172,19 +161,7 @@ def video_reference(
     image_size: int,
     frames: Sequence[npt.NDArray[np.uint8]],
 ) -> VideoReference:
-    """Build the official video predictor of a family, with the same weights as export().
-
-    Args:
-        family: name of the family.
-        checkpoint: file with the weights; None for random weights.
-        model: see Settings.model.
-        random_seed: seed of random weights; None with a checkpoint.
-        image_size: side of the encoder's image in pixels.
-        frames: the frames of the video, each uint8 (H,W,3) RGB.
-
-    Raises:
-        SamError: see Exporter.load() and Exporter.video_reference().
-    """
+    """Build the official video predictor of a family with a video; see Exporter.load() and video_reference()."""
     chosen = exporter(family)
     built = chosen.load(checkpoint, model, image_size=image_size, random_seed=random_seed)
     return chosen.video_reference(built, frames)
@@ -193,14 +170,9 @@ def video_reference(
 def everything_reference(
     family: str, checkpoint: Path | None, model: str | None, random_seed: int | None
 ) -> EverythingReference:
-    """Build the official mask generator of a family, with the same weights as export(). Arguments: see reference().
-
-    Raises:
-        SamError: see Exporter.load() and Exporter.everything_reference().
-    """
+    """Build the official mask generator of a family, with the same weights as export(); see Exporter.load()."""
     chosen = exporter(family)
-    side = chosen.family.image_size
-    return chosen.everything_reference(chosen.load(checkpoint, model, image_size=side, random_seed=random_seed))
+    return chosen.everything_reference(chosen.load(checkpoint, model, random_seed=random_seed))
 
 
 def concept_reference(
@@ -210,15 +182,9 @@ def concept_reference(
     random_seed: int | None,
     options: Mapping[str, Any] | None = None,
 ) -> ConceptReference:
-    """Build the official detector of concepts of a family, with the same weights as export(). See reference().
-
-    ``options`` are those of Settings.options.
-
-    Raises:
-        SamError: see Exporter.load() and Exporter.concept_reference().
-    """
+    """Build the official detector of concepts of a family; see Exporter.load(), and Settings.options."""
     chosen = exporter(family)
-    built = chosen.load(checkpoint, model, image_size=chosen.family.image_size, random_seed=random_seed)
+    built = chosen.load(checkpoint, model, random_seed=random_seed)
     settings = Settings(
         Path(), checkpoint=checkpoint, model=model, random_seed=random_seed, concepts=True, options=options or {}
     )

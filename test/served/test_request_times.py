@@ -1,6 +1,6 @@
 """The times that session models report equal those on the clients' clocks, while twenty clients click at a time.
 
-Triton's own durations of these models are wrong, see sessions/times.py.
+Triton's own durations of these models are wrong, see sessions/tasks.py.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ BAD = {
     "truncated": ({"image": "truncated"}, "BAD_IMAGE: the image cannot be read"),
     "bomb": ({"image": text(bomb())}, "BAD_IMAGE: the image is too large"),
     "unknown id": ({"image_id": text(b"0123")}, "UNKNOWN_IMAGE_ID"),
-    "id of no text": ({"image_id": text(b"\xff\xfe")}, "BAD_REQUEST: image_id is no UTF-8"),
+    "id of no text": ({"image_id": text(b"\xff\xfe")}, "UNKNOWN_IMAGE_ID: no image"),
     "both": ({"image": text(b"x"), "image_id": text(b"x")}, "BAD_REQUEST: give either"),
     "nothing": ({"multimask_output": np.array([True])}, "BAD_REQUEST: give either"),
     "format": (

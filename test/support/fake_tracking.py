@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,6 @@ from PIL import Image
 from triton_sam.families import get_family
 from triton_sam.families.tables import ENCODER
 from triton_sam.families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
-from triton_sam.sessions.cache import ImageCache
 from triton_sam.sessions.video.model import Settings, VideoModel
 from triton_sam.sessions.video.models import Decoded, DecoderPrompt, Memories
 from triton_sam.wire import video
@@ -26,18 +26,6 @@ assert FAMILY.tracking is not None
 TABLE = FAMILY.tracking
 SIZE = (20, 12)
 FRAME_BYTES = 24
-
-
-class NoMetrics:
-    def __init__(self):
-        self.counts = {}
-        self.gauges = {}
-
-    def add(self, name, value=1.0):
-        self.counts[name] = self.counts.get(name, 0) + value
-
-    def set(self, name, value):
-        self.gauges[name] = value
 
 
 class FakeModels:
@@ -167,11 +155,10 @@ class Server:
 
     def __init__(self, frames=1000, models=None, **options):
         self.models = models or FakeModels()
-        self.metrics = NoMetrics()
+        self.counts: Counter[str] = Counter()
         self.threads = ThreadPoolExecutor(4)
         settings = Settings(**options)
-        cache = ImageCache(frames * FRAME_BYTES)
-        self.model = VideoModel(FAMILY, self.models, cache, self.metrics, "weights", settings, self.threads)
+        self.model = VideoModel(FAMILY, self.models, frames * FRAME_BYTES, "weights", settings, self.threads)
 
     def ask(self, operation, session=None, tensors=None, snapshot=False, output_format=None, **arguments):
         """Send one request; return the outputs, with the result read from JSON."""
@@ -183,7 +170,7 @@ class Server:
         if output_format:
             inputs["output_format"] = text(output_format.encode())
         reply = self.model.answer(inputs, wants_snapshot=snapshot)
-        self.model.report(reply)
+        self.counts.update(reply.counts)
         if reply.error is not None:
             raise Error(reply.error)
         return {**reply.tensors, "result": json.loads(reply.tensors["result"][0])}

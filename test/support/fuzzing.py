@@ -20,9 +20,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.families import get_family
-from triton_sam.sessions.cache import ImageCache
 from triton_sam.sessions.image.session import SessionModel
-from triton_sam.sessions.reply import Reply
+from triton_sam.sessions.messages import Reply
 from triton_sam.wire import contract
 from triton_sam.wire.pair import ModelPair
 
@@ -60,19 +59,9 @@ class EmptyModels:
         return sum(tensor.nbytes for tensor in embeddings.values())
 
 
-class NoMetrics:
-    """Accepts metrics and discards them."""
-
-    def add(self, name: str, value: float = 1.0) -> None:
-        """See metrics.Metrics."""
-
-    def set(self, name: str, value: float) -> None:
-        """See metrics.Metrics."""
-
-
 def session() -> SessionModel:
     """Return a session model without Triton."""
-    return SessionModel(ModelPair(get_family("sam2")), EmptyModels(), ImageCache(LIMIT), NoMetrics(), "weights")
+    return SessionModel(ModelPair(get_family("sam2")), EmptyModels(), LIMIT, "weights")
 
 
 def image_file(form: str = "PNG") -> bytes:

@@ -66,7 +66,7 @@ class ImageServer(InProcess):
 
     def lose_images(self) -> None:
         """Forget all images, as a restart does."""
-        while self.program._model.cache.evict_oldest():
+        while self.program._model.images.cache.remove_oldest():
             pass
 
     def sent(self, name: str = contract.IMAGE) -> list[bool]:

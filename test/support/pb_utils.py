@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -32,6 +33,20 @@ _NAME = "triton_python_backend_utils"
 _BLS = "triton_sam.sessions.bls"
 _CPU, _GPU = "cpu", "gpu"
 _FINAL = 1
+
+
+_IMPORTS: ContextVar[bool] = ContextVar("whether this thread imports the program of a model", default=False)
+_EARLY = ("TRITONSERVER_RESPONSE_COMPLETE_FINAL", "get_input_tensor_by_name")
+"""The names of Triton's file in Python. The C++ part adds the others after the program of a model was imported."""
+
+
+class _Module(ModuleType):
+    """Triton's module."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if _IMPORTS.get() and not name.startswith("__") and name not in _EARLY:
+            raise AttributeError(f"module {_NAME!r} has no attribute {name!r}")
+        return super().__getattribute__(name)
 
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name
@@ -278,10 +293,12 @@ class Triton:
         for name in hidden:
             _forget(name)
         sys.modules[_NAME] = self.module
+        importing = _IMPORTS.set(True)
         try:
             importlib.import_module(_BLS)
             return importlib.import_module(f"triton_sam.sessions.{entry}")
         finally:
+            _IMPORTS.reset(importing)
             for name in [name for name, module in sys.modules.items() if _knows_triton(name, module)]:
                 _forget(name)
             sys.modules.pop(_NAME, None)
@@ -300,7 +317,7 @@ class Triton:
 
     def _make_module(self) -> ModuleType:
         triton: Any = self
-        utils: Any = ModuleType(_NAME)
+        utils: Any = _Module(_NAME)
 
         class InferenceRequest:
             """A call to another model (BLS)."""

@@ -16,7 +16,7 @@ from triton_sam._common.files import atomic_write
 from triton_sam.export import onnx_tools
 from triton_sam.families import get_family
 from triton_sam.repository.config import config_for
-from triton_sam.sessions.video.config import MODEL_TEXT, video_config
+from triton_sam.sessions.configs import video_config, video_program
 from triton_sam.wire.video import video_model
 
 FAMILY = get_family("sam2").at(SIDE)
@@ -51,7 +51,7 @@ def write_video_models(repository: Path, graphs: Graphs | None = None) -> VideoM
         atomic_write(repository / name / "config.pbtxt", config_for(graph, name).encode())
     folder = repository / video_model(family)
     (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.py").write_text(MODEL_TEXT)
+    (folder / "1" / "model.py").write_text(video_program())
     (folder / "config.pbtxt").write_text(video_config(family))
     return VideoModels(repository, model)
 

@@ -13,14 +13,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from support.conditions import PATIENCE
 from support.fake_tracking import FRAME_BYTES, NAMES, SIDE, FakeModels, computed_by
 from support.in_process import Arrays, InProcess
 from support.pb_utils import Request
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
-from triton_sam.client.video.sync import Video
+from triton_sam.client.video.video import Video
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.wire import video as wire
 
@@ -32,19 +31,17 @@ class VideoServer(InProcess):
 
     Args:
         cache: number of frames that it keeps.
-        is_older: whether it is of an earlier version: it names no frame that it lacks, nor where a pass starts.
         limits: parameters of the model.
 
     Attributes:
         tracked: each frame that a pass has computed.
     """
 
-    def __init__(self, cache: int = 1000, *, is_older: bool = False, **limits: int) -> None:
+    def __init__(self, cache: int = 1000, **limits: int) -> None:
         super().__init__(computed_by(FakeModels()))
         numbers = {name: str(value) for name, value in {"image_size": SIDE, **limits}.items()}
         self._model = self.add_video_model("sam2", family="SAM2", **numbers, **NAMES)._model
-        self._model.images.cache._images.limit = cache * FRAME_BYTES
-        self._is_older = is_older
+        self._model.images.cache.limit = cache * FRAME_BYTES
         self._steps: set[tuple[bytes, int]] = set()
         self.tracked: list[int] = []
 
@@ -77,7 +74,7 @@ class VideoServer(InProcess):
 
     def lose_frames(self) -> None:
         """Forget all frames, as a small cache does."""
-        while self._model.images.cache.evict_oldest():
+        while self._model.images.cache.remove_oldest():
             pass
 
     def answer(self, model: str, request: Request, number: int) -> Arrays:
@@ -93,17 +90,6 @@ class VideoServer(InProcess):
         if step not in self._steps:
             self._steps.add(step)
             self.tracked.append(given["frame_index"])
-
-    def altered(self, model: str, tensors: Arrays, code: str, message: str) -> tuple[Arrays, str, str]:
-        """Leave out what an earlier version does not say."""
-        if self._is_older:
-            if message.startswith("UNKNOWN_FRAME"):
-                message = message[message.index("UNKNOWN_IMAGE_ID") :]
-            if wire.RESULT in tensors:
-                result = json.loads(tensors[wire.RESULT][0])
-                result.pop(wire.FIRST_PROMPTED_FRAME, None)
-                tensors = {**tensors, wire.RESULT: np.array([json.dumps(result).encode()], np.object_)}
-        return super().altered(model, tensors, code, message)
 
 
 def unreachable() -> ServerUnreachableError:

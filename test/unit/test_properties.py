@@ -25,7 +25,7 @@ from triton_sam.inputs.images import encoder_input, image_bytes, open_image  # n
 from triton_sam.inputs.prompts import LABELS, check_prompts  # noqa: E402
 from triton_sam.masks.label_map import mask_to_png  # noqa: E402
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask  # noqa: E402
-from triton_sam.sessions.image.requests import read_request  # noqa: E402
+from triton_sam.sessions.image.messages import read_request  # noqa: E402
 from triton_sam.transport.url import parse_url  # noqa: E402
 from triton_sam.wire import contract  # noqa: E402
 

@@ -33,7 +33,8 @@ INFER = re.compile("/v2/models/(?P<model>[^/]+)/infer")
 LENGTH = "Inference-Header-Content-Length"
 CLIENT, MODEL, AROUND = "client", "model", "around the model"
 FILES_AROUND = tuple(
-    f"{PACKAGE}/sessions/{name}.py" for name in ("bls", "times", "metrics", "image/triton_model", "video/triton_model")
+    f"{PACKAGE}/sessions/{name}.py"
+    for name in ("bls", "tasks", "metrics", "python_model", "image/triton_model", "video/triton_model")
 )
 """The queue, the clocks, the calls of other models and the metrics of a session model."""
 

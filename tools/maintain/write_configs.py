@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the committed config.pbtxt files again: of the session models and of those that only encode compressed images.
 
-Run it after a change of triton_sam/wire/contract.py, of triton_sam/sessions/*/config.py, or of `config_for` in
+Run it after a change of triton_sam/wire/contract.py, of triton_sam/sessions/configs.py, or of `config_for` in
 triton_sam/repository/config.py, and after a change of the demo model. It also writes those of the ONNX models whose
 graph lies in version 1, and the hashes of these graphs; an export writes the others.
 """

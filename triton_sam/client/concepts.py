@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..concepts.instances import Instance
 from ..concepts.query import Query
-from ..errors import ConfigurationError, InferenceError, InputError, ModelNotReadyError, NoImageError, UnknownImageError
+from ..errors import ConfigurationError, InputError, ModelNotReadyError, NoImageError, UnknownImageError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, image_bytes
 from ..masks.rle import rle_to_mask
@@ -85,10 +85,11 @@ class ConceptFlows:
         named = {contract.IMAGE_ID: text(held.remote.image_id.encode())} if held else {contract.IMAGE: text(content)}
         try:
             outputs = yield self._request({**inputs, **named})
-        except ModelNotReadyError as error:
-            raise ModelNotReadyError(f"{error} - {_NEEDS_MODELS}") from error
-        except InferenceError as error:
-            yield from self._heal(error, query, shown)
+        except UnknownImageError:
+            if shown is not None:  # the server needs the feature maps of this image, which only a search computes
+                example_file = {contract.FIND: text(query.to_json()), contract.IMAGE: text(shown.remote.content)}
+                shown.remote.image_id = read_id((yield self._request(example_file)))
+                inputs[contract.EXAMPLE_IMAGE] = text(shown.remote.image_id.encode())
             outputs = yield self._request({**inputs, contract.IMAGE: text(content)})
         if held is None:
             held = read_upload(self._pair, outputs, content)
@@ -128,17 +129,6 @@ class ConceptFlows:
         if isinstance(source, SessionImage):
             return source
         return (yield from upload(self._pair, source))  # type: ignore[arg-type] # _check() refuses other embeddings
-
-    def _heal(self, error: InferenceError, query: Query, example: SessionImage | None) -> Flow[None]:
-        """Send the image of the examples again, if the server lacks an image; else raise."""
-        if not isinstance(contract.read_error(error), UnknownImageError):
-            raise error
-        if example is None:
-            return
-        # The server needs the feature maps of this image, which only a search computes.
-        content = text(example.remote.content)
-        outputs = yield self._request({contract.FIND: text(query.to_json()), contract.IMAGE: content})
-        example.remote.image_id = read_id(outputs)
 
     def _request(self, inputs: dict[str, npt.NDArray[Any]]) -> Request:
         outputs = (contract.RESULT_JSON, contract.IMAGE_ID, contract.IMAGE_SIZE)

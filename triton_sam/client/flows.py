@@ -1,8 +1,8 @@
 """The sequences of requests behind the calls of a client.
 
 A flow is a generator. It yields a `Request`, and `carry` then sends it the answer, or throws the error that came
-instead. The return value of the generator is the result of the call. Flows do no I/O, so that a test only needs a list
-of answers.
+instead, with the type of its code. The return value of the generator is the result of the call. Flows do no I/O, so
+that a test only needs a list of answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, TypeVar
 
 from .._common.tracing import span
-from ..errors import InferenceError, ServerError
+from ..errors import InferenceError, SamError, ServerError
 from ..transport.base import BaseTransport, Tensors
 from ..wire.contract import read_error
 from ..wire.pair import ConfigRequest, Request
@@ -48,15 +48,20 @@ def carry(flow: Flow[Result], transport: BaseTransport) -> Result:
                     else:
                         outputs = transport.infer(request.model, request.inputs, request.outputs)
                 except ServerError as error:
-                    request = flow.throw(error)
+                    request = flow.throw(_meant(error))
                 else:
                     request = flow.send(outputs)
         except StopIteration as end:
             result: Result = end.value
             return result
-        except InferenceError as error:
-            meant = read_error(error)
-            raise meant from (None if meant is error else error)
+
+
+def _meant(error: ServerError) -> SamError:
+    """Return the error of the code in a refusal, or the error itself."""
+    meant = read_error(error) if isinstance(error, InferenceError) else error
+    if meant is not error:
+        meant.__cause__ = error
+    return meant
 
 
 class Capabilities:

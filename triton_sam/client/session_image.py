@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InferenceError, InputError, ModelNotReadyError, UnknownImageError
+from ..errors import InputError, ModelNotReadyError, UnknownImageError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, image_bytes, plain_source
@@ -160,9 +160,7 @@ def ask_about(image: RemoteImage, request: Request) -> Flow[Tensors]:
     """
     try:
         outputs = yield request
-    except InferenceError as error:
-        if not isinstance(contract.read_error(error), UnknownImageError):
-            raise
+    except UnknownImageError:
         image.misses += 1
         if image.misses == MANY_MISSES:
             _LOSES_IMAGES.log(

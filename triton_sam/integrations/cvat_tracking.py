@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..client.video import SAM2VideoClient
-from ..client.video.sync import Video
+from ..client.video.video import Video
 from ..errors import PromptError
 from ..families.base import Size
 from ..inputs.video.base import encode

@@ -1,5 +1,5 @@
-"""The session model: a Triton model that keeps embeddings, so that a click sends only an id and a prompt.
+"""The session models: programs inside Triton that keep embeddings, so that a click sends only an id and a prompt.
 
-`wire.contract` has the names that clients and server share, `image.triton_model` runs inside Triton, and
-`image.config` writes its config.pbtxt. docs/reference/session-models.md explains it.
+`wire` has the names that clients and server share, `image.triton_model` and `video.triton_model` run inside Triton on
+the base in `python_model`, and `configs` writes their config.pbtxt. docs/reference/session-models.md explains them.
 """

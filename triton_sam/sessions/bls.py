@@ -6,12 +6,10 @@ Only the entries of the session models (``triton_model.py``) import this module,
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
-import threading
-from collections.abc import Callable, Container, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Container, Mapping
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -31,9 +29,9 @@ from ..errors import (
 )
 from ..repository.folder import version_folders
 from ..wire import contract, triton_texts
+from . import tasks
 from .images import NoRoomError
-from .reply import Reply
-from .times import Clock, RequestTimes
+from .messages import Reply
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
@@ -41,135 +39,40 @@ SHARED_MEMORY_OF_CALLS = 128 << 20
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
-class Pool:
-    """The threads for one kind of requests, and the places of those that run or wait.
-
-    Each kind of requests has a pool of its own, so that one kind is never refused because of another.
+def call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
+    """Run another model of this Triton, as a step of the trace of the current task; return its outputs by name.
 
     Args:
-        name: the kind of requests, used as a label of metrics and as prefix of thread names.
-        threads: number of requests that run at a time.
-        pending: number of requests that may run or wait.
+        model: name of the model.
+        inputs: tensors of Triton.
+        outputs: names of the outputs.
+        memory: memory in which the model puts the outputs, see cpu() and gpu().
+
+    Raises:
+        NoRoomError: memory lacks.
+        ServerBusyError: too many requests wait for the model.
+        InferenceError: the model failed.
     """
-
-    def __init__(self, name: str, threads: int, pending: int) -> None:
-        self.name = name
-        self.threads = ThreadPoolExecutor(threads, name)
-        self._places = threading.BoundedSemaphore(pending)
-
-    def take(self, times: RequestTimes) -> Place | None:
-        """Take a place for a request, whose clock begins now; return None if all are taken."""
-        if not self._places.acquire(blocking=False):
-            return None
-        return Place(self.threads, self._places.release, times.arrived(self.name))
-
-
-class Place:
-    """A place of a pool. It is given back once: after the work that submit() was given, else at the end of the block.
-
-    Args:
-        threads: the threads of the pool.
-        give_back: gives the place back.
-        clock: the clock of the request, which the work enters. A request without work is not measured.
-    """
-
-    def __init__(self, threads: ThreadPoolExecutor, give_back: Callable[[], None], clock: Clock) -> None:
-        self.clock = clock
-        self._submit = threads.submit
-        self._give_back: Callable[[], None] | None = give_back
-        self._is_submitted = False
-
-    def __enter__(self) -> Place:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._is_submitted:
-            self.clock.refused()
-            self.release()
-
-    def submit(
-        self,
-        work: Callable[[], None],
-        sender: Any,
-        submit: Callable[[Callable[[], None]], Future[None]] | None = None,
-    ) -> Future[None]:
-        """Run work that answers a request. If the work fails, or its threads end before it runs, it is answered here.
-
-        Args:
-            work: calls release() before it sends the answer, so that the client can send its next request.
-            sender: the response sender of the request.
-            submit: runs the work later; None: a thread of the pool runs it.
-        """
-
-        def ended(future: Future[None]) -> None:
-            self.release()
-            if future.cancelled():
-                self.clock.refused()
-                send_error(sender, "the server stops", pb_utils.TritonError.UNAVAILABLE)
-            elif (error := future.exception()) is not None:
-                send_error(sender, f"{contract.INTERNAL}: {one_line(error)}", pb_utils.TritonError.INTERNAL)
-
-        future = (submit or self._submit)(work)
-        self._is_submitted = True
-        future.add_done_callback(ended)
-        return future
-
-    def release(self) -> None:
-        """Give the place back, unless that has been done."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
-
-
-class Caller:
-    """Calls other models of the same Triton, from any number of threads."""
-
-    def __init__(self) -> None:
-        self._current = threading.local()
-
-    @contextlib.contextmanager
-    def traced(self, trace: Any) -> Iterator[None]:
-        """Let the calls of this thread inside the block be steps of a trace; None is no trace."""
-        self._current.trace = trace
-        try:
-            yield
-        finally:
-            self._current.trace = None
-
-    def call(self, model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
-        """Run a model; return its outputs by name as tensors of Triton.
-
-        Args:
-            model: name of the model.
-            inputs: tensors of Triton.
-            outputs: names of the outputs.
-            memory: memory in which the model puts the outputs, see cpu() and gpu().
-
-        Raises:
-            NoRoomError: memory lacks.
-            ServerBusyError: too many requests wait for the model.
-            InferenceError: the model failed.
-        """
-        trace = getattr(self._current, "trace", None)
-        options = {} if trace is None else {"trace": trace}
-        request = pb_utils.InferenceRequest(
-            model_name=model,
-            inputs=inputs,
-            requested_output_names=list(outputs),
-            preferred_memory=memory,
-            **options,
-        )
-        # In one hour of ten busy clients, one answer of Triton 24.10 lacked an output, so ask a second time.
-        for _ in range(2):
-            response = request.exec()
-            if response.has_error():
-                raise read_failure(f"{model} failed: {response.error().message()}")
-            answer = {tensor.name(): tensor for tensor in response.output_tensors()}
-            missing = [name for name in outputs if name not in answer]
-            if not missing:
-                return answer
-            pb_utils.Logger.log_warn(f"{model} answered without {', '.join(missing)}")
-        raise InferenceError(f"{model} failed: its answer lacks {', '.join(missing)}, which the request asked for")
+    task = tasks.current()
+    options = {} if task is None or task.trace is None else {"trace": task.trace}
+    request = pb_utils.InferenceRequest(
+        model_name=model,
+        inputs=inputs,
+        requested_output_names=list(outputs),
+        preferred_memory=memory,
+        **options,
+    )
+    # In one hour of ten busy clients, one answer of Triton 24.10 lacked an output, so ask a second time.
+    for _ in range(2):
+        response = request.exec()
+        if response.has_error():
+            raise read_failure(f"{model} failed: {response.error().message()}")
+        answer = {tensor.name(): tensor for tensor in response.output_tensors()}
+        missing = [name for name in outputs if name not in answer]
+        if not missing:
+            return answer
+        pb_utils.Logger.log_warn(f"{model} answered without {', '.join(missing)}")
+    raise InferenceError(f"{model} failed: its answer lacks {', '.join(missing)}, which the request asked for")
 
 
 def read_failure(text: str) -> ServerError:
@@ -232,6 +135,7 @@ def float_bytes(tensors: Mapping[str, Any]) -> int:
     return sum(4 * math.prod(tensor.shape()) for tensor in tensors.values())
 
 
+@cache  # Triton's module has PreferredMemory only after the program of a model was imported
 def cpu() -> Any:
     """Return the memory of the CPU."""
     return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
@@ -256,14 +160,6 @@ def fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
         f"cache_bytes is {limit}, {SHARED_MEMORY} has {there}: the cache keeps to {fits}; docker run --shm-size ..."
     )
     return fits
-
-
-def number(parameters: Mapping[str, str], key: str, default: int) -> int:
-    """Return a parameter of config.pbtxt, which must be a whole number above 0."""
-    text = parameters.get(key, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise pb_utils.TritonModelException(f"parameter {key} must be a whole number above 0, not {text!r}")
-    return int(text)
 
 
 def response(reply: Reply, wanted: Container[str]) -> Any:

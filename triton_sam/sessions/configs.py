@@ -6,7 +6,7 @@ those of its variant, and `tools/maintain/write_configs.py` those that are commi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,23 @@ from ..errors import RepositoryError
 from ..families import FAMILIES, PACKAGED, get_family
 from ..families.base import Family
 from ..families.names import encoder_jpeg_name, preprocess_name
-from ..repository.config import parse_config
+from ..families.tables import ENCODER, Tensor
+from ..repository.config import QUEUE, ConfigTensor, parse_config, tensor_list, tensor_text
 from ..repository.names import CONFIG_NAME, FAMILY_KEY
-from ..wire.video import video_model
-from .image.config import (
-    ENCODING_FAMILIES,
-    encoder_jpeg_config,
-    preprocess_config,
-    preprocess_program,
-    session_config,
-    session_program,
-)
-from .video.config import MODEL_TEXT, video_config
+from ..wire import contract
+from ..wire import video as video_wire
+from ..wire.contract import Parameter, WireTensor
+from ..wire.pair import ModelPair
 
 PROGRAM = "1/model.py"
 Files = Mapping[str, str]
 """Texts by the path in the folder of the model."""
+ENCODING_FAMILIES = ("sam2",)
+"""Families with models that only encode compressed images, for clients with a decoder of their own."""
+SIZE = WireTensor(contract.IMAGE_SIZE, "INT32", (2,), note="width, height of the original")
+ENCODED_IMAGE = (
+    f"input [{tensor_text(Tensor(contract.ENCODED_IMAGE, 'BYTES', (1,)))}]  # JPEG, PNG, WebP, TIFF, BMP, ..."
+)
 
 
 def programs(family: Family, variant: str | None = None, *, video: bool = True) -> dict[str, Files]:
@@ -56,7 +57,10 @@ def programs(family: Family, variant: str | None = None, *, video: bool = True) 
     if family.image_size == get_family(family.name).image_size:
         found[name] = {CONFIG_NAME: session_config(family, name), PROGRAM: session_program(family)}
     if video and family.tracking:
-        found[video_model(family, name)] = {CONFIG_NAME: video_config(family, name), PROGRAM: MODEL_TEXT}
+        found[video_wire.video_model(family, name)] = {
+            CONFIG_NAME: video_config(family, name),
+            PROGRAM: video_program(),
+        }
     return found
 
 
@@ -171,3 +175,172 @@ def _text_of(path: Path) -> str | None:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, text.encode())
+
+
+def session_config(family: Family, variant: str | None = None) -> str:
+    """Return the config.pbtxt of a session model.
+
+    Args:
+        family: the SAM family.
+        variant: name of the model pair that it uses, which is also its own name; None for the default pair.
+    """
+    subject = f"{family.label} with the images kept on the server: an image once, then an id and a prompt."
+    lines = [
+        f"# {subject} See docs/reference/session-models.md.",
+        f'name: "{ModelPair(family, variant).session_model}"',
+        'backend: "python"',
+        "# One request is one image; several objects are prompts of one request.",
+        "max_batch_size: 0",
+        *QUEUE,
+        f"input {tensor_list([explained(tensor) for tensor in contract.inputs(family)])}",
+        f"output {tensor_list([explained(tensor) for tensor in contract.outputs(family)])}",
+        "# One instance is one cache; it works on many requests at a time.",
+        "instance_group [{ count: 1, kind: KIND_AUTO }]",
+    ]
+    lines += parameter_lines(contract.parameters(family, variant))
+    return checked(lines)
+
+
+def session_program(family: Family) -> str:
+    """Return the text of model.py in the folder of a session model."""
+    return program("image", f"{family.label} with the images kept on the server; see docs/reference/session-models.md.")
+
+
+def preprocess_program(family: Family) -> str:
+    """Return the text of model.py in the folder of the model that turns images into the encoder's input."""
+    purpose = f"Images into the input of the {family.label} encoder; see docs/reference/session-models.md."
+    return program("image", purpose, "preprocess_model")
+
+
+def preprocess_config(family: Family) -> str:
+    """Return the config.pbtxt of the model that turns a compressed image into the encoder's input."""
+    (pixels,) = family.encoder.inputs
+    one_image = ConfigTensor(pixels.name, pixels.dtype, (1, *pixels.shape[1:]))
+    subject = f"Any image -> the input of {family.model_name(ENCODER)}, resized as the official predictor does it."
+    return checked(
+        [
+            f"# {subject} A step of {encoder_jpeg_name(family.name)}.",
+            f'name: "{preprocess_name(family.name)}"',
+            'backend: "python"',
+            "max_batch_size: 0",
+            ENCODED_IMAGE,
+            f"output {tensor_list([one_image, explained(SIZE)])}",
+            "instance_group [{ count: 1, kind: KIND_CPU }]",
+            parameter("family", family.name.upper()),
+        ]
+    )
+
+
+def encoder_jpeg_config(family: Family) -> str:
+    """Return the config.pbtxt of the ensemble that turns a compressed image into embeddings."""
+    (pixels,) = family.encoder.input_names
+    embeddings = [ConfigTensor(spec.name, spec.dtype, spec.shape) for spec in family.encoder.outputs]
+    steps = (
+        _step(preprocess_name(family.name), (contract.ENCODED_IMAGE,), (pixels, contract.IMAGE_SIZE)),
+        _step(family.model_name(ENCODER), (pixels,), family.encoder.output_names),
+    )
+    return checked(
+        [
+            f"# Any image -> {family.name.upper()}'s embeddings, for clients with a decoder of their own.",
+            f'name: "{encoder_jpeg_name(family.name)}"',
+            'platform: "ensemble"',
+            "max_batch_size: 0",
+            ENCODED_IMAGE,
+            f"output {tensor_list([*embeddings, explained(SIZE)])}",
+            "ensemble_scheduling {\n  step [",
+            ",\n".join(steps),
+            "  ]\n}",
+        ]
+    )
+
+
+def _step(model: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str:
+    maps: Mapping[str, tuple[str, ...]] = {"input_map": inputs, "output_map": outputs}
+    lines = [f'{kind} {{ key: "{name}" value: "{name}" }}' for kind, names in maps.items() for name in names]
+    return "\n".join(
+        ["    {", *(f"      {line}" for line in (f'model_name: "{model}"', "model_version: -1", *lines)), "    }"]
+    )
+
+
+def video_program() -> str:
+    """Return the text of model.py in the folder of a video model."""
+    return program(
+        "video", "Objects are followed through videos, which are kept on the server; see docs/reference/video.md."
+    )
+
+
+def video_config(family: Family, variant: str | None = None) -> str:
+    """Return the config.pbtxt of a video model.
+
+    Args:
+        family: the SAM family; Family.at() gives it another image size.
+        variant: name of the models that it uses, for example "sam2.1_large"; None for the default ones.
+    """
+    subject = f"{family.name.upper()} for videos, with frames and memory on the server: a prompt, then frame by frame."
+    return checked(
+        [
+            f"# {subject} See docs/reference/video.md.",
+            f'name: "{video_wire.video_model(family, variant)}"',
+            'backend: "python"',
+            "# One request is one operation on one session; all objects of a session are one batch inside the model.",
+            "max_batch_size: 0",
+            *QUEUE,
+            f"input {tensor_list([explained(tensor) for tensor in video_wire.inputs()])}",
+            f"output {tensor_list([explained(tensor) for tensor in video_wire.outputs(family)])}",
+            "# One instance keeps all sessions; it works on many requests at a time.",
+            "instance_group [{ count: 1, kind: KIND_AUTO }]",
+            *parameter_lines(video_wire.parameters(family, variant)),
+        ]
+    )
+
+
+def program(package: str, purpose: str, module: str = "triton_model") -> str:
+    """Return the text of a model.py that takes its program from a package in triton_sam.sessions.
+
+    Args:
+        package: name of the package.
+        purpose: the docstring.
+        module: the module of the package that has the program.
+    """
+    return f'''"""{purpose}"""
+
+try:
+    from triton_sam.sessions.{package}.{module} import TritonPythonModel
+except ImportError as error:
+    raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({{error}})") from error
+
+__all__ = ["TritonPythonModel"]
+'''
+
+
+def explained(tensor: WireTensor) -> ConfigTensor:
+    """Return a tensor with its comment for config.pbtxt: its free dimensions, and its note."""
+    is_free = any(isinstance(side, str) for side in tensor.shape)
+    words = [" x ".join(map(str, tensor.shape))] if is_free else []
+    comment = ", ".join([*words, *([tensor.note] if tensor.note else [])])
+    return ConfigTensor(tensor.name, tensor.dtype, tensor.shape, tensor.optional, comment, tensor.heading)
+
+
+def parameter(key: str, value: str) -> str:
+    """Return the line of one parameter."""
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+
+
+def parameter_lines(parameters: Iterable[Parameter]) -> list[str]:
+    """Return the lines of parameters, with their meanings as comments above them."""
+    lines = []
+    for item in parameters:
+        lines += [f"# {item.meaning}"] if item.meaning else []
+        lines.append(parameter(item.name, item.value))
+    return lines
+
+
+def checked(lines: list[str]) -> str:
+    """Return lines as the text of a config.pbtxt.
+
+    Raises:
+        RepositoryError: Triton could not parse it.
+    """
+    text = "\n".join(lines) + "\n"
+    parse_config(text)
+    return text

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from PIL import Image
 
-from ..errors import InferenceError
+from .._common.lru import ByteLru
+from ..errors import ConfigurationError, InferenceError
 from ..families.base import FloatArray, Size
 from ..inputs.formats import FORMATS
 from ..inputs.images import open_image
-from .cache import HeldImage, ImageCache, SingleFlight
-from .metrics import Metrics
-from .reply import Reply
-from .times import place_in
+from .messages import Reply
+from .tasks import place_in
 
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 PARALLEL_ENCODES = 2
 """Number of images that are opened and encoded at a time: one is opened while the encoder processes another."""
+
+
+@dataclass(frozen=True)
+class HeldImage:
+    """One encoded image.
+
+    Args:
+        image_id: its content hash.
+        image_size: width and height of the original image, pixels.
+        tensors: the decoder's inputs by name; numpy arrays, or tensors of Triton that may lie on a GPU.
+        nbytes: size of all tensors, bytes.
+    """
+
+    image_id: str
+    image_size: Size
+    tensors: Mapping[str, Any]
+    nbytes: int
 
 
 class NoRoomError(InferenceError):
@@ -38,12 +59,40 @@ class Encoder(Protocol):
         """Return the size of embeddings in bytes."""
 
 
+class SingleFlight(Generic[Key, Value]):
+    """Runs work once for all threads that request it at the same time."""
+
+    def __init__(self) -> None:
+        self._flights: dict[Key, Future[Value]] = {}
+        self._lock = threading.Lock()
+
+    def run(self, key: Key, work: Callable[[], Value]) -> Value:
+        """Return ``work()``, or the result (or error) of the thread that already does the work of this key."""
+        with self._lock:
+            flight = self._flights.get(key)
+            mine = None if flight else self._flights.setdefault(key, Future())
+        if mine is None:
+            assert flight is not None  # noqa: S101 - for the type checker
+            return flight.result()
+        try:
+            value = work()
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(value)
+            return value
+        finally:
+            with self._lock:
+                del self._flights[key]
+
+
 class ImageStore:
     """Finds or encodes images, from any number of threads. Equal files are encoded once.
 
     Args:
         encoder: calls the encoder.
-        cache: keeps embeddings.
+        limit: maximum size of the embeddings that it keeps, in bytes.
         prepare: turns an RGB image into the inputs of the encoder by name.
         select: returns the outputs of the encoder that the other models take, by the names of their inputs.
         identity: text that identifies everything besides the image on which the embeddings depend: the encoder, its
@@ -53,12 +102,14 @@ class ImageStore:
     def __init__(
         self,
         encoder: Encoder,
-        cache: ImageCache,
+        limit: int,
         prepare: Callable[[Image.Image], Mapping[str, FloatArray]],
         select: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         identity: str,
     ) -> None:
-        self.cache = cache
+        if limit < 1:
+            raise ConfigurationError(f"a cache of {limit} bytes cannot hold an image: set cache_bytes above 0")
+        self.cache: ByteLru[str, HeldImage] = ByteLru(limit)
         self._encoder = encoder
         self._prepare = prepare
         self._select = select
@@ -88,23 +139,21 @@ class ImageStore:
         """
         image_id = self.image_id(content)
         image = self.get(image_id, reply)
-        return image or self._flights.run(image_id, lambda: self._encode(image_id, content, reply))
+        return image or self._flights.run(image_id, partial(self._encode, image_id, content, reply))
 
     def encode_part(self, part: Image.Image, reply: Reply) -> HeldImage:
         """Encode a part of an image, which the cache does not keep."""
         with place_in(self._encoders), reply.timed("encode"):
             pixels = self._prepare(part)
-            embeddings = self.with_room("encode", lambda: self._encoder.encode(pixels), reply)
+            embeddings = self.with_room("encode", partial(self._encoder.encode, pixels), reply)
         reply.counts["encodes"] += 1
         reply.counts["encode_seconds"] += reply.seconds["encode"]
         return HeldImage("", part.size, self._select(embeddings), self._encoder.nbytes(embeddings))
 
-    def report(self, reply: Reply, metrics: Metrics) -> None:
-        """Report the size of the cache if the request of a reply changed it."""
-        if reply.counts["encodes"] or reply.counts["cache_evictions"]:
-            metrics.set("cache_limit_bytes", self.cache.limit)
-            metrics.set("cache_bytes", self.cache.nbytes)
-            metrics.set("cache_images", len(self.cache))
+    def gauges(self) -> dict[str, float]:
+        """Return the size of the cache, by the names of the gauges."""
+        cache = self.cache
+        return {"cache_limit_bytes": cache.limit, "cache_bytes": cache.nbytes, "cache_images": len(cache)}
 
     def with_room(self, step: str, call: Callable[[], Result], reply: Reply, keep: int = 0) -> Result:
         """Call a model. If memory runs out, evict images one by one and repeat.
@@ -127,7 +176,7 @@ class ImageStore:
                 result = call()
             except NoRoomError:
                 floor = self._floors.setdefault(step, self.cache.nbytes // 2)
-                evicted = self.cache.evict_oldest(max(floor, keep))
+                evicted = self.cache.remove_oldest(keep=max(floor, keep))
                 if not evicted:
                     raise
                 reply.counts["cache_evictions"] += 1
@@ -158,7 +207,7 @@ class ImageStore:
             size = opened.size
             del opened
             with reply.timed("encode"):
-                outputs = self.with_room("encode", lambda: encoder.encode(pixels), reply)
+                outputs = self.with_room("encode", partial(encoder.encode, pixels), reply)
         reply.counts["encodes"] += 1
         reply.counts["encode_seconds"] += reply.seconds["open"] + reply.seconds["encode"]
         return size, outputs
@@ -166,8 +215,19 @@ class ImageStore:
     def keep(self, image_id: str, size: Size, outputs: Mapping[str, Any], reply: Reply) -> HeldImage:
         """Put the outputs of the encoder that the other models take into the cache."""
         selected = self._select(outputs)
-        image = HeldImage(image_id, size, selected, self._encoder.nbytes(selected))
-        reply.counts["cache_evictions"] += self.cache.put(image)
+        return self.put(HeldImage(image_id, size, selected, self._encoder.nbytes(selected)), reply)
+
+    def put(self, image: HeldImage, reply: Reply) -> HeldImage:
+        """Put an image into the cache, and return it. The least recently used ones make room.
+
+        Raises:
+            ConfigurationError: the image is larger than the whole cache.
+        """
+        if image.nbytes > self.cache.limit:
+            raise ConfigurationError(
+                f"the embeddings of one image take {image.nbytes} bytes, but cache_bytes is {self.cache.limit}"
+            )
+        reply.counts["cache_evictions"] += self.cache.put(image.image_id, image, image.nbytes)
         return image
 
     def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:

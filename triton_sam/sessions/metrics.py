@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
 """The environment variable in which the supervisor of Triton says how often it has started Triton again."""
@@ -78,89 +78,60 @@ BUCKETS = {
 """Upper bounds of the histograms in seconds. The dashboard shows quantiles of the request seconds only."""
 
 
-class Metrics(Protocol):
-    """The methods by which a session model reports its metrics."""
-
-    def add(self, name: str, value: float = 1.0) -> None:
-        """Increase the counter with this name."""
-
-    def set(self, name: str, value: float) -> None:
-        """Set the gauge with this name."""
-
-
 class TritonMetrics:
-    """Reports to custom metrics of Triton, ``triton_sam_*{model="NAME"}``.
+    """Reports to custom metrics of Triton, ``triton_sam_*{model="NAME"}``, those of TIMES also with a ``kind``.
+
+    Only one thread may call the methods, see tasks.Reports.
 
     Args:
         pb_utils: Triton's module ``triton_python_backend_utils``.
         model: name of the model, which is the label of its metrics.
-        restarts: how often Triton was started again so far. Every session model of a server reports this number.
+        kinds: the kinds of its requests.
         counters: descriptions of the counters by name.
         gauges: descriptions of the gauges by name.
     """
 
     def __init__(
-        self,
-        pb_utils: Any,
-        model: str,
-        restarts: int = 0,
-        counters: Mapping[str, str] = COUNTERS,
-        gauges: Mapping[str, str] = GAUGES,
+        self, pb_utils: Any, model: str, kinds: Iterable[str], counters: Mapping[str, str], gauges: Mapping[str, str]
     ) -> None:
-        kinds = pb_utils.MetricFamily
+        types = pb_utils.MetricFamily
         # Triton drops a family as soon as nothing refers to it.
         self._families: list[Any] = []
         self._metrics: dict[str, Any] = {}
-        for names, kind, ending in ((counters, kinds.COUNTER, "_total"), (gauges, kinds.GAUGE, "")):
+        for names, kind, ending in ((counters, types.COUNTER, "_total"), (gauges, types.GAUGE, "")):
             for name, description in names.items():
-                family = kinds(name=f"{PREFIX}{name}{ending}", description=description, kind=kind)
+                family = types(name=f"{PREFIX}{name}{ending}", description=description, kind=kind)
                 self._families.append(family)
                 self._metrics[name] = family.Metric(labels={"model": model})
-        if restarts:
-            self.add("restarts", restarts)
-
-    def add(self, name: str, value: float = 1.0) -> None:
-        """See Metrics."""
-        self._metrics[name].increment(value)
-
-    def add_all(self, counts: Mapping[str, float]) -> None:
-        """Increase several counters, given by name."""
-        for name, value in counts.items():
-            self.add(name, value)
-
-    def set(self, name: str, value: float) -> None:
-        """See Metrics."""
-        self._metrics[name].set(value)
-
-
-class TritonTimes:
-    """Reports the times of requests as custom metrics of Triton, ``triton_sam_*{model="NAME", kind="KIND"}``.
-
-    Args:
-        pb_utils: Triton's module ``triton_python_backend_utils``.
-        model: name of the model.
-        kinds: the kinds of its requests.
-    """
-
-    def __init__(self, pb_utils: Any, model: str, kinds: Iterable[str]) -> None:
-        families = pb_utils.MetricFamily
-        self._families: list[Any] = []  # as in TritonMetrics
-        self._metrics: dict[tuple[str, str], Any] = {}
+        self._times: dict[tuple[str, str], Any] = {}
         labels = [{"model": model, "kind": kind} for kind in kinds]
         for name, description in TIMES.items():
-            kind = families.HISTOGRAM if name in BUCKETS else families.GAUGE
+            kind = types.HISTOGRAM if name in BUCKETS else types.GAUGE
             buckets = {"buckets": BUCKETS[name]} if name in BUCKETS else {}
-            family = families(name=f"{PREFIX}{name}", description=description, kind=kind)
+            family = types(name=f"{PREFIX}{name}", description=description, kind=kind)
             self._families.append(family)
             # Create every series now, so that Prometheus sees the first request as an increase.
-            self._metrics |= {(name, each["kind"]): family.Metric(labels=each, **buckets) for each in labels}
+            self._times |= {(name, each["kind"]): family.Metric(labels=each, **buckets) for each in labels}
+
+    def report(self, counts: Mapping[str, float], gauges: Mapping[str, float]) -> None:
+        """Increase counters, and set gauges."""
+        for name, value in counts.items():
+            self._metrics[name].increment(value)
+        for name, value in gauges.items():
+            self._metrics[name].set(value)
 
     def observe(self, kind: str, waited: float, took: float | None) -> None:
-        """See times.TimeMetrics."""
-        self._metrics[WAITING_SECONDS, kind].observe(waited)
+        """Add one request to the histograms.
+
+        Args:
+            kind: the kind of the request.
+            waited: seconds of waiting.
+            took: seconds from arrival to answer; None if the request was cancelled.
+        """
+        self._times[WAITING_SECONDS, kind].observe(waited)
         if took is not None:
-            self._metrics[REQUEST_SECONDS, kind].observe(took)
+            self._times[REQUEST_SECONDS, kind].observe(took)
 
     def set_waiting(self, kind: str, number: int) -> None:
-        """See times.TimeMetrics."""
-        self._metrics[WAITING_REQUESTS, kind].set(number)
+        """Set the number of waiting requests of a kind."""
+        self._times[WAITING_REQUESTS, kind].set(number)

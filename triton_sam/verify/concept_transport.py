@@ -14,7 +14,6 @@ from ..errors import InferenceError, ModelNotReadyError
 from ..families.base import Family, FloatArray
 from ..families.concepts import CONCEPT_ENCODER, TEXT_ENCODER
 from ..families.tables import DECODER, ENCODER
-from ..sessions.cache import ImageCache
 from ..sessions.image.session import SessionModel
 from ..transport.base import Tensors
 from ..transport.onnx import OnnxTransport
@@ -103,10 +102,10 @@ class ConceptTransport:
     def __init__(self, family: Family, files: Mapping[str, Path]) -> None:
         self._family = family
         self._models = OnnxModels(family, files)
-        pair, cache = ModelPair(family), ImageCache(_CACHE_BYTES)
+        pair = ModelPair(family)
         self._name = pair.session_model
         concepts = _Concepts(self._models)
-        self._session = SessionModel(pair, self._models, cache, _NoMetrics(), "this process", concepts)
+        self._session = SessionModel(pair, self._models, _CACHE_BYTES, "this process", concepts)
         self.counts: dict[str, float] = {}
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
@@ -147,13 +146,3 @@ class ConceptTransport:
     def close(self) -> None:
         """See BaseTransport."""
         self._models.transport.close()
-
-
-class _NoMetrics:
-    """Discards metrics."""
-
-    def add(self, name: str, value: float = 1.0) -> None:
-        """See sessions.metrics.Metrics."""
-
-    def set(self, name: str, value: float) -> None:
-        """See sessions.metrics.Metrics."""

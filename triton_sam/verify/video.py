@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common.columns import aligned
-from ..client.video.sync import Video
+from ..client.video.video import Video
 from ..export.reference import VideoReference
 from ..families.base import FloatArray, Size
 from ..masks.compare import intersection_over_union

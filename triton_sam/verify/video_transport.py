@@ -13,19 +13,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ..errors import ConfigurationError
-from ..families.base import Family, FloatArray
-from ..families.tables import ENCODER
-from ..families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
-from ..sessions.cache import ImageCache
-from ..sessions.video.calls import attention_inputs, decoder_inputs, memory_inputs, read_decoded
+from ..families.base import Family
 from ..sessions.video.model import Settings, VideoModel
-from ..sessions.video.models import Decoded, DecoderPrompt, Embeddings, Memories
+from ..sessions.video.models import Embeddings, NamedModels
 from ..transport.base import BaseTransport, Tensors
 from ..wire import video
 
 
-class TransportModels:
+class TransportModels(NamedModels):
     """Calls the models of a tracker over a transport: triton_sam.sessions.video.models.TrackingModels.
 
     Args:
@@ -45,43 +40,24 @@ class TransportModels:
         variant: str | None = None,
         objects_at_a_time: int = video.DEFAULT_OBJECTS_AT_A_TIME,
     ) -> None:
-        if family.tracking is None:
-            raise ConfigurationError(f"{family.name} has no models for videos")
-        self.objects_at_a_time = objects_at_a_time
+        super().__init__(family, objects_at_a_time)
         self._transport = transport
-        self._names = {role: family.model_name(role, variant) for role in (ENCODER, *family.tracking.models)}
-        self._outputs = {role: spec.output_names for role, spec in family.tracking.models.items()}
-        self._outputs[ENCODER] = family.encoder.output_names
+        self._names = {role: family.model_name(role, variant) for role in self._outputs}
 
-    def encode(self, inputs: Mapping[str, FloatArray]) -> Embeddings:
-        """See TrackingModels."""
-        return self._run(ENCODER, {}, inputs)
+    def run(
+        self,
+        role: str,
+        held: Embeddings,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        *,
+        is_held: bool = False,  # noqa: ARG002 - embeddings are arrays here
+    ) -> Mapping[str, Any]:
+        """See NamedModels."""
+        return self._transport.infer(self._names[role], {**held, **arrays}, self._outputs[role])
 
     def nbytes(self, embeddings: Embeddings) -> int:
-        """See TrackingModels."""
+        """See NamedModels."""
         return sum(array.nbytes for array in embeddings.values())
-
-    def attend(self, frame: Embeddings, memories: Memories) -> Any:
-        """See TrackingModels."""
-        (conditioned,) = self._run(MEMORY_ATTENTION, *attention_inputs(frame, memories)).values()
-        return conditioned
-
-    def decode(self, frame: Embeddings, conditioned: Any | None, prompt: DecoderPrompt) -> Decoded:
-        """See TrackingModels."""
-        return read_decoded(self._run(TRACKING_DECODER, *decoder_inputs(frame, conditioned, prompt)))
-
-    def remember(self, frame: Embeddings, masks: FloatArray, scores: FloatArray, is_prompted: bool) -> FloatArray:
-        """See TrackingModels."""
-        (memory,) = self._run(MEMORY_ENCODER, *memory_inputs(frame, masks, scores, is_prompted)).values()
-        return memory
-
-    def prompt_mask(self, mask: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See TrackingModels."""
-        answer = self._run(MASK_PROMPT, {}, {"mask": mask})
-        return answer["mask_input"], answer["masks"]
-
-    def _run(self, role: str, held: Embeddings, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, FloatArray]:
-        return self._transport.infer(self._names[role], {**held, **arrays}, self._outputs[role])
 
 
 class VideoTransport:
@@ -112,8 +88,7 @@ class VideoTransport:
         self._model = VideoModel(
             family,
             TransportModels(family, transport, variant),
-            ImageCache(cache_bytes),
-            _NoMetrics(),
+            cache_bytes,
             "this process",
             settings or Settings(),
             self._threads,
@@ -154,13 +129,3 @@ class VideoTransport:
         """See BaseTransport."""
         self._threads.shutdown()
         self._transport.close()
-
-
-class _NoMetrics:
-    """Discards metrics."""
-
-    def add(self, name: str, value: float = 1.0) -> None:
-        """See sessions.metrics.Metrics."""
-
-    def set(self, name: str, value: float) -> None:
-        """See sessions.metrics.Metrics."""

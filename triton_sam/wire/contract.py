@@ -1,6 +1,6 @@
 """The wire contract of the session models ``sam1``, ``sam2``, ``sam3``: tensors, parameters, formats, errors.
 
-The clients, the session models and the writer of their config.pbtxt (triton_sam.sessions.image.config) all use it.
+The clients, the session models and the writer of their config.pbtxt (triton_sam.sessions.configs) all use it.
 """
 
 from __future__ import annotations

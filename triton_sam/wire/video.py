@@ -1,7 +1,7 @@
 """The wire contract of the video models, for example ``sam2_video``: operations, tensors, parameters and limits.
 
 A request has one operation. Small arguments travel as one JSON text, images and masks as tensors. The client drives a
-video frame by frame, so that back-pressure and cancellation need nothing else; cancel_propagation has no effect.
+video frame by frame, so that back-pressure and cancellation need nothing else.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from ..families.base import Family
 from ..families.names import video_name
 from ..families.tables import ENCODER
 from ..families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
-from ..masks.segment import formats_of
 from .contract import (
     DEFAULT_THREADS,
     ENCODED_MASKS,
     IOU_PREDICTIONS,
-    LOGITS,
     MASKS,
     OUTPUT_FORMAT,
     Parameter,
     WireTensor,
+    output_formats,
 )
 
 START_SESSION = "start_session"
@@ -30,7 +29,6 @@ REMOVE_OBJECT = "remove_object"
 CLEAR_PROMPTS = "clear_prompts"
 RESET_SESSION = "reset_session"
 CLOSE_SESSION = "close_session"
-CANCEL_PROPAGATION = "cancel_propagation"
 GET_SNAPSHOT = "get_snapshot"
 OPERATIONS = (
     START_SESSION,
@@ -41,7 +39,6 @@ OPERATIONS = (
     CLEAR_PROMPTS,
     RESET_SESSION,
     CLOSE_SESSION,
-    CANCEL_PROPAGATION,
     GET_SNAPSHOT,
 )
 
@@ -54,7 +51,7 @@ SNAPSHOT = "snapshot"
 
 RESULT = "result"
 FIRST_PROMPTED_FRAME = "first_prompted_frame"
-"""A member of the result: the first frame that a pass can start from, or null. Earlier versions did not send it."""
+"""A member of the result: the first frame that a pass can start from, or null."""
 FRAME_INDEXES = "frame_indexes"
 OBJECT_IDS = "object_ids"
 OBJECT_SCORES = "object_scores"
@@ -133,8 +130,3 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
         ),
         Parameter("max_pending", str(DEFAULT_MAX_PENDING), "Requests that may run or wait; more are refused."),
     )
-
-
-def output_formats() -> tuple[str, ...]:
-    """Return the valid values of ``output_format``. The first is the default."""
-    return LOGITS, *formats_of("session model")

@@ -1,59 +1,96 @@
 """The one cache behind the session model's images, the service's images and the embeddings of the 2024 API."""
 
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import pytest
 
 from triton_sam._common.lru import ByteLru
 
 
-def filled(limit, *sizes):
-    cache = ByteLru(limit)
-    for name, nbytes in zip("abcdef", sizes, strict=False):
-        cache.put(name, name.upper(), nbytes)
-    return cache
+class Model:
+    """The values of a cache in the order of their use, the oldest first."""
+
+    def __init__(self, limit):
+        self.limit, self.sizes = limit, {}
+
+    def nbytes(self):
+        return sum(self.sizes.values())
+
+    def put(self, name, nbytes):
+        """Return the number of evicted values."""
+        self.sizes.pop(name, None)
+        before = len(self.sizes)
+        while self.sizes and self.nbytes() + nbytes > self.limit:
+            self.remove_oldest(0)
+        evicted = before - len(self.sizes)
+        self.sizes[name] = nbytes
+        return evicted
+
+    def get(self, name):
+        if name in self.sizes:
+            self.sizes[name] = self.sizes.pop(name)
+        return self.sizes.get(name)
+
+    def peek(self, name):
+        return self.sizes.get(name)
+
+    def resize(self, name, nbytes):
+        self.sizes[name] = nbytes
+        while len(self.sizes) > 1 and self.nbytes() > self.limit:
+            self.remove_oldest(0)
+
+    def remove(self, name):
+        return self.sizes.pop(name, None) is not None
+
+    def remove_oldest(self, keep):
+        return self.sizes.pop(next(iter(self.sizes))) if self.nbytes() > keep else 0
+
+    def lower_limit(self, least):
+        self.limit = min(self.limit, max(self.nbytes(), least))
 
 
-def test_values_unused_for_longest_make_room():
-    cache = filled(10, 4, 4)
-    assert cache.get("a") == "A"
-    assert cache.put("c", "C", 4) == 1
-    assert list(cache.values()) == ["A", "C"]
-    assert (cache.nbytes, len(cache), cache.get("b")) == (8, 2, None)
+@pytest.mark.parametrize("limit", [1, 40, 100])
+def test_any_calls_keep_the_values_that_were_used_last(limit):
+    """A value larger than the limit is kept alone, and a value that grows may be the one that is evicted."""
+    rng = random.Random(limit)
+    for _ in range(60):
+        cache, model = ByteLru(limit), Model(limit)
+        for _ in range(60):
+            name, nbytes, least = rng.choice("abcdefgh"), rng.choice([1, 5, 9, 14, 30, 150]), rng.randrange(10, 120)
+            call = rng.choice(
+                ["put"] * 6 + ["get"] * 3 + ["peek", "resize", "remove", "oldest"] + ["lower"] * (least > 60)
+            )
+            if call == "put":
+                assert cache.put(name, name, nbytes) == model.put(name, nbytes)
+            elif call in ("get", "peek"):
+                assert getattr(cache, call)(name) == (name if getattr(model, call)(name) else None)
+            elif call == "resize" and name in model.sizes:
+                cache.resize(name, nbytes)
+                model.resize(name, nbytes)
+            elif call == "remove":
+                assert cache.remove(name) == model.remove(name)
+            elif call == "oldest":
+                keep = rng.choice([0, model.nbytes(), least])
+                assert cache.remove_oldest(keep) == model.remove_oldest(keep)
+            elif call == "lower":
+                cache.lower_limit(least)
+                model.lower_limit(least)
+            assert (cache.limit, cache.nbytes, cache.values()) == (model.limit, model.nbytes(), list(model.sizes))
+            assert len(cache) == len(model.sizes)
 
 
-def test_a_look_without_use_changes_no_age():
-    cache = filled(10, 4, 4)
-    assert cache.peek("a") == "A"
-    cache.put("c", "C", 4)
-    assert cache.peek("a") is None
+def test_the_limit_holds_in_threads():
+    cache, worst = ByteLru(1000), []
+    sizes = np.random.default_rng(0).integers(1, 400, 400).tolist()
 
+    def put(number):
+        cache.put(number % 50, sizes[number], sizes[number])
+        worst.append(cache.nbytes)
+        cache.get(number % 7)
 
-def test_a_value_larger_than_the_limit_is_kept_alone():
-    cache = filled(10, 4, 4)
-    assert cache.put("c", "C", 99) == 2
-    assert (list(cache.values()), cache.nbytes) == (["C"], 99)
-    assert cache.put("d", "D", 1) == 1
-
-
-def test_a_key_is_replaced_without_counting_as_gone():
-    cache = filled(10, 5, 5)
-    assert cache.put("a", "new", 5) == 0
-    assert (list(cache.values()), cache.nbytes) == (["B", "new"], 10)
-
-
-def test_a_value_that_grows_may_be_the_one_that_goes():
-    cache = filled(10, 2, 2)
-    cache.resize("b", 7)
-    assert (list(cache.values()), cache.nbytes) == (["A", "B"], 9)
-    cache.resize("a", 4)
-    assert (list(cache.values()), cache.nbytes) == (["B"], 7)
-    cache.resize("b", 70)  # the last one stays
-    assert (len(cache), cache.nbytes) == (1, 70)
-
-
-def test_what_is_removed_is_no_longer_counted():
-    cache = filled(10, 3, 4)
-    assert (cache.remove("a"), cache.remove("a"), cache.nbytes) == (True, False, 4)
-    assert cache.remove_oldest() == 4
-    with pytest.raises(KeyError):
-        cache.remove_oldest()
-    assert (cache.nbytes, len(cache)) == (0, 0)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(400)))
+    assert max(worst) <= 1000
+    assert cache.nbytes == sum(cache.values())

@@ -131,7 +131,7 @@ def test_a_server_with_other_weights_gives_an_image_another_id(server, kind):
     with Face(kind, server) as it:
         it.set_image(PIXELS)
         server.lose_images()
-        server.program._model._images._identity = b"other weights"
+        server.program._model.images._identity = b"other weights"
         it.predict(POINT)
         server.requests.clear()
         it.predict(POINT)

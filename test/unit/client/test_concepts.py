@@ -25,7 +25,7 @@ from triton_sam.errors import (
     ServerBusyError,
     UnknownImageError,
 )
-from triton_sam.sessions.image.everything import JobCancelledError
+from triton_sam.sessions.tasks import TaskCancelledError
 
 IMAGE = np.zeros((144, 288, 3), np.uint8)
 OTHER = np.full((100, 1000, 3), 9, np.uint8)
@@ -235,7 +235,7 @@ def test_a_family_without_words() -> None:
 
 def test_a_cancelled_search_ends_before_its_next_call() -> None:
     with ConceptServer(kind="GPU") as server:
-        with pytest.raises(JobCancelledError):
+        with pytest.raises(TaskCancelledError):
             ask(server.program._model, {"text": ["cat", "dog"]}, lambda: len(server.calls) == 2, image=image_file())
         assert server.roles() == ["detector", "mask_head"]
 

@@ -16,8 +16,7 @@ from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.everything.thresholds import METADATA_KEY, thresholds_in, thresholds_of
 from triton_sam.repository.folder import BUILT_IN_CHECKPOINT
-from triton_sam.sessions.image.everything import read_job
-from triton_sam.sessions.image.everything_part import read_part
+from triton_sam.sessions.image.everything import read_job, read_part
 
 IMAGE = np.zeros((48, 64, 3), np.uint8)
 FITTING = {"pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}

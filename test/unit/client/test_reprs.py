@@ -11,7 +11,7 @@ from triton_sam import (
     SpeculativeSAM2Client,
 )
 from triton_sam.client.session_image import RemoteImage, SessionImage
-from triton_sam.client.video.base import VideoOptions
+from triton_sam.client.video.frames import VideoOptions
 from triton_sam.client.video.words import FoundObject as FoundInVideo
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything.parts import FoundObject

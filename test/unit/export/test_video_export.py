@@ -22,7 +22,7 @@ from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.repository import parse_config  # noqa: E402
 from triton_sam.repository.selection import read_repository, unloadable  # noqa: E402
-from triton_sam.sessions.video.config import MODEL_TEXT  # noqa: E402
+from triton_sam.sessions.configs import video_program  # noqa: E402
 from triton_sam.transport import Transport  # noqa: E402
 from triton_sam.transport.url import parse_url  # noqa: E402
 
@@ -37,7 +37,7 @@ def test_the_video_model_appears_with_its_models(tmp_path: Path) -> None:
     found = export(tmp_path, video=True, image_size=512, progress=False)
     assert list(found.files) == ["encoder", "decoder", *ROLES]
     assert all(path.is_file() for path in found.files.values())
-    assert (tmp_path / "mine_video" / "1" / "model.py").read_text() == MODEL_TEXT
+    assert (tmp_path / "mine_video" / "1" / "model.py").read_text() == video_program()
     config = parse_config((tmp_path / "mine_video" / "config.pbtxt").read_text())
     assert config.parameters["image_size"].string_value == "512"
     models = read_repository(tmp_path)

@@ -31,8 +31,8 @@ formats.FORMATS["box"] = formats.Format(
 
 from triton_sam.inputs.prompts import check_prompts
 from triton_sam.families import get_family
-from triton_sam.sessions.image.answers import write_masks
-from triton_sam.sessions.image.requests import read_request
+from triton_sam.sessions.image.messages import write_masks
+from triton_sam.sessions.image.messages import read_request
 from triton_sam.wire import contract
 from triton_sam.wire.pair import ModelPair, Prediction
 

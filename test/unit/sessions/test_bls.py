@@ -18,7 +18,7 @@ def call(*lacks: tuple[str, ...]) -> tuple[Triton, set[str]]:
     """Call a decoder whose answers lack some outputs; return the Triton, and the outputs that came."""
     triton = Triton(lambda model, inputs, wanted: {name: np.zeros(1, np.float32) for name in wanted})
     triton.lacks = list(lacks)
-    return triton, set(triton.load("bls").Caller().call("sam2_decoder", [], ("masks", "iou"), ("cpu", 0)))
+    return triton, set(triton.load("bls").call("sam2_decoder", [], ("masks", "iou"), ("cpu", 0)))
 
 
 def test_a_complete_answer_is_asked_for_once() -> None:

@@ -13,12 +13,12 @@ from triton_sam.sessions.configs import (
     Missing,
     missing_programs,
     programs,
+    session_config,
+    video_config,
     write_configs,
     write_programs,
     written_configs,
 )
-from triton_sam.sessions.image.config import session_config
-from triton_sam.sessions.video.config import video_config
 from triton_sam.wire import contract
 
 AGAIN = "run tools/maintain/write_configs.py"

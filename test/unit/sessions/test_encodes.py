@@ -13,15 +13,14 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 from support.conditions import wait_until
-from support.fuzzing import EmptyModels, NoMetrics, text
+from support.fuzzing import EmptyModels, text
 from support.session_requests import colored
 
 from triton_sam.errors import InferenceError
 from triton_sam.families import get_family
-from triton_sam.sessions.cache import ImageCache
 from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore
-from triton_sam.sessions.reply import Reply
+from triton_sam.sessions.messages import Reply
 from triton_sam.wire.pair import ModelPair
 
 SESSIONS = PARALLEL_ENCODES + 3
@@ -58,7 +57,7 @@ class BrokenEncoder(EmptyModels):
 
 
 def session_of(models: EmptyModels) -> SessionModel:
-    return SessionModel(ModelPair(get_family("sam2")), models, ImageCache(1 << 30), NoMetrics(), "weights")
+    return SessionModel(ModelPair(get_family("sam2")), models, 1 << 30, "weights")
 
 
 def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them() -> None:
@@ -101,7 +100,7 @@ def test_equal_files_at_a_time_are_encoded_once() -> None:
 def test_parts_of_a_search_take_the_same_places() -> None:
     models = SlowEncoder()
     pixels = {"image": np.zeros(1, np.float32)}
-    store = ImageStore(models, ImageCache(1 << 30), lambda image: pixels, lambda outputs: outputs, "weights")
+    store = ImageStore(models, 1 << 30, lambda image: pixels, lambda outputs: outputs, "weights")
     part = Image.new("RGB", (8, 8))
     with ThreadPoolExecutor(SESSIONS) as threads:
         jobs = [threads.submit(store.encode_part, part, Reply()) for _ in range(SESSIONS - 1)]

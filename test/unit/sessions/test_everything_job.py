@@ -9,12 +9,12 @@ import threading
 import numpy as np
 import pytest
 from PIL import Image
-from support.fuzzing import EmptyModels, NoMetrics, text
+from support.fuzzing import EmptyModels, text
 
 from triton_sam.families import get_family
-from triton_sam.sessions.cache import ImageCache
-from triton_sam.sessions.image.everything import JobCancelledError, Turns
+from triton_sam.sessions.image.everything import Turns
 from triton_sam.sessions.image.session import SessionModel
+from triton_sam.sessions.tasks import TaskCancelledError
 from triton_sam.wire.pair import ModelPair
 
 ALL = {"pred_iou_thresh": 0, "stability_score_thresh": 0}
@@ -43,7 +43,7 @@ def models() -> Discs:
 
 @pytest.fixture
 def session(models) -> SessionModel:
-    return SessionModel(ModelPair(get_family("sam2")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    return SessionModel(ModelPair(get_family("sam2")), models, 1 << 20, "weights")
 
 
 def image_file(size: tuple[int, int] = (64, 64)) -> bytes:
@@ -80,7 +80,7 @@ def test_a_gpu_decodes_many_points_at_a_time(session, models) -> None:
     assert [len(points) for points in models.calls] == [64, 36]
     assert json.loads(reply.tensors["result_json"][0])["decodes"] == 100
     models.calls.clear()
-    with pytest.raises(JobCancelledError):
+    with pytest.raises(TaskCancelledError):
         session.find_everything(request(points_per_side=10, **ALL), lambda: len(models.calls) == 1)
     assert [len(points) for points in models.calls] == [64]
 
@@ -121,7 +121,7 @@ def test_layers_without_points_are_skipped(session, models) -> None:
 
 
 def test_a_cancelled_job_decodes_no_more(session, models) -> None:
-    with pytest.raises(JobCancelledError):
+    with pytest.raises(TaskCancelledError):
         session.find_everything(request(points_per_side=4, **ALL), lambda: len(models.calls) == 3)
     assert len(models.calls) == 3
 
@@ -132,7 +132,7 @@ def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more) 
     part = {"image": text(image_file()), "everything_part": text(json.dumps(given).encode())}
     for calls in (3, 65) if more else (3,):
         models.calls.clear()
-        with pytest.raises(JobCancelledError):
+        with pytest.raises(TaskCancelledError):
             session.find_part(part, lambda calls=calls: len(models.calls) == calls)
         assert len(models.calls) == calls
 
@@ -165,7 +165,7 @@ def test_a_job_without_an_image_is_refused(session) -> None:
 
 
 def test_a_family_without_mask_prompts_refines_no_masks(models) -> None:
-    session = SessionModel(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    session = SessionModel(ModelPair(get_family("sam3")), models, 1 << 20, "weights")
     reply = session.find_everything(request(points_per_side=2, use_m2m=True), lambda: False)
     assert "sam3 takes no mask as a prompt" in str(reply.error)
     assert not models.calls

@@ -116,7 +116,7 @@ def test_any_id_is_unknown_or_no_text(name):
 
 def test_no_request_has_touched_the_next():
     """After all of that the model holds what it may, and answers as before."""
-    assert MODEL.cache.nbytes <= MODEL.cache.limit
+    assert MODEL.images.cache.nbytes <= MODEL.images.cache.limit
     reply = MODEL.answer({"image": text(GOOD), "point_coords": np.float32([[[3, 3]]])})
     assert code(reply) == ""
     assert reply.tensors["masks"].shape == (1, 1, 256, 256)

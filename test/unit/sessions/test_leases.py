@@ -33,17 +33,6 @@ def run(model, requests):
         each.answer()
 
 
-def free_places(pool, times):
-    """Return how many places of a pool are free, by taking them."""
-    taken = []
-    while (place := pool.take(times)) is not None:
-        taken.append(place)
-    for place in taken:
-        with place:
-            pass
-    return len(taken)
-
-
 def computed(model, inputs, wanted):
     models = EmptyModels()
     return models.encode(inputs) if model == "sam2_encoder" else models.decode({}, inputs, wanted)
@@ -72,12 +61,12 @@ def test_no_place_of_a_session_model_is_lost(monkeypatch):
     given = arguments("sam2", threads="2", max_pending="4", max_jobs="2", **names)
     with Triton(computed, dice).serving("image.triton_model", given) as model:
         pools = {"clicks": model._clicks, "images": model._images}
-        pools |= {name: job.pool for name, job in model._job_kinds.items()}
-        before = {name: free_places(pool, model._times) for name, pool in pools.items()}
+        pools |= {name: pool for name, (pool, _) in model._searches.items()}
+        before = {name: pool._free for name, pool in pools.items()}
         fail_submits(pools.values(), dice)
         run(model, requests)
         dice.share = 0
-        wait_until(lambda: {name: free_places(pool, model._times) for name, pool in pools.items()} == before, 10)
+        wait_until(lambda: {name: pool._free for name, pool in pools.items()} == before, 10)
         last = Request(["masks"], {"image": text(files[0]), **point})
         run(model, [last])
         assert last.answer().code == ""
@@ -102,7 +91,7 @@ def test_no_place_and_no_session_of_a_video_model_is_lost():
     given = arguments("sam2_video", threads="2", max_pending="4", max_sessions="5", **size, **NAMES)
     with Triton(computed_by(FakeModels()), dice).serving("video.triton_model", given) as model:
         pools = {"work": model._work, "frames": model._frames}
-        before = {name: free_places(pool, model._times) for name, pool in pools.items()}
+        before = {name: pool._free for name, pool in pools.items()}
         fail_submits(pools.values(), dice)
         opened: set[str] = set()
         for _ in range(2 * REQUESTS // 5):
@@ -118,7 +107,7 @@ def test_no_place_and_no_session_of_a_video_model_is_lost():
         assert opened
         for each in model._model.sessions._sessions.values():
             wait_until(lambda each=each: not each.strand.is_busy, 10)
-        wait_until(lambda: {name: free_places(pool, model._times) for name, pool in pools.items()} == before, 10)
+        wait_until(lambda: {name: pool._free for name, pool in pools.items()} == before, 10)
     assert min(dice.failures.values()) > 10, dice.failures
 
 

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.fuzzing import EmptyModels, NoMetrics, text
+from support.fuzzing import EmptyModels, text
 from support.session_requests import colored
 
 from triton_sam.families import get_family
-from triton_sam.sessions.cache import ImageCache
 from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.images import NoRoomError
-from triton_sam.sessions.reply import Reply
+from triton_sam.sessions.messages import Reply
 from triton_sam.wire.pair import ModelPair
 
 IMAGES = 8
@@ -59,8 +58,8 @@ class Server:
 
     def __init__(self) -> None:
         self.models = SmallMemory()
-        self.cache = ImageCache(IMAGES * NBYTES)
-        self.session = SessionModel(ModelPair(get_family("sam2")), self.models, self.cache, NoMetrics(), "weights")
+        self.session = SessionModel(ModelPair(get_family("sam2")), self.models, IMAGES * NBYTES, "weights")
+        self.cache = self.session.images.cache
         self.ids = [self.upload(number).tensors["image_id"] for number in range(IMAGES)]
         assert self.state == (IMAGES, IMAGES * NBYTES)
 
@@ -84,7 +83,7 @@ def server() -> Server:
 
 def test_an_encoder_with_other_weights_gives_an_image_another_id(server: Server) -> None:
     """Else a server whose model was exchanged would answer from the embeddings of the old weights."""
-    make = partial(SessionModel, ModelPair(get_family("sam2")), server.models, server.cache, NoMetrics())
+    make = partial(SessionModel, ModelPair(get_family("sam2")), server.models, IMAGES * NBYTES)
     image = {"image": text(colored(1))}
     ids = [make(weights).answer(image).tensors["image_id"][0] for weights in ("weights", "weights", "others")]
     assert ids[0] == ids[1] == server.ids[1]
@@ -130,7 +129,7 @@ def test_an_encode_that_never_fits_keeps_half_of_the_images_and_the_limit(server
 def test_a_decode_evicts_no_image_that_it_needs(server: Server) -> None:
     """Evicting the only image would free nothing, because the running request holds it."""
     while len(server.cache) > 1:
-        server.cache.evict_oldest()
+        server.cache.remove_oldest()
     server.models.decoder_fits = lambda objects: False
     assert server.click(1, image=IMAGES - 1).error is not None
     assert len(server.cache) == 1
@@ -153,7 +152,7 @@ def test_where_eviction_helps_the_limit_stays_lower(server: Server) -> None:
 
 def test_memory_for_a_single_image_is_enough(server: Server) -> None:
     while len(server.cache) > 1:
-        server.cache.evict_oldest()
+        server.cache.remove_oldest()
     server.models.encoder_fits = lambda: len(server.cache) == 0
     for number in range(3):
         assert server.upload(100 + number).error is None
@@ -178,7 +177,7 @@ def test_an_evicted_image_frees_its_memory_at_once(server: Server) -> None:
         server.click(7)
         server.models.decoder_fits = lambda objects: False
         assert server.click(7).error is not None
-        while server.cache.evict_oldest():
+        while server.cache.remove_oldest():
             pass
         assert image() is None
     finally:

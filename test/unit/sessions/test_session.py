@@ -6,15 +6,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from support.fuzzing import EmptyModels, NoMetrics, image_file, text
+from support.fuzzing import EmptyModels, image_file, text
 
 from triton_sam.errors import PromptError
 from triton_sam.families import get_family
 from triton_sam.inputs.prompts import check_prompts
-from triton_sam.sessions.cache import HeldImage, ImageCache
-from triton_sam.sessions.image.answers import write_json, write_masks
-from triton_sam.sessions.image.requests import SessionRequest
+from triton_sam.sessions.image.messages import SessionRequest, write_json, write_masks
 from triton_sam.sessions.image.session import SessionModel
+from triton_sam.sessions.images import HeldImage
 from triton_sam.wire.pair import ModelPair, Prediction
 
 
@@ -57,7 +56,7 @@ class Sam3Models(EmptyModels):
 def test_sam3_needs_no_filling_up() -> None:
     """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
     models = Sam3Models()
-    session = SessionModel(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    session = SessionModel(ModelPair(get_family("sam3")), models, 1 << 20, "weights")
     points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
     image = text(image_file())
     reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})

@@ -23,8 +23,7 @@ from triton_sam.export import registry
 from triton_sam.export.sam2.recipe import CONFIG_OF_SIZE, EXPORTER
 from triton_sam.export.settings import Settings
 from triton_sam.families import get_family
-from triton_sam.sessions.config_text import program
-from triton_sam.sessions.image.config import session_config
+from triton_sam.sessions.configs import program, session_config
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]

@@ -19,8 +19,8 @@ from ...transport.base import BaseTransport
 from ...transport.options import Busy
 from ..aio import InThreads, shielded
 from ..spellings import also_spelled
-from .base import OnProgress, Pass, Segments, row_outputs
-from .sync import SAM2VideoClient, Video
+from .sync import SAM2VideoClient
+from .video import OnProgress, Pass, Segments, Video, row_outputs
 
 
 class AsyncSAM2VideoClient(InThreads):

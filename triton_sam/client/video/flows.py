@@ -22,14 +22,12 @@ from ...errors import (
     PromptError,
     SamError,
     ServerBusyError,
-    ServerError,
     UnknownImageError,
     UnknownSessionError,
     VideoError,
 )
 from ...transport.base import Tensors
 from ...wire import video as wire
-from ...wire.contract import read_error
 from ..flows import Flow, Notice
 from .frames import SessionFrames
 from .requests import Operation, VideoModel
@@ -98,16 +96,6 @@ class SessionFlows:
         self._done(operation, answer)
         return answer
 
-    def snapshot(self) -> Flow[None]:
-        """Take a snapshot now, so that a lost session costs nothing to repeat.
-
-        Raises:
-            SamError: the request failed.
-        """
-        operation = Operation(wire.GET_SNAPSHOT)
-        answer = yield from self._healing(operation, (wire.RESULT, wire.SNAPSHOT))
-        self._keep_snapshot(answer)
-
     def upload(self, index: int) -> Flow[None]:
         """Send a frame before it is needed. A failure is no error: the frame then travels with the operation."""
         session = self._session
@@ -115,8 +103,8 @@ class SessionFlows:
         if content is None or session is None or index in self._known:
             return
         try:
-            yield self._model.add_frames(session, {index: content})
-        except ServerError:
+            yield self._model.request(wire.ADD_FRAMES, session, {}, {index: content})
+        except SamError:
             return
         self._remember(session, [index])
 
@@ -155,16 +143,17 @@ class SessionFlows:
         """Start a session from the snapshot, and repeat the operations since then."""
         yield from self._close_abandoned()
         try:
-            answer = yield self._model.start(self._frames.count, self._frames.size, self._snapshot)
+            begins = {"num_frames": self._frames.count, "frame_size": list(self._frames.source.size)}
+            arguments = begins if self._snapshot is None else {}  # a snapshot has them
+            answer = yield self._model.request(wire.START_SESSION, None, arguments, snapshot=self._snapshot)
             result = self._model.read_result(answer)
             self._session = _session_id(result, self._model.name)
             self._step = int(result.get("next_step", 1)) - 1
             for operation in self._journal:
                 yield from self._ask(operation, (wire.RESULT,))
-        except InferenceError as error:
-            meant = read_error(error)
-            self._forget(close=not isinstance(meant, UnknownSessionError))
-            raise meant from (None if meant is error else error)
+        except UnknownSessionError:
+            self._forget()
+            raise
         except BaseException:  # also GeneratorExit: the caller does not wait for the answer
             self._forget(close=True)
             raise
@@ -174,32 +163,26 @@ class SessionFlows:
         """Send an operation, with the frames that the server does not have."""
         session = self._session
         assert session is not None  # noqa: S101 - for the type checker
+        arguments = {**operation.arguments, "step": self._step + 1}
         attached: dict[int, bytes] = {}
         if operation.frame is not None and operation.frame not in self._known:
             attached[operation.frame] = self._content(operation.frame)
         while True:
             try:
-                answer = yield self._model.change(operation, session, self._step + 1, attached, wanted)
-            except InferenceError as error:
-                meant = read_error(error)
-                lost = self._lost_frames(meant, operation) - attached.keys()
-                if not lost:
-                    raise _of_frames(meant, attached) from (None if meant is error else error)
-                for index in sorted(lost):
-                    attached[index] = self._content(index)
+                answer = yield self._model.request(
+                    operation.name, session, arguments, attached, operation.mask, outputs=wanted
+                )
+            except UnknownImageError as error:
+                if error.frame is None or error.frame in attached:
+                    raise
+                attached[error.frame] = self._content(error.frame)
+            except ImageError as error:
+                frames = ", ".join(map(str, attached)) or "a frame"
+                raise VideoError(f"the server cannot read frame {frames}: {error}") from error
             else:
-                self._step += operation.is_counted
+                self._step += 1
                 self._remember(session, attached)
                 return answer
-
-    def _lost_frames(self, error: SamError, operation: Operation) -> set[int]:
-        """Return the frames that the server lacks. One of an earlier version does not name them: then it may be any."""
-        if not isinstance(error, UnknownImageError):
-            return set()
-        if error.frame is not None:
-            return {error.frame}
-        own = set() if operation.frame is None else {operation.frame}
-        return own | self._unsettled if operation.arguments.get("first") else own
 
     def _content(self, index: int) -> bytes:
         content = self._frames.content(index)
@@ -214,7 +197,8 @@ class SessionFlows:
             self._unsettled.clear()
             self._snapshot = None
         elif wire.SNAPSHOT in answer:
-            self._keep_snapshot(answer)
+            self._snapshot = bytes(answer[wire.SNAPSHOT].flat[0])
+            self._journal.clear()
         else:
             self._journal.append(operation)
         if operation.name == wire.ADD_PROMPT and operation.frame is not None:
@@ -223,10 +207,6 @@ class SessionFlows:
             self._unsettled.clear()
         needed = {done.frame for done in self._journal if done.frame is not None}
         self._frames.pin(needed | self._unsettled)
-
-    def _keep_snapshot(self, answer: Tensors) -> None:
-        self._snapshot = bytes(answer[wire.SNAPSHOT].flat[0])
-        self._journal.clear()
 
     def _remember(self, session: str, indexes: Iterable[int]) -> None:
         """Note the frames that the server has. upload() runs beside other flows, which may give the session up."""
@@ -249,8 +229,8 @@ class SessionFlows:
     def _close_abandoned(self) -> Flow[None]:
         while self._abandoned:
             try:
-                yield self._model.close(self._abandoned.pop())
-            except ServerError:
+                yield self._model.request(wire.CLOSE_SESSION, self._abandoned.pop(), {})
+            except SamError:
                 continue
 
 
@@ -259,11 +239,3 @@ def _session_id(result: dict[str, object], model: str) -> str:
     if not isinstance(session, str) or not session:
         raise InferenceError(f"{model} sent no session_id")
     return session
-
-
-def _of_frames(error: SamError, attached: dict[int, bytes]) -> SamError:
-    """Return the error of the server; if it is about the image of a frame, as the error of the video."""
-    if not isinstance(error, ImageError):
-        return error
-    frames = ", ".join(map(str, attached)) or "a frame"
-    return VideoError(f"the server cannot read frame {frames}: {error}")

@@ -1,14 +1,41 @@
-"""The frames of a video as its session numbers them, and the encoded frames that may have to be sent again."""
+"""The frames of a video as its session numbers them: those that may be sent again, and those that are read ahead."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from ...errors import ConfigurationError, PromptError
 from ...families.base import Size
 from ...inputs.video.base import FrameSource
+from ...inputs.video.stream import DEFAULT_WINDOW
+from ...transport.options import check_number
+
+Stop = concurrent.futures.Future[None]
+"""Is done when a pass has to stop. Any thread may set it."""
+
+
+@dataclass(frozen=True)
+class VideoOptions:
+    """How a video is opened; see SAM2VideoClient.open()."""
+
+    quality: int | None = None
+    every: int = 1
+    ahead: int = 2
+    snapshot_every: int = 16
+    window: int = DEFAULT_WINDOW
+
+    def __post_init__(self) -> None:
+        for name in ("every", "ahead", "snapshot_every", "window"):
+            check_number(name, getattr(self, name), whole=True)
+        if self.quality is not None:
+            check_number("quality", self.quality, whole=True)
+        if self.ahead < 0:
+            raise ConfigurationError(f"ahead must be at least 0 frames, not {self.ahead}")
 
 
 class SessionFrames:
@@ -97,3 +124,39 @@ class SessionFrames:
         loose = [index for index in self._read if index not in self._pinned]
         for index in loose[: max(0, len(loose) - self._recent)]:
             del self._read[index]
+
+
+def look_ahead(
+    order: Iterator[int], prepare: Callable[[int, bool], bool], ahead: int, stop: Stop
+) -> Generator[int, None, None]:
+    """Yield the frames of a pass, each once it is prepared. One thread prepares the next ones.
+
+    When a frame is yielded, at most ``ahead`` frames behind it have been taken or wait to be taken.
+
+    Args:
+        order: indexes of frames.
+        prepare: reads a frame, and with True sends it, too; returns False if the video ends before it.
+        ahead: maximum number of frames that are prepared before they are needed.
+        stop: ends the iteration.
+
+    Raises:
+        VideoError: a frame cannot be read; it is raised when the iteration reaches this frame.
+    """
+    executor = concurrent.futures.ThreadPoolExecutor(1, "triton-sam-frames")
+    waiting: deque[tuple[int, concurrent.futures.Future[bool]]] = deque()
+    sends = False  # the first frame travels with the request that tracks it
+    try:
+        while not stop.done():
+            while len(waiting) <= ahead and (index := next(order, None)) is not None:
+                waiting.append((index, executor.submit(prepare, index, sends)))
+                sends = ahead > 0
+            if not waiting:
+                return
+            index, prepared = waiting.popleft()
+            waited: set[concurrent.futures.Future[Any]] = {prepared, stop}
+            concurrent.futures.wait(waited, return_when=concurrent.futures.FIRST_COMPLETED)
+            if stop.done() or not prepared.result():
+                return
+            yield index
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)

@@ -18,7 +18,8 @@ from ...inputs.video.opening import VideoSource
 from ...masks.resize import resize_logits
 from ...transport.base import Tensors
 from .requests import WITH_LOGITS
-from .sync import SAM2VideoClient, Video
+from .sync import SAM2VideoClient
+from .video import Video
 
 Masks = tuple[int, list[int], FloatArray]
 """Index of a frame, ids of all objects, and their logits (objects,1,H,W) at the size of the video."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,11 @@ ROWS = (wire.FRAME_INDEXES, wire.OBJECT_IDS, wire.OBJECT_SCORES, IOU_PREDICTIONS
 """The outputs of each row besides the mask."""
 WITH_LOGITS, WITH_MASKS = (*ROWS, MASKS), (*ROWS, ENCODED_MASKS)
 """The outputs of rows with logits, and of rows with encoded full-size masks."""
-_NOT_COUNTED = frozenset((wire.START_SESSION, wire.ADD_FRAMES, wire.GET_SNAPSHOT, wire.CLOSE_SESSION))
-"""The operations that change no state that a mask depends on. They carry no step."""
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One operation of a session, which can be repeated in another session.
+    """One operation that changes a session, and can be repeated in another one.
 
     Args:
         name: one of wire.video.OPERATIONS.
@@ -46,11 +45,6 @@ class Operation:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     frame: int | None = None
     mask: BoolArray | None = None
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether its request carries a step."""
-        return self.name not in _NOT_COUNTED
 
 
 @dataclass(frozen=True)
@@ -65,56 +59,46 @@ class VideoModel:
     family: Family
     variant: str | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Triton name of the model, for example ``sam2_video``."""
         return wire.video_model(self.family, self.variant)
 
-    def start(self, num_frames: int | None, size: Size, snapshot: bytes | None) -> Request:
-        """Build the request that starts a session, or that continues a lost one from its snapshot."""
-        if snapshot is None:
-            inputs = _inputs(wire.START_SESSION, None, {"num_frames": num_frames, "frame_size": list(size)})
-        else:  # it holds the arguments
-            inputs = {**_inputs(wire.START_SESSION, None, {}), wire.SNAPSHOT: _texts(snapshot)}
-        return Request(self.name, inputs, (wire.RESULT,))
-
-    def add_frames(self, session: str, frames: Mapping[int, bytes]) -> Request:
-        """Build the request that sends frames by index, to be encoded before they are needed."""
-        inputs = _inputs(wire.ADD_FRAMES, session, {"frame_indexes": list(frames)})
-        inputs[wire.FRAMES] = _texts(*frames.values())
-        return Request(self.name, inputs, (wire.RESULT,))
-
-    def close(self, session: str) -> Request:
-        """Build the request that ends a session."""
-        return Request(self.name, _inputs(wire.CLOSE_SESSION, session, {}), (wire.RESULT,))
-
-    def change(
+    def request(
         self,
-        operation: Operation,
-        session: str,
-        step: int,
-        frames: Mapping[int, bytes],
-        outputs: tuple[str, ...],
+        operation: str,
+        session: str | None,
+        arguments: Mapping[str, Any],
+        frames: Mapping[int, bytes] | None = None,
+        mask: BoolArray | None = None,
+        snapshot: bytes | None = None,
+        outputs: tuple[str, ...] = (wire.RESULT,),
     ) -> Request:
         """Build the request of an operation.
 
         Args:
-            operation: the operation.
-            session: id of the session.
-            step: number of the operation in this session, from 1.
+            operation: one of wire.video.OPERATIONS.
+            session: id of the session; None for start_session.
+            arguments: the JSON arguments.
             frames: frames to send along, by index.
+            mask: a mask as prompt.
+            snapshot: the state of a lost session.
             outputs: names of the outputs to ask for.
         """
-        arguments = dict(operation.arguments)
-        if operation.is_counted:
-            arguments["step"] = step
         if frames:
-            arguments["frame_indexes"] = list(frames)
-        inputs = _inputs(operation.name, session, arguments)
+            arguments = {**arguments, "frame_indexes": list(frames)}
+        inputs: dict[str, npt.NDArray[Any]] = {
+            wire.OPERATION: _texts(operation.encode()),
+            wire.ARGUMENTS: _texts(strict_json.dumps(arguments).encode()),
+        }
+        if session is not None:
+            inputs[wire.SESSION_ID] = _texts(session.encode())
         if frames:
             inputs[wire.FRAMES] = _texts(*frames.values())
-        if operation.mask is not None:
-            inputs[wire.MASK] = operation.mask
+        if mask is not None:
+            inputs[wire.MASK] = mask
+        if snapshot is not None:
+            inputs[wire.SNAPSHOT] = _texts(snapshot)
         if ENCODED_MASKS in outputs:
             inputs[OUTPUT_FORMAT] = _texts(FULL_SIZE.name.encode())
         return Request(self.name, inputs, outputs)
@@ -176,16 +160,6 @@ class VideoModel:
         rows = len(outputs[wire.OBJECT_IDS])
         if masks.ndim != dimensions or any(len(outputs[name]) != rows for name in ROWS) or len(masks) != rows:
             raise InferenceError(f"{self.name} sent masks of shape {masks.shape} for {rows} object(s)")
-
-
-def _inputs(operation: str, session: str | None, arguments: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    inputs: dict[str, npt.NDArray[Any]] = {
-        wire.OPERATION: _texts(operation.encode()),
-        wire.ARGUMENTS: _texts(strict_json.dumps(arguments).encode()),
-    }
-    if session is not None:
-        inputs[wire.SESSION_ID] = _texts(session.encode())
-    return inputs
 
 
 def _texts(*contents: bytes) -> npt.NDArray[np.object_]:

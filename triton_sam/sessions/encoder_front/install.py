@@ -12,7 +12,7 @@ from ...repository.aliases import Alias, install_alias, read_config
 from ...repository.config import ConfigTensor, tensor_list
 from ...repository.names import ALIAS_KEY
 from ...wire.encoder_front import PRIORITY_LEVELS, Pixels, check_pixels, front_inputs, front_parameters
-from ..config_text import checked, explained, parameter_lines, program
+from ..configs import checked, explained, parameter_lines, program
 
 MODEL_TEXT = program("encoder_front", "An encoder under the name that Paintera asks for; see docs/how-to/paintera.md.")
 """The text of model.py in the folder of every front end."""

@@ -9,10 +9,9 @@ Parameters in config.pbtxt: ``family``, ``alias_of`` (name of the encoder), ``pi
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Container, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +19,14 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ...errors import ConfigurationError, InputError
-from ...families import get_family
 from ...repository.names import ALIAS_KEY
 from ...wire.encoder_front import JPEG_IMAGE, PIXELS, VALID_SIZE, FrontOptions, check_pixels, read_options
 from .. import bls
-from ..metrics import FRONT_COUNTERS, TritonMetrics, TritonTimes
-from ..reply import Reply
-from ..times import Clock, Reports, RequestTimes
+from ..messages import Reply
+from ..metrics import FRONT_COUNTERS
+from ..python_model import PythonModel
+from ..tasks import Pool, Task
 from .pixels import from_jpeg, from_raw, read_valid_size
-
-_KIND = "encode"
-"""Kind of all requests, a label of metrics."""
 
 
 @dataclass(frozen=True)
@@ -38,108 +34,88 @@ class _Job:
     """One request with the encoder's input.
 
     Args:
-        sender: its response sender.
-        wanted: the requested outputs, under the names of the front end.
+        task: the request.
         options: its parameters.
         tensor: the encoder's input, a tensor of Triton.
-        trace: the trace that it belongs to, or None.
-        clock: its clock.
     """
 
-    sender: Any
-    wanted: frozenset[str]
+    task: Task
     options: FrontOptions
     tensor: Any
-    trace: Any
-    clock: Clock
 
 
-class TritonPythonModel:
+class TritonPythonModel(PythonModel):
     """One front end. Triton requires this class name."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the configuration. The encoder cannot be called yet, because it may still be loading."""
-        config = json.loads(args["model_config"])
-        parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
-        family = get_family(parameters["family"].lower())
-        (self._raw,) = family.encoder.input_names
-        side = next(int(tensor["dims"][-1]) for tensor in config["input"] if tensor["name"] == self._raw)
-        self._family = family.at(side)
-        self._encoder = parameters[ALIAS_KEY]
+        """Read the configuration."""
+        super().initialize(args)
+        (self._raw,) = self.family.encoder.input_names
+        side = next(int(tensor["dims"][-1]) for tensor in self.config["input"] if tensor["name"] == self._raw)
+        names = (tensor["name"] for tensor in self.config["output"])
+        self._outputs = dict(zip(names, self.family.encoder.output_names, strict=True))
+        self.family = self.family.at(side)
+        self._encoder = self.parameters[ALIAS_KEY]
         try:
-            self._pixels = check_pixels(parameters[PIXELS])
+            self._pixels = check_pixels(self.parameters[PIXELS])
         except ConfigurationError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        names = (tensor["name"] for tensor in config["output"])
-        self._outputs = dict(zip(names, family.encoder.output_names, strict=True))
-        self._device = bls.gpu(args)
-        self._caller = bls.Caller()
-        self._reports = Reports()
-        name = args["model_name"]
-        self._metrics = TritonMetrics(pb_utils, name, counters=FRONT_COUNTERS, gauges={})
-        self._times = RequestTimes(TritonTimes(pb_utils, name, [_KIND]), self._reports, [_KIND])
         self._encoder_is_free = threading.Semaphore()
-        self._threads = ThreadPoolExecutor(2, "encode")  # one encodes, one sends the embeddings of the call before
+        self._pool = Pool("encode", 2, 2)  # one thread encodes, one sends the embeddings of the call before
+        self.measure([self._pool], FRONT_COUNTERS, {})
 
-    def execute(self, requests: list[Any]) -> None:
-        """Prepare each request, wait for the encoder, and let a thread do the rest. Wait for traced requests."""
-        for request in requests:
-            sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
-            clock = self._times.arrived(_KIND)
-            try:
-                job = self._prepare(request, sender, wanted, clock)
-            except Exception as error:  # noqa: BLE001 - damaged images make Pillow raise errors of any type
-                with clock:
-                    self._fail(error, sender, wanted, clock)
-                continue
-            self._encoder_is_free.acquire()
-            try:
-                served = self._threads.submit(self._encode, job)
-            except Exception as error:  # noqa: BLE001 - no thread can be started, or the server stops
-                self._encoder_is_free.release()
-                with clock:
-                    self._fail(error, sender, wanted, clock)
-                continue
-            if job.trace is not None:  # Triton frees the trace when this method returns
-                served.result()
+    def admit(
+        self, request: Any, inputs: Mapping[str, Any], sender: Any, wanted: Container[str]
+    ) -> Future[None] | None:
+        """Prepare a request, wait for the encoder, and let a thread do the rest; see PythonModel."""
+        task = Task(self._pool.name, self.waiting, sender, wanted, bls.trace_of(request))
+        try:
+            job = self._prepare(request, inputs, task)
+        except Exception as error:  # noqa: BLE001 - damaged images make Pillow raise errors of any type
+            with task:
+                self._fail(error, task)
+            return None
+        self._encoder_is_free.acquire()
+        try:
+            running = self._pool.threads.submit(self._encode, job)
+        except BaseException:  # no thread can be started, or the server stops
+            self._encoder_is_free.release()
+            task.release()
+            raise
+        return None if task.trace is None else running
 
-    def finalize(self) -> None:
-        """Wait for the running requests."""
-        self._threads.shutdown()
-        self._reports.close()
-
-    def _prepare(self, request: Any, sender: Any, wanted: frozenset[str], clock: Clock) -> _Job:
+    def _prepare(self, request: Any, inputs: Mapping[str, Any], task: Task) -> _Job:
         """Read one request.
 
         Raises:
             InputError: its inputs or parameters are wrong.
         """
         options = read_options(request.parameters(), self._pixels)
-        inputs = {tensor.name(): tensor for tensor in request.inputs()}
         if (self._raw in inputs) == (JPEG_IMAGE in inputs):
             raise InputError(f"send exactly one of {self._raw} and {JPEG_IMAGE}")
         valid = inputs.get(VALID_SIZE)
         size = read_valid_size(None if valid is None else valid.as_numpy())
         if JPEG_IMAGE in inputs:
             content = inputs[JPEG_IMAGE].as_numpy().reshape(-1)[0]
-            tensor = pb_utils.Tensor(self._raw, from_jpeg(bytes(content), self._family, size))
+            tensor = pb_utils.Tensor(self._raw, from_jpeg(bytes(content), self.family, size))
         else:
             sent = inputs[self._raw].as_numpy()
-            pixels = from_raw(sent, self._family, options.pixels, size)
+            pixels = from_raw(sent, self.family, options.pixels, size)
             # The tensor of the request lies in shared memory already, so it is handed on without a copy.
             tensor = inputs[self._raw] if pixels is sent else pb_utils.Tensor(self._raw, pixels)
-        return _Job(sender, wanted, options, tensor, bls.trace_of(request), clock)
+        return _Job(task, options, tensor)
 
     def _encode(self, job: _Job) -> None:
         """Encode and answer one request, unless it was cancelled while it waited for the encoder."""
-        with job.clock:
+        with job.task as task:
             try:
-                if job.sender.is_cancelled():
-                    bls.send_cancelled(job.sender)
+                if task.sender.is_cancelled():
+                    bls.send_cancelled(task.sender)
+                    self.report_task(task, Reply())
                     return
                 answer = self._call(job)
             except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
-                self._fail(error, job.sender, job.wanted, job.clock)
+                self._fail(error, task)
                 return
             finally:
                 self._encoder_is_free.release()
@@ -147,11 +123,10 @@ class TritonPythonModel:
 
     def _call(self, job: _Job) -> dict[str, Any]:
         """Return the requested embeddings by the names of the front end, as tensors of Triton."""
-        names = {ours: theirs for ours, theirs in self._outputs.items() if ours in job.wanted}
+        names = {ours: theirs for ours, theirs in self._outputs.items() if ours in job.task.wanted}
         # Embeddings stay on the GPU, unless numpy must convert them.
-        memory = bls.cpu() if self._device is None or job.options.fp16 else self._device
-        with self._caller.traced(job.trace):
-            outputs = self._caller.call(self._encoder, [job.tensor], tuple(names.values()), memory)
+        memory = bls.cpu() if job.options.fp16 else self.memory
+        outputs = bls.call(self._encoder, [job.tensor], tuple(names.values()), memory)
         return {ours: outputs[theirs] for ours, theirs in names.items()}
 
     def _send(self, answer: Mapping[str, Any], job: _Job) -> None:
@@ -162,14 +137,15 @@ class TritonPythonModel:
                 ]
             else:
                 tensors = [bls.named(name, tensor) for name, tensor in answer.items()]
-            job.sender.send(pb_utils.InferenceResponse(tensors), flags=bls.FINAL)
-            job.clock.answered()
+            job.task.sender.send(pb_utils.InferenceResponse(tensors), flags=bls.FINAL)
         except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
-            self._fail(error, job.sender, job.wanted, job.clock)
+            self._fail(error, job.task)
+            return
+        job.task.answered()
+        self.report_task(job.task, Reply())
 
-    def _fail(self, error: Exception, sender: Any, wanted: frozenset[str], clock: Clock) -> None:
-        reply = Reply(error=error.with_traceback(None))
-        reply.counts["failures"] = 1
-        bls.send(reply, sender, wanted)
-        clock.answered()
-        self._reports.submit(self._metrics.add_all, reply.counts)
+    def _fail(self, error: Exception, task: Task) -> None:
+        reply = Reply().fail(error)
+        bls.send(reply, task.sender, task.wanted)
+        task.answered()
+        self.report_task(task, reply)

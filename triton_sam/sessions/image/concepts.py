@@ -7,10 +7,10 @@ and are in the cache by themselves.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,12 +24,10 @@ from ...families.base import Family, FloatArray
 from ...families.concepts import CONCEPT_ENCODER, DETECTOR, EXAMPLE_FEATURES, MASK_HEAD
 from ...masks.rle import mask_to_rle
 from ...wire import contract
-from ..cache import HeldImage, SingleFlight
-from ..images import Encoder, ImageStore
-from ..reply import Reply, Tensors
-from .answers import write_image, write_result
-from .everything import JobCancelledError
-from .requests import read_bytes
+from ..images import Encoder, HeldImage, ImageStore, SingleFlight
+from ..messages import Reply, Tensors, read_bytes
+from ..tasks import TaskCancelledError
+from .messages import write_image, write_result
 
 _COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.FIND, contract.EXAMPLE_IMAGE}
 _TEXTS_BYTES = 64 << 20
@@ -102,7 +100,6 @@ class ConceptSearch:
         encoded = family.concepts[CONCEPT_ENCODER].output_names
         self._maps = [name for name in encoded if name not in family.encoder.output_names]
         self._flights: SingleFlight[str, HeldImage] = SingleFlight()
-        self._lock = threading.Lock()
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]], reply: Reply, stopped: Callable[[], bool]) -> Tensors:
@@ -111,7 +108,7 @@ class ConceptSearch:
         Raises:
             InputError: the request is not valid.
             UnknownImageError: the cache does not have what a search needs of the image: its file must be sent.
-            JobCancelledError: ``stopped`` became true; it is asked before each call of a model.
+            TaskCancelledError: ``stopped`` became true; it is asked before each call of a model.
         """
         others = tensors.keys() - _COMPANIONS
         if others:
@@ -175,23 +172,21 @@ class ConceptSearch:
     def _call(self, role: str, held: Mapping[str, Any], inputs: Tensors, asked: _Asked) -> Mapping[str, FloatArray]:
         with self._turn():
             if asked.stopped():
-                raise JobCancelledError
+                raise TaskCancelledError
             keep = asked.image.nbytes
             return self._images.with_room(role, lambda: self._models.run(role, held, inputs), asked.reply, keep)
 
     def _text_features(self, asked: _Asked) -> npt.NDArray[np.float32]:
         """Return the features of the texts (P,T,C). Those of the last texts are kept, whatever their images were."""
         keys = [row.tobytes() for row in asked.ids]
-        with self._lock:
-            held = {key: self._texts.get(key) for key in keys}
+        held = {key: self._texts.get(key) for key in keys}
         absent = [index for index, key in enumerate(keys) if held[key] is None]
         asked.reply.counts["text_encodes"] += len(absent)
         if absent:
             found = self._models.encode_text(asked.ids[absent], asked.mask[absent])
-            with self._lock:
-                for index, features in zip(absent, found, strict=True):
-                    held[keys[index]] = kept = np.array(features)
-                    self._texts.put(keys[index], kept, kept.nbytes)
+            for index, features in zip(absent, found, strict=True):
+                held[keys[index]] = kept = np.array(features)
+                self._texts.put(keys[index], kept, kept.nbytes)
         return np.stack([features for key in keys if (features := held[key]) is not None])
 
     def _find(self, tensors: Mapping[str, npt.NDArray[Any]], file: str, name: str, reply: Reply) -> HeldImage:
@@ -215,7 +210,7 @@ class ConceptSearch:
             raise UnknownImageError(
                 f"no image {image_id[:64]!r} here that words were searched in: send the image again"
             )
-        return self._flights.run(key, lambda: self._encode(image_id, content, reply))
+        return self._flights.run(key, partial(self._encode, image_id, content, reply))
 
     def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
         key = self._key(image_id)
@@ -225,7 +220,7 @@ class ConceptSearch:
         size, outputs = self._images.encode_file(content, self._models, reply)
         maps = {name: outputs[name] for name in self._maps}
         image = HeldImage(key, size, maps, self._models.nbytes(maps))
-        reply.counts["cache_evictions"] += self._images.cache.put(image)
+        self._images.put(image, reply)
         if self._images.cache.get(image_id) is None:
             self._images.keep(image_id, size, outputs, reply)
         return image

@@ -22,7 +22,7 @@ from ...families.base import FloatArray
 from ...repository.config import parse_config
 from ...repository.names import CONFIG_NAME, DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE
 from .. import bls
-from ..times import waiting
+from ..tasks import waiting
 
 _YES_OR_NO = {"true": True, "false": False}
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from ..._common.text import one_line
-from ...errors import ImageError
 from ...families import get_family
 from ...inputs.formats import FORMATS
 from ...inputs.images import encoder_input, open_image
 from ...wire import contract
+from .. import bls
+from ..messages import Reply
 
 
 class TritonPythonModel:
@@ -33,15 +33,13 @@ class TritonPythonModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
+        reply = Reply()
         try:
             content = bytes(pb_utils.get_input_tensor_by_name(request, contract.ENCODED_IMAGE).as_numpy()[0])
             image = open_image(content, FORMATS)
             (spec,) = self._family.encoder.inputs
-            pixels = pb_utils.Tensor(spec.name, encoder_input(image, self._family))
-            size = pb_utils.Tensor(contract.IMAGE_SIZE, np.array(image.size, np.int32))
-            return pb_utils.InferenceResponse([pixels, size])
+            pixels = encoder_input(image, self._family)
+            reply.tensors = {spec.name: pixels, contract.IMAGE_SIZE: np.array(image.size, np.int32)}
         except Exception as error:  # noqa: BLE001 - damaged images make Pillow raise errors of any type
-            bad_input = isinstance(error, ImageError)
-            code = pb_utils.TritonError.INVALID_ARG if bad_input else pb_utils.TritonError.INTERNAL
-            message = f"{contract.code_of(error)}: {one_line(error)}"
-            return pb_utils.InferenceResponse([], error=pb_utils.TritonError(message, code))
+            reply.fail(error)
+        return bls.response(reply, reply.tensors)

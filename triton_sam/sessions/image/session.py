@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -18,15 +19,12 @@ from ...families.base import FloatArray
 from ...inputs.images import encoder_input
 from ...inputs.prompts import Prompts
 from ...wire.pair import ModelPair, Prediction
-from ..cache import HeldImage, ImageCache
-from ..images import Encoder, ImageStore, NoRoomError
-from ..metrics import Metrics
-from ..reply import Reply, Tensors
-from .answers import write_image, write_json, write_json_error, write_masks
+from ..images import Encoder, HeldImage, ImageStore, NoRoomError
+from ..messages import Reply, Tensors
+from ..tasks import TaskCancelledError
 from .concepts import ConceptModels, ConceptSearch
-from .everything import JobCancelledError, Turns, find_everything, read_job, see_part, write_found, write_seen
-from .everything_part import read_part
-from .requests import SessionRequest, read_request, wants_json
+from .everything import Turns, find_everything, read_job, read_part, see_part, write_found, write_seen
+from .messages import SessionRequest, read_request, wants_json, write_image, write_json, write_json_error, write_masks
 
 
 class Models(Encoder, Protocol):
@@ -48,8 +46,7 @@ class SessionModel:
     Args:
         pair: the model pair.
         models: calls the encoder and the decoder.
-        cache: keeps embeddings.
-        metrics: receives the metrics.
+        cache_bytes: size of the embeddings that it keeps.
         identity: text that identifies the encoder and its weights, on which the embeddings depend besides the image.
         concepts: calls the models of concepts; None if the family has none.
         thresholds: of searches for all objects that name none; without any, those of the family's official generator.
@@ -59,34 +56,40 @@ class SessionModel:
         self,
         pair: ModelPair,
         models: Models,
-        cache: ImageCache,
-        metrics: Metrics,
+        cache_bytes: int,
         identity: str,
         concepts: ConceptModels | None = None,
         thresholds: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        self.cache = cache
         self._pair = pair
         self._models = models
-        self._metrics = metrics
         self._thresholds = thresholds
         self._turns = Turns()
-        self._images = ImageStore(models, cache, self._prepare, pair.family.embeddings, identity)
+        self.images = ImageStore(models, cache_bytes, self._prepare, pair.family.embeddings, identity)
         self._concepts = None
         if concepts is not None:
-            self._concepts = ConceptSearch(pair.family, concepts, self._images, self._turns.job)
-        metrics.set("cache_limit_bytes", cache.limit)
+            self._concepts = ConceptSearch(pair.family, concepts, self.images, self._turns.job)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]]) -> Reply:
         """Answer one request. Errors become part of the reply."""
         reply = Reply()
         try:
-            with reply.timed("total"):
-                self._answer(read_request(tensors), reply)
+            request = read_request(tensors)
+            image = self._find(request, reply)
+            reply.tensors = write_image(image)
+            prediction = None
+            if request.has_prompt:
+                with self._turns.click():
+                    prediction = self._decode(image, request, reply)
+            if request.as_json:
+                with reply.timed("masks"):
+                    segments = self._pair.segments(prediction, request.cleanup) if prediction else ()
+                    texts = write_json(image, segments, request, reply.seconds)
+                reply.tensors |= texts
+            elif prediction is not None:
+                reply.tensors |= write_masks(self._pair, prediction, request)
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
-            reply.counts["failures"] += 1
-            reply.error = error.with_traceback(None)  # which refers to this reply, and to the image
-            reply.tensors = write_json_error(error) if wants_json(tensors) else {}
+            return reply.fail(error, write_json_error(error) if wants_json(tensors) else None)
         return reply
 
     def find_everything(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
@@ -97,7 +100,7 @@ class SessionModel:
             stopped: whether nobody waits for the answer any more; it is asked before each call of a model.
 
         Raises:
-            JobCancelledError: ``stopped`` became true.
+            TaskCancelledError: ``stopped`` became true.
         """
 
         def work(reply: Reply) -> Tensors:
@@ -115,7 +118,7 @@ class SessionModel:
             stopped: see find_everything().
 
         Raises:
-            JobCancelledError: ``stopped`` became true.
+            TaskCancelledError: ``stopped`` became true.
         """
 
         def work(reply: Reply) -> Tensors:
@@ -134,7 +137,7 @@ class SessionModel:
             stopped: see find_everything().
 
         Raises:
-            JobCancelledError: ``stopped`` became true.
+            TaskCancelledError: ``stopped`` became true.
         """
 
         def work(reply: Reply) -> Tensors:
@@ -144,27 +147,6 @@ class SessionModel:
 
         return _as_job(work)
 
-    def report(self, reply: Reply) -> None:
-        """Add the counts of a reply to the metrics. Call this after answering: each metric is a call to the server."""
-        for name, value in reply.counts.items():
-            self._metrics.add(name, value)
-        self._images.report(reply, self._metrics)
-
-    def _answer(self, request: SessionRequest, reply: Reply) -> None:
-        image = self._find(request, reply)
-        reply.tensors = write_image(image)
-        prediction = None
-        if request.has_prompt:
-            with self._turns.click():
-                prediction = self._decode(image, request, reply)
-        if request.as_json:
-            with reply.timed("masks"):
-                segments = self._pair.segments(prediction, request.cleanup) if prediction else ()
-                texts = write_json(image, segments, request, reply.seconds)
-            reply.tensors |= texts
-        elif prediction is not None:
-            reply.tensors |= write_masks(self._pair, prediction, request)
-
     def _find(self, request: SessionRequest, reply: Reply) -> HeldImage:
         """Return the image of a request from the cache, or encode it.
 
@@ -173,16 +155,16 @@ class SessionModel:
             ImageError: the content is not a usable image.
         """
         if request.image is not None:
-            return self._images.find(request.image, reply)
+            return self.images.find(request.image, reply)
         image_id = str(request.image_id)
-        image = self._images.get(image_id, reply)
+        image = self.images.get(image_id, reply)
         if image is None:
             raise UnknownImageError(f"no image {image_id[:64]!r} here (any more): send the image again")
         return image
 
     def _job_networks(self, reply: Reply, stopped: Callable[[], bool]) -> _JobNetworks:
         return _JobNetworks(
-            self._images,
+            self.images,
             self._turns,
             self._models.objects_at_a_time,
             lambda image, request: self._pair.low_res(self._decode(image, request, reply)),
@@ -197,10 +179,12 @@ class SessionModel:
     def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
         family = self._pair.family
         prompts = request.prompts(image.image_size, family.mask_size)
-        # A single object needs no padding, which this decoder would not mask out.
-        alone = prompts.has_padding and not family.masks_out_padding
-        with reply.timed("decode"):
+        parts = [prompts]
+        if len(prompts) > 1:
+            # A single object needs no padding, which this decoder would not mask out.
+            alone = prompts.has_padding and not family.masks_out_padding
             parts = prompts.parts(1 if alone else self._models.objects_at_a_time)
+        with reply.timed("decode"):
             answers = [each for part in parts for each in self._decode_part(image, part, request, reply)]
         reply.counts["decodes"] += 1
         reply.counts["decode_seconds"] += reply.seconds["decode"]
@@ -216,9 +200,8 @@ class SessionModel:
         circular references.
         """
         if len(part) == 1:  # evicting the image of this request would free nothing
-            return [
-                self._images.with_room("decode", lambda: self._call_decoder(image, part, request), reply, image.nbytes)
-            ]
+            call = partial(self._call_decoder, image, part, request)
+            return [self.images.with_room("decode", call, reply, image.nbytes)]
         with contextlib.suppress(NoRoomError):
             return [self._call_decoder(image, part, request)]
         # Fewer objects take less memory, and no image has to go.
@@ -233,15 +216,14 @@ class SessionModel:
 
 
 def _as_job(work: Callable[[Reply], Tensors]) -> Reply:
-    """Return the reply of a job. Errors become part of it, except JobCancelledError."""
+    """Return the reply of a job. Errors become part of it, except TaskCancelledError."""
     reply = Reply()
     try:
         reply.tensors = work(reply)
-    except JobCancelledError:
+    except TaskCancelledError:
         raise
     except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
-        reply.counts["failures"] += 1
-        reply.error = error.with_traceback(None)
+        reply.fail(error)
     return reply
 
 
@@ -284,7 +266,7 @@ class _JobNetworks:
             )
             with self.turns.job():
                 if self.stopped():
-                    raise JobCancelledError
+                    raise TaskCancelledError
                 answers.append(self.predict(image, request))
         logits, scores = (np.concatenate(parts) for parts in zip(*answers, strict=True))
         return logits, scores

@@ -1,10 +1,7 @@
 """The entry of the session model in Triton. It calls the encoder and the decoder by BLS (Business Logic Scripting).
 
-``execute`` passes each request to a thread, which answers through the response sender of the request, and returns at
-once. One instance, and thus one cache, can therefore process many requests at a time. Requests with an image have
-separate threads because they may wait for the encoder, so that a click never waits behind them. A request that belongs
-to a trace of OpenTelemetry is the exception: Triton frees its trace when ``execute`` returns, so ``execute`` waits for
-its answer. Other requests wait for that, too.
+Requests with an image have separate threads because they may wait for the encoder, so that a click never waits behind
+them. Searches have threads of their own, too.
 
 Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
 ``max_pending``, ``max_jobs``, and ``decoder_in_session`` ("true": this process runs the decoder itself, decoder.py).
@@ -12,12 +9,9 @@ Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of model
 
 from __future__ import annotations
 
-import json
-import os
 import threading
-from collections.abc import Callable, Container, Mapping
-from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,197 +21,110 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from ..._common.text import one_line
-from ...errors import ConfigurationError, SamError, ServerBusyError
+from ...concepts.tokenizer import TOKENIZER_NAME, Tokenizer
+from ...errors import ConfigurationError, SamError
 from ...everything.thresholds import thresholds_in
-from ...families import get_family, variant_of
+from ...families import variant_of
 from ...families.base import Family, FloatArray
+from ...families.concepts import CONCEPT_ENCODER, TEXT_ENCODER
 from ...repository.names import DECODER_IN_SESSION
 from ...wire import contract
 from ...wire.pair import ModelPair
 from .. import bls
-from ..cache import ImageCache
-from ..metrics import RESTARTS_VARIABLE, TritonMetrics, TritonTimes
-from ..reply import Reply
-from ..times import Reports, RequestTimes
-from .answers import write_json_error
-from .concept_models import CONCEPTS_AT_A_TIME, BlsConcepts
+from ..messages import Reply, Tensors
+from ..metrics import COUNTERS, GAUGES
+from ..python_model import PythonModel
+from ..tasks import Pool, Task
 from .decoder import Decoder, is_asked_for
-from .everything import JobCancelledError
-from .requests import wants_json
+from .messages import wants_json, write_json_error
 from .session import SessionModel
 
-
-@dataclass(frozen=True)
-class _Job:
-    """A kind of requests that take long, and let clicks go first.
-
-    Args:
-        pool: its threads.
-        answer: answers a request; its second argument says whether nobody waits any more.
-    """
-
-    pool: bls.Pool
-    answer: Callable[[dict[str, npt.NDArray[Any]], Callable[[], bool]], Reply]
+CONCEPTS_AT_A_TIME = 4
+"""Maximum number of concepts in one call of the detector on a GPU: each takes some hundred MB of memory there. A CPU
+gains nothing, because the tensors of several concepts do not stay in its caches."""
 
 
-class TritonPythonModel:
+class TritonPythonModel(PythonModel):
     """One session model. Triton requires this class name."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the parameters. Other models cannot be called yet, because they may still be loading."""
-        parameters = {
-            key: value["string_value"] for key, value in json.loads(args["model_config"])["parameters"].items()
-        }
-        family = get_family(parameters["family"].lower())
-        encoder, decoder = parameters["encoder"], parameters["decoder"]
-        device = bls.gpu(args)
-        limit = bls.number(parameters, "cache_bytes", contract.DEFAULT_CACHE_BYTES)
-        cache = ImageCache(bls.fitting(limit, contract.embedding_bytes(family), in_shared_memory=device is None))
-        self._decoder = _open_decoder(args, parameters)
-        self._networks = BlsModels(
-            family,
-            encoder,
-            decoder,
-            device or bls.cpu(),
-            1 if device is None else contract.MAX_OBJECTS,
-            self._decoder,
-        )
+        """Read the parameters."""
+        super().initialize(args)
+        encoder, decoder = self.parameters["encoder"], self.parameters["decoder"]
+        limit = self.number("cache_bytes", contract.DEFAULT_CACHE_BYTES)
+        threads = self.number("threads", contract.DEFAULT_THREADS)
+        pending = self.number("max_pending", contract.DEFAULT_MAX_PENDING)
+        jobs = self.number("max_jobs", contract.DEFAULT_MAX_JOBS)
+        self._decoder = _open_decoder(args, self.parameters)
         self._model = SessionModel(
-            ModelPair(family, variant_of(encoder)),
-            self._networks,
-            cache,
-            TritonMetrics(pb_utils, args["model_name"], int(os.environ.get(RESTARTS_VARIABLE, "0"))),
-            bls.weights_identity(Path(args["model_repository"]).parent / encoder),
-            self._concepts(family, parameters, Path(args["model_repository"]).parent, device),
-            _thresholds(Path(args["model_repository"]).parent / decoder, family.decoder.filename),
+            ModelPair(self.family, variant_of(encoder)),
+            BlsModels(
+                self.family,
+                encoder,
+                decoder,
+                self.memory,
+                1 if self.gpu is None else contract.MAX_OBJECTS,
+                self._decoder,
+            ),
+            bls.fitting(limit, contract.embedding_bytes(self.family), in_shared_memory=self.gpu is None),
+            bls.weights_identity(self.repository / encoder),
+            self._concepts(),
+            _thresholds(self.repository / decoder, self.family.decoder.filename),
         )
-        threads = bls.number(parameters, "threads", contract.DEFAULT_THREADS)
-        pending = bls.number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING)
-        self._clicks = bls.Pool("click", threads, pending)
-        self._images = bls.Pool("image", threads, pending)
-        jobs = bls.number(parameters, "max_jobs", contract.DEFAULT_MAX_JOBS)
-        self._job_kinds = {
-            contract.EVERYTHING: _Job(bls.Pool("everything", jobs, jobs), self._model.find_everything),
-            contract.EVERYTHING_PART: _Job(bls.Pool("part", jobs, pending), self._model.find_part),
-            contract.FIND: _Job(bls.Pool("find", threads, pending), self._model.find_concepts),
+        self._clicks = Pool("click", threads, pending)
+        self._images = Pool("image", threads, pending)
+        self._searches = {
+            contract.EVERYTHING: (Pool("everything", jobs, jobs), self._model.find_everything),
+            contract.EVERYTHING_PART: (Pool("part", jobs, pending), self._model.find_part),
+            contract.FIND: (Pool("find", threads, pending), self._model.find_concepts),
         }
-        self._stops = threading.Event()
-        self._refused = self._refused_reported = 0
-        self._report_waits = threading.Event()
-        self._reports = Reports()
-        kinds = [pool.name for pool in self._pools]
-        self._times = RequestTimes(TritonTimes(pb_utils, args["model_name"], kinds), self._reports, kinds)
+        self.measure([*(pool for pool, _ in self._searches.values()), self._clicks, self._images], COUNTERS, GAUGES)
+        self.metrics.report({}, self._model.images.gauges())
 
-    def execute(self, requests: list[Any]) -> None:
-        """Pass every request to a thread. Wait for those that are traced."""
-        traced: list[Future[None]] = []
-        for request in requests:
-            sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
-            try:
-                served = self._admit(request, sender, wanted)
-            except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
-                reply = Reply(error=error.with_traceback(None))
-                reply.counts["failures"] += 1
-                bls.send(reply, sender, wanted)
-                self._reports.submit(self._model.report, reply)
-                continue
-            if served is not None:
-                traced.append(served)
-        wait(traced)
-
-    def _admit(self, request: Any, sender: Any, wanted: Container[str]) -> Future[None] | None:
-        """Pass a request to a thread, or refuse it. Return its future if it is traced."""
-        inputs = {tensor.name(): tensor for tensor in request.inputs()}
+    def admit(
+        self, request: Any, inputs: Mapping[str, Any], sender: Any, wanted: Container[str]
+    ) -> Future[None] | None:
+        """Pass a request to a thread; see PythonModel."""
+        search = next((self._searches[name] for name in self._searches if name in inputs), None)
         brings_image = contract.IMAGE in inputs or contract.IMAGE_B64 in inputs
-        job = next((self._job_kinds[name] for name in self._job_kinds if name in inputs), None)
-        place = (job.pool if job else self._images if brings_image else self._clicks).take(self._times)
-        if place is None:
-            self._refuse(inputs, sender, wanted)
-            return None
-        with place:
-            tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
-            if job:
-                # Without its trace, or `execute`, and so every click, would wait for its end: the Python backend frees
-                # each request with its trace when `execute` returns, so that later calls would hand on a pointer to
-                # freed memory. Python can open no trace of its own: a trace has only `get_context`.
-                place.submit(partial(self._run_job, place, job, tensors, sender, wanted), sender)
-                return None
-            trace = bls.trace_of(request)
-            served = place.submit(partial(self._serve, place, tensors, sender, wanted, trace), sender)
-            return None if trace is None else served
+        pool = search[0] if search else self._images if brings_image else self._clicks
+        pool.check_room()
+        tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
+        if search is None:
+            task = Task(pool.name, self.waiting, sender, wanted, bls.trace_of(request))
+            return self.start(task, pool, partial(self._model.answer, tensors))
+        # Without its trace, or `execute`, and so every click, would wait for its end: the Python backend frees each
+        # request with its trace when `execute` returns, so that later calls would hand on a pointer to freed memory.
+        # Python can open no trace of its own: a trace has only `get_context`.
+        task = Task(pool.name, self.waiting, sender, wanted)
+        return self.start(task, pool, partial(search[1], tensors, lambda: self.stops.is_set() or sender.is_cancelled()))
 
-    def _refuse(self, inputs: Container[str], sender: Any, wanted: Container[str]) -> None:
-        """Answer at once that too many requests wait, instead of letting the queue grow.
+    def error_tensors(self, error: Exception, inputs: Mapping[str, Any]) -> Tensors:
+        """Return ``result_json`` with the error, if the request can read it there."""
+        return write_json_error(error) if wants_json(inputs) else {}
 
-        To cost the other requests little, this reads nothing of the refused request and reports refusals in batches.
-        """
-        error = ServerBusyError("too many requests wait here already: try again in a moment")
-        bls.send(Reply(write_json_error(error) if wants_json(inputs) else {}, error), sender, wanted)
-        self._refused += 1
-        if not self._report_waits.is_set():
-            self._report_waits.set()
-            self._reports.submit(self._report_refusals)
-
-    def _report_refusals(self) -> None:
-        self._report_waits.clear()
-        reply, refused = Reply(), self._refused
-        reply.counts["refusals"] = refused - self._refused_reported
-        self._refused_reported = refused
-        self._model.report(reply)
+    def gauges(self, reply: Reply) -> Mapping[str, float]:
+        """Return the size of the cache if the request of a reply changed it."""
+        is_changed = reply.counts.keys() & {"encodes", "cache_evictions"}
+        return self._model.images.gauges() if is_changed else {}
 
     def finalize(self) -> None:
-        """Wait for the running requests. Jobs end before their next decode."""
-        self._stops.set()
-        for pool in self._pools:
-            pool.threads.shutdown(cancel_futures=True)
-        self._reports.close()
+        """Wait for the running requests. Searches end before their next decode."""
+        super().finalize()
         if self._decoder is not None:
             self._decoder.close()
 
-    @property
-    def _pools(self) -> tuple[bls.Pool, ...]:
-        return (*(job.pool for job in self._job_kinds.values()), self._clicks, self._images)
-
-    def _serve(
-        self, place: bls.Place, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str], trace: Any
-    ) -> None:
-        with place.clock as clock:
-            if sender.is_cancelled():
-                bls.send_cancelled(sender)
-                return
-            with self._networks.traced(trace):
-                reply = self._model.answer(tensors)
-            place.release()
-            bls.send(reply, sender, wanted)
-            clock.answered()
-        self._reports.submit(self._model.report, reply)
-
-    def _run_job(
-        self, place: bls.Place, job: _Job, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]
-    ) -> None:
-        with place.clock as clock:
-            try:
-                reply = job.answer(tensors, lambda: self._stops.is_set() or sender.is_cancelled())
-            except JobCancelledError:
-                bls.send_cancelled(sender)
-                return
-            place.release()
-            bls.send(reply, sender, wanted)
-            clock.answered()
-        self._reports.submit(self._model.report, reply)
-
-    @staticmethod
-    def _concepts(family: Family, parameters: Mapping[str, str], repository: Path, device: Any) -> BlsConcepts | None:
+    def _concepts(self) -> BlsConcepts | None:
         """Return the caller of the models of concepts; None if the parameters name none."""
-        names = parameters.get(contract.CONCEPT_MODELS, "").split()
+        names = self.parameters.get(contract.CONCEPT_MODELS, "").split()
         if not names:
             return None
-        if len(names) != len(family.concepts):
-            roles = ", ".join(family.concepts)
+        if len(names) != len(self.family.concepts):
+            roles = ", ".join(self.family.concepts)
             raise pb_utils.TritonModelException(f"parameter {contract.CONCEPT_MODELS} must name the models {roles}")
-        at_a_time = 1 if device is None else CONCEPTS_AT_A_TIME
-        by_role = dict(zip(family.concepts, names, strict=True))
-        return BlsConcepts(family, by_role, repository, device or bls.cpu(), at_a_time)
+        at_a_time = 1 if self.gpu is None else CONCEPTS_AT_A_TIME
+        by_role = dict(zip(self.family.concepts, names, strict=True))
+        return BlsConcepts(self.family, by_role, self.repository, self.memory, at_a_time)
 
 
 def _thresholds(folder: Path, filename: str) -> dict[str, float]:
@@ -240,8 +147,8 @@ def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Dec
             return None
         if args["model_instance_kind"] != "CPU":
             raise ConfigurationError(
-                f"{DECODER_IN_SESSION} is for CPUs, and Triton runs this session model on a GPU, where embeddings are "
-                "not copied for each click: leave the option out"
+                f"{DECODER_IN_SESSION} is for CPUs, and Triton runs this session model on a GPU, where embeddings "
+                "are not copied for each click: leave the option out"
             )
         opened = Decoder(Path(args["model_repository"]).parent / parameters["decoder"])
     except SamError as error:
@@ -250,7 +157,7 @@ def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Dec
     return opened
 
 
-class BlsModels(bls.Caller):
+class BlsModels:
     """Calls encoder and decoder through Triton. Embeddings stay Triton tensors where the encoder put them.
 
     Args:
@@ -272,7 +179,6 @@ class BlsModels(bls.Caller):
         objects_at_a_time: int,
         own_decoder: Decoder | None = None,
     ) -> None:
-        super().__init__()
         self.objects_at_a_time = objects_at_a_time
         self._encoder_outputs = family.encoder.output_names
         self._encoder = encoder
@@ -282,7 +188,7 @@ class BlsModels(bls.Caller):
 
     def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
         """See session.Models."""
-        return self.call(self._encoder, bls.to_tensors(inputs), self._encoder_outputs, self._memory)
+        return bls.call(self._encoder, bls.to_tensors(inputs), self._encoder_outputs, self._memory)
 
     def decode(
         self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
@@ -292,10 +198,88 @@ class BlsModels(bls.Caller):
             arrays = {name: tensor.as_numpy() for name, tensor in embeddings.items()}
             return self._own_decoder.run({**arrays, **inputs}, outputs)
         held = [bls.named(name, tensor) for name, tensor in embeddings.items()]
-        answer = self.call(self._decoder, held + bls.to_tensors(inputs), outputs, bls.cpu())
+        answer = bls.call(self._decoder, held + bls.to_tensors(inputs), outputs, bls.cpu())
         # Copy the arrays: a view would keep the answer's block of shared memory occupied while it is in use.
         return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
 
     def nbytes(self, embeddings: Mapping[str, Any]) -> int:
         """See session.Models."""
         return bls.float_bytes(embeddings)
+
+
+class BlsConcepts:
+    """Calls the models of concepts of one variant. Feature maps stay Triton tensors where the encoder put them.
+
+    Args:
+        family: a family with models of concepts.
+        names: Triton names of these models by role.
+        repository: folder of the model repository.
+        memory: memory in which the encoder puts the feature maps.
+        prompts_at_a_time: maximum number of concepts in one call of the detector.
+    """
+
+    def __init__(
+        self, family: Family, names: Mapping[str, str], repository: Path, memory: Any, prompts_at_a_time: int
+    ) -> None:
+        self.prompts_at_a_time = prompts_at_a_time
+        self._family = family
+        self._names = names
+        self._repository = repository
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._tokenizer: Tokenizer | None = None
+        self._identity = ""
+
+    def identity(self) -> str:
+        """See concepts.ConceptModels. The weights are read when they are first needed."""
+        if not self._identity:
+            self._identity = bls.weights_identity(self._repository / self._names[CONCEPT_ENCODER])[:8]
+        return self._identity
+
+    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
+        """See images.Encoder. It takes the input of the family's encoder, under the name of that one."""
+        spec = self._family.concepts[CONCEPT_ENCODER]
+        (pixels,) = inputs.values()
+        (name,) = spec.input_names
+        return bls.call(self._names[CONCEPT_ENCODER], bls.to_tensors({name: pixels}), spec.output_names, self._memory)
+
+    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
+        """See images.Encoder."""
+        return bls.float_bytes(embeddings)
+
+    def tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """See concepts.ConceptModels.
+
+        Raises:
+            ModelNotReadyError: the server does not have the models of concepts.
+            PromptError: a text is too long, or it is no valid text.
+        """
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._open_tokenizer()
+            return self._tokenizer.tokens(texts)
+
+    def encode_text(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> FloatArray:
+        """See concepts.ConceptModels."""
+        spec = self._family.concepts[TEXT_ENCODER]
+        inputs = bls.to_tensors(dict(zip(spec.input_names, (ids, mask), strict=True)))
+        answer = bls.call(self._names[TEXT_ENCODER], inputs, spec.output_names, bls.cpu())
+        features: FloatArray = np.array(answer[spec.output_names[0]].as_numpy())
+        return features
+
+    def run(
+        self, role: str, held: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]]
+    ) -> Mapping[str, FloatArray]:
+        """See concepts.ConceptModels."""
+        spec = self._family.concepts[role]
+        tensors = [bls.named(name, tensor) for name, tensor in held.items()]
+        answer = bls.call(self._names[role], tensors + bls.to_tensors(inputs), spec.output_names, bls.cpu())
+        return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
+
+    def _open_tokenizer(self) -> Tokenizer:
+        remedy = f"run `triton-sam setup {self._family.name} --concepts`, and start it again"
+        for name in self._names.values():
+            bls.check_ready(name, remedy)
+        folder = bls.newest_version(self._repository / self._names[TEXT_ENCODER])
+        length = self._family.concepts[TEXT_ENCODER].inputs[0].shape[1]
+        return Tokenizer((folder or self._repository) / TOKENIZER_NAME, int(length))

@@ -1,11 +1,11 @@
-"""The memory of one object: the outputs of its frames, and the choice of those that a frame attends to.
+"""The memory of one object: its prompts, the outputs of its frames, and the choice of those that a frame attends to.
 
 Reference: SAM2Base._prepare_memory_conditioned_features, SAM2VideoPredictor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from ...families.base import FloatArray
 from ...families.tracking import Tracking
-from .frames import TrackedFrames
 
 Halves = npt.NDArray[np.uint16]
 StoredMemory = Halves | FloatArray
+MAX_RUNS = 256
+"""Number of runs that are kept. A pass over every frame, or over every n-th, is one run."""
 
 
 def to_bfloat16(values: FloatArray) -> Halves:
@@ -46,7 +47,7 @@ def stored_memory(memory: FloatArray, table: Tracking) -> StoredMemory:
 def stacked_memories(rows: Sequence[Sequence[StoredMemory]], table: Tracking) -> FloatArray:
     """Return float32 (objects,memories,*shape) of the memories of several objects, each with equally many."""
     if table.bfloat16_memories:
-        bits = np.empty((len(rows), len(rows[0]), *table.memory_shape), np.uint32)
+        bits = np.empty((len(rows), len(rows[0]), *rows[0][0].shape), np.uint32)
         for place, row in enumerate(rows):
             for column, memory in enumerate(row):
                 bits[place, column] = memory
@@ -104,6 +105,67 @@ class Points:
 
     coords: FloatArray
     labels: FloatArray
+
+
+@dataclass
+class Run:
+    """Frames first, first + step, ..., last, all visited in one direction. A single frame has step 0."""
+
+    first: int
+    last: int
+    step: int
+    reverse: bool
+
+    def __contains__(self, frame: int) -> bool:
+        low, high = min(self.first, self.last), max(self.first, self.last)
+        return low <= frame <= high and (self.step == 0 or (frame - self.first) % abs(self.step) == 0)
+
+    def extend(self, frame: int, reverse: bool) -> bool:
+        """Append a frame; return False if it does not continue the run."""
+        step = frame - self.last
+        if reverse != self.reverse or step == 0 or self.step not in (0, step):
+            return False
+        self.last, self.step = frame, step
+        return True
+
+    def without(self, frame: int) -> list[Run]:
+        """Return the runs that remain without a frame of this run."""
+        parts = ((self.first, frame - self.step), (frame + self.step, self.last)) if self.step else ()
+        return [
+            Run(first, last, self.step if first != last else 0, self.reverse)
+            for first, last in parts
+            if first == last or (last - first > 0) == (self.step > 0)
+        ]
+
+
+class TrackedFrames:
+    """The frames that a pass has visited, each with the direction of its last visit.
+
+    They are kept as runs, so that a video without an end takes no more memory.
+
+    Args:
+        runs: the runs, the latest last.
+    """
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self.runs = list(runs)
+
+    def direction(self, frame: int) -> bool | None:
+        """Return whether the last visit of a frame was in reverse; None if no pass has visited it."""
+        return next((run.reverse for run in reversed(self.runs) if frame in run), None)
+
+    def add(self, frame: int, reverse: bool) -> None:
+        """Note a visit."""
+        if self.direction(frame) == reverse:
+            return
+        if self.runs and self.runs[-1].extend(frame, reverse):
+            return
+        self.runs.append(Run(frame, frame, 0, reverse))
+        del self.runs[:-MAX_RUNS]
+
+    def remove(self, frame: int) -> None:
+        """Forget all visits of a frame."""
+        self.runs = [part for run in self.runs for part in (run.without(frame) if frame in run else [run])]
 
 
 @dataclass(eq=False)

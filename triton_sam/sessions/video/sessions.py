@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future
 
 from ...errors import InputError, ServerBusyError, UnknownSessionError, VideoError
 from ...families.base import Size
-from ..reply import Tensors
+from ..messages import Tensors
 from .tracker import Tracker
 
 KNOWN_FRAMES = 1024
@@ -42,7 +42,8 @@ class VideoSession:
         self._frame_size = frame_size
         self._frames: OrderedDict[int, str] = OrderedDict()
         self._lock = threading.Lock()
-        self._last: tuple[int, str, Tensors] = (0, "", {})
+        self.last: tuple[int, str, Tensors] = (0, "", {})
+        """Number, operation and answer of the last step."""
 
     @property
     def frame_size(self) -> Size:
@@ -90,7 +91,7 @@ class VideoSession:
         Raises:
             InputError: it is neither.
         """
-        last, last_operation, answer = self._last
+        last, last_operation, answer = self.last
         if step == last + 1:
             return None
         if step != last or operation != last_operation:
@@ -98,10 +99,6 @@ class VideoSession:
                 f"step {step} ({operation}): the session expects step {last + 1} after {last} ({last_operation})"
             )
         return answer
-
-    def finish(self, step: int, operation: str, answer: Tensors) -> None:
-        """Store the answer to a step."""
-        self._last = step, operation, answer
 
 
 class Strand:

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from ...errors import InputError
 from ...families.base import Size
 from ...families.tracking import Tracking
-from .frames import Run, TrackedFrames
-from .memory import ObjectMemory, Output, Points, memory_dtype
+from .memory import ObjectMemory, Output, Points, Run, TrackedFrames, memory_dtype
 from .tracker import Tracker
 
 MARK = b"triton_sam video 1\n"

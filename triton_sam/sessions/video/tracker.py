@@ -9,6 +9,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -76,6 +77,7 @@ class Tracker:
         """Size of all outputs after the last operation, for other threads."""
         self.limits = limits
         self.table = table
+        self._pointer_channels = table.pointer_channels
         self._models = models
         self._image_size = image_size
 
@@ -320,7 +322,7 @@ class Tracker:
     def _track_part(self, embeddings: Embeddings, part: Sequence[Selected], frames: Frames) -> list[Output]:
         """Track some objects in one call of each model, or in several calls if memory lacks for one."""
         if len(part) == 1:
-            return frames.with_room("track", lambda: self._call(embeddings, part))
+            return frames.with_room("track", partial(self._call, embeddings, part))
         with contextlib.suppress(NoRoomError):
             return self._call(embeddings, part)
         half = (len(part) + 1) // 2
@@ -349,7 +351,7 @@ class Tracker:
         count, pointers = part[0].shape
         memories = [[output.memory for _, output in each.memories if output.memory is not None] for each in part]
         ages = np.empty((len(part), count), np.int64)
-        vectors = np.empty((len(part), pointers, self.table.pointer_channels), np.float32)
+        vectors = np.empty((len(part), pointers, self._pointer_channels), np.float32)
         vector_ages = np.empty((len(part), pointers), np.float32)
         longest = max(1, pointer_limit(self.num_frames, self.table) - 1)
         for row, selected in enumerate(part):

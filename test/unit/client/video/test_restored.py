@@ -95,13 +95,8 @@ def test_losing_sessions_and_frames_again_and_again_changes_no_mask(server, undi
 
 
 @pytest.mark.parametrize("cache", [1, 1000])
-@pytest.mark.parametrize("is_older", [False, True])
-def test_a_server_that_keeps_no_frames_or_is_of_an_earlier_version_gives_the_same_masks(undisturbed, cache, is_older):
-    """One of an earlier version does not name the frame that it lacks, and not the frame that a pass starts from."""
-    with (
-        VideoServer(cache=cache, is_older=is_older) as server,
-        open_video(server, FRAMES, snapshot_every=4, ahead=0 if is_older else 2) as video,
-    ):
+def test_a_server_that_keeps_no_frames_gives_the_same_masks(undisturbed, cache):
+    with VideoServer(cache=cache) as server, open_video(server, FRAMES, snapshot_every=4, ahead=2) as video:
         assert story(video) == undisturbed[0]
         assert video.restored == 0
 

@@ -14,7 +14,7 @@ from support.image_server import refusal
 from support.video_server import FACES, VideoServer, open_video, unreachable
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
-from triton_sam.client.video.lookahead import look_ahead
+from triton_sam.client.video.frames import look_ahead
 from triton_sam.errors import (
     ConfigurationError,
     InferenceError,
@@ -76,8 +76,8 @@ def test_a_frame_behind_the_window_of_a_stream_is_a_clear_error(server):
         assert next(video.propagate(start=10))[0] == 10
 
 
-def test_a_refused_prompt_leaves_the_session_as_it_is(face):
-    with VideoServer(max_objects=1) as server, face(server, FRAMES) as video:
+def test_a_refused_prompt_leaves_the_session_as_it_is():
+    with VideoServer(max_objects=1) as server, open_video(server, FRAMES) as video:
         video.add(0, 1, points=[[1, 1]])
         with pytest.raises(PromptError, match="max_objects"):
             video.add(0, 666, points=[[1, 1]])
@@ -280,10 +280,10 @@ def test_the_error_of_an_unreachable_server_is_the_error_of_open(server, face):
         face(server, FRAMES)
 
 
-def test_errors_of_the_source_and_of_prompts_come_through(server, face):
+def test_errors_of_the_source_and_of_prompts_come_through(server):
     with pytest.raises(VideoError, match="there is no video at nowhere"):
-        face(server, "nowhere.mp4")
-    with face(server, [*FRAMES[:3], np.zeros((10, 10, 3), np.uint8)]) as video:
+        open_video(server, "nowhere.mp4")
+    with open_video(server, [*FRAMES[:3], np.zeros((10, 10, 3), np.uint8)]) as video:
         with pytest.raises(PromptError, match="nothing to track"):
             list(video.propagate())
         video.add(0, 1, points=[[1, 1]])

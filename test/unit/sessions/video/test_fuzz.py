@@ -12,7 +12,7 @@ from support.fake_tracking import SIZE, Server, frame_file, text
 from support.spoiled import junk, spoil
 
 from triton_sam.errors import SamError
-from triton_sam.sessions.video.requests import KEYS, WITH_STEP
+from triton_sam.sessions.video.messages import ARGUMENTS, WITH_STEP
 from triton_sam.wire import contract, video
 
 REFUSALS = {*contract.CODES, contract.BAD_REQUEST}
@@ -23,7 +23,6 @@ RIGHT = {
     "frame_size": [list(SIZE)],
     "frame_indexes": [list(range(6))],
     "frame_index": [0, 0, 1, 2, 5],
-    "frame_count": [1, 1, 1, 2],
     "object_id": [1, 1, 2, 3],
     "points": [[[3, 4]], [[3, 4], [9, 9]]],
     "labels": [[1], [1, 0]],
@@ -33,7 +32,7 @@ RIGHT = {
     "first": [True, False],
     "step": ["next"],
 }
-assert set(RIGHT) == {key for keys in KEYS.values() for key in keys}
+assert set(RIGHT) == {key for keys in ARGUMENTS.values() for key in keys}
 
 
 def request_of(rng, step):
@@ -41,7 +40,7 @@ def request_of(rng, step):
     operation = rng.choice(["add_prompt", "propagate", *sorted(video.OPERATIONS)])
     prompt = rng.choice(PROMPTS)
     unwanted = {"points", "labels", "box"} - set(prompt) if operation == "add_prompt" else set()
-    arguments = {key: rng.choice(RIGHT[key]) for key in KEYS[operation] if key not in unwanted}
+    arguments = {key: rng.choice(RIGHT[key]) for key in ARGUMENTS[operation] if key not in unwanted}
     if "step" in arguments:
         arguments["step"] = step
     inputs = {"frames": np.array(FRAMES, np.object_)} if "frame_indexes" in arguments else {}
@@ -105,7 +104,7 @@ def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(server)
             operation, arguments, inputs = request_of(rng, step)
             name = rng.choice([session.id] * 15 + ["", "unknown"])
             refusal = send(server, name, operation, arguments, inputs)
-            counts[operation if operation in KEYS else "none", refusal] += 1
+            counts[operation if operation in ARGUMENTS else "none", refusal] += 1
             step += name == session.id and not refusal and operation in WITH_STEP and arguments["step"] == step
         lone.click(0)
         assert lone.track(range(3)).keys() == {(0, 1), (1, 1), (2, 1)}

@@ -11,10 +11,9 @@ pytest.importorskip("torch")
 pytest.importorskip("sam2")
 
 import support.fake_tracking as fake
-from support.fake_tracking import NoMetrics, Server
+from support.fake_tracking import Server
 from support.official_control import FAMILY, SIDE, HashingModels, Official
 
-from triton_sam.sessions.cache import ImageCache
 from triton_sam.sessions.video.model import Settings, VideoModel
 
 pytestmark = pytest.mark.export
@@ -29,9 +28,7 @@ class Both:
         self.state = self.official.state
         self.server = Server()
         threads = ThreadPoolExecutor(2)
-        self.server.model = VideoModel(
-            FAMILY, HashingModels(), ImageCache(1 << 20), NoMetrics(), "weights", Settings(), threads
-        )
+        self.server.model = VideoModel(FAMILY, HashingModels(), 1 << 20, "weights", Settings(), threads)
         self.num_frames = num_frames
         self.ours = self.server.start(num_frames=num_frames)
         self.compared = 0

@@ -1,7 +1,7 @@
-"""The video model's side towards Triton, with a stand-in for the module that exists inside Triton alone.
+"""The video model's side towards Triton, with a stand-in for the module that exists only inside Triton.
 
-The models that it calls are those of `support.fake_tracking`. What it answers is tested on a real server
-(test/served/test_video_model.py); here is what a server does not show.
+The models that it calls are those of `support.fake_tracking`. Traces, metrics and unsent answers are those of the base,
+which test/unit/sessions/test_triton_model.py tests.
 """
 
 from __future__ import annotations
@@ -140,43 +140,6 @@ def test_a_session_whose_answer_does_not_reach_its_client_is_closed(model):
     model.execute([lost, gone])
     assert [each.answer().code for each in (lost, gone)] == ["INTERNAL", "CANCELLED"]
     assert len(model._model.sessions) == 0
-
-
-def test_execute_waits_for_a_traced_request(model, triton):
-    session = start(model)
-    given = {
-        "operation": text(b"add_frames"),
-        "session_id": text(session.encode()),
-        "arguments": text(b'{"frame_indexes": [0]}'),
-        "frames": text(frame_file(0)),
-    }
-    traced = pb_utils.Request(["result"], given, trace="00-abc")
-    model.execute([traced])
-    assert traced.is_answered
-    assert triton.calls[0].trace is traced.trace()
-
-
-def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(model, triton):
-    """Operations of one session wait for each other. Eight may wait, and the model has two places."""
-    series, session = triton.series, start(model)
-    add_frames(model, session, 0)
-    triton.gate.clear()
-    _, second, refused = (asked(model, "add_prompt", session, step=step, **CLICK) for step in (1, 2, 3))
-    wait_until(lambda: series.gauges["waiting_requests", "operation"][-1:] == [1])
-    assert refused.answer().code == "UNAVAILABLE"
-    second.cancelled = True
-    triton.gate.set()
-    second.answer()
-    assert ask(model, "propagate", session, step=5).code == "INVALID_ARG"
-    triton.failures.append("node X failed")
-    assert ask(model, "add_prompt", session, step=2, **CLICK).code == "INTERNAL"
-    assert ask(model, "reset_session", "nobody", step=1).code == "NOT_FOUND"
-    wait_until(lambda: len(series.seconds["waiting_seconds", "operation"]) == 4)
-    wait_until(lambda: series.gauges["waiting_requests", "operation"][-1] == 0)
-    wait_until(lambda: series.counts["failures_total", None] == 3)
-    assert [len(series.seconds["request_seconds", kind]) for kind in ("session", "frame", "operation")] == [2, 1, 3]
-    assert (series.counts["faults_total", None], series.counts["refusals_total", None]) == (1, 1)
-    assert series.threads <= {"MainThread", "report_0"}  # the main thread before the first request
 
 
 def test_what_a_session_refuses_does_not_wait(model, triton, monkeypatch):

@@ -1,26 +1,35 @@
-"""Reads a request of the session model, which consists either of tensors or of base64 and JSON."""
+"""Requests and answers of the session model.
+
+A request consists either of tensors, or of base64 and JSON. An answer has logits, encoded masks, or one JSON text.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..._common.text import one_line
 from ..._common.values import is_base64, json_kind
 from ...errors import ImageError, InputError, PromptError
 from ...inputs.prompts import Prompts, check_prompts
 from ...masks.cleanup import Cleanup
+from ...masks.segment import Segment, find_format
 from ...wire import contract
 from ...wire.contract import OutputFormat
+from ...wire.pair import ModelPair, Prediction
+from ..images import HeldImage
+from ..messages import OUTPUT_FORMATS, Tensors, json_tensor, read_bytes, read_format
 
-Tensors = Mapping[str, npt.NDArray[Any]]
+Inputs = Mapping[str, npt.NDArray[Any]]
 
+_JSON_INPUTS = {contract.IMAGE_B64, contract.PROMPT_JSON}
 _JSON_KEYS = {
     "points": "a list of [x, y]",
     "labels": "a list of 1 and 0",
@@ -76,9 +85,12 @@ class SessionRequest:
         Raises:
             PromptError: see prompts.check_prompts; also for more points or objects than a request may have.
         """
-        for part in (self.point_coords, self.mask_input):
-            _check_objects(_objects(part))
-        count = sum(_leaves(part) for part in (self.point_coords, self.box)) // 2
+        # A tensor can claim any number of objects although it has no values; the wire limits the size of a list.
+        parts = (self.point_coords, self.mask_input)
+        claimed = max((len(part) for part in parts if isinstance(part, np.ndarray) and part.ndim > 2), default=0)
+        if claimed > contract.MAX_OBJECTS:
+            raise _too_many(claimed)
+        count = (_leaves(self.point_coords) + _leaves(self.box)) // 2
         if count > contract.MAX_POINTS:
             raise PromptError(
                 f"{count} points: a request may have at most {contract.MAX_POINTS}, and a box counts as two"
@@ -91,11 +103,12 @@ class SessionRequest:
             image_size=image_size,
             mask_size=mask_size,
         )
-        _check_objects(len(prompts))
+        if len(prompts) > contract.MAX_OBJECTS:
+            raise _too_many(len(prompts))
         return prompts
 
 
-def read_request(tensors: Tensors) -> SessionRequest:
+def read_request(tensors: Inputs) -> SessionRequest:
     """Read a request.
 
     Raises:
@@ -103,47 +116,38 @@ def read_request(tensors: Tensors) -> SessionRequest:
         PromptError: ``prompt_json`` is not valid JSON, or has wrong keys or types.
         InputError: inputs contradict each other, or there is no image.
     """
-    if contract.IMAGE_B64 in tensors or contract.PROMPT_JSON in tensors:
+    if not _JSON_INPUTS.isdisjoint(tensors):
         request = _read_json(tensors)
     else:
-        request = _read_tensors(tensors)
+        multimask = tensors.get(contract.MULTIMASK_OUTPUT)
+        image, image_id = read_bytes(tensors, contract.IMAGE), read_bytes(tensors, contract.IMAGE_ID)
+        if image is not None and is_base64(image):
+            raise ImageError(
+                f"{contract.IMAGE} has base64: send the bytes of the file, or send base64 in {contract.IMAGE_B64}"
+            )
+        request = SessionRequest(
+            image=image,
+            image_id=None if image_id is None else image_id.decode(errors="replace"),
+            point_coords=tensors.get(contract.POINT_COORDS),
+            point_labels=tensors.get(contract.POINT_LABELS),
+            box=tensors.get(contract.BOXES),
+            mask_input=tensors.get(contract.MASK_INPUT),
+            multimask_output=multimask is not None and bool(multimask.ravel()[0]),
+            output_format=read_format(tensors),
+            cleanup=_read_cleanup(tensors) if contract.CLEANUP in tensors else None,
+        )
     if (request.image is None) == (request.image_id is None):
         raise InputError("give either an image or the image_id of one that was sent before")
     return request
 
 
-def wants_json(tensors: Container[str]) -> bool:
+def wants_json(tensors: Iterable[str]) -> bool:
     """Return whether the answer, even an error, must be in ``result_json``."""
-    return contract.IMAGE_B64 in tensors or contract.PROMPT_JSON in tensors
+    return not _JSON_INPUTS.isdisjoint(tensors)
 
 
-def _read_tensors(tensors: Tensors) -> SessionRequest:
-    image_id = read_bytes(tensors, contract.IMAGE_ID)
-    multimask = tensors.get(contract.MULTIMASK_OUTPUT)
-    form = _format(read_bytes(tensors, contract.OUTPUT_FORMAT))
-    return SessionRequest(
-        image=_image(read_bytes(tensors, contract.IMAGE)),
-        image_id=None if image_id is None else _text(image_id, contract.IMAGE_ID),
-        point_coords=tensors.get(contract.POINT_COORDS),
-        point_labels=tensors.get(contract.POINT_LABELS),
-        box=tensors.get(contract.BOXES),
-        mask_input=tensors.get(contract.MASK_INPUT),
-        multimask_output=multimask is not None and bool(multimask.ravel()[0]),
-        output_format=form,
-        cleanup=_cleanup(read_bytes(tensors, contract.CLEANUP), form),
-    )
-
-
-def _image(content: bytes | None) -> bytes | None:
-    if content is not None and is_base64(content):
-        raise ImageError(
-            f"{contract.IMAGE} has base64: send the bytes of the file, or send base64 in {contract.IMAGE_B64}"
-        )
-    return content
-
-
-def _read_json(tensors: Tensors) -> SessionRequest:
-    others = tensors.keys() - {contract.IMAGE_B64, contract.PROMPT_JSON}
+def _read_json(tensors: Inputs) -> SessionRequest:
+    others = tensors.keys() - _JSON_INPUTS
     if others:
         raise InputError(f"image_b64 and prompt_json cannot be combined with {min(others)}")
     content = read_bytes(tensors, contract.PROMPT_JSON)
@@ -176,13 +180,11 @@ def _parse(content: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def _cleanup(content: bytes | None, form: OutputFormat) -> Cleanup | None:
-    if content is None:
-        return None
-    if form == contract.LOGITS:
-        others = " or ".join(contract.output_formats()[1:])
+def _read_cleanup(tensors: Inputs) -> Cleanup:
+    if read_format(tensors) == contract.LOGITS:
+        others = " or ".join(OUTPUT_FORMATS[1:])
         raise InputError(f"cleanup changes full-size masks, not logits: ask for output_format {others}")
-    return Cleanup.from_json(_parse(content, contract.CLEANUP))
+    return Cleanup.from_json(_parse(read_bytes(tensors, contract.CLEANUP) or b"", contract.CLEANUP))
 
 
 def _typed(prompt: Mapping[str, Any], key: str, kind: type) -> Any:
@@ -200,47 +202,14 @@ def _decode(encoded: bytes) -> bytes:
         raise ImageError(f"image_b64 is no base64: {error}") from error
 
 
-def _format(value: bytes | None) -> OutputFormat:
-    name = contract.LOGITS if value is None else _text(value, contract.OUTPUT_FORMAT)
-    known = contract.output_formats()
-    if name not in known:
-        raise InputError(f"output_format must be one of {', '.join(known)}, not {name[:40]!r}")
-    return name
-
-
-def read_bytes(tensors: Tensors, name: str) -> bytes | None:
-    """Return the content of a BYTES input with one element; None if the request does not have it."""
-    array = tensors.get(name)
-    if array is None:
-        return None
-    if not array.size:
-        raise InputError(f"{name} is empty")
-    value = array.ravel()[0]
-    return value if isinstance(value, bytes) else bytes(value)
-
-
-def _text(value: bytes, name: str) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name} is no UTF-8 text") from error
-
-
-def _objects(part: Any) -> int:
-    """Return the number of objects by a tensor's shape, which can claim any number although the tensor has no values.
-
-    Return 0 for other inputs, whose length is limited by their size on the wire.
-    """
-    return len(part) if isinstance(part, np.ndarray) and part.ndim > 2 else 0
-
-
-def _check_objects(count: int) -> None:
-    if count > contract.MAX_OBJECTS:
-        raise PromptError(f"{count} objects: a request may have at most {contract.MAX_OBJECTS}")
+def _too_many(objects: int) -> PromptError:
+    return PromptError(f"{objects} objects: a request may have at most {contract.MAX_OBJECTS}")
 
 
 def _leaves(value: Any) -> int:
     """Count the numbers in nested lists or an array, without trusting their shape."""
+    if value is None:
+        return 0
     if isinstance(value, np.ndarray):
         return value.size
     pending, count = [value], 0
@@ -251,3 +220,67 @@ def _leaves(value: Any) -> int:
         else:
             count += item is not None
     return count
+
+
+def write_image(image: HeldImage) -> Tensors:
+    """Return the outputs of every answer: ``image_id`` BYTES [1] and ``image_size`` INT32 [2], width and height."""
+    return {
+        contract.IMAGE_ID: np.array([image.image_id.encode()], np.object_),
+        contract.IMAGE_SIZE: np.array(image.image_size, np.int32),
+    }
+
+
+def write_masks(pair: ModelPair, prediction: Prediction, request: SessionRequest) -> Tensors:
+    """Return masks and scores in the requested format.
+
+    Returns:
+        ``iou_predictions`` FP32 (P,M), and ``masks`` FP32 (P,M,h,w), the unchanged logits of the decoder, or
+        ``encoded_masks`` BYTES (P,M), full-size masks as the contents of files.
+    """
+    scores = {contract.IOU_PREDICTIONS: prediction.scores}
+    if request.output_format == contract.LOGITS:
+        return {contract.MASKS: prediction.logits, **scores}
+    form = find_format(request.output_format, "session model")
+    encoded = [form.to_bytes(segment) for segment in pair.segments(prediction, request.cleanup)]
+    return {contract.ENCODED_MASKS: np.array(encoded, np.object_).reshape(prediction.scores.shape), **scores}
+
+
+def write_json(
+    image: HeldImage, segments: Iterable[Segment], request: SessionRequest, timings: Mapping[str, float]
+) -> Tensors:
+    """Return ``result_json``: all masks, the best of them as ``mask``, image id and size, milliseconds.
+
+    Masks are computed and encoded one by one, because all full-size masks of a request could fill the memory.
+    """
+    masks = [_mask(segment, request) for segment in segments]
+    result = {
+        "mask": max(masks, key=lambda mask: float(mask["score"]), default=None),
+        "masks": masks,
+        "image_id": image.image_id,
+        "image_size": list(image.image_size),
+    }
+    return write_result(result, timings)
+
+
+def write_result(result: Mapping[str, Any], timings: Mapping[str, float]) -> Tensors:
+    """Return ``result_json`` with a result and the duration of each step, given in seconds, in milliseconds."""
+    taken = {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in timings.items()}
+    return {contract.RESULT_JSON: json_tensor({**result, "timings": taken})}
+
+
+def write_json_error(error: Exception) -> Tensors:
+    """Return ``result_json`` with an error: ``{"error": {"code", "message"}}``."""
+    return {contract.RESULT_JSON: json_tensor({"error": {"code": contract.code_of(error), "message": one_line(error)}})}
+
+
+def _mask(segment: Segment, request: SessionRequest) -> dict[str, Any]:
+    height, width = segment.mask.shape
+    mask = {
+        "data": base64.b64encode(segment.to_png()).decode(),
+        "width": width,
+        "height": height,
+        "score": segment.score,
+        "object": segment.object_index,
+        "candidate": segment.candidate,
+    }
+    return {**mask, "rle": segment.to_rle()} if request.with_rle else mask

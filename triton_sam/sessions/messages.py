@@ -1,0 +1,92 @@
+"""The parts that the requests and answers of all session models share."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._common import strict_json
+from ..errors import InputError
+from ..wire import contract
+
+Tensors = dict[str, npt.NDArray[Any]]
+OUTPUT_FORMATS = contract.output_formats()
+"""The formats of masks in an answer. The first is the default."""
+
+
+@dataclass
+class Reply:
+    """The answer to one request, with the counts for its metrics.
+
+    Args:
+        tensors: outputs by name; after an error only ``result_json``, if the request can read the error there.
+        error: the error of the request, or None.
+        counts: amounts to add to the counters, by the names in metrics.py.
+        seconds: duration of each step in seconds.
+        undo: closes what the request has opened, if its client does not get the answer.
+    """
+
+    tensors: Tensors = field(default_factory=dict)
+    error: Exception | None = None
+    counts: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
+    seconds: dict[str, float] = field(default_factory=dict)
+    undo: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Record the duration of a step."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[step] = time.perf_counter() - began
+
+    def fail(self, error: Exception, tensors: Tensors | None = None) -> Reply:
+        """Make this the answer to a request that failed, and return it."""
+        self.counts["failures"] += 1
+        self.error = error.with_traceback(None)  # which refers to this reply, and to images
+        self.tensors = tensors or {}
+        return self
+
+
+def read_bytes(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> bytes | None:
+    """Return the content of a BYTES input with one element; None if the request does not have it.
+
+    Raises:
+        InputError: it has no element.
+    """
+    array = tensors.get(name)
+    if array is None:
+        return None
+    if not array.size:
+        raise InputError(f"{name} is empty")
+    value = array.ravel()[0]
+    return value if isinstance(value, bytes) else bytes(value)
+
+
+def read_format(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Return the format of masks that a request asks for, one of OUTPUT_FORMATS.
+
+    Raises:
+        InputError: there is no such format.
+    """
+    content = read_bytes(tensors, contract.OUTPUT_FORMAT)
+    if content is None:
+        return contract.LOGITS
+    name = content.decode(errors="replace")
+    if name not in OUTPUT_FORMATS:
+        raise InputError(f"output_format must be one of {', '.join(OUTPUT_FORMATS)}, not {name[:40]!r}")
+    return name
+
+
+def json_tensor(value: Mapping[str, Any]) -> npt.NDArray[np.object_]:
+    """Return a JSON object as a BYTES tensor of one element."""
+    return np.array([strict_json.dumps(value).encode()], np.object_)

@@ -1,0 +1,222 @@
+"""The requests that a model works on: their places and threads, and how long they wait and take.
+
+Triton's own timing of a request ends when ``execute`` returns, so its durations and its number of pending requests are
+wrong for these models. So each `Task` measures itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+from ..errors import ServerBusyError
+
+
+class TaskCancelledError(Exception):
+    """Nobody waits for the answer to a request any more."""
+
+
+class Reports:
+    """Runs the metric updates of a model in one thread: Triton 24.10 crashes if several threads update metrics."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "report")
+
+    def submit(self, report: Callable[..., None], *arguments: Any) -> None:
+        """Schedule ``report(*arguments)``."""
+        with contextlib.suppress(RuntimeError):  # closed: the metrics end with the model
+            self._thread.submit(report, *arguments)
+
+    def close(self) -> None:
+        """Wait for the running report and drop the others."""
+        self._thread.shutdown(cancel_futures=True)
+
+
+class Waiting:
+    """Counts the requests of each kind that wait, and reports the counts. All methods are thread-safe.
+
+    Args:
+        kinds: kinds of requests, the values of the label ``kind``.
+        reports: runs the metric updates.
+        set_waiting: sets the number of waiting requests of a kind.
+    """
+
+    def __init__(self, kinds: Iterable[str], reports: Reports, set_waiting: Callable[[str, int], None]) -> None:
+        self._reports = reports
+        self._set_waiting = set_waiting
+        self._lock = threading.Lock()
+        self._numbers = dict.fromkeys(kinds, 0)
+        self._reported = dict(self._numbers)
+        self._report_is_due = False
+
+    def change(self, kind: str, change: int) -> None:
+        """Change the number of waiting requests."""
+        with self._lock:
+            self._numbers[kind] += change
+            # One report covers all changes until it runs, so a request that starts at once rarely causes an update.
+            due = not self._report_is_due and self._numbers != self._reported
+            self._report_is_due |= due
+        if due:
+            self._reports.submit(self._report)
+
+    def _report(self) -> None:
+        with self._lock:
+            self._report_is_due = False
+            changed = {kind: number for kind, number in self._numbers.items() if number != self._reported[kind]}
+            self._reported.update(changed)
+        for kind, number in changed.items():
+            self._set_waiting(kind, number)
+
+
+class Pool:
+    """The threads for one kind of requests, and the places of those that run or wait.
+
+    Each kind of requests has a pool of its own, so that one kind is never refused because of another.
+
+    Args:
+        name: the kind of requests, used as a label of metrics and as prefix of thread names.
+        threads: number of requests that run at a time.
+        pending: number of requests that may run or wait.
+    """
+
+    def __init__(self, name: str, threads: int, pending: int) -> None:
+        self.name = name
+        self.threads = ThreadPoolExecutor(threads, name)
+        self._free = pending
+        self._lock = threading.Lock()
+
+    def check_room(self) -> None:
+        """Check that a place is free. Only the thread that calls this takes places.
+
+        Raises:
+            ServerBusyError: all are taken.
+        """
+        if self._free <= 0:
+            raise ServerBusyError("too many requests wait here already: try again in a moment")
+
+    def change_free(self, change: int) -> None:
+        """Take a place (-1), or give one back (1)."""
+        with self._lock:
+            self._free += change
+
+
+class Task:
+    """One request, from its arrival to its answer: it waits for a thread, and is worked on inside ``with task:``.
+
+    Args:
+        kind: the kind of the request.
+        waiting: counts the waiting requests.
+        sender: the response sender of the request.
+        wanted: names of the requested outputs.
+        trace: the trace of OpenTelemetry that the request belongs to, or None.
+    """
+
+    def __init__(
+        self, kind: str, waiting: Waiting, sender: Any = None, wanted: Container[str] = (), trace: Any = None
+    ) -> None:
+        self.kind = kind
+        self.sender = sender
+        self.wanted = wanted
+        self.trace = trace
+        self.waited = 0.0
+        """Seconds of waiting so far."""
+        self.took: float | None = None
+        """Seconds from arrival to answer; None if there was no answer."""
+        self._pool: Pool | None = None
+        self._waiting = waiting
+        self._arrival = time.perf_counter()
+        self._wait_began: float | None = self._arrival
+        waiting.change(kind, 1)
+
+    def start(self, pool: Pool, work: Callable[[], None], submit: Submit | None = None) -> Future[None]:
+        """Take a place and let a thread work on the request. The place is given back by release() or at the end.
+
+        Args:
+            pool: has the place and the threads.
+            work: is done inside ``with task:``.
+            submit: runs the work later; None: a thread of the pool runs it.
+        """
+        try:
+            pool.change_free(-1)
+            self._pool = pool
+            future = (submit or pool.threads.submit)(work)
+        except BaseException:
+            self.release()
+            raise
+        return future
+
+    def release(self) -> None:
+        """Give the place back, and end the waiting."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.change_free(1)
+        self._end_waiting()
+
+    def answered(self) -> None:
+        """Record that the answer has been sent."""
+        self.took = time.perf_counter() - self._arrival
+
+    def __enter__(self) -> Task:
+        self._end_waiting()
+        self._token = _CURRENT.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self._token)
+
+    @contextlib.contextmanager
+    def pausing(self) -> Iterator[Callable[[], None]]:
+        """Count the time inside the block as waiting, until the first call of the yielded function."""
+        self._wait_began = time.perf_counter()
+        self._waiting.change(self.kind, 1)
+        try:
+            yield self._end_waiting
+        finally:
+            self._end_waiting()
+
+    def _end_waiting(self) -> None:
+        if self._wait_began is not None:
+            self.waited += time.perf_counter() - self._wait_began
+            self._wait_began = None
+            self._waiting.change(self.kind, -1)
+
+
+Submit = Callable[[Callable[[], None]], "Future[None]"]
+"""Runs some work later, in whichever thread."""
+_CURRENT: ContextVar[Task | None] = ContextVar("task", default=None)
+
+
+def current() -> Task | None:
+    """Return the task that this thread works on."""
+    return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[Callable[[], None]]:
+    """Count the time inside the block as waiting of the task of this thread, if there is one.
+
+    Yields:
+        A function that ends the waiting early, callable from any thread.
+    """
+    task = _CURRENT.get()
+    if task is None:
+        yield lambda: None
+        return
+    with task.pausing() as end:
+        yield end
+
+
+@contextlib.contextmanager
+def place_in(places: threading.Semaphore) -> Iterator[None]:
+    """Hold a place of a semaphore during the block. Time until a place is free counts as waiting."""
+    with waiting():
+        places.acquire()
+    try:
+        yield
+    finally:
+        places.release()

@@ -1,0 +1,266 @@
+"""Requests and answers of the video model.
+
+A request is an operation, its arguments as JSON, and tensors. An answer is a JSON object, and rows of masks and scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._common.values import json_kind
+from ...errors import InputError, PromptError, VideoError
+from ...families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, LABEL_NO_POINT, Family, Size
+from ...inputs.prompts import check_prompts
+from ...masks.resize import full_size_logits
+from ...masks.segment import Segment, find_format
+from ...wire import contract, video
+from ..messages import Tensors, read_bytes, read_format
+from .memory import Points
+from .tracker import Row
+
+MAX_FRAME = (1 << 31) - 1
+MAX_FRAMES = 256
+"""Maximum number of frames in one request."""
+NO_OBJECT = -1024.0
+"""The logits and the score of an object without an output in a frame, as in the official predictor."""
+
+WITH_STEP = (video.ADD_PROMPT, video.PROPAGATE, video.REMOVE_OBJECT, video.CLEAR_PROMPTS, video.RESET_SESSION)
+"""The operations that change what a session computes. Each has the number of its step, so that none happens twice."""
+_LISTS = ("points", "labels", "box")
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    video.START_SESSION: ("num_frames", "frame_size"),
+    video.ADD_FRAMES: ("frame_indexes",),
+    video.ADD_PROMPT: ("frame_index", "object_id", *_LISTS, "clear_old_points", "frame_indexes", "step"),
+    video.PROPAGATE: ("frame_index", "reverse", "first", "frame_indexes", "step"),
+    video.REMOVE_OBJECT: ("object_id", "step"),
+    video.CLEAR_PROMPTS: ("frame_index", "object_id", "step"),
+    video.RESET_SESSION: ("step",),
+    video.CLOSE_SESSION: (),
+    video.GET_SNAPSHOT: (),
+}
+"""The keys of the arguments of each operation."""
+_NUMBERS = {"frame_index": (0, MAX_FRAME), "object_id": (-(1 << 63), (1 << 63) - 1), "step": (1, MAX_FRAME)}
+"""Arguments that are whole numbers, with the least and the largest one. An operation that has one needs it."""
+_FLAGS = {"reverse": False, "first": False, "clear_old_points": True}
+"""Arguments that are true or false, with their defaults."""
+_TENSORS: Mapping[str, tuple[str, ...]] = {
+    video.START_SESSION: (video.SNAPSHOT,),
+    video.ADD_FRAMES: (video.FRAMES,),
+    video.ADD_PROMPT: (video.FRAMES, video.MASK),
+    video.PROPAGATE: (video.FRAMES,),
+}
+"""The inputs that only some operations take."""
+
+
+@dataclass(frozen=True, eq=False)
+class VideoRequest:
+    """One request.
+
+    Args:
+        operation: one of wire.video.OPERATIONS.
+        session_id: id of the session; empty for start_session.
+        arguments: the checked JSON object, with the defaults of true and false.
+        frames: image files by index of the frame.
+        mask: bool (H,W), a mask as prompt.
+        snapshot: the state of a lost session.
+        output_format: format of the masks in the answer.
+        wants_snapshot: whether the answer shall have a snapshot.
+    """
+
+    operation: str
+    session_id: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    frames: Mapping[int, bytes] = field(default_factory=dict)
+    mask: npt.NDArray[np.bool_] | None = None
+    snapshot: bytes | None = None
+    output_format: str = contract.LOGITS
+    wants_snapshot: bool = False
+
+    def check_frames(self, num_frames: int | None) -> None:
+        """Refuse frames behind the end of the video.
+
+        Raises:
+            PromptError: there is one.
+        """
+        if num_frames is None:
+            return
+        last = max((self.arguments.get("frame_index", 0), *self.frames))
+        if last >= num_frames:
+            raise PromptError(f"there is no frame {last}: the video has {num_frames} frames, 0 to {num_frames - 1}")
+
+    def points(self, size: Size, image_size: int) -> Points:
+        """Return points and box in pixels of the encoder's image. The corners of a box come first.
+
+        Args:
+            size: width and height of the frames.
+            image_size: side of the encoder's image.
+
+        Raises:
+            PromptError: see prompts.check_prompts; also for several objects, or a box that is added to older points.
+        """
+        points, labels, box = (self.arguments.get(key) or None for key in _LISTS)
+        if points is None and box is None:
+            raise PromptError("give points, a box or a mask")
+        if box is not None and not self.arguments["clear_old_points"]:
+            raise PromptError("a box comes before all points: give it with clear_old_points = true")
+        checked = check_prompts(points, labels, box, None, image_size=size, mask_size=image_size // 4)
+        if len(checked) != 1:
+            raise PromptError(f"a prompt is for one object, not for {len(checked)}")
+        if (checked.labels == LABEL_NO_POINT).any():
+            raise PromptError("label -2 is unknown: use 1 (foreground) or 0 (background)")
+        coords, kinds = checked.coords[0], checked.labels[0].astype(np.float32)
+        if checked.boxes is not None:
+            coords = np.concatenate([checked.boxes.reshape(2, 2), coords])
+            kinds = np.concatenate([np.array([LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT], np.float32), kinds])
+        # The order of the operations is that of the official predictor, so that the last bit is equal.
+        scaled = coords / np.array(size, np.float32) * np.float32(image_size)
+        return Points(scaled.astype(np.float32), kinds.astype(np.float32))
+
+    def mask_of(self, size: Size) -> npt.NDArray[np.bool_]:
+        """Return the mask.
+
+        Raises:
+            PromptError: its size is not that of the frames, or it is given together with points or a box.
+        """
+        assert self.mask is not None  # noqa: S101 - for the type checker
+        if any(self.arguments.get(key) for key in _LISTS):
+            raise PromptError("a mask cannot be combined with points or a box")
+        if self.mask.shape != (size[1], size[0]):
+            raise PromptError(f"mask must have the size of the frames, ({size[1]}, {size[0]}), not {self.mask.shape}")
+        return self.mask
+
+
+def read_request(tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool = False) -> VideoRequest:
+    """Read a request.
+
+    Raises:
+        InputError: an input is missing, unknown to the operation, or has a wrong type.
+        PromptError: the mask or an argument of a prompt has a wrong type.
+        VideoError: the video has no frames.
+    """
+    operation = (read_bytes(tensors, video.OPERATION) or b"").decode(errors="replace")
+    if operation not in video.OPERATIONS:
+        raise InputError(f"operation must be one of {', '.join(video.OPERATIONS)}, not {_short(operation)}")
+    session_id = (read_bytes(tensors, video.SESSION_ID) or b"").decode(errors="replace")
+    if not session_id and operation != video.START_SESSION:
+        raise InputError(f"{operation} needs the session_id from the answer to start_session")
+    for name in (video.FRAMES, video.MASK, video.SNAPSHOT):
+        if name in tensors and name not in _TENSORS.get(operation, ()):
+            raise InputError(f"{operation} takes no {name}")
+    arguments = _arguments(operation, read_bytes(tensors, video.ARGUMENTS) or b"{}", video.SNAPSHOT in tensors)
+    mask = tensors.get(video.MASK)
+    if mask is not None and (mask.dtype != np.bool_ or mask.ndim != 2 or mask.size == 0):
+        raise PromptError(f"mask must be a bool array (height, width), not {mask.dtype} {mask.shape}")
+    frames: dict[int, bytes] = {}
+    if operation == video.ADD_FRAMES or video.FRAMES in tensors or "frame_indexes" in arguments:
+        frames = _frames(arguments.get("frame_indexes"), tensors.get(video.FRAMES))
+    return VideoRequest(
+        operation,
+        session_id,
+        arguments,
+        frames,
+        mask,
+        read_bytes(tensors, video.SNAPSHOT),
+        read_format(tensors),
+        wants_snapshot,
+    )
+
+
+def _arguments(operation: str, content: bytes, has_snapshot: bool) -> dict[str, Any]:
+    """Read and check the arguments of an operation; those that are null count as missing."""
+    try:
+        given = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"arguments is no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise InputError(f"arguments must be a JSON object, not {json_kind(given)}")
+    keys = ARGUMENTS[operation]
+    for key in given:
+        if key not in keys:
+            raise InputError(f"{operation} has no argument {_short(key)}: it has {', '.join(keys) or 'no arguments'}")
+    if has_snapshot and given:
+        raise InputError("a snapshot has all arguments of start_session: give it alone")
+    arguments = {key: value for key, value in given.items() if value is not None}
+    for key in keys:
+        if key in _FLAGS:
+            arguments.setdefault(key, _FLAGS[key])
+        _check_argument(key, arguments.get(key))
+    if operation == video.START_SESSION:
+        _check_video(arguments.get("num_frames", 1), arguments.get("frame_size", [1, 1]))
+    return arguments
+
+
+def _check_argument(key: str, value: Any) -> None:
+    if key in _NUMBERS:
+        least, most = _NUMBERS[key]
+        if type(value) is not int or not least <= value <= most:  # True is an int, but no number here
+            raise InputError(f"arguments: {key} must be a whole number from {least} to {most}, not {_short(value)}")
+    elif key in _FLAGS and not isinstance(value, bool):
+        raise InputError(f"arguments: {key} must be true or false, not {_short(value)}")
+    elif key in _LISTS and value is not None and not isinstance(value, list):
+        raise PromptError(f"arguments: {key} must be a list, not {_short(value)}")
+
+
+def _check_video(num_frames: Any, size: Any) -> None:
+    if num_frames == 0:
+        raise VideoError("the video has no frames")
+    if type(num_frames) is not int or not 1 <= num_frames <= MAX_FRAME:
+        raise InputError(
+            f"arguments: num_frames must be a whole number from 1 to {MAX_FRAME}, not {_short(num_frames)}"
+        )
+    if not isinstance(size, list) or len(size) != 2 or not all(type(side) is int and side > 0 for side in size):
+        raise InputError(f"arguments: frame_size must be [width, height] in pixels, not {_short(size)}")
+
+
+def _frames(indexes: Any, frames: npt.NDArray[Any] | None) -> dict[int, bytes]:
+    if not isinstance(indexes, list) or not all(type(index) is int and 0 <= index <= MAX_FRAME for index in indexes):
+        raise InputError(f"arguments: frame_indexes must be a list of whole numbers from 0, not {_short(indexes)}")
+    contents = [] if frames is None else [bytes(frame) for frame in frames.ravel()]
+    if not contents or len(contents) != len(indexes) or len(set(indexes)) != len(indexes):
+        raise InputError(f"frame_indexes must name each of the {len(contents)} frames once")
+    if len(contents) > MAX_FRAMES:
+        raise InputError(f"{len(contents)} frames: a request may have at most {MAX_FRAMES}")
+    return dict(zip(indexes, contents, strict=True))
+
+
+def write_rows(rows: Sequence[Row], output_format: str, family: Family, size: Size) -> Tensors:
+    """Return the outputs of rows. Full-size masks are computed and encoded one by one.
+
+    Args:
+        rows: an object in a frame each.
+        output_format: "logits", or a format of encoded masks.
+        family: the family at the size of its encoder's image.
+        size: width and height of the frames.
+    """
+    outputs = [row.output for row in rows]
+    columns: Tensors = {
+        video.FRAME_INDEXES: np.array([row.frame for row in rows], np.int64),
+        video.OBJECT_IDS: np.array([row.object_id for row in rows], np.int64),
+        video.OBJECT_SCORES: np.array([NO_OBJECT if each is None else each.score for each in outputs], np.float32),
+        contract.IOU_PREDICTIONS: np.array([0.0 if each is None else each.iou for each in outputs], np.float32),
+    }
+    side = family.mask_size
+    logits = np.full((len(rows), 1, side, side), NO_OBJECT, np.float32)
+    for index, each in enumerate(outputs):
+        if each is not None and each.logits is not None:
+            logits[index] = each.logits
+    if output_format == contract.LOGITS:
+        return {**columns, contract.MASKS: logits}
+    form = find_format(output_format, "session model")
+    encoded = [
+        form.to_bytes(Segment(full_size_logits(each[0], size, family) > 0, float(iou), None))
+        for each, iou in zip(logits, columns[contract.IOU_PREDICTIONS], strict=True)
+    ]
+    masks = np.empty(len(encoded), np.object_)
+    masks[:] = encoded
+    return {**columns, contract.ENCODED_MASKS: masks}
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:40]

@@ -36,7 +36,7 @@ def test_the_mask_of_a_prompt_in_json_is_that_of_the_client() -> None:
     [
         (b"rle", b"{", "cleanup is no JSON"),
         (b"rle", b"[]", 'cleanup must be an object such as {"keep_clicked": true}, not a list'),
-        (b"png", b'{"smooth": 1e9}', "smooth must be a number from 0 to 100"),
+        (b"png", b'{"smooth": 1e9}', "smooth must be a number within 0..100"),
         (b"logits", b"{}", "not logits: ask for output_format rle or png"),
     ],
 )

@@ -5,6 +5,7 @@ Where they come from, with which token, and how failures are told.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.server
 import json
@@ -25,7 +26,6 @@ from support.small_site import SmallSite
 from support.tools import CLICK, asked_of_label_studio
 
 from triton_sam.service import image_urls, public
-from triton_sam.service.adapters import task_images
 from triton_sam.service.problems import Problem
 from triton_sam.service.public import FetchPool, PrivateAddressError, is_public
 from triton_sam.service.settings import Settings
@@ -191,10 +191,10 @@ def test_a_private_address_behind_a_redirect_is_not_asked(fetching, site, monkey
 
 
 def test_a_host_that_is_gone_is_told_without_the_name_of_an_error(reachable):
-    end = time.monotonic() + 5
-    urls = image_urls.ImageUrls(Settings("localhost:8000", image_urls=True), SimpleNamespace(fetches=None))
+    budgets = SimpleNamespace(fetches=SimpleNamespace(take=contextlib.nullcontext))
+    urls = image_urls.ImageUrls(Settings("localhost:8000", image_urls=True), budgets)
     with pytest.raises(Problem) as caught:
-        urls._fetch("http://127.0.0.1:9/a.jpg", Call(end), end)
+        asyncio.run(urls.fetch("http://127.0.0.1:9/a.jpg"))
     assert caught.value.detail == "127.0.0.1 cannot be reached: open the address in a browser, or upload the image"
 
 
@@ -252,8 +252,7 @@ def test_failures_are_told(fetching, site, reachable):
 @pytest.mark.parametrize("ask", [by_url, by_task])
 def test_a_slow_image_ends_in_time_and_holds_up_no_other(fetching, site, reachable, monkeypatch, ask):
     """Each byte of it comes in time, but all of them never do. A socket's timeout would start anew with each."""
-    monkeypatch.setattr(task_images, "SECONDS", 1.0)
-    monkeypatch.setattr(image_urls, "SECONDS", 1.0)
+    monkeypatch.setattr(public, "SECONDS", 1.0)
     with ThreadPoolExecutor() as pool:
         slow = pool.submit(ask, fetching, f"{site}/data/slow")
         wait_until(lambda: "/data/slow" in paths())

@@ -32,7 +32,6 @@ class Adapter:
     """The protocol of one tool.
 
     Args:
-        name: its name for `--adapter`.
         tool: name of the tool, as its users know it.
         address: path that users append to the address of the service where they enter it into the tool.
         paths: paths that belong to the adapter, each with everything below it.
@@ -63,13 +62,7 @@ class Adapter:
 
 
 class AdapterRequests:
-    """Marks requests that belong to an adapter, gives their errors the form of the tool, and counts them.
-
-    Args:
-        app: the application.
-        adapters: the adapters that are switched on.
-        metrics: counts requests by adapter.
-    """
+    """Marks requests that belong to an adapter, gives their errors the form of the tool, and counts them."""
 
     def __init__(self, app: ASGIApp, adapters: tuple[Adapter, ...], metrics: Metrics) -> None:
         self._app = app

@@ -62,8 +62,6 @@ def clean_previews(logits: FloatArray, prompt: Prompt, cleanup: Cleanup, family:
     Args:
         logits: float32 (M,S,S).
         prompt: points and box in pixels of the image.
-        cleanup: the changes.
-        family: the family of the decoder.
         size: width and height of the image, pixels.
     """
     cells = np.array(family.scale(size)) * family.mask_size / family.image_size
@@ -78,7 +76,6 @@ def check_amount(request: SegmentRequest, size: Size, family: Family) -> None:
     """Refuse a request whose masks would take too much memory.
 
     Args:
-        request: the request.
         size: width and height of the image in pixels.
         family: the family that answers; it says how many candidates an object has.
 
@@ -97,7 +94,6 @@ def choose_format(asked: str | None, accept: str) -> tuple[Format, bool]:
 
     Args:
         asked: the format that the request names. None: the header decides.
-        accept: the header Accept.
 
     Raises:
         Problem: 406, the service has no format that the header Accept names.
@@ -113,15 +109,7 @@ def choose_format(asked: str | None, accept: str) -> tuple[Format, bool]:
 def write_answer(
     answer: SegmentAnswer, segments: Iterable[Segment], form: Format, request: SegmentRequest, started: float
 ) -> bytes:
-    """Return a JSON answer. Masks become text one by one, so that only one is in memory.
-
-    Args:
-        answer: the answer without its masks.
-        segments: its masks.
-        form: the format of the masks.
-        request: the request.
-        started: time of the monotonic clock at which the request was there.
-    """
+    """Return a JSON answer. Masks become text one by one, so that only one is in memory."""
     masks = [_mask(segment, form, request).model_dump_json(exclude_none=True).encode() for segment in segments]
     answer.milliseconds = round((time.monotonic() - started) * 1000, 2)
     before, after = answer.model_dump_json(exclude_none=True).encode().split(NO_MASKS)

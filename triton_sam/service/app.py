@@ -36,11 +36,7 @@ from .videos.store import Videos
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Return the application. It connects to nothing before it starts.
-
-    Args:
-        settings: the options.
-    """
+    """Return the application. It connects to nothing before it starts."""
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
     videos = Videos(engine)

@@ -41,11 +41,7 @@ class Body:
     """The body of one request. The application receives its messages from receive().
 
     Args:
-        scope: of the request.
-        receive: of the server.
         settings: limits.
-        budgets: budgets that the body takes part in.
-        caller: its quota counts uploads.
         arrived: called when the body is there; it may raise a Problem.
     """
 
@@ -176,7 +172,6 @@ class Answer:
     """The answer to one request: large ones are written in pieces, no faster than the client reads them.
 
     Args:
-        send: of the server.
         settings: limits.
         budgets: the bytes of large answers count until they are sent.
     """

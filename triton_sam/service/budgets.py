@@ -89,10 +89,6 @@ class Budget:
     """An amount that the whole service shares. A request for more than the rest is refused at once.
 
     Args:
-        name: name in the metrics.
-        limit: the amount.
-        refusal: the reason of a refusal, for the answer.
-        metrics: shows how much is used.
         takes_one: whether somebody who asks while nothing is used gets any amount, also more than the limit.
     """
 
@@ -261,8 +257,6 @@ class Workers:
 
         Args:
             pixels: the most pixels that are in memory at a time.
-            work: the function.
-            arguments: its arguments.
 
         Raises:
             Problem: 503, the service stops.
@@ -275,8 +269,6 @@ class Workers:
 
         Args:
             pixels: the most pixels that are in memory at a time.
-            convert: the function.
-            items: the items.
 
         Raises:
             Problem: 503, the service stops.
@@ -306,7 +298,6 @@ class Budgets:
 
     Args:
         settings: their limits.
-        metrics: shows how much is used.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -357,8 +348,6 @@ def work_pixels(size: tuple[int, int], kept: int, masks: int, side: int, *, logi
     Args:
         size: width and height of the image.
         kept: full-size masks that are in memory at a time.
-        masks: masks of the answer. The small logits of all of them are there from the beginning.
-        side: side of the small logits.
         logits: whether the answer contains these logits as text.
     """
     return kept * size[0] * size[1] + masks * side**2 * (1 + LOGITS_AS_TEXT * logits)

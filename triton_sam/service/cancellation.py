@@ -22,7 +22,6 @@ class CancellableRequests:
 
     Args:
         timeout: seconds that one request may take.
-        metrics: counts the cancelled requests.
     """
 
     def __init__(self, timeout: float, metrics: Metrics) -> None:
@@ -41,8 +40,6 @@ class CancellableRequests:
         """Return the result of ``work``.
 
         Args:
-            request: the request of the client.
-            work: the work for it.
             session_id: the name by which the client may cancel it.
             timeout: seconds that it may take; None: those of every request.
 

@@ -188,11 +188,7 @@ async def find(
     """Find all instances. An image that Triton does not know is sent with the request, and encoded once for all.
 
     Args:
-        engine: has the clients.
-        pair: models that find concepts.
-        image: the image to search.
         example: the image that the boxes of the query belong to; None for ``image``.
-        query: the concepts.
 
     Raises:
         ServerError: the search failed.

@@ -47,8 +47,6 @@ class Pair:
 
     Args:
         name: name of the pair for callers, for example "sam2" or "sam2.1_large".
-        family: its SAM family.
-        version: version of the encoder that answers.
         keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
         tracks_videos: whether it has a video model.
         finds_concepts: whether it has a session model, and all models that find words and examples.
@@ -88,7 +86,6 @@ class State:
 
     Args:
         pairs: by name, in the order of families; empty when none is ready or Triton is gone.
-        error: reason in one line why there are none.
     """
 
     pairs: dict[str, Pair] = field(default_factory=dict)
@@ -101,12 +98,7 @@ class State:
 
 
 class Engine:
-    """The engine of one service, used on one event loop from ``start()`` to ``stop()``.
-
-    Args:
-        settings: options.
-        metrics: counters to increase.
-    """
+    """The engine of one service, used on one event loop from ``start()`` to ``stop()``."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.settings = settings
@@ -283,8 +275,6 @@ class Engine:
         """Return full-size masks in a form of the caller's.
 
         Args:
-            image: the embeddings of the image.
-            pair: the pair that made them.
             prompt: the prompt, as SpeculativeSAM2Client.segment_async takes it.
             write: makes the result of the masks, in a thread. Each mask is computed when it is asked for.
             multimask: whether there are three candidates for each object.

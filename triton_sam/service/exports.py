@@ -99,7 +99,6 @@ class Export:
         """Return the files of a format as ZIP.
 
         Args:
-            form: name of the format.
             check: called before each image; it raises when nobody waits for the files any more.
 
         Raises:

@@ -29,7 +29,6 @@ class TrustedHosts:
     that asks for tokens does not need this, since the foreign page has none.
 
     Args:
-        app: the application.
         allowed: names besides localhost and the names of this machine; ``*.example.org`` stands for all names below
             example.org, and ``*`` for all names.
     """
@@ -76,7 +75,6 @@ def check_origin(scope: Scope, origins: Sequence[str], allowed: Sequence[str]) -
     they come from; other programs send no origin, and may do everything.
 
     Args:
-        scope: of the request.
         origins: further origins whose pages may do so, ``*`` for all.
         allowed: names that the operator has given the service, see TrustedHosts. A proxy may leave the port out of the
             header Host, or put a name of its own there, so a page of one of these names is the service's own.

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Annotated
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import urllib3
 from pydantic import ConfigDict, Field
 
-from ..transport.timed_sockets import CURRENT, Call
+from . import public
 from .budgets import Budgets
 from .problems import Problem
-from .public import FetchPool, PrivateAddressError
+from .public import MAX_REDIRECTS, SECONDS, FetchError, FetchPool, fetch
 from .schemas import Strict
 from .settings import MEBI, Settings
 
-MAX_REDIRECTS = 4
-SECONDS = 30.0
-"""The time for one image, from the look-up of the name to the last byte, with all redirects."""
-PIECE = 1 << 16
-HEADERS = {
-    "User-Agent": "triton_sam",
-    "Accept": "image/*,*/*;q=0.5",
-    "Accept-Encoding": "identity",
-    "Connection": "close",
-}
+HEADERS = {**public.HEADERS, "User-Agent": "triton_sam", "Accept": "image/*,*/*;q=0.5"}
 """Nothing in them comes from the caller."""
 
 
@@ -44,7 +33,6 @@ class ImageUrls:
     """Fetches images.
 
     Args:
-        settings: the options.
         budgets: they limit how many images are fetched at a time.
     """
 
@@ -67,56 +55,31 @@ class ImageUrls:
                 "service to start it with --image-urls",
                 code="image_urls_off",
             )
-        _check(url)
-        end = time.monotonic() + SECONDS
-        call = Call(end)
-        with self._fetches.take():
+        with self._fetches.take(), FetchPool() as pool:
             try:
-                return await asyncio.to_thread(self._fetch, url, call, end)
-            finally:
-                call.cancel()  # also when the caller has gone away
+                return await fetch(url, self._limit, lambda each: _get(pool, each))
+            except FetchError as error:
+                raise self._problem(error) from None
 
-    def _fetch(self, url: str, call: Call, end: float) -> bytes:
-        CURRENT.call = call
-        with FetchPool() as pool:
-            for _ in range(MAX_REDIRECTS + 1):
-                content, place = self._get(pool, url, end)
-                if not place:
-                    return content
-                url = urljoin(url, place)
-                _check(url)
-        raise _failed(f"the address leads on more than {MAX_REDIRECTS} times")
-
-    def _get(self, pool: FetchPool, url: str, end: float) -> tuple[bytes, str]:
-        """Return the content at an address, and the address that it leads to, "" if it leads nowhere."""
-        host = urlsplit(url).hostname
-        try:
-            answer = pool.request("GET", url, headers=HEADERS, redirect=False, preload_content=False)
-            try:
-                place = answer.get_redirect_location()
-                if place:
-                    return b"", place
-                if answer.status != 200:
-                    raise _failed(f"{host} answers {answer.status}")
-                return self._read(answer), ""
-            finally:
-                answer.close()
-        except PrivateAddressError:
+    def _problem(self, error: FetchError) -> Problem:
+        host = urlsplit(error.url).hostname
+        if error.fault == "private":
             # Which address it is, or whether something listens there, is nothing that a caller may learn.
-            raise Problem(422, f"{host} is not a public host: upload the image", code="private_address") from None
-        except (urllib3.exceptions.HTTPError, OSError, ValueError):
-            if time.monotonic() >= end:
-                raise Problem(504, f"{host} did not send the image within {SECONDS:g} s", code="timeout") from None
-            raise _failed(f"{host} cannot be reached") from None
+            return Problem(422, f"{host} is not a public host: upload the image", code="private_address")
+        if error.fault == "large":
+            return Problem(413, f"the image is larger than {self._limit / MEBI:g} MiB")
+        if error.fault == "slow":
+            return Problem(504, f"{host} did not send the image within {SECONDS:g} s", code="timeout")
+        text = {
+            "redirects": f"the address leads on more than {MAX_REDIRECTS} times",
+            "status": f"{host} answers {error.status}",
+        }.get(error.fault, f"{host} cannot be reached")
+        return Problem(502, f"{text}: open the address in a browser, or upload the image", code="fetch_failed")
 
-    def _read(self, answer: urllib3.BaseHTTPResponse) -> bytes:
-        pieces, count = [], 0
-        for piece in answer.stream(PIECE, decode_content=False):
-            count += len(piece)
-            if count > self._limit:
-                raise Problem(413, f"the image is larger than {self._limit / MEBI:g} MiB")
-            pieces.append(piece)
-        return b"".join(pieces)
+
+def _get(pool: FetchPool, url: str) -> urllib3.BaseHTTPResponse:
+    _check(url)
+    return pool.request("GET", url, headers=HEADERS, redirect=False, preload_content=False)
 
 
 def _check(url: str) -> None:
@@ -132,7 +95,3 @@ def _check(url: str) -> None:
         raise Problem(422, "an address begins with http:// or https:// and the name of a host", code="bad_url")
     if parts.username is not None or parts.password is not None:
         raise Problem(422, "an address must not carry a user name or a password", code="bad_url")
-
-
-def _failed(text: str) -> Problem:
-    return Problem(502, f"{text}: open the address in a browser, or upload the image", code="fetch_failed")

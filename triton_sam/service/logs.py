@@ -67,12 +67,7 @@ FORMATTERS: dict[str, type[logging.Formatter]] = {"json": JsonFormatter, "text":
 
 
 def set_up(form: str = "json", level: int = logging.INFO) -> None:
-    """Write the log of the service, and the warnings of uvicorn, to stderr.
-
-    Args:
-        form: one of FORMATTERS.
-        level: the lowest level that is written.
-    """
+    """Write the log of the service, and the warnings of uvicorn, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[form]())
     for name, threshold in ((LOGGER.name, level), ("uvicorn.error", logging.WARNING)):

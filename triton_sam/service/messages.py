@@ -119,12 +119,7 @@ def read_message(message: dict[str, Any]) -> Message:
 
 
 def error_message(members: dict[str, Any], message: dict[str, Any]) -> ErrorMessage:
-    """Return the answer to a message that cannot be answered otherwise.
-
-    Args:
-        members: of the problem object.
-        message: message of the page.
-    """
+    """Return the answer to a message that cannot be answered otherwise."""
     lane, seq = message.get("lane"), message.get("seq")
     known = {"lane": lane if lane in LANES else None, "seq": seq if isinstance(seq, int) else None}
     return ErrorMessage.model_validate({**members, "type": "error", **known})
@@ -140,7 +135,6 @@ def pack(header: MasksHeader, logits: FloatArray) -> bytes:
     """Return the binary message of masks: uint32 length of the header, the header, int8 logits.
 
     Args:
-        header: header of the message.
         logits: float32 (candidates, side, side).
     """
     text = header.model_dump_json().encode()

@@ -114,11 +114,8 @@ class Guard:
     """Refuses requests of foreign web pages, without a token, over a quota, or beyond the budgets of the service.
 
     Args:
-        app: the application.
         settings: limits.
         budgets: what all requests share.
-        callers: the tokens.
-        metrics: counts requests by caller.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, budgets: Budgets, callers: Callers, metrics: Metrics) -> None:

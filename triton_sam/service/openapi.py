@@ -70,7 +70,6 @@ def complete(app: FastAPI, *, with_token: bool, root_path: str = "") -> None:
     """Complete the document that FastAPI writes, and replace its form of errors by ours.
 
     Args:
-        app: the application with all its routes.
         with_token: whether the service asks for a token.
         root_path: the path that a proxy adds, see Settings.
     """

@@ -79,9 +79,6 @@ class Problem(HTTPException):
     It is an HTTPException because FastAPI answers every other error while it reads a body with 400.
 
     Args:
-        status: HTTP status.
-        detail: one line for a person.
-        headers: further headers.
         code: a word that programs can rely on; appears as ``code``.
     """
 

@@ -1,26 +1,103 @@
-"""Requests to addresses that somebody else has named: they reach public addresses alone.
+"""Files at URLs that somebody else has named: they are fetched from public addresses alone.
 
 Without this, a redirect could make the service ask a machine of its own network, or the metadata service of a cloud.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import socket
 import ssl
+import time
+from collections.abc import Callable
+from typing import Literal
+from urllib.parse import urljoin
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, NewConnectionError
 
-from ..transport.timed_sockets import CURRENT, TimedTlsSocket, connect, resolve
+from ..transport.timed_sockets import CURRENT, Call, TimedTlsSocket, connect, resolve
 
+MAX_REDIRECTS = 4
+SECONDS = 30.0
+"""The time for one file, from the look-up of the name to the last byte, with all redirects."""
+PIECE = 1 << 16
+HEADERS = {"Accept-Encoding": "identity", "Connection": "close"}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class PrivateAddressError(HTTPError):
     """A host has an address that is not public."""
+
+
+class FetchError(Exception):
+    """There is no file to be had.
+
+    Args:
+        fault: what is wrong.
+        url: the URL that fails; a redirect may have named it.
+        status: that of the answer, with the fault ``status``.
+    """
+
+    def __init__(
+        self,
+        fault: Literal["private", "silent", "slow", "status", "large", "redirects"],
+        url: str,
+        reason: object = "",
+        status: int = 0,
+    ) -> None:
+        super().__init__(str(reason))
+        self.fault = fault
+        self.url = url
+        self.status = status
+
+
+async def fetch(url: str, limit: int, request: Callable[[str], urllib3.BaseHTTPResponse]) -> bytes:
+    """Return the content behind a URL and its redirects, at most ``limit`` bytes.
+
+    Args:
+        request: requests a URL, in a thread whose calls end in time.
+
+    Raises:
+        FetchError: there is none.
+    """
+    end = time.monotonic() + SECONDS
+    call = Call(end)
+    try:
+        return await asyncio.to_thread(_fetch, url, limit, request, call, end)
+    finally:
+        call.cancel()  # also when the caller has gone away
+
+
+def _fetch(url: str, limit: int, request: Callable[[str], urllib3.BaseHTTPResponse], call: Call, end: float) -> bytes:
+    CURRENT.call = call
+    for _ in range(MAX_REDIRECTS + 1):
+        try:
+            with contextlib.closing(request(url)) as answer:
+                place = answer.get_redirect_location()
+                if not place:
+                    return _content(answer, url, limit)
+        except PrivateAddressError as error:
+            raise FetchError("private", url, error) from None
+        except (urllib3.exceptions.HTTPError, OSError, ValueError):
+            raise FetchError("slow" if time.monotonic() >= end else "silent", url) from None
+        url = urljoin(url, place)
+    raise FetchError("redirects", url)
+
+
+def _content(answer: urllib3.BaseHTTPResponse, url: str, limit: int) -> bytes:
+    if answer.status != 200:
+        raise FetchError("status", url, status=answer.status)
+    content = bytearray()
+    for piece in answer.stream(PIECE, decode_content=False):
+        content += piece
+        if len(content) > limit:
+            raise FetchError("large", url)
+    return bytes(content)
 
 
 def is_public(address: str) -> bool:

@@ -19,9 +19,7 @@ class Caller:
     """The holder of one token, and what is left of its quota.
 
     Args:
-        name: its name.
         quota: its limits.
-        metrics: counts refusals.
     """
 
     def __init__(self, name: str, quota: Quota, metrics: Metrics) -> None:
@@ -112,8 +110,6 @@ class Callers:
 
     Args:
         tokens: the tokens; empty: everybody may call, and all are one caller.
-        quota: the quota of that one caller.
-        metrics: counts refusals.
     """
 
     def __init__(self, tokens: Sequence[Token], quota: Quota, metrics: Metrics) -> None:

@@ -13,7 +13,6 @@ class RootPath:
     """Takes the path of a proxy off requests, if the proxy has not done so, and adds it to addresses in answers.
 
     Args:
-        app: the application.
         root: the path, such as ``/sam``; "" without such a proxy.
     """
 
@@ -47,11 +46,7 @@ class RootPath:
 
 
 class HeadRequests:
-    """Answers HEAD as GET, without the body.
-
-    Args:
-        app: the application.
-    """
+    """Answers HEAD as GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

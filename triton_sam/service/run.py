@@ -39,8 +39,6 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     """Serve until SIGINT or SIGTERM; running requests get SECONDS_TO_STOP seconds.
 
     Args:
-        settings: the options.
-        host: the address that the service listens on.
         port: the port; 0: any free port.
         repository: if no Triton answers at ``settings.url``, start a local one with this model repository.
         quiet: whether to print no line with the URL of the page.

@@ -26,8 +26,6 @@ class StoredImage:
         image_id: hash of ``content``, so that equal uploads are one.
         content: encoded bytes as they came; the PNG of a HEIC photograph.
         size: width and height, upright, pixels.
-        embeddings: by what made them. Where Triton keeps them, this is but an id.
-        preview: the image as JPEG, once somebody has asked for it.
     """
 
     image_id: str

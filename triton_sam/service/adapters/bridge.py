@@ -87,9 +87,6 @@ class Bridge:
 
     Args:
         engine: makes masks.
-        requests: ends work for clients that have gone away.
-        searches: find all objects of an image.
-        videos: the videos of all callers.
     """
 
     def __init__(
@@ -171,17 +168,15 @@ class Bridge:
         image: StoredImage,
         pair: Pair,
         targets: Sequence[Target],
-        convert: Callable[[Segment], Result],
+        convert: Callable[[Segment], Result | None],
         *,
         multimask: bool = False,
     ) -> list[list[Result]]:
         """Return the masks of objects in a form of the adapter's; for each object a list of its candidates.
 
+        Masks without a form (None) are left out, here as in the other searches.
+
         Args:
-            request: the request that they are for.
-            image: the image.
-            pair: the models.
-            targets: the objects.
             convert: makes the result of one mask, in a thread.
             multimask: whether there are three candidates for each object.
 
@@ -195,7 +190,7 @@ class Bridge:
         image: StoredImage,
         pair: Pair,
         targets: Sequence[Target],
-        convert: Callable[[Segment], Result],
+        convert: Callable[[Segment], Result | None],
         *,
         multimask: bool,
     ) -> list[list[Result]]:
@@ -209,12 +204,13 @@ class Bridge:
                 "mask_input": _stacked([targets[number].mask for number in numbers]),
             }
 
-            def write(segments: Iterator[Segment], numbers: list[int] = numbers) -> list[tuple[int, Result]]:
+            def write(segments: Iterator[Segment], numbers: list[int] = numbers) -> list[tuple[int, Result | None]]:
                 numbered = (replace(each, object_index=numbers[each.object_index]) for each in segments)
                 return [(each.object_index, convert(each)) for each in numbered]
 
             for number, result in await self.engine.segment(embeddings, pair, prompt, write, multimask=multimask):
-                found[number].append(result)
+                if result is not None:
+                    found[number].append(result)
         return found
 
     async def instances(
@@ -223,7 +219,7 @@ class Bridge:
         image: StoredImage,
         pair: Pair,
         texts: Sequence[str],
-        convert: Callable[[Instance], Result],
+        convert: Callable[[Instance], Result | None],
         *,
         names: Mapping[str, str] = NO_NAMES,
         **filters: Any,
@@ -231,9 +227,6 @@ class Bridge:
         """Return every instance of texts in a form of the adapter's: of the first text, the best first, then the next.
 
         Args:
-            request: the request that they are for.
-            image: the image.
-            pair: models that find concepts.
             texts: the texts; none of them: the concept of ``boxes``.
             convert: makes the result of one instance, in a thread.
             names: the tool's names of filters, by ours, for errors.
@@ -255,7 +248,7 @@ class Bridge:
 
         async def work() -> list[Result]:
             found = await find(self.engine, pair, image, None, query)
-            return await self.engine.budgets.workers.map(2 * width * height, convert, found)
+            return _drawn(await self.engine.budgets.workers.map(2 * width * height, convert, found))
 
         return await self._requests.run(request, work())
 
@@ -267,8 +260,6 @@ class Bridge:
         """Return the result of work, which ends when the client goes away or the time is up.
 
         Args:
-            request: the request that it is for.
-            work: the work.
             timeout: seconds that it may take; None: those of every request.
         """
         return await self._requests.run(request, work, timeout=timeout)
@@ -279,15 +270,12 @@ class Bridge:
         image: StoredImage,
         pair: Pair,
         options: Mapping[str, Any],
-        convert: Callable[[Segment], Result],
+        convert: Callable[[Segment], Result | None],
         names: Mapping[str, str] = NO_NAMES,
     ) -> list[Result]:
         """Return all objects of an image in a form of the adapter's, in the order of the search.
 
         Args:
-            request: the request that they are for.
-            image: the image.
-            pair: the models.
             options: parameters of EverythingRequest; None stands for the default.
             convert: makes the result of one object, in a thread.
             names: the tool's names of options, by ours, for errors.
@@ -306,17 +294,21 @@ class Bridge:
         finally:
             search.leave()
 
-        def write(numbered: tuple[int, Found]) -> Result:
+        def write(numbered: tuple[int, Found]) -> Result | None:
             number, each = numbered
             return convert(replace(each.segment(), object_index=number))
 
         width, height = image.size
-        return await self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects))
+        return _drawn(await self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects)))
 
 
 def json_answer(content: Any, status: int = 200) -> Response:
     """Return an answer of JSON, from objects that are JSON already."""
     return Response(strict_json.dumps(content, separators=(",", ":")), status, media_type=JSON)
+
+
+def _drawn(found: Sequence[Result | None]) -> list[Result]:
+    return [each for each in found if each is not None]
 
 
 def _segment_request(targets: Sequence[Target], size: Size, multimask: bool) -> SegmentRequest:

@@ -70,31 +70,28 @@ def router(bridge: Bridge) -> APIRouter:
         """Describe a function."""
         found = (await functions()).get(name)
         if found is None:
-            raise Problem(404, f"there is no function {name[:80]!r}", code="unknown_model")
+            raise _unknown(name)
         return dict(found)
 
     @api.post("/function_invocations", summary="Call a function for CVAT")
     async def invoke(request: Request, x_nuclio_function_name: str = Header(max_length=200)) -> Response:
         """Return the mask of an object, all objects, all instances of words, or the objects of the next frame."""
-        name = x_nuclio_function_name
-        await function(name)
-        if name.endswith(TRACKS):
-            call = await bridge.read(request, TrackCall)
-            return await track(bridge, request, await bridge.pair(_pair_of(bridge, name)), call)
+        pair, ending = await _called(bridge, x_nuclio_function_name)
+        if ending == TRACKS:
+            return await track(bridge, request, pair, await bridge.read(request, TrackCall))
         body = await bridge.read(request, Invocation)
-        pair = await bridge.pair(_pair_of(bridge, name))
         image = await bridge.image(body.image)
-        if name.endswith(SUFFIX):
+        if ending == SUFFIX:
             options = {"pred_iou_thresh": body.threshold} if body.threshold else {}
             found = await bridge.everything(request, image, pair, options, detection, {"pred_iou_thresh": "threshold"})
-            return json_answer([each for each in found if each is not None])
-        if name.endswith(WORDS):
+            return json_answer(found)
+        if ending == WORDS:
             found = await bridge.instances(
                 *(request, image, pair, words),
                 lambda each: detection(each, each.label),
                 threshold=body.threshold or None,
             )
-            return json_answer([each for each in found if each is not None])
+            return json_answer(found)
         target = body.target()
         if target.is_empty:
             raise Problem(422, "set at least one point, or a box")
@@ -157,9 +154,25 @@ def _function_name(model: str) -> str:
     return PREFIX + model.replace(".", "-").lower()
 
 
-def _pair_of(bridge: Bridge, function: str) -> str:
-    name = function.removesuffix(SUFFIX).removesuffix(WORDS).removesuffix(TRACKS)
-    return next(pair for pair in bridge.pairs if _function_name(pair) == name)
+async def _called(bridge: Bridge, function: str) -> tuple[Pair, str]:
+    """Return the models of a function, and the ending of its name.
+
+    Raises:
+        Problem: 404, there is no such function.
+    """
+    await bridge.pair(None)
+    ending = next((each for each in (SUFFIX, WORDS, TRACKS) if function.endswith(each)), "")
+    name = function.removesuffix(ending)
+    for pair in bridge.pairs.values():
+        able = {SUFFIX: pair.finds_everything, TRACKS: pair.tracks_videos}
+        able[WORDS] = pair.finds_concepts and bool(bridge.engine.settings.cvat_words)
+        if _function_name(pair.name) == name and able.get(ending, True):
+            return pair, ending
+    raise _unknown(function)
+
+
+def _unknown(function: str) -> Problem:
+    return Problem(404, f"there is no function {function[:80]!r}", code="unknown_model")
 
 
 ADAPTER = Adapter(

@@ -56,8 +56,6 @@ class State:
     """An object in a session.
 
     Args:
-        session: the name of the session.
-        number: the number of the object.
         kind: the kind of shape that the tool expects.
         is_typed: whether a shape has its type with it. Older versions of CVAT know rectangles as lists of numbers.
     """

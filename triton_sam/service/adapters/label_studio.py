@@ -65,15 +65,7 @@ class PredictRequest(Lenient):
 
 @dataclass(frozen=True)
 class Control:
-    """The tag of a labelling setup that holds the answer.
-
-    Args:
-        name: its name.
-        image: name of the image's tag.
-        kind: type of its results.
-        key: the member of the task's data with the address of the image.
-        labels: its labels.
-    """
+    """The tag of a labelling setup that holds the answer."""
 
     name: str
     image: str
@@ -114,7 +106,7 @@ class _Tool:
             *(request, image, pair, targets),
             lambda segment: result_of(segment, control, labels[segment.object_index]),
         )
-        results = [each for candidates in found for each in candidates if each is not None]
+        results = [each for candidates in found for each in candidates]
         return json_answer({"results": [prediction_of(results, pair)], "model_version": version_of(pair)})
 
     async def _find(self, request: Request, body: PredictRequest, words: list[str]) -> Response:
@@ -137,7 +129,7 @@ class _Tool:
                 results += await self._bridge.instances(
                     *(request, image, pair, part), lambda each: result_of(each, control, control.label(each.label))
                 )
-            predictions.append(prediction_of([each for each in results if each is not None], pair))
+            predictions.append(prediction_of(results, pair))
         return json_answer({"results": predictions, "model_version": version_of(pair)})
 
     async def _drawn(self, regions: list[Region], size: Size, pair: Pair) -> list[Asked]:

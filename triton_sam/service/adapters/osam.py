@@ -140,8 +140,7 @@ async def _best(
     """Return the mask that osam answers with: the candidate with the best score, or the single mask."""
     is_single = pair.family.name in SINGLE and (target.box is not None or len(target.points) > 1)
     [candidates] = await bridge.masks(request, image, pair, [target], annotation, multimask=not is_single)
-    drawn = [each for each in candidates if each is not None]
-    return [max(drawn, key=lambda each: each["score"])] if drawn else []
+    return sorted(candidates, key=lambda each: -each["score"])[:1]
 
 
 async def _instances(
@@ -150,7 +149,7 @@ async def _instances(
     """Return the annotations of all instances of the texts, at most ``max_annotations``, the best of all first."""
     filters = {"nms": prompt.iou_threshold, "threshold": prompt.score_threshold, "limit": prompt.max_annotations}
     found = await bridge.instances(request, image, pair, prompt.texts or (), annotation, names=NAMES, **filters)
-    annotations = sorted((each for each in found if each is not None), key=lambda each: -each["score"])
+    annotations = sorted(found, key=lambda each: -each["score"])
     return annotations[: prompt.max_annotations]
 
 

@@ -125,7 +125,7 @@ def router(bridge: Bridge) -> APIRouter:
             lambda segment: feature(segment, segment.candidate, pair.name),
             multimask=body.multimask_output,
         )
-        return json_answer([each for candidates in found for each in candidates if each is not None])
+        return json_answer([each for candidates in found for each in candidates])
 
     @api.post("/automask/", summary="Find everything for QuPath")
     async def automask(request: Request) -> Response:
@@ -136,7 +136,7 @@ def router(bridge: Bridge) -> APIRouter:
         found = await bridge.everything(
             *(request, image, pair, body.options()), lambda segment: feature(segment, segment.object_index, pair.name)
         )
-        return json_answer([each for each in found if each is not None])
+        return json_answer(found)
 
     @api.post("/sam3/", summary="Find words for QuPath")
     async def sam3(request: Request) -> Response:
@@ -153,7 +153,7 @@ def router(bridge: Bridge) -> APIRouter:
             names={"text": "text_prompt", "threshold": "confidence_threshold"},
             **filters,
         )
-        return json_answer([each for each in found if each is not None])
+        return json_answer(found)
 
     @api.get("/version/", summary="Version for QuPath", response_class=PlainTextResponse)
     async def version() -> str:
@@ -221,14 +221,7 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
 
 
 def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | None = None) -> dict[str, Any] | None:
-    """Return a mask without specks as a feature: a polygon, or a multi-polygon of parts. None: the mask is empty.
-
-    Args:
-        segment: the mask.
-        number: the number of the object.
-        model: the name of the model.
-        plane: the plane of a stack or a series that it lies in.
-    """
+    """Return a mask without specks as a feature: a polygon, or a multi-polygon of parts. None: the mask is empty."""
     polygons = main_polygons(segment.mask)
     if not polygons:
         return None

@@ -112,7 +112,6 @@ class Folder(Session):
     """Frames that are uploaded, and not followed yet.
 
     Args:
-        room: their place among the videos.
         files: the path and the number of bytes of each frame, by its name.
     """
 
@@ -144,11 +143,7 @@ class Folder(Session):
 
 
 class Uploads:
-    """Folders of frames, by the names that the tool gives them.
-
-    Args:
-        bridge: keeps the videos.
-    """
+    """Folders of frames, by the names that the tool gives them."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -202,11 +197,7 @@ class Uploads:
 
 
 class Sequences:
-    """Follows objects through stacks and series.
-
-    Args:
-        bridge: asks the engine.
-    """
+    """Follows objects through stacks and series."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -216,9 +207,6 @@ class Sequences:
         """Return the features of all objects in all frames.
 
         Args:
-            request: the request.
-            pair: the models.
-            body: frames and objects.
             feature: makes the feature of a mask, from a MaskRecord and the number of the object.
 
         Raises:

@@ -101,10 +101,6 @@ async def find_concepts(
     """Return the results of all prompts, each with its predictions, the best first.
 
     Args:
-        bridge: finds the instances. Prompts of words with the same threshold are one search.
-        request: the request that they are for.
-        image: the image.
-        asked: the prompts.
         write: makes a prediction of an instance.
 
     Raises:

@@ -50,8 +50,6 @@ class LogitsCache:
         """Keep the logits of an answer.
 
         Args:
-            owner: the caller, the image and the model.
-            targets: the objects.
             logits: float32 (S,S) for each object.
         """
         prompts = tuple(map(_known, targets))

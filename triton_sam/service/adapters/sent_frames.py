@@ -29,9 +29,7 @@ class Found:
     """An instance of words or examples in a frame.
 
     Args:
-        text: the words.
         score: 0..1.
-        rle: its mask, as a prompt for the tracker.
     """
 
     text: str

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from dataclasses import dataclass
 from urllib.parse import quote, urljoin, urlsplit
 
 import urllib3
 
-from ...transport.timed_sockets import CURRENT, Call
 from ..budgets import MAX_FETCHES
 from ..problems import Problem
-from ..public import FetchPool, PrivateAddressError
+from ..public import HEADERS, SECONDS, FetchError, FetchPool, fetch
 from ..settings import MEBI
 from ..store import StoredImage
 from .bridge import Bridge
@@ -21,30 +19,15 @@ from .bridge import Bridge
 KEEP_SECONDS = 300.0
 """An image that was fetched so lately is not fetched again for the next click."""
 MAX_KEPT = 1024
-MAX_REDIRECTS = 4
-SECONDS = 30.0
-"""The time for one image, from the token to the last byte, with all redirects."""
-PIECE = 1 << 16
-HEADERS = {"Accept-Encoding": "identity", "Connection": "close"}
 CLOUD = ("s3://", "gs://", "azure-blob://")
 """Addresses in storages that Label Studio signs."""
 START = "start the service with --label-studio-url and the address of Label Studio"
-
-
-@dataclass(frozen=True)
-class _Pools:
-    """The connections for one image: to Label Studio itself, and to storages. They end at a time of the clock."""
-
-    own: FetchPool
-    storages: FetchPool
-    end: float
 
 
 class TaskImages:
     """The images of tasks.
 
     Args:
-        bridge: keeps the images.
         url: address of Label Studio; None: only images within the tasks can be used.
         token: access token of Label Studio: a personal one (a JWT) or a legacy one. None: no token.
         private_storage: whether Label Studio may lead to addresses of a private network.
@@ -64,7 +47,6 @@ class TaskImages:
 
         Args:
             address: value of the task's data: a path of Label Studio, its whole URL, a storage's URL, or a data URL.
-            task: id of the task, for storages.
 
         Raises:
             Problem: 422, the address belongs to another host; 502, Label Studio does not answer with the image; 504,
@@ -85,13 +67,13 @@ class TaskImages:
 
     async def _content(self, url: str) -> bytes:
         """Return the file at a URL of Label Studio."""
+        limit = self._bridge.engine.settings.max_body
         async with self._places:
-            end = time.monotonic() + SECONDS
-            call = Call(end)
-            try:
-                return await asyncio.to_thread(self._fetch, url, call, end)
-            finally:
-                call.cancel()  # also when the caller has gone away
+            with FetchPool(public=False) as own, FetchPool(public=not self._has_private_storage) as storages:
+                try:
+                    return await fetch(url, limit, lambda each: self._get(own, storages, each))
+                except FetchError as error:
+                    raise self._problem(error) from None
 
     def _located(self, address: str, task: object) -> str:
         """Return the URL at Label Studio."""
@@ -107,53 +89,32 @@ class TaskImages:
             )
         return found
 
-    def _fetch(self, url: str, call: Call, end: float) -> bytes:
-        CURRENT.call = call
-        with FetchPool(public=False) as own, FetchPool(public=not self._has_private_storage) as storages:
-            for _ in range(MAX_REDIRECTS):
-                content, place = self._get(_Pools(own, storages, end), url)
-                if not place:
-                    return content
-                url = urljoin(url, place)
-                if urlsplit(url).scheme not in ("http", "https"):
-                    break
-        raise Problem(502, "Label Studio has too many redirects for the image of the task")
+    def _get(self, own: FetchPool, storages: FetchPool, url: str) -> urllib3.BaseHTTPResponse:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise FetchError("redirects", url)
+        pool = own if self._is_label_studio(url) else storages
+        return pool.request("GET", url, headers=self._headers(url, own), redirect=False, preload_content=False)
 
-    def _get(self, pools: _Pools, url: str) -> tuple[bytes, str]:
-        """Return the content at a URL, and the address that it leads to, "" if it leads nowhere."""
-        pool = pools.own if self._is_label_studio(url) else pools.storages
-        try:
-            headers = self._headers(url, pools.own)
-            answer = pool.request("GET", url, headers=headers, redirect=False, preload_content=False)
-            try:
-                if answer.status in (401, 403):
-                    text = "Label Studio refuses the image: set LABEL_STUDIO_API_KEY to an access token of a member"
-                    raise Problem(502, text)
-                if answer.status >= 400:
-                    raise Problem(502, f"Label Studio answers {answer.status} to the request for the image")
-                place = answer.get_redirect_location() or ""
-                return b"" if place else self._read(answer), place
-            finally:
-                answer.close()
-        except PrivateAddressError as error:
-            raise Problem(
+    def _problem(self, error: FetchError) -> Problem:
+        if error.fault == "private":
+            return Problem(
                 502,
                 f"Label Studio leads to a storage in a private network ({error}): if it is yours, start the service "
                 "with label_studio_private_storage in --limits",
-            ) from None
-        except (urllib3.exceptions.HTTPError, OSError, ValueError):
-            if time.monotonic() >= pools.end:
-                raise Problem(504, f"{_origin(url)} did not send the image within {SECONDS:g} s") from None
-            raise self._silent(url) from None
-
-    def _read(self, answer: urllib3.BaseHTTPResponse) -> bytes:
-        limit = self._bridge.engine.settings.max_body
-        content = bytearray()
-        for piece in answer.stream(PIECE, decode_content=False):
-            content += piece
-            if len(content) > limit:
-                raise Problem(413, f"the image of the task is larger than {limit / MEBI:g} MiB (max_body in --limits)")
-        return bytes(content)
+            )
+        if error.fault == "large":
+            limit = self._bridge.engine.settings.max_body / MEBI
+            return Problem(413, f"the image of the task is larger than {limit:g} MiB (max_body in --limits)")
+        if error.fault == "slow":
+            return Problem(504, f"{_origin(error.url)} did not send the image within {SECONDS:g} s")
+        if error.fault == "redirects":
+            return Problem(502, "Label Studio has too many redirects for the image of the task")
+        if error.fault == "silent":
+            return self._silent(error.url)
+        if error.status in (401, 403):
+            text = "Label Studio refuses the image: set LABEL_STUDIO_API_KEY to an access token of a member"
+            return Problem(502, text)
+        return Problem(502, f"Label Studio answers {error.status} to the request for the image")
 
     def _silent(self, url: str) -> Problem:
         """Return the problem of an address where nothing answers."""

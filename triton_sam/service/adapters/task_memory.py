@@ -50,10 +50,6 @@ class TaskMemory:
     def joined(self, task: Hashable, regions: Sequence[Region]) -> list[Region]:
         """Return the regions of a call, and before them the earlier ones that belong to them. Remember them all.
 
-        Args:
-            task: the task, its image and its caller.
-            regions: the regions of the call, at least one.
-
         Raises:
             Problem: 422, there are background points only, and nothing is known that they could belong to.
         """

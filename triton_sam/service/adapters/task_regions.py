@@ -63,7 +63,6 @@ class Asked:
     """An object that the user means.
 
     Args:
-        target: the prompt.
         label: the label of its region; None if it has none.
         around: x1, y1, x2, y2 of its region in pixels. Points inside of it belong to the object.
     """
@@ -103,9 +102,7 @@ def asked_of(
     belong to the last object. Regions of other types mean nothing.
 
     Args:
-        regions: the regions.
         size: width and height of the image.
-        drawn: the objects of brushes and polygons.
     """
     objects = [*drawn, *(_boxed(each, size) for each in regions if each.type == RECTANGLE)]
     points = [(_point(each.value, size), each) for each in regions if each.type == KEYPOINT]

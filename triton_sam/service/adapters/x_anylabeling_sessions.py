@@ -58,7 +58,6 @@ class State:
     """What X-AnyLabeling has sent of a video.
 
     Args:
-        video: the frames.
         first: the index of the first frame in the tool.
 
     Attributes:
@@ -104,7 +103,6 @@ class State:
         """Return the shapes of an object in a frame; none if it is not seen there.
 
         Args:
-            record: the mask.
             score: that of the shapes; None: that of the mask.
         """
         number, segment = record.object_id, segment_of(record)

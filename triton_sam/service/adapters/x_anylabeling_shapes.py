@@ -46,9 +46,6 @@ def shapes_of(segment: Segment, drawing: Drawing, label: str = LABEL, group: int
     """Return a mask as shapes: a closed polygon for each part, and a rectangle if the caller wants it.
 
     Args:
-        segment: the mask.
-        drawing: how it is drawn.
-        label: the label of the shapes.
         group: the number of the object; None: the shapes of an object of several parts get a number of their own.
     """
     score = min(1.0, max(0.0, segment.score))

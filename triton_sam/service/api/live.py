@@ -91,11 +91,7 @@ def _token_in(protocols: Sequence[str]) -> str:
 
 
 class _Outbox:
-    """Messages to a page that are not sent yet: one for each kind, so that a page that does not read costs little.
-
-    Args:
-        socket: connection to the page.
-    """
+    """Messages to a page that are not sent yet: one for each kind, so that a page that does not read costs little."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket

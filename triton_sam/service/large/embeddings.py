@@ -26,12 +26,7 @@ _Known: TypeAlias = tuple[LargeImage, Origin, float, StoredTiles]
 
 
 class LargeEmbeddings:
-    """Finds the embeddings of an image and a pair, and checks them once. Used on one event loop.
-
-    Args:
-        folder: the images.
-        engine: asks Triton which weights it has, and keeps the embeddings of tiles.
-    """
+    """Finds the embeddings of an image and a pair, and checks them once. Used on one event loop."""
 
     def __init__(self, folder: LargeFolder, engine: Engine) -> None:
         self._folder = folder

@@ -41,7 +41,6 @@ class _Opened:
 
     Args:
         stamp: tells whether the file was replaced.
-        image: the image in it.
         readers: how many requests use it.
     """
 
@@ -154,7 +153,6 @@ class LargeFolder:
 
         Args:
             pixels: the most pixels that are in memory meanwhile.
-            read: reads it.
 
         Raises:
             Problem: 503, the service stops.

@@ -28,13 +28,7 @@ ENLARGE = 2
 
 @dataclass(frozen=True)
 class Where:
-    """Where a request looks for its object.
-
-    Args:
-        image: the large image.
-        tiles: its embeddings, if somebody has computed them.
-        pair: the models.
-    """
+    """Where a request looks for its object."""
 
     image: LargeImage
     tiles: StoredTiles | None

@@ -73,11 +73,7 @@ def connect(settings: Settings, pair: Pair) -> VideoClient:
 
 
 class VideoClients:
-    """All clients of one service.
-
-    Args:
-        settings: where Triton is.
-    """
+    """All clients of one service."""
 
     def __init__(self, settings: Settings) -> None:
         self.connect: Callable[[Settings, Pair], VideoClient] = connect

@@ -73,12 +73,7 @@ class Decoders:
 
 
 class StoredFrames(FrameSource):
-    """The frames of an uploaded video for the client: their decoder may close and open again between two frames.
-
-    Args:
-        video: the video.
-        decoders: the decoders of the service.
-    """
+    """The frames of an uploaded video for the client: their decoder may close and open again between two frames."""
 
     def __init__(self, video: VideoFile, decoders: Decoders) -> None:
         super().__init__("the video")

@@ -28,8 +28,6 @@ class FileKind:
     """The file of a format.
 
     Args:
-        suffix: the end of its name.
-        media_type: its media type.
         write: writes it. Its arguments are the path, the video and the frames, one by one.
     """
 
@@ -43,11 +41,7 @@ class Download:
     """The contents of a file to download.
 
     Args:
-        name: name of the video without its ending.
-        video: the video.
-        records: its masks, by frame.
         labels: its label maps as PNG, in the order of the frames.
-        decoders: open the frames.
     """
 
     name: str
@@ -114,9 +108,6 @@ class DownloadFile:
 
     Args:
         budgets: bytes of the disk, and pixels of the worker.
-        folder: takes the file.
-        form: name of the format.
-        download: the contents.
     """
 
     def __init__(self, budgets: Budgets, folder: Path, form: str, download: Download) -> None:

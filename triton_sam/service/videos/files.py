@@ -34,10 +34,8 @@ class VideoFile:
     """An uploaded video on the disk.
 
     Args:
-        paths: the video file, or the images.
         is_file: whether it is a video file.
         size: width and height in pixels.
-        num_frames: number of frames.
         rate: frames a second.
     """
 

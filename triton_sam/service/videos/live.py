@@ -25,11 +25,9 @@ class LiveVideo(Session):
     """A session. Calls run one after the other, each to its end, even if its caller goes away.
 
     Args:
-        frames: the frames so far.
         path: the frames that the objects go through. A tool may send the objects of a session one after the other,
             each through all frames: the first one brings the frames, and the others are tracked with it.
         tracking: the objects, and the masks of frames that an object may still ask for.
-        place: the place of the session among the videos.
         memory: the bytes of the frames.
         most_frames: the most frames.
     """

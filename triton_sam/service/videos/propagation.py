@@ -51,10 +51,6 @@ class Propagation:
     """A running propagation.
 
     Args:
-        tracking: keeps the masks.
-        video: the session at Triton.
-        request: the frames.
-        total: their number.
         lock: held while the propagation runs.
 
     Attributes:

@@ -37,8 +37,6 @@ class Records:
 
         Args:
             frame: index of the frame.
-            records: its masks.
-            labels: the label map of the frame as PNG, if these are all its masks and some of them overlap.
 
         Raises:
             Problem: 503, there is no memory for them.

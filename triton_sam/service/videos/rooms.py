@@ -22,7 +22,6 @@ class Room:
     """The place, the bytes and the folder of one video. Whoever has a room calls close() at its end.
 
     Args:
-        place: a place among the videos.
         disk: the bytes on the disk.
         make: creates the folder; it is called in a thread.
     """
@@ -60,7 +59,6 @@ class Room:
         """Call a function in a thread. The folder stays until it has ended, even if the caller goes away.
 
         Args:
-            work: the function.
             limit: is held while the function runs.
         """
 
@@ -77,8 +75,6 @@ class Room:
         """Write a file of the folder.
 
         Args:
-            content: the new content.
-            path: the file.
             before: the bytes that the file had.
 
         Raises:

@@ -20,7 +20,6 @@ class Session:
 
     Args:
         used: time of the clock at which somebody used it last.
-        tool: what the adapter that began the session remembers of it.
     """
 
     used: float = field(default_factory=time.monotonic)

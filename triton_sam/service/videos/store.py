@@ -43,13 +43,7 @@ class StoredVideo(Session):
     """One uploaded video.
 
     Args:
-        video_id: a random id.
-        name: the name of the file at its sender.
         room: its place, its bytes, and the folder of its files.
-        file: the video on the disk.
-        model: name of the pair that tracks it.
-        tracking: its objects and masks.
-        decoders: the decoders of the service.
     """
 
     video_id: str
@@ -84,11 +78,7 @@ class StoredVideo(Session):
 
 
 class Videos:
-    """All videos of one service, used on one event loop from ``start()`` to ``stop()``.
-
-    Args:
-        engine: knows the models and the budgets.
-    """
+    """All videos of one service, used on one event loop from ``start()`` to ``stop()``."""
 
     def __init__(self, engine: Engine) -> None:
         self.clients = VideoClients(engine.settings)
@@ -208,7 +198,6 @@ class Videos:
 
         Args:
             image: the first frame.
-            pair: the models.
             drawn: members of a VideoPrompt for each object in that frame; the objects get the numbers 1, 2, ...
 
         Returns:

@@ -31,10 +31,7 @@ class Tracking:
     Triton always know the same.
 
     Args:
-        frames: the frames of the video.
-        client: the client of its video model.
         budgets: the budgets that all videos share.
-        metrics: counts tracked frames.
         every: every how many frames one is tracked.
     """
 
@@ -201,7 +198,6 @@ class Tracking:
 
         Args:
             frame: index of the frame.
-            masks: its masks.
             is_tracked: whether these are the masks of all objects.
 
         Raises:

@@ -23,8 +23,6 @@ class Upload:
     """The files of one multipart body.
 
     Args:
-        folder: a folder for them, which exists.
-        boundary: the boundary of the body.
         max_frames: the most files with the name ``frames``.
 
     Attributes:

@@ -11,9 +11,7 @@ import pytest
 from triton_sam.concepts.tokenizer import LONGEST_TEXT, Tokenizer
 from triton_sam.errors import PromptError, RepositoryError
 
-pytestmark = pytest.mark.export
-pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
+pytestmark = [pytest.mark.export, pytest.mark.usefixtures("packages")]
 
 LENGTH = 32
 EMOJI = "🐈🐕🚦🚌👩‍👩‍👧‍👦🏳️‍🌈"
@@ -49,7 +47,13 @@ SCRIPTS = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages() -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("tokenizers")
+
+
+@pytest.fixture(scope="module")
+def place(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from triton_sam.export.sam3.tokenizer import tokenizer_text
 
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
@@ -63,7 +67,7 @@ def ours(place: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def reference():
+def reference(packages: None):
     from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor
     from transformers.models.sam3.processing_sam3 import Sam3Processor
 

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ..._common import strict_json
 from ...errors import ConfigurationError, InputError
 from ...everything.filters import crop_boxes
 from ...everything.parameters import Parameters, parameters_of
@@ -31,7 +30,7 @@ from ...masks.boxes import Box
 from ...masks.cleanup import Cleanup
 from ...wire import contract
 from ..images import HeldImage
-from ..messages import read_bytes
+from ..messages import json_tensor, read_bytes
 from ..tasks import TaskCancelledError
 from .messages import SessionRequest
 
@@ -206,7 +205,7 @@ def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:
         "dropped": found.dropped,
         "reason": None if found.masks else found.reason,
     }
-    return {contract.RESULT_JSON: np.array([strict_json.dumps(result).encode()], np.object_)}
+    return {contract.RESULT_JSON: json_tensor(result)}
 
 
 def _record(found: FoundMask) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def check_thresholds(thresholds: Mapping[str, float]) -> None:
         if name not in NAMES:
             raise ConfigurationError(f"there is no threshold {name!r}: give {' or '.join(NAMES)}")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise ConfigurationError(f"{name} must be within 0..1, not {value!r}")
+            raise ConfigurationError(f"{name} must be a number within 0..1, not {value!r}")
 
 
 def thresholds_of(metadata: Mapping[str, str]) -> dict[str, float]:

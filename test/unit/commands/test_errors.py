@@ -41,7 +41,7 @@ PREDICT = [
     ("predict photo.png --point 1,1 --overlay drawn.jpg", "--overlay"),
     ("predict photo.png --point 1,1 --logits logits.png", "must end in .npy"),
     ("predict photo.png --point 1,1 --format rle", "--format is for --out"),
-    ("predict photo.png --point 1,1 --mask-threshold 99", "mask_threshold must be a number from -32 to 32"),
+    ("predict photo.png --point 1,1 --mask-threshold 99", "mask_threshold must be a number within -32..32"),
     ("predict photo.png --point 1,1 --out - --json", "both write to standard output"),
     ("predict photo.png small.png --point 1,1 --out -", "--out - takes one file, not 2"),
     ("predict photo.png --point 1,1 --out - --all-candidates", "--out - takes one file, not 3"),
@@ -67,7 +67,7 @@ WORDS = [
     ("predict photo.png --example-image x.png", "--example-image is for --text and --example"),
     ("predict photo.png --example-mask none.png", "none.png is not an image that can be read as a mask"),
     ("predict photo.png --text ' '", "a text is empty"),
-    ("predict photo.png --text bus --limit 0", "limit must be at least 1"),
+    ("predict photo.png --text bus --limit 0", "limit must be a whole number of at least 1"),
     ("predict photo.png --example 100,100,200,200", "lies outside the image, which has 64 x 48 pixels"),
     ("predict photo.png --not-example 1,1,9,9", "at least one with label 1"),
 ]
@@ -136,7 +136,7 @@ ANNOTATE = [
     ("annotate set/boxes.json --out out --with boxes --nms 0.5", "--threshold, --nms and --max-instances are for"),
     ("annotate set --out out --with words --text bus --text bus", "a --text is given twice"),
     ("annotate set --out out --with words --text bus --model sam2", "sam2 cannot find words: give --model sam3"),
-    ("annotate set --out out --with words --text bus --max-instances 0", "limit must be at least 1"),
+    ("annotate set --out out --with words --text bus --max-instances 0", "limit must be a whole number of at least 1"),
     (
         "annotate set --out out --with words --text bus --prompts x.csv",
         "--prompts is for --with boxes, points and masks",

@@ -116,11 +116,11 @@ class SamAutomaticMaskGenerator:
         return {"min_mask_region_area": min_mask_region_area}
 
     def _check(self) -> None:
-        wanted = self.family
-        # A family that is derived from the wanted one has the same generator: MobileSAM and SAM-HQ have SAM1's.
-        if not isinstance(self._client.family, type(get_family(wanted))):
+        wanted, family = self.family, self._client.family
+        # MobileSAM and SAM-HQ have SAM1's generator, and EdgeTAM has SAM2's decoder.
+        if family.mask_generator != wanted and family.decoder != get_family(wanted).decoder:
             raise ConfigurationError(
-                f"{type(self).__name__} needs a client of {wanted}, not of {self._client.family.name}: "
+                f"{type(self).__name__} needs a client of {wanted}, not of {family.name}: "
                 f'give SamTritonClient(url, "{wanted}")'
             )
         if self._output_mode not in OUTPUT_MODES:

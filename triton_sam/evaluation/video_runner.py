@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigurationError, InputError
 from ..inputs.images import ImageSource
-from ..tracks.palette import label_map
+from ..tracks.formats import label_map
 from ..tracks.protocols import ObjectMask, Video
 from .clicks import first_click, tight_box
 from .video_metrics import TrackResult, contour_accuracy, region_similarity

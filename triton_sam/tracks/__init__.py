@@ -5,8 +5,7 @@ the whole video are written from records.
 """
 
 from ..masks.label_map import davis_palette
-from .formats import TRACK_FORMATS, TrackFormat
-from .palette import label_map
+from .formats import TRACK_FORMATS, TrackFormat, label_map
 from .prompts import ObjectPrompt
 from .protocols import ObjectMask, Video
 from .records import MaskRecord

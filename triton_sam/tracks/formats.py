@@ -1,30 +1,39 @@
 """The table of the formats in which a tracked video is written.
 
-To add a format, write its function in a file of its own and add a row to `_ROWS`. The records (`rle`) are always
-written, because all formats of a whole video are made from them.
+To add a format, write its function and add a row to `_ROWS`. The records (`rle`) are always written, because all
+formats of a whole video are made from them. `overlay_video.py` draws the masks into the video.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from .._common import strict_json
 from .._common.files import atomic_write
+from ..errors import InputError
 from ..families.base import Size
-from ..masks.label_map import label_map_png
-from .coco_video import coco_video
+from ..masks.boxes import corner_and_size
+from ..masks.label_map import label_map_png, size_of_masks
+from ..masks.resize import resize_logits
 from .overlay_video import draw_records, write_mp4
-from .palette import MAX_OBJECT_ID, label_map
 from .protocols import ObjectMask
 from .records import MaskRecord
 
 RECORDS = "masks.jsonl"
 """Name of the file of records."""
+
+
+MAX_OBJECT_ID = 255
+"""The highest object id that a label map of 8 bits can hold; 0 is the background."""
+_CATEGORY = {"id": 1, "name": "object"}
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,86 @@ class TrackFormat:
     largest_id: int | None = None
     needs_images: bool = False
     needs_logits: bool = False
+
+
+def label_map(masks: Mapping[int, ObjectMask]) -> NDArray[np.uint8]:
+    """Merge the masks of one image, so that each pixel belongs to one object at most.
+
+    A pixel that lies in several masks goes to the object with the highest logit at this pixel (the low-resolution
+    logits are resized to the image, as for the masks). Of objects with equal logits, and of objects without logits, the
+    highest id gets the pixel. An object with logits wins against one without.
+
+    Args:
+        masks: object id, 1..255, to its mask; all masks have the same size. At least one.
+
+    Returns:
+        uint8 (H,W): the id of the object, 0 for background.
+
+    Raises:
+        InputError: an id is outside 1..255, there is no mask, or the masks differ in size.
+    """
+    width, height = size_of_masks(found.mask.shape for found in masks.values())
+    labels = np.zeros((height, width), np.uint8)
+    highest = np.full((height, width), -np.inf, np.float32)
+    for object_id, found in sorted(masks.items()):
+        if not 1 <= object_id <= MAX_OBJECT_ID:
+            raise InputError(f"a label map holds the object ids 1..{MAX_OBJECT_ID}, not {object_id}: use other ids")
+        if len(masks) == 1 or found.logits is None:
+            wins = found.mask & np.isneginf(highest)
+        else:
+            logits = resize_logits(found.logits, (width, height))
+            wins = found.mask & (logits >= highest)
+            highest[wins] = logits[wins]
+        labels[wins] = object_id
+    return labels
+
+
+def coco_video(name: str, size: Size, frames: Sequence[int], records: Iterable[MaskRecord]) -> dict[str, Any]:
+    """Return the whole video in the layout of the data set YouTube-VIS, as plain Python types, ready for JSON.
+
+    Reference: https://youtube-vos.org/dataset/vis: videos have file_names and length, an annotation is one object and
+    has a list with one entry for each image (segmentations, bboxes, areas), null where the object is not visible.
+
+    Args:
+        name: name of the video; the file names of its images are NAME/00000.jpg and so on.
+        size: width and height in pixels.
+        frames: the numbers of all tracked images; the lists of annotations follow their ascending order.
+        records: the records of these images, in any order.
+    """
+    width, height = size
+    ordered = sorted(frames)
+    place = {frame: index for index, frame in enumerate(ordered)}
+    found: dict[int, list[MaskRecord | None]] = {}
+    for record in records:
+        row = found.setdefault(record.object_id, [None] * len(ordered))
+        row[place[record.frame]] = record if record.area else None
+    video = {
+        "id": 1,
+        "width": width,
+        "height": height,
+        "length": len(ordered),
+        "file_names": [f"{name}/{frame:05d}.jpg" for frame in ordered],
+        "frames": ordered,
+    }
+    annotations = [_annotation(object_id, size, row) for object_id, row in sorted(found.items())]
+    return {"videos": [video], "categories": [_CATEGORY], "annotations": annotations}
+
+
+def _annotation(object_id: int, size: Size, row: Sequence[MaskRecord | None]) -> dict[str, Any]:
+    scores = [record.score for record in row if record is not None]
+    return {
+        "id": object_id,
+        "video_id": 1,
+        "category_id": _CATEGORY["id"],
+        "iscrowd": 0,
+        "width": size[0],
+        "height": size[1],
+        "length": len(row),
+        "score": round(sum(scores) / len(scores), 5) if scores else 0.0,
+        "segmentations": [record.rle if record is not None else None for record in row],
+        "bboxes": [corner_and_size(record.box) if record is not None else None for record in row],
+        "areas": [record.area if record is not None else None for record in row],
+    }
 
 
 def _png(masks: Mapping[int, ObjectMask]) -> bytes:

@@ -22,7 +22,7 @@ from triton_sam.evaluation.video_metrics import (
 from triton_sam.evaluation.video_runner import PROMPT_KINDS, VideoSettings, measure_video
 from triton_sam.evaluation.videos import KnownVideo, is_video_dataset, open_videos
 from triton_sam.masks.label_map import label_map_png
-from triton_sam.tracks.palette import label_map
+from triton_sam.tracks.formats import label_map
 
 
 def rectangle(top: int, left: int, height: int, width: int, shape: tuple[int, int] = (100, 100)) -> np.ndarray:

@@ -16,10 +16,8 @@ from support.tracked import HEIGHT, SIDE, Found, disc
 
 from triton_sam.errors import InputError
 from triton_sam.masks.label_map import davis_palette
-from triton_sam.tracks.coco_video import coco_video
-from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo
+from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo, coco_video, label_map
 from triton_sam.tracks.overlay_video import write_gif, write_mp4
-from triton_sam.tracks.palette import label_map
 from triton_sam.tracks.records import MaskRecord, append_records, read_records
 
 NOTHING = Found(np.zeros((HEIGHT, SIDE), bool), 0.1, -3.0, None)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...masks.label_map import label_map_png
 from ...masks.segment import VideoSegment
-from ...tracks.palette import MAX_OBJECT_ID, label_map
+from ...tracks.formats import MAX_OBJECT_ID, label_map
 from ...tracks.records import MaskRecord
 from ..budgets import Budget
 

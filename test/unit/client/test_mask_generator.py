@@ -111,7 +111,7 @@ def test_small_regions_are_removed_as_each_official_generator_does_it():
         client = FakeClient(family)
         generator(client, min_mask_region_area=10, pred_iou_thresh=0.5).generate("image.jpg")
         assert client.asked[0][1] == Parameters(32, 0.5, **expected)
-    with pytest.raises(ConfigurationError, match="must be at least 0"):
+    with pytest.raises(ConfigurationError, match="must be a number of at least 0"):
         SamAutomaticMaskGenerator(FakeClient("sam1"), min_mask_region_area=-1)
 
 

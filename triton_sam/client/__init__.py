@@ -1,24 +1,47 @@
-"""The clients of images.
+"""The clients of images: `SAM2TritonClient` waits for each answer, `AsyncSAM2TritonClient` lets other tasks run
+meanwhile, and `SpeculativeSAM2Client` predicts while the mouse moves.
 
-`SAM2TritonClient` waits for each answer, `AsyncSAM2TritonClient` lets other tasks run meanwhile, and
-`SpeculativeSAM2Client` predicts while the mouse moves.
+The way of a click on an image that the server keeps:
+
+1. `SAM2TritonClient.predict` (sync.py) checks the prompt and makes a `SessionClick` (clicks.py).
+2. `SessionClick.ask` is a flow: a generator that yields a `Request` with the id of the image and the prompt.
+   More than 64 objects go in several requests.
+3. `carry` (flows.py) hands each request to the transport, and the answer or the error back to the flow.
+4. `Transport.infer` (transport/triton.py) gives the call its deadline, repeats it, and converts errors.
+5. `KServeClient` or `GrpcClient` (transport/) sends the tensors, and reads those of the answer.
+6. If the server has lost the image, `ask_about` (session_image.py) sends the request again with the image file.
+7. `SessionClick.read` checks the answer. `ModelPair.low_res` (wire/pair.py) clamps the logits for predict();
+   segment() resizes them to the image by `ModelPair.segments`.
+
+A client that keeps the embeddings makes an `EmbeddingsClick`, which sends them to the decoder; the rest is the same.
+The asynchronous clients make these calls in threads (aio.py). The speculative one sends only the newest position of a
+mouse: `Lanes` (lanes.py) decides which, and `Dispatcher` (dispatcher.py) sends it.
 """
 
-from .aio import AsyncSAM2TritonClient, AsyncSamTritonClient
-from .paths import queue_multiple_requests, wait_for_latest_result
-from .segmenter import Segmenter
-from .server_models import ServerModels
-from .speculative import SpeculativeSAM2Client
-from .sync import SAM2TritonClient, SamTritonClient
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .aio import AsyncSAM2TritonClient, AsyncSamTritonClient
+    from .paths import queue_multiple_requests, wait_for_latest_result
+    from .speculative import SpeculativeSAM2Client
+    from .sync import SAM2TritonClient, SamTritonClient
 
 __all__ = [
     "AsyncSAM2TritonClient",
     "AsyncSamTritonClient",
     "SAM2TritonClient",
     "SamTritonClient",
-    "Segmenter",
-    "ServerModels",
     "SpeculativeSAM2Client",
     "queue_multiple_requests",
     "wait_for_latest_result",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import triton_sam
+
+    return getattr(triton_sam, name)

@@ -28,7 +28,7 @@ from ..families import FAMILIES
 from . import _evaluate_videos, _options, _server
 
 if TYPE_CHECKING:
-    from ..client.segmenter import Segmenter
+    from ..client.sync import SamTritonClient
     from ..evaluation.report import Report
     from ..evaluation.runner import Settings, Trial
     from ..evaluation.samples import Dataset
@@ -138,7 +138,7 @@ def _datasets(args: argparse.Namespace) -> list[Dataset]:
 
 
 def _measure(
-    client: Segmenter, dataset: Dataset, settings: Settings, gallery: _Gallery | None, quiet: bool
+    client: SamTritonClient, dataset: Dataset, settings: Settings, gallery: _Gallery | None, quiet: bool
 ) -> tuple[Report, SamError | KeyboardInterrupt | None]:
     """Measure one data set; return the report and the error or interruption that ended it early, if any."""
     from ..evaluation.report import Report

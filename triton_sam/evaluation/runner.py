@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..client.segmenter import Segmenter
+from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
 from ..masks.compare import intersection_over_union
 from ..masks.rle import BoolArray
@@ -111,7 +111,7 @@ class Trial:
         )
 
 
-def measure(client: Segmenter, dataset: Dataset, settings: Settings) -> Iterator[tuple[int, list[Trial]]]:
+def measure(client: SamTritonClient, dataset: Dataset, settings: Settings) -> Iterator[tuple[int, list[Trial]]]:
     """Measure a data set, a batch of objects at a time, so that a caller can stop early and keep the results so far.
 
     Args:
@@ -153,7 +153,7 @@ def _objects(sample: Sample, max_count: int, rng: np.random.Generator) -> list[i
     return numbers
 
 
-def _measure_boxes(client: Segmenter, trials: Sequence[Trial], jitter: float, rng: np.random.Generator) -> None:
+def _measure_boxes(client: SamTritonClient, trials: Sequence[Trial], jitter: float, rng: np.random.Generator) -> None:
     boxes = {"box": [tight_box(trial.truth) for trial in trials]}
     if jitter > 0:
         boxes["shaken_box"] = [shaken_box(trial.truth, jitter, rng) for trial in trials]
@@ -162,7 +162,7 @@ def _measure_boxes(client: Segmenter, trials: Sequence[Trial], jitter: float, rn
             trial.segments[kind] = segment
 
 
-def _measure_clicks(client: Segmenter, trials: Sequence[Trial], settings: Settings) -> None:
+def _measure_clicks(client: SamTritonClient, trials: Sequence[Trial], settings: Settings) -> None:
     """Measure the trials in rounds of one click each. After a perfect mask, a trial repeats its last answer."""
     open_trials = list(trials)
     for number in range(settings.clicks):
@@ -176,7 +176,7 @@ def _measure_clicks(client: Segmenter, trials: Sequence[Trial], settings: Settin
                 trial.click_answers.append(trial.click_answers[-1])
 
 
-def _measure_round(client: Segmenter, trials: Sequence[Trial], feed_mask: bool) -> None:
+def _measure_round(client: SamTritonClient, trials: Sequence[Trial], feed_mask: bool) -> None:
     coords, labels = _points(trials)
     previous = [trial.segments["last"].logits for trial in trials] if feed_mask else []
     logits = np.stack([item for item in previous if item is not None])[:, None] if feed_mask else None
@@ -184,7 +184,7 @@ def _measure_round(client: Segmenter, trials: Sequence[Trial], feed_mask: bool) 
         trial.record(segment)
 
 
-def _measure_candidates(client: Segmenter, trials: Sequence[Trial]) -> None:
+def _measure_candidates(client: SamTritonClient, trials: Sequence[Trial]) -> None:
     coords, labels = _points(trials)
     for segment in client.segment(coords, labels, multimask_output=True):
         trial = trials[segment.object_index]

@@ -1,9 +1,8 @@
 """The connection to a Triton server: HTTP through urllib3, gRPC through tritonclient."""
 
 from .base import BaseTransport, Tensors
-from .failures import map_error
+from .failures import RETRY_PAUSE, map_error
 from .options import GRPC_GRACE
-from .retry import RETRY_PAUSE
 from .threads import Result
 from .timed_sockets import CONNECT_TIMEOUT
 from .triton import Transport

@@ -16,9 +16,8 @@ from .._common import strict_json
 from .._common.tracing import span
 from ..errors import InferenceError, ServerError
 from .base import Tensors
-from .failures import map_error
+from .failures import Attempts, map_error
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
-from .retry import Attempts
 from .threads import ended_by, pause
 from .timed_sockets import Call
 from .url import ServerUrl

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._common.columns import aligned
-from ..client.segmenter import Segmenter
-from ..client.sync import SAM2TritonClient
+from ..client.sync import SAM2TritonClient, SamTritonClient
 from ..export.reference import Answer, Prompt, Reference
 from ..export.sam2.reference import Sam2Reference
 from ..families import get_family
@@ -99,7 +98,7 @@ class OnnxClient(SAM2TritonClient):
         super().__init__("localhost", model_type, embeddings="client", transport=transport)
 
 
-def verify(reference: Reference, image: ImageSource, clients: Mapping[str, Segmenter]) -> list[Row]:
+def verify(reference: Reference, image: ImageSource, clients: Mapping[str, SamTritonClient]) -> list[Row]:
     """Compare clients with an official predictor: every kind of prompt, with a single mask and with multimasks.
 
     Args:
@@ -130,7 +129,7 @@ def verify(reference: Reference, image: ImageSource, clients: Mapping[str, Segme
     return rows
 
 
-def verify_sam2(model: Any, image: ImageSource, clients: Mapping[str, Segmenter]) -> list[Row]:
+def verify_sam2(model: Any, image: ImageSource, clients: Mapping[str, SamTritonClient]) -> list[Row]:
     """Compare clients with SAM2ImagePredictor, see verify().
 
     Args:
@@ -192,7 +191,7 @@ def _at(size: Size, places: Sequence[tuple[float, float]]) -> FloatArray:
     return pixels
 
 
-def _ask(client: Segmenter, prompt: Prompt, multimask: bool) -> Answer:
+def _ask(client: SamTritonClient, prompt: Prompt, multimask: bool) -> Answer:
     segments = client.segment(**prompt, multimask_output=multimask)
     scores = np.array([segment.score for segment in segments], np.float32)
     return Answer(

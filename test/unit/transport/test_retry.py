@@ -15,8 +15,14 @@ from triton_sam.errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
-from triton_sam.transport.failures import map_error
-from triton_sam.transport.retry import MAX_PAUSE, PAUSE_FOR_DEAD_PROCESS, RESTART_SECONDS, RETRY_PAUSE, Attempts
+from triton_sam.transport.failures import (
+    MAX_PAUSE,
+    PAUSE_FOR_DEAD_PROCESS,
+    RESTART_SECONDS,
+    RETRY_PAUSE,
+    Attempts,
+    map_error,
+)
 from triton_sam.transport.url import parse_url
 
 GONE = ServerUnreachableError("gone")

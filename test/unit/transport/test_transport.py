@@ -20,8 +20,7 @@ from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.transport import Transport
-from triton_sam.transport.failures import ADVICE
-from triton_sam.transport.retry import RETRY_PAUSE
+from triton_sam.transport.failures import ADVICE, RETRY_PAUSE
 from triton_sam.transport.triton import map_error
 from triton_sam.transport.url import parse_url
 
@@ -199,7 +198,7 @@ def test_a_connection_that_breaks_is_retried_so_often_and_then_reported(pauses, 
 
 def test_the_async_client_repeats_as_often(monkeypatch):
     waited = []
-    monkeypatch.setattr("triton_sam.transport.retry.spread", lambda pause: waited.append(pause) or 0.0)
+    monkeypatch.setattr("triton_sam.transport.failures.spread", lambda pause: waited.append(pause) or 0.0)
     with (
         listener(drop) as (port, connections),
         SpeculativeSAM2Client(f"http://127.0.0.1:{port}", retries=3, embeddings="server") as client,

@@ -3,7 +3,7 @@ meanwhile, and `SpeculativeSAM2Client` predicts while the mouse moves.
 
 The way of a click on an image that the server keeps:
 
-1. `SAM2TritonClient.predict` (sync.py) checks the prompt and makes a `SessionClick` (clicks.py).
+1. `SAM2TritonClient.predict` (sync.py): `make_click` (clicks.py) checks the prompt and makes a `SessionClick`.
 2. `SessionClick.ask` is a flow: a generator that yields a `Request` with the id of the image and the prompt.
    More than 64 objects go in several requests.
 3. `carry` (flows.py) hands each request to the transport, and the answer or the error back to the flow.

@@ -133,9 +133,11 @@ class ImagesInThreads(InThreads):
     ) -> FoundObjects:
         """Find all objects, see SAM2TritonClient.everything(). ``progress`` is called on the event loop."""
         from ..everything.search import Found, FoundObjects
+        from .everything import to_search
 
-        to_search = await self._run(self._client._to_search, image, parameters)
-        async with contextlib.aclosing(self.search_steps(*to_search)) as steps:
+        client = self._client
+        searched = await self._run(to_search, client._pair, image, client._embeddings, parameters)
+        async with contextlib.aclosing(self.search_steps(*searched)) as steps:
             async for step in steps:
                 if isinstance(step, Found):
                     return await self._run(FoundObjects, step)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common import strict_json
-from ..errors import InferenceError, PromptError
+from ..errors import InferenceError, NoImageError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.prompts import Prompts
-from ..masks.cleanup import Cleanup
+from ..inputs.prompts import PromptArray, Prompts, check_prompts
+from ..masks.cleanup import Cleanup, check_cleanup
 from ..masks.segment import FORMATS, Segment
 from ..transport.base import Tensors
 from ..wire import contract
@@ -179,6 +179,43 @@ class SessionClick(Click):
         return InferenceError(
             f"{self.pair.session_model} sent masks of shape {masks.shape} for {len(self.prompts)} object(s)"
         )
+
+
+def make_click(
+    pair: ModelPair,
+    current: ImageEmbeddings | None,
+    image: ImageEmbeddings | None,
+    point_coords: PromptArray,
+    point_labels: PromptArray,
+    box: PromptArray,
+    mask_input: PromptArray,
+    multimask_output: bool,
+    logits: bool = True,
+    cleanup: Cleanup | None = None,
+) -> Click:
+    """Check the arguments of a prediction and return its click. ``image`` None stands for the current image.
+
+    Raises:
+        NoImageError: no image has been set.
+        PromptError: a prompt has a wrong shape, type or range, or too many points.
+        ConfigurationError: another encoder made the embeddings.
+        InputError: ``cleanup`` is not a Cleanup, or ``image`` is not embeddings.
+    """
+    chosen = current if image is None else image
+    if chosen is None:
+        raise NoImageError("there is no image yet: call set_image() first")
+    if image is not None:
+        pair.check_origin(image)
+    if cleanup is not None:
+        check_cleanup(cleanup)
+    if mask_input is not None and not pair.family.takes_mask:
+        raise PromptError(f"{pair.family.name} does not accept mask_input: give points or a box")
+    size, side = chosen.image_size, pair.family.mask_size
+    prompts = check_prompts(point_coords, point_labels, box, mask_input, image_size=size, mask_size=side)
+    if isinstance(chosen, SessionImage):
+        parts = fitting_parts(prompts)
+        return SessionClick(pair, chosen, prompts, multimask_output, logits, cleanup, parts=parts)
+    return EmbeddingsClick(pair, chosen, prompts, multimask_output, logits, cleanup)
 
 
 def fitting_parts(prompts: Prompts) -> list[Prompts]:

@@ -19,7 +19,7 @@ from PIL import Image
 
 from .._common import strict_json
 from ..errors import ConfigurationError
-from ..everything.parameters import Parameters
+from ..everything.parameters import Parameters, parameters_of
 from ..everything.parts import FoundMask, Part, Seen, see
 from ..everything.search import Coming, Encode, Found, Step, search_in_parts
 from ..families.base import Family
@@ -41,27 +41,33 @@ IN_FLIGHT = 2
 
 
 def to_search(
-    image: ImageEmbeddings | ImageSource | None, latest: ImageEmbeddings | None, parameters: Parameters
-) -> tuple[ImageSource, ImageEmbeddings | None]:
-    """Return the image to search, and its embeddings or its handle on the server if the caller has them.
+    pair: ModelPair,
+    image: ImageEmbeddings | ImageSource | None,
+    latest: ImageEmbeddings | None,
+    given: Mapping[str, Any],
+) -> tuple[ImageSource, Parameters, ImageEmbeddings | None]:
+    """Check the arguments of everything(); return the image, the parameters, and its embeddings or handle if known.
 
     Args:
-        image: what the caller names; None for the current image of the client.
+        pair: the models that answer.
+        image: the image that the caller names; None for the current image of the client.
         latest: the current image of the client.
-        parameters: of the search.
+        given: fields of Parameters.
 
     Raises:
         NoImageError: there is no image.
-        ConfigurationError: there are layers of crops, and of the image only its embeddings are here.
+        ConfigurationError: a parameter is out of range, another encoder made the embeddings, or crops are to be
+            searched and only the embeddings of the image are here.
     """
-    chosen = current(image, latest)
-    if isinstance(chosen, SessionImage):
-        return chosen.remote.content, chosen
+    parameters, chosen = parameters_of(pair.family.name, given), current(image, latest)
     if not isinstance(chosen, ImageEmbeddings):
-        return plain_source(chosen), None  # an open file can be read only once
+        return plain_source(chosen), parameters, None  # an open file can be read only once
+    pair.check_origin(chosen)
+    if isinstance(chosen, SessionImage):
+        return chosen.remote.content, parameters, chosen
     if parameters.crop_n_layers:
         raise ConfigurationError("crop_n_layers needs the image itself, and not its embeddings: give image=...")
-    return Image.new("1", chosen.image_size), chosen  # only its size matters
+    return Image.new("1", chosen.image_size), parameters, chosen  # only its size matters
 
 
 def search(

@@ -20,6 +20,7 @@ from ..masks.segment import Segment
 from ..transport.base import BaseTransport
 from ..transport.options import Busy, check_number
 from .aio import ImagesInThreads
+from .clicks import make_click
 from .dispatcher import Dispatcher, Work
 from .lanes import Job, Lanes
 from .spellings import also_spelled, timeout_in_second_place
@@ -205,8 +206,9 @@ class SpeculativeSAM2Client(ImagesInThreads):
         So only one of them has to be in memory. Each step is slow for a large image: take it in a thread.
         """
         arguments = (coords, labels, box, mask_input, multimask_output)
-        click = self._client._click(image, *arguments, cleanup=cleanup)
-        work = Work(lambda: self._client._carry(click.ask()))
+        client = self._client
+        click = make_click(client._pair, client._embeddings, image, *arguments, cleanup=cleanup)
+        work = Work(lambda: client._carry(click.ask()))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
         return click.each_segment(await asyncio.wrap_future(work.future))
@@ -351,8 +353,9 @@ class SpeculativeSAM2Client(ImagesInThreads):
 
     def _work(self, image: ImageEmbeddings | None, *arguments: Any) -> Work[Result]:
         """Check the arguments of a prediction, and return its work."""
-        click = self._client._click(image, *arguments)
-        return Work(lambda: click.pair.low_res(click.read(self._client._carry(click.ask()))))
+        client = self._client
+        click = make_click(client._pair, client._embeddings, image, *arguments)
+        return Work(lambda: click.pair.low_res(click.read(client._carry(click.ask()))))
 
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
         return [self._queued(job) for job in self._dispatcher.submit(works, session_id)]

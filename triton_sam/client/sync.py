@@ -8,20 +8,20 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..errors import ConfigurationError, NoImageError, PromptError
+from ..errors import ConfigurationError
 from ..families import get_family
 from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
-from ..inputs.prompts import PromptArray, check_prompts
-from ..masks.cleanup import Cleanup, check_cleanup
+from ..inputs.prompts import PromptArray
+from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.base import BaseTransport
 from ..transport.options import Busy
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from ..wire.pair import ModelPair
-from .clicks import Click, EmbeddingsClick, SessionClick, fitting_parts
+from .clicks import make_click
 from .flows import Capabilities, Flow, Result, carry
 from .session_image import EncodeFlows, SessionImage
 from .spellings import also_spelled, check_image_size
@@ -208,7 +208,8 @@ class SamTritonClient:
             PromptError: a prompt has a wrong shape, type or range.
             ServerError: see triton_sam.errors.
         """
-        click = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
+        arguments = (point_coords, point_labels, box, mask_input, multimask_output)
+        click = make_click(self._pair, self._embeddings, image, *arguments)
         return self._pair.low_res(click.read(self._carry(click.ask())))
 
     def segment(
@@ -226,12 +227,6 @@ class SamTritonClient:
         """Predict full-size masks. Arguments and errors are those of predict(), except ``logits`` and ``cleanup``.
 
         Args:
-            point_coords: see predict().
-            point_labels: see predict().
-            box: see predict().
-            mask_input: see predict().
-            multimask_output: see predict().
-            image: see predict().
             logits: whether the segments carry their logits, which take 263 KB each on the wire. Without them, a server
                 that keeps the embeddings makes the full-size masks and sends a few KB. Use this on slow networks.
             cleanup: fills holes, drops specks and more, see triton_sam.Cleanup. The scores and the logits of the
@@ -242,7 +237,7 @@ class SamTritonClient:
             the official predictor: logits are resized bilinearly to the image, and are foreground where > 0.
         """
         arguments = (point_coords, point_labels, box, mask_input, multimask_output)
-        click = self._click(image, *arguments, logits, cleanup)
+        click = make_click(self._pair, self._embeddings, image, *arguments, logits, cleanup)
         return click.segments(self._carry(click.ask()))
 
     def everything(
@@ -278,9 +273,10 @@ class SamTritonClient:
             ServerError: see triton_sam.errors.
         """
         from ..everything.search import FoundObjects
-        from .everything import last_of
+        from .everything import last_of, to_search
 
-        return FoundObjects(last_of(self.search_steps(*self._to_search(image, parameters)), progress))
+        found = last_of(self.search_steps(*to_search(self._pair, image, self._embeddings, parameters)), progress)
+        return FoundObjects(found)
 
     def search_steps(
         self, image: ImageSource, parameters: Parameters, embeddings: ImageEmbeddings | None = None
@@ -378,19 +374,6 @@ class SamTritonClient:
     ) -> None:
         self.close()
 
-    def _to_search(
-        self, image: ImageSource | ImageEmbeddings | None, given: Mapping[str, Any]
-    ) -> tuple[ImageSource, Parameters, ImageEmbeddings | None]:
-        """Check the arguments of everything(); return the image, the parameters, and its embeddings if known."""
-        from ..everything.parameters import parameters_of
-        from .everything import to_search
-
-        chosen = parameters_of(self.family.name, given)
-        source, embeddings = to_search(image, self._embeddings, chosen)
-        if embeddings is not None:
-            self._pair.check_origin(embeddings)
-        return source, chosen, embeddings
-
     @functools.cached_property
     def _part_flows(self) -> PartFlows:
         from .everything import PartFlows
@@ -402,43 +385,6 @@ class SamTritonClient:
         from .concepts import ConceptFlows
 
         return ConceptFlows(self._pair, self._capabilities, is_used=not self._keeps_embeddings)
-
-    def _click(
-        self,
-        image: ImageEmbeddings | None,
-        point_coords: PromptArray,
-        point_labels: PromptArray,
-        box: PromptArray,
-        mask_input: PromptArray,
-        multimask_output: bool,
-        logits: bool = True,
-        cleanup: Cleanup | None = None,
-    ) -> Click:
-        """Check the arguments of a prediction and return its click.
-
-        ``image`` None stands for the current image.
-
-        Raises:
-            NoImageError: no image has been set.
-            PromptError: a prompt has a wrong shape, type or range.
-            InputError: ``cleanup`` is not a Cleanup.
-        """
-        embeddings = self._embeddings if image is None else image
-        if embeddings is None:
-            raise NoImageError("there is no image yet: call set_image() first")
-        if image is not None:
-            self._pair.check_origin(image)
-        if cleanup is not None:
-            check_cleanup(cleanup)
-        family = self._pair.family
-        if mask_input is not None and not family.takes_mask:
-            raise PromptError(f"{family.name} does not accept mask_input: give points or a box")
-        size, side = embeddings.image_size, family.mask_size
-        prompts = check_prompts(point_coords, point_labels, box, mask_input, image_size=size, mask_size=side)
-        if isinstance(embeddings, SessionImage):
-            parts = fitting_parts(prompts)
-            return SessionClick(self._pair, embeddings, prompts, multimask_output, logits, cleanup, parts=parts)
-        return EmbeddingsClick(self._pair, embeddings, prompts, multimask_output, logits, cleanup)
 
     def _carry(self, flow: Flow[Result]) -> Result:
         """Carry out a flow as one call, whose requests share one timeout."""

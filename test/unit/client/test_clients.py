@@ -74,12 +74,12 @@ def test_an_image_and_a_click(server, kind):
     np.testing.assert_array_equal(segment.logits, masks[0, 0])
 
 
-def test_it_falls_back_to_the_encoder_and_stays_there(server, without_session, kind):
+def test_it_falls_back_to_the_encoder_and_stays_there(server, without_session):
     """An open file is not read again for it."""
     buffer = io.BytesIO()
     Image.fromarray(PIXELS).save(buffer, "PNG")
     buffer.seek(0)
-    with Face(kind, without_session) as it:
+    with Face("speculative", without_session) as it:
         it.set_image(buffer)
         masks, _ = it.predict(POINT)
         it.set_image(PIXELS)
@@ -88,8 +88,8 @@ def test_it_falls_back_to_the_encoder_and_stays_there(server, without_session, k
 
 
 @pytest.mark.parametrize("place", ["server", "client"])
-def test_it_does_not_fall_back_where_the_place_is_given(without_session, kind, place):
-    with Face(kind, without_session, embeddings=place) as it:
+def test_it_does_not_fall_back_where_the_place_is_given(without_session, place):
+    with Face("sync", without_session, embeddings=place) as it:
         if place == "client":
             it.set_image(PIXELS)
             assert not isinstance(it.client.image_embeddings, SessionImage)
@@ -99,8 +99,8 @@ def test_it_does_not_fall_back_where_the_place_is_given(without_session, kind, p
     assert without_session.asked == ["sam2_encoder" if place == "client" else "sam2"]
 
 
-def test_a_failed_image_leaves_the_earlier_one(server, kind):
-    with Face(kind, server) as it:
+def test_a_failed_image_leaves_the_earlier_one(server):
+    with Face("speculative", server) as it:
         it.set_image(PIXELS)
         with pytest.raises(ImageError, match="not an image") as caught:
             it.set_image(b"no image")
@@ -111,10 +111,10 @@ def test_a_failed_image_leaves_the_earlier_one(server, kind):
     assert server.sent()[:3] == [True, True, False]
 
 
-def test_a_lost_image_is_sent_again_and_twice_at_the_second_time(server, kind):
+def test_a_lost_image_is_sent_again_and_twice_at_the_second_time(server):
     """Two servers may take turns, so that one gets all ids, and the other one all images."""
     expected = masks_of(server)
-    with Face(kind, server) as it:
+    with Face("speculative", server) as it:
         it.set_image(PIXELS)
         for sent in ([False, True], [False, True, True]):
             server.lose_images()
@@ -127,8 +127,8 @@ def test_a_lost_image_is_sent_again_and_twice_at_the_second_time(server, kind):
         assert it.client.image_embeddings.remote.misses == 0  # an image that is there ends the series
 
 
-def test_a_server_with_other_weights_gives_an_image_another_id(server, kind):
-    with Face(kind, server) as it:
+def test_a_server_with_other_weights_gives_an_image_another_id(server):
+    with Face("sync", server) as it:
         it.set_image(PIXELS)
         server.lose_images()
         server.program._model.images._identity = b"other weights"
@@ -149,6 +149,7 @@ ERRORS = [
 """The error that a protocol raises, and the one that a client makes of it."""
 
 
+@pytest.mark.parametrize("kind", ["sync", "speculative"])
 @pytest.mark.parametrize(("error", "meant"), ERRORS)
 def test_errors_keep_their_types_also_while_an_image_is_sent_again(server, kind, error, meant):
     with Face(kind, server) as it:

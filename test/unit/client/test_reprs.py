@@ -44,8 +44,14 @@ def test_a_client_says_server_and_model_but_no_token(client):
     assert text == f"{client.__name__}('grpc://localhost:8001', model='{model}')"
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("wrong", [{"timeout": "5"}, {"timeout": None}, {"timeout": True}, {"retries": 1.5}])
+@pytest.mark.parametrize(
+    ("client", "wrong"),
+    zip(
+        CLIENTS,
+        [{"timeout": "5"}, {"timeout": None}, {"timeout": True}, {"retries": 1.5}, {"retries": "2"}],
+        strict=True,
+    ),
+)
 def test_a_number_of_another_type_is_a_configuration_error(client, wrong):
     (name,) = wrong
     with pytest.raises(ConfigurationError, match=f"{name} must be a (whole )?number, not "):

@@ -317,8 +317,7 @@ def test_an_interrupted_call_does_not_stand_in_the_way_of_the_next():
         transport.close()
 
 
-@pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+@pytest.mark.parametrize(("kind", "scheme"), [(SAM2TritonClient, "https"), (SpeculativeSAM2Client, "grpcs")])
 def test_certificates_that_are_none_are_found_out_at_once(kind, scheme, tmp_path):
     (tmp_path / "no.pem").write_text("no certificate")
     for name, reason in (("absent.pem", "No such file or directory"), ("no.pem", "no PEM file")):
@@ -326,8 +325,7 @@ def test_certificates_that_are_none_are_found_out_at_once(kind, scheme, tmp_path
             kind(f"{scheme}://localhost", ca_certs=tmp_path / name)
 
 
-@pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
-@pytest.mark.parametrize("scheme", ["http", "grpc"])
+@pytest.mark.parametrize(("kind", "scheme"), [(SAM2TritonClient, "http"), (SpeculativeSAM2Client, "grpc")])
 @pytest.mark.parametrize("value", ["Bearer secretABC\r", "Bearer secret\nABC", "Bearer secretABC é"])
 def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(kind, scheme, value):
     with pytest.raises(ConfigurationError, match="the header 'Authorization' holds a character") as caught:

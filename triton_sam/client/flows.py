@@ -102,21 +102,3 @@ class Notice:
         if not self._is_logged:
             self._is_logged = True
             logger.warning(text)
-
-
-class Lack:
-    """A feature that a server may lack. The client does without it, and looks for it again after a while."""
-
-    def __init__(self) -> None:
-        self._until = -math.inf
-        self._notice = Notice()
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the server lacked the feature a short while ago."""
-        return time.monotonic() < self._until
-
-    def note(self, text: str) -> None:
-        """Note that the server lacks the feature; the text says what that costs and how to avoid it."""
-        self._until = time.monotonic() + ASK_AGAIN_SECONDS
-        self._notice.log(text)

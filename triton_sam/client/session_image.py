@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -17,7 +19,7 @@ from ..inputs.images import ImageSource, image_bytes, plain_source
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Request
-from .flows import Flow, Lack, Notice
+from .flows import ASK_AGAIN_SECONDS, Flow, Notice
 
 MANY_MISSES = 4
 """Number of misses in a row from which on a server is said to lose images. Two servers that take turns cause two."""
@@ -88,7 +90,8 @@ class EncodeFlows:
         self._pair = pair
         self._uses_session_model = uses_session_model
         self._may_fall_back = may_fall_back
-        self._lack = Lack()
+        self._falls_back_until = -math.inf
+        self._notice = Notice()
 
     def encode(self, source: ImageSource) -> Flow[ImageEmbeddings]:
         """Encode an image, on the server or for this side, depending on where the embeddings are kept.
@@ -98,7 +101,7 @@ class EncodeFlows:
             ServerError: the request failed.
         """
         source = plain_source(source)  # an open file can be read only once, and a fallback needs it again
-        if self._uses_session_model and not self._lack.is_known:
+        if self._uses_session_model and time.monotonic() >= self._falls_back_until:
             try:
                 return (yield from upload(self._pair, source))
             except ModelNotReadyError as error:
@@ -120,8 +123,9 @@ class EncodeFlows:
 
     def _fall_back(self, error: ModelNotReadyError) -> None:
         """Switch to the encoder for a while."""
+        self._falls_back_until = time.monotonic() + ASK_AGAIN_SECONDS
         megabytes = contract.embedding_bytes(self._pair.family) / 1e6
-        self._lack.note(
+        self._notice.log(
             f"the server has no session model {self._pair.session_model!r} ready: this client keeps the embeddings and "
             f"sends them with each click ({megabytes:.1f} MB). Serve the session model, or give embeddings='client' "
             f"if this is what you want ({error})"

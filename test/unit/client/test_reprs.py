@@ -46,11 +46,13 @@ def test_a_client_says_server_and_model_but_no_token(client):
 
 @pytest.mark.parametrize(
     ("client", "wrong"),
-    zip(
-        CLIENTS,
-        [{"timeout": "5"}, {"timeout": None}, {"timeout": True}, {"retries": 1.5}, {"retries": "2"}],
-        strict=True,
-    ),
+    [
+        (SAM2TritonClient, {"timeout": "5"}),
+        (AsyncSAM2TritonClient, {"timeout": None}),
+        (SpeculativeSAM2Client, {"timeout": True}),
+        (SAM2VideoClient, {"retries": 1.5}),
+        (AsyncSAM2VideoClient, {"retries": "2"}),
+    ],
 )
 def test_a_number_of_another_type_is_a_configuration_error(client, wrong):
     (name,) = wrong

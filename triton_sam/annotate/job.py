@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..client.sync import SamTritonClient
-from ..client.weights import FIXED_IMAGE, mark_of
+from ..client.weights import FIXED_IMAGE, weights_id
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError, ModelNotReadyError
 from ..everything.parameters import parameters_of
@@ -216,7 +216,7 @@ class Job:
             for name in names:
                 if name not in models:
                     raise ModelNotReadyError(f"{client.url} does not have the model {name} ready: {remedy}")
-            known = mark_of(client.encode(FIXED_IMAGE))
+            known = weights_id(client.encode(FIXED_IMAGE))
             weights = {"weights": known} if known is not None else {}
             found.append({name: str(models[name]) for name in names} | weights)
         if any(each != found[0] for each in found):

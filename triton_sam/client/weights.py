@@ -34,11 +34,11 @@ class EncoderIdentity:
     @classmethod
     def of(cls, image: ImageEmbeddings) -> EncoderIdentity:
         """Return the encoder that has encoded FIXED_IMAGE."""
-        return cls(image.family, image.model, mark_of(image))
+        return cls(image.family, image.model, weights_id(image))
 
 
-def mark_of(image: ImageEmbeddings) -> str | None:
-    """Return the mark of the weights that have encoded FIXED_IMAGE; None if no session model has done it."""
+def weights_id(image: ImageEmbeddings) -> str | None:
+    """Return the id of the weights that have encoded FIXED_IMAGE; None if no session model has encoded it."""
     return image.remote.image_id if isinstance(image, SessionImage) else None
 
 

@@ -71,6 +71,7 @@ def test_errors_have_the_form_of_the_tool(http, name):
             assert "problem+json" not in answer.headers["content-type"]
 
 
+@pytest.mark.slow
 def test_users_of_all_tools_do_not_disturb_each_other(running, picture, sam2):
     """Each has an image of its own, which is encoded once."""
     contents = []

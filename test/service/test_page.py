@@ -219,6 +219,7 @@ def test_the_mask_on_the_screen_is_the_mask(shapes, service_triton, images):
     assert len(wrong) <= len(places) // 20, wrong
 
 
+@pytest.mark.slow
 def test_clean_up_and_threshold_change_masks_as_in_the_client(shapes, service_triton, images):
     """A click on the ground gives a mask of several parts and with holes."""
     page = shapes
@@ -324,6 +325,7 @@ def _idle(service):
     return all(len(client._dispatcher._lanes) == 0 for client in clients)
 
 
+@pytest.mark.slow
 def test_zoom_and_pan_keep_the_pixel_under_the_pointer(shapes):
     fitted = shapes.page.inner_text("#zoom-level")
     x, y = shapes.at(200, 180)
@@ -344,6 +346,7 @@ def test_zoom_and_pan_keep_the_pixel_under_the_pointer(shapes):
     assert (point["x"], point["y"]) == pytest.approx((200, 180), abs=1)
 
 
+@pytest.mark.slow
 def test_nothing_overlaps_and_everything_can_be_read(page, images):
     """test_page_layout.py has the other modes."""
     assert page.page.evaluate(LAYOUT_FAULTS) == []

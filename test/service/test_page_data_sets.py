@@ -43,6 +43,7 @@ def two_images(shapes, images):
     return shapes
 
 
+@pytest.mark.slow
 def test_labelled_images_are_exported_and_come_back(two_images, browser, service, images, tmp_path):
     page = two_images
     assert page.page.evaluate(LABELS) == [["Object 1", ""]]

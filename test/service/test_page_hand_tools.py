@@ -67,6 +67,7 @@ def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
     assert all(np.array_equal(found[name], expected[name]) for name in found)
 
 
+@pytest.mark.slow
 def test_objects_are_selected_copied_joined_subtracted_sorted_and_coloured(two_objects):
     page = two_objects
     page.page.keyboard.down("Control")

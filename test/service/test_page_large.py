@@ -124,6 +124,7 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service) -> None
     assert page.faults == []
 
 
+@pytest.mark.slow
 def test_moves_zooms_and_other_images_show_the_right_level(opened, service) -> None:
     page = opened()
     page.page.mouse.move(*at(page, *DISC))

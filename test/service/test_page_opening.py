@@ -146,6 +146,7 @@ def test_an_image_that_was_overtaken_does_not_come_back_and_names_are_not_lost(p
     page.settled()
 
 
+@pytest.mark.slow
 def test_an_upload_says_how_far_it_is_and_can_be_cancelled(shapes, tmp_path):
     page = shapes
     noise = tmp_path / "noise.png"

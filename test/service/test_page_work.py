@@ -64,6 +64,7 @@ def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     assert page.page.evaluate(CHOICES) == ["true", False]
 
 
+@pytest.mark.slow
 def test_a_project_is_one_file(two_objects, browser, service, images, tmp_path):
     page = two_objects
     page.open(images / "coffee.jpg")

@@ -63,7 +63,7 @@ def router(engine: Engine, searches: Searches, requests: CancellableRequests) ->
                 is_handed_over = True
                 return events.EventStream(events.stream(search.events, _writer(search)), search.leave)
             found, done = await requests.run(request, search.objects(), timeout=seconds)
-            objects = await requests.run(request, search.write(found))
+            objects = await requests.run(request, search.write(found), timeout=seconds)
         finally:
             if not is_handed_over:
                 search.leave()

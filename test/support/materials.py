@@ -1,15 +1,14 @@
-"""Small packages of cut-outs and photographs, as `scenes.collect` finds them, and a folder of such materials."""
+"""Small packages of cut-outs and photographs, and a folder of such materials."""
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_sam.scenes.materials import Material, write_manifest
+from tools.demo_model.materials import Material, write_manifest
 
 CLIPART = Path("usr/share/openclipart/png")
 WALLPAPERS = Path("usr/share/backgrounds/mate/nature")
@@ -37,31 +36,6 @@ def write_packages(root: Path, cutouts: int = 4, photographs: int = 3) -> None:
         (root / folder).mkdir(parents=True)
         for number in range(count):
             cv2.imwrite(str(root / folder / f"{number}.png"), draw(number))
-
-
-def qt_archive(files: dict[str, bytes], flags: int = 0) -> bytes:
-    """Return a Qt resource archive, of version 2, with a folder "images" of files.
-
-    Args:
-        files: contents by name.
-        flags: flags of every file: 1 for zlib, 4 for Zstandard.
-    """
-    names, contents, nodes = b"", b"", []
-
-    def named(name: str) -> int:
-        nonlocal names
-        offset = len(names)
-        names += struct.pack(">HI", len(name), 0) + name.encode("utf-16-be")
-        return offset
-
-    nodes.append(struct.pack(">IHIIQ", 0, 2, 1, 1, 0))
-    nodes.append(struct.pack(">IHIIQ", named("images"), 2, len(files), 2, 0))
-    for name, content in files.items():
-        nodes.append(struct.pack(">IHIIQ", named(name), flags, 0, len(contents), 0))
-        contents += struct.pack(">I", len(content)) + content
-    tree = b"".join(nodes)
-    offsets = (20, 20 + len(tree), 20 + len(tree) + len(contents))
-    return struct.pack(">4s4I", b"qres", 2, *offsets) + tree + contents + names
 
 
 def write_materials(folder: Path, held_out: bool = False) -> Path:

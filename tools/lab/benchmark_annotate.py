@@ -20,6 +20,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "test"))
+
+from support.drawn_data_set import write_scenes
+
 from triton_sam._common import strict_json
 from triton_sam._common.bundle import bundled
 from triton_sam.annotate.folder import RunFolder
@@ -28,7 +32,6 @@ from triton_sam.annotate.run import annotate
 from triton_sam.client.sync import SamTritonClient
 from triton_sam.errors import SamError
 from triton_sam.local_server import LocalServer
-from triton_sam.scenes.data_set import write_data_set
 from triton_sam.transport.base import Tensors
 from triton_sam.transport.onnx import OnnxTransport
 
@@ -74,7 +77,7 @@ def measure(count: int, side: int, rounds: int, threads: int, *, decoder_in_sess
     files = {name: models / name / "1" / "model.onnx" for name in ("sam2_encoder", "sam2_decoder")}
     local = LocalServer(models, models=["sam2"], decoder_in_session=decoder_in_session)
     with tempfile.TemporaryDirectory() as name, local as server:
-        job = Job(str(write_data_set(Path(name), count, side)), "boxes", urls=(server.grpc_url,))
+        job = Job(str(write_scenes(Path(name), count, side, None)), "boxes", urls=(server.grpc_url,))
         inputs = job.read()
         transport = TimedTransport(files)
         rows = []

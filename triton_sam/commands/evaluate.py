@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset",
         action="append",
-        metavar="synthetic|photos|coins|cells|composites:DIR|DIR|clips|davis:DIR",
+        metavar="synthetic|coins|cells|DIR|clips|davis:DIR",
         help="images or videos to measure on; repeat the option for more data sets (default: synthetic)",
     )
     parser.add_argument(

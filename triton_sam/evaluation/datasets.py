@@ -17,7 +17,6 @@ from .samples import Dataset, Sample
 SCENE_SIZE = 512
 """Side of a synthetic scene in pixels."""
 
-_COMPOSITES = "composites:"
 _DEFAULT_SCENES = 50
 _SCENES_PER_SEED = 10_000
 _GOLDEN_RATIO = 0.6180339887  # its multiples modulo 1 are spread evenly over 0..1 for every range of numbers
@@ -28,10 +27,8 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
     """Open a data set without loading its images.
 
     Args:
-        name: "synthetic" (generated scenes that are never used for training), "composites:FOLDER" (scenes of cut-outs
-            and photographs that are never used for training, from a folder of scripts/collect_materials.py), "photos"
-            (see photos.open_photos), "coins" (24 coins in one photograph), "cells" (one cell in one micrograph), or a
-            folder of images with label masks, see folder.open_folder.
+        name: "synthetic" (generated scenes that are never used for training), "coins" (24 coins in one photograph),
+            "cells" (one cell in one micrograph), or a folder of images with label masks, see folder.open_folder.
         count: maximum number of images. None takes 50 generated scenes, or all images of another data set.
         seed: selects the generated scenes, or the ``count`` images of a folder. At least 0.
 
@@ -46,12 +43,6 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
         return _generated(
             name, "generated scenes that were never used for training, exact labels", synthetic, count, seed
         )
-    if name.startswith(_COMPOSITES):
-        return _composites(Path(name.removeprefix(_COMPOSITES)), count, seed)
-    if name == "photos":
-        from .photos import open_photos
-
-        return open_photos(count)
     if name == "coins":
         return Dataset(name, "scikit-image's photograph of 24 coins, labels by its watershed tutorial", (coins,))
     if name == "cells":
@@ -112,22 +103,6 @@ def cell() -> Sample:
     micrograph = photographs.cell()
     labels = (micrograph > filters.threshold_otsu(micrograph)).astype(np.uint8)
     return Sample("cell", Image.fromarray(micrograph).convert("RGB"), labels)
-
-
-def _composites(folder: Path, count: int | None, seed: int) -> Dataset:
-    """Open the held-out composites of a folder of materials."""
-    from ..scenes.composites import held_out_composite
-    from ..scenes.materials import Materials
-
-    materials = Materials(folder, held_out=True)
-
-    def draw(number: int) -> Sample:
-        scene = held_out_composite(materials, number, SCENE_SIZE)
-        return Sample(f"composite {number}", Image.fromarray(scene.image), scene.labels)
-
-    return _generated(
-        "composites", "cut-outs over photographs, neither used for training, exact labels", draw, count, seed
-    )
 
 
 def _generated(name: str, about: str, draw: Callable[[int], Sample], count: int | None, seed: int) -> Dataset:

@@ -41,9 +41,7 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
         InputError: there is no pair, an image has two files, or a label mask and its image differ in size.
     """
     if not folder.is_dir():
-        raise ConfigurationError(
-            f"there is no data set {folder}: give synthetic, photos, coins, cells or a folder of images"
-        )
+        raise ConfigurationError(f"there is no data set {folder}: give synthetic, coins, cells or a folder of images")
     pairs, unused = _pairs(folder)
     if not pairs:
         raise InputError(f"{folder} contains no image with a label mask: expected {LAYOUT}")

@@ -90,7 +90,7 @@ def open_videos(name: str, count: int | None = None, seed: int = 0) -> VideoData
 
 
 def _check_held_out(end: int) -> None:
-    from ..scenes.motion import TRAINING_CLIPS
+    from ..scenes.clip import TRAINING_CLIPS
 
     if end > TRAINING_CLIPS:
         raise ConfigurationError(f"the seed must be smaller: clips from {TRAINING_CLIPS} on are those of the training")

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ..errors import ConfigurationError
 from . import shapes, textures
 
+TRAINING_CLIPS = 10_000_000
+"""Clips from this number on are those of the training; smaller ones are held out."""
 FRAMES = 32
 SIZE = 512
 OBJECTS = 3

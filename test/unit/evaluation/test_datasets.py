@@ -47,19 +47,6 @@ def test_synthetic_scenes_are_held_out():
     assert len(open_dataset("synthetic")) == 50
 
 
-def test_held_out_composites_need_a_folder_of_held_out_materials(tmp_path):
-    pytest.importorskip("cv2")
-    from support.materials import write_materials
-
-    dataset = open_dataset(f"composites:{write_materials(tmp_path / 'held', held_out=True)}", 2)
-    assert (dataset.name, len(dataset)) == ("composites", 2)
-    first, second = dataset
-    assert first.labels.shape == (512, 512)
-    assert not np.array_equal(first.image, second.image)
-    with pytest.raises(ConfigurationError, match="held-out cutout"):
-        open_dataset(f"composites:{write_materials(tmp_path / 'used')}")
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -1,0 +1,157 @@
+"""Training clips, which many processes draw, their feature maps, and the prompts that start a track."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tools.demo_model import network
+from tools.demo_model.pools import Arrays, Pool, workers
+from tools.demo_model.prompts import CELL, click_inside, shaken_boxes
+from tools.demo_model.tracking import FirstPrompt, FrameMaps
+from tools.demo_model.training_clips import generate_training_clip
+from triton_sam.scenes.clip import TRAINING_CLIPS, Clip
+
+SIDE = 512
+"""Side of the frames in pixels."""
+CLIP_FRAMES = 10
+"""Number of frames of a training clip."""
+
+_SHAPES = {"images": (CLIP_FRAMES, SIDE, SIDE, 3), "labels": (CLIP_FRAMES, SIDE, SIDE)}
+_MIN_PIXELS = 400  # smaller objects of the first frame are not tracked
+
+
+@dataclass(frozen=True)
+class MappedClip:
+    """A clip of T frames with its maps.
+
+    Attributes:
+        embedding: half precision (T, 256, S/16, S/16), without no_mem_embed.
+        fine: half precision (T, 32, S/4, S/4).
+        middle: half precision (T, 64, S/8, S/8).
+        labels: uint8 (T, S, S), the number of the object at each pixel, or 0.
+    """
+
+    embedding: Tensor
+    fine: Tensor
+    middle: Tensor
+    labels: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Track:
+    """An object of a clip and the frames in which it is tracked."""
+
+    clip: MappedClip
+    number: int
+    start: int
+
+
+def map_clip(model: nn.Module, clip: Clip) -> MappedClip:
+    """Run the image encoder on all frames of a clip."""
+    no_memory: Tensor = model.no_mem_embed.detach().view(1, -1, 1, 1)  # type: ignore[operator]
+    images = torch.from_numpy(np.ascontiguousarray(clip.images)).to(no_memory.device)
+    with torch.no_grad():
+        parts = torch.split(images, len(images) if images.is_cuda else 1)  # a CPU is faster with one at a time
+        kept = [network.encode(model, network.normalise(part)) for part in parts]
+    return MappedClip(
+        torch.cat([maps.embedding - no_memory for maps in kept]).half(),
+        torch.cat([maps.high_res[0] for maps in kept]).half(),
+        torch.cat([maps.high_res[1] for maps in kept]).half(),
+        clip.labels,
+    )
+
+
+class ClipPool:
+    """Training clips with their maps on the device of a model.
+
+    Args:
+        folder: folder for the files, 10 MB for each clip. The run does not need them after fill().
+        model: the SAM2Base that encodes.
+        count: number of clips; each needs 20 MB of the device's memory.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+
+    def __init__(self, folder: Path, model: nn.Module, count: int) -> None:
+        self._pool = Pool(folder, draw_clip, _SHAPES, count, "cpu")
+        self._model = model
+        self._mapped: dict[int, MappedClip] = {}
+
+    def fill(self, processes: int, should_stop: Callable[[], bool]) -> bool:
+        """Let a number of processes draw all clips.
+
+        Returns:
+            False if should_stop() ended the wait.
+
+        Raises:
+            ConfigurationError: a process was ended.
+        """
+        with workers(processes) as executor:
+            self._pool.start(executor, Path())
+            return self._pool.take(None, should_stop)
+
+    def clip(self, number: int) -> MappedClip:
+        """Return training clip 0, 1, 2, ..., which is encoded when it is first needed."""
+        if number not in self._mapped:
+            images, labels = (np.array(self._pool.tensors[name][number]) for name in ("images", "labels"))
+            self._mapped[number] = map_clip(self._model, Clip(TRAINING_CLIPS + number, images, labels))
+        return self._mapped[number]
+
+
+def draw_clip(_folder: Path, number: int) -> Arrays:
+    """Draw a clip: "images", (10, 512, 512, 3), and "labels", (10, 512, 512)."""
+    clip = generate_training_clip(TRAINING_CLIPS + number, CLIP_FRAMES, SIDE)
+    return {"images": clip.images, "labels": clip.labels}
+
+
+def draw_track(rng: np.random.Generator, clip: MappedClip, frames: int) -> Track | None:
+    """Choose an object and a first frame, in which it is visible, at random. None if no object is large enough."""
+    start = int(rng.integers(len(clip.labels) - frames + 1))
+    areas = np.bincount(clip.labels[start].ravel())
+    fitting = [number for number in range(1, len(areas)) if areas[number] >= _MIN_PIXELS]
+    return Track(clip, int(rng.choice(fitting)), start) if fitting else None
+
+
+def frame_maps(tracks: list[Track], offset: int) -> FrameMaps:
+    """Return the maps of the frame `offset` after the first one of each track, in single precision."""
+
+    def gather(name: str) -> Tensor:
+        maps = torch.stack([getattr(track.clip, name)[track.start + offset] for track in tracks]).float()
+        return maps.contiguous(memory_format=torch.channels_last)
+
+    return FrameMaps(gather("embedding"), (gather("fine"), gather("middle")))
+
+
+def targets(tracks: list[Track], frames: int) -> Tensor:
+    """Return the share of each cell that each object covers, float32 (frames, B, S/4, S/4), on the maps' device."""
+    device = tracks[0].clip.embedding.device
+    labels = np.stack([track.clip.labels[track.start : track.start + frames] for track in tracks], 1)
+    numbers = torch.tensor([track.number for track in tracks], device=device)
+    regions = torch.from_numpy(labels).to(device) == numbers[:, None, None]
+    return F.avg_pool2d(regions.float(), CELL)
+
+
+def first_masks(tracks: list[Track]) -> Tensor:
+    """Return the true masks of the first frames, float32 (B, 1, S, S), on the maps' device."""
+    masks = np.stack([track.clip.labels[track.start] == track.number for track in tracks])
+    return torch.from_numpy(masks)[:, None].float().to(tracks[0].clip.embedding.device)
+
+
+def first_prompt(tracks: list[Track], kind: str) -> FirstPrompt:
+    """Draw the prompts of the first frames, on the maps' device: a "box" drawn in haste, or a "click"."""
+    regions = first_masks(tracks)[:, 0] > 0
+    side, device = regions.shape[-1], regions.device
+    if kind == "click":
+        labels = torch.ones(len(tracks), 1, dtype=torch.int32, device=device)
+        return FirstPrompt(click_inside(regions, side)[:, None], labels, True)
+    labels = torch.tensor([[2, 3]] * len(tracks), dtype=torch.int32, device=device)
+    return FirstPrompt(shaken_boxes(regions, side), labels, False)

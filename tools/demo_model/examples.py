@@ -1,0 +1,125 @@
+"""Training examples from scenes: which seeds may be used, and random crops, rotations and colours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_sam.errors import ConfigurationError
+from triton_sam.scenes.canvas import Scene
+from triton_sam.scenes.scenes import HELD_OUT_SEED
+
+
+def training_seeds(first: int, count: int) -> range:
+    """Return the seeds first..first+count-1 after checking that none of them is held out.
+
+    Raises:
+        ConfigurationError: a seed is negative or held out.
+    """
+    if first < 0 or first + count > HELD_OUT_SEED:
+        raise ConfigurationError(
+            f"seeds {first}..{first + count - 1} cannot be used for training: use seeds from 0 to "
+            f"{HELD_OUT_SEED - 1}, since later seeds are held out"
+        )
+    return range(first, first + count)
+
+
+def spread(seed: int) -> float:
+    """Return a number of 0..1 for a seed; those of successive seeds are spread evenly."""
+    return seed * 0.6180339887 % 1  # multiples of the golden ratio
+
+
+@dataclass(frozen=True)
+class Example:
+    """A square training example: a scene, augmented or not.
+
+    Attributes:
+        image: uint8 (S, S, 3), RGB.
+        labels: uint8 (S, S), the number of the object at each pixel, or 0 for the background.
+        parts: uint8 (S, S), the number of the part at each pixel, or 0.
+        complete: False if the background, a photograph, may show objects without a number.
+    """
+
+    image: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
+    parts: NDArray[np.uint8]
+    complete: bool = True
+
+
+def example_from_scene(scene: Scene, complete: bool = True) -> Example:
+    """Return a scene as an example without augmentation; `complete`: see Example."""
+    return Example(scene.image, scene.labels, scene.parts, complete)
+
+
+def augment(
+    rng: np.random.Generator, example: Example, size: int, min_crop: float, whole_share: float = 0.4
+) -> Example:
+    """Crop, resize, rotate, flip and recolour an example at random.
+
+    Args:
+        rng: the source of randomness.
+        example: the example, which is not modified.
+        size: side of the result in pixels.
+        min_crop: smallest side of a crop, as a share of the example's side. The logarithm of the share is distributed
+            uniformly, so that all scales are equally frequent.
+        whole_share: probability that the example is not cropped, 0..1.
+    """
+    side = example.image.shape[0]
+    crop = side if rng.random() < whole_share else int(side * min_crop ** rng.random())
+    top, left = (int(n) for n in rng.integers(0, side - crop + 1, 2))
+    window = (slice(top, top + crop), slice(left, left + crop))
+    cut = resize_example(
+        Example(example.image[window], example.labels[window], example.parts[window], example.complete), size
+    )
+    turns, flip = int(rng.integers(4)), rng.random() < 0.5
+    image, labels, parts = (np.rot90(array, turns) for array in (cut.image, cut.labels, cut.parts))
+    if flip:
+        image, labels, parts = image[:, ::-1], labels[:, ::-1], parts[:, ::-1]
+    return Example(
+        recolour(rng, np.asarray(image, np.uint8)),
+        np.ascontiguousarray(labels),
+        np.ascontiguousarray(parts),
+        example.complete,
+    )
+
+
+def resize_example(example: Example, size: int) -> Example:
+    """Resize an example to another side in pixels.
+
+    The label maps use INTER_NEAREST_EXACT, since INTER_NEAREST would shift them by up to half a pixel.
+    """
+    smooth = cv2.INTER_AREA if example.image.shape[0] > size else cv2.INTER_LINEAR
+    image, labels, parts = (
+        np.asarray(cv2.resize(array, (size, size), interpolation=how), np.uint8)
+        for array, how in (
+            (example.image, smooth),
+            (example.labels, cv2.INTER_NEAREST_EXACT),
+            (example.parts, cv2.INTER_NEAREST_EXACT),
+        )
+    )
+    return Example(image, labels, parts, example.complete)
+
+
+def recolour(rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Change gamma, contrast and brightness at random; sometimes swap the channels, invert them, or make them grey.
+
+    Args:
+        rng: the source of randomness.
+        image: uint8 (H, W, 3), not modified.
+
+    Returns:
+        uint8 (H, W, 3).
+    """
+    channels = image[..., rng.permutation(3)] if rng.random() < 0.5 else image
+    table = np.linspace(0, 1, 256) ** np.exp(rng.normal(0, 0.25))
+    if rng.random() < 0.25:
+        table = 1 - table
+    table = np.clip((table - 0.5) * rng.uniform(0.6, 1.25) + 0.5 + rng.normal(0, 0.06), 0, 1)
+    changed: NDArray[np.uint8] = (table * 255 + 0.5).astype(np.uint8)[channels]
+    if rng.random() < 0.15:
+        grey = (changed @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
+        changed = np.repeat(grey[..., None], 3, axis=2)
+    return np.ascontiguousarray(changed)

@@ -1,0 +1,147 @@
+"""Training images in the memory of a device, drawn by many processes.
+
+A GPU learns from a hundred images in a second; reading or drawing them would take longer. So other processes draw each
+image once, into files that they share with the run, which copies them to its device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from triton_sam.errors import ConfigurationError
+
+_CHUNK = 12  # examples of a task
+_EMBEDDED = 8  # images that the teacher embeds at a time
+_WAIT = 0.2  # seconds
+
+Arrays = Mapping[str, NDArray[np.uint8]]
+"""The arrays of an example, by name."""
+Draw = Callable[[Path, int], Arrays]
+"""A function (folder of the materials, number) that returns the arrays of an example. Processes import it by name."""
+Embed = Callable[[Tensor], Tensor]
+"""A function that turns images, uint8 (B, S, S, 3), into embeddings (B, C, h, w) on the same device."""
+
+
+class Pool:
+    """Examples on a device, and embeddings of their images.
+
+    Args:
+        folder: folder of the files, created if needed.
+        draw: draws an example.
+        shapes: the shape of each array of an example; all are uint8.
+        count: number of examples.
+        device: the torch device.
+
+    Raises:
+        ConfigurationError: the device has too little memory.
+        OSError: a file cannot be written.
+    """
+
+    def __init__(
+        self, folder: Path, draw: Draw, shapes: Mapping[str, tuple[int, ...]], count: int, device: str
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._draw, self._device, self._count = draw, device, count
+        self._paths = {name: str(folder / f"{name}.npy") for name in shapes}
+        self._files = {
+            name: np.lib.format.open_memmap(path, "w+", np.uint8, (count, *shapes[name]))  # type: ignore[no-untyped-call]
+            for name, path in self._paths.items()
+        }
+        try:
+            self.tensors = {
+                name: torch.empty((count, *shape), dtype=torch.uint8, device=device) for name, shape in shapes.items()
+            }
+        except RuntimeError as error:  # torch.OutOfMemoryError is one, too
+            raise ConfigurationError(f"{count} images do not fit into the memory of {device}: draw fewer") from error
+        self.embeddings = torch.empty(0, device=device)
+        self._tasks: dict[Future[None], range] = {}
+
+    def start(self, executor: Executor, materials: Path) -> None:
+        """Let the processes of an executor draw the examples."""
+        for first in range(0, self._count, _CHUNK):
+            numbers = range(first, min(first + _CHUNK, self._count))
+            self._tasks[executor.submit(_draw_chunk, self._draw, materials, self._paths, numbers)] = numbers
+
+    def take(self, embed: Embed | None, should_stop: Callable[[], bool]) -> bool:
+        """Wait for the examples, copy them to the device, and embed their images.
+
+        Args:
+            embed: embeds images; None: nothing is embedded.
+            should_stop: asked while waiting; True ends the wait.
+
+        Returns:
+            False if should_stop() ended the wait.
+
+        Raises:
+            ConfigurationError: a material cannot be read, or a process was ended.
+        """
+        for task, numbers in self._tasks.items():
+            while not wait([task], _WAIT).done:
+                if should_stop():
+                    return False
+            self._copy(task, slice(numbers.start, numbers.stop))
+            if embed is not None:
+                self._embed(embed, numbers)
+        self._tasks.clear()
+        return True
+
+    def _copy(self, task: Future[None], part: slice) -> None:
+        try:
+            task.result()
+        except BrokenProcessPool as error:
+            raise ConfigurationError(
+                "a process that draws images was ended: is there enough memory, and enough room on the disk?"
+            ) from error
+        for name, tensor in self.tensors.items():
+            tensor[part] = torch.from_numpy(np.array(self._files[name][part])).to(self._device)
+
+    def _embed(self, embed: Embed, numbers: range) -> None:
+        for first in range(numbers.start, numbers.stop, _EMBEDDED):
+            part = slice(first, min(first + _EMBEDDED, numbers.stop))
+            found = embed(self.tensors["image"][part])
+            if len(self.embeddings) == 0:
+                self.embeddings = found.new_empty((self._count, *found.shape[1:]), dtype=torch.float16)
+            self.embeddings[part] = found.half()
+
+    def draw(self, rng: np.random.Generator, count: int) -> Tensor:
+        """Return the numbers of `count` random examples, int64 (count,)."""
+        return torch.from_numpy(rng.integers(self._count, size=count)).to(self._device)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield an executor of `count` processes that draw with one thread each. At the end, it cancels waiting tasks."""
+    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too, but the run shall end it
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
+
+
+def _draw_chunk(draw: Draw, materials: Path, paths: Mapping[str, str], numbers: range) -> None:
+    """Draw examples into the files."""
+    files = {name: np.load(path, mmap_mode="r+") for name, path in paths.items()}
+    for number in numbers:
+        for name, array in draw(materials, number).items():
+            files[name][number] = array

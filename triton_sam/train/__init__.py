@@ -1,1 +1,0 @@
-"""Train the small default model on generated scenes. This package needs the `train` extra."""

@@ -27,20 +27,21 @@ SECONDS = 300.0 if FULL else 12.0
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton):
-    """Run `triton-sam benchmark --only overload`. docs/background/reliability.md has the thresholds."""
+    """docs/background/reliability.md has the thresholds."""
     pytest.importorskip("psutil")
-    from triton_sam.benchmark.report import summary
-    from triton_sam.benchmark.run import begin, measure
-    from triton_sam.benchmark.settings import Settings
+    from tools.lab.overload import measure_overload
+    from triton_sam.benchmark.results import Results
+    from triton_sam.benchmark.table import table
     from triton_sam.benchmark.target import Target
 
     image = bundled("test/images") / "coffee.jpg"
-    target = Target("sam2", None, {"http": service_triton.http_url}, image, pid=service_triton.pid)
-    settings = Settings(sections=("overload",), load_seconds=SECONDS)
-    results = begin(target, settings, "a test")
-    measure(target, settings, results, quiet=True)
+    target, results = (
+        Target("sam2", None, {"http": service_triton.http_url}, image, pid=service_triton.pid),
+        Results({}),
+    )
+    measure_overload(target, results, True, 64, SECONDS)
     target.close()
-    print("\n" + summary(results))
+    print("\n" + table(results))
     half, accepted, refused, after = (
         results.of("overload", what)[0] for what in ("half load", "accepted", "refused", "after")
     )

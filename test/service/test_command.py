@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
 
+from tools.lab.service_load import Report, run_load
 from triton_sam._common.bundle import checkout
-from triton_sam.benchmark.service_load import Report, run_load
 from triton_sam.cli import main
 from triton_sam.commands.service import TOOLS
 from triton_sam.errors import ConfigurationError, ImageError, ServerUnreachableError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from triton_sam import SpeculativeSAM2Client
-from triton_sam.benchmark.mouse import mouse_path
+from triton_sam.benchmark.speculative import mouse_path
 
 POINT = [[200, 180]]
 

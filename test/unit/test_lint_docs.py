@@ -50,9 +50,9 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
     ),
     (
         CLAIMS,
-        "`triton-sam speculative --local`",
-        "`triton-sam speculative --local there`",
-        [f"{CLAIMS}: this does not parse: triton-sam speculative --local there"],
+        "`triton-sam benchmark --local --only speculative`",
+        "`triton-sam benchmark --local --only speculative there`",
+        [f"{CLAIMS}: this does not parse: triton-sam benchmark --local --only speculative there"],
     ),
     ("docs/index.md", AT_THE_END, "run triton-sam nowhere", ["docs/index.md: there is no command 'nowhere'"]),
     (COMMANDS, "`alias`", "`nickname`", [f"{COMMANDS}: alias is missing"]),

@@ -10,15 +10,254 @@ turns. Example:
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import json
+import statistics
 import sys
-from dataclasses import asdict
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from triton_sam._common import strict_json
 from triton_sam._common.bundle import bundled
-from triton_sam.benchmark.everything import format_clicks, format_searches, measure_clicks, measure_searches
+from triton_sam.client.sync import SAM2TritonClient
 from triton_sam.errors import SamError
+from triton_sam.export import registry
+from triton_sam.families import get_family, model_name
+from triton_sam.families.tables import DECODER, ENCODER
+from triton_sam.inputs.images import ImageSource, image_bytes, open_image
 from triton_sam.local_server import LocalServer
+from triton_sam.transport.triton import Transport
+from triton_sam.transport.url import parse_url
+from triton_sam.verify.compare import OnnxClient
+from triton_sam.verify.everything import ClientGenerator, Generator, fitting_thresholds
+from triton_sam.wire import contract
+
+FAMILY = "sam2"
+OFFICIAL = "official generator"
+ALONE, BESIDE, BESIDE_PARTS = "alone", "beside a search", "beside a search in parts"
+_PATIENCE = 3600.0  # seconds for one request; the session model answers at the end of the search
+_PAUSE = 0.1  # seconds between two clicks of a person
+_WARM_UP = 4  # points along one side in a search that does not count; more would only take time
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SearchSpeed:
+    """The time of a search.
+
+    Args:
+        runner: name of the runner.
+        points: points along one side of the grid.
+        masks: number of objects in the last round.
+        median: median of the times of all rounds, seconds.
+        ratio: the median of the official generator divided by this one.
+    """
+
+    runner: str
+    points: int
+    masks: int
+    median: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class ClickSpeed:
+    """The time of a click, from the request until its mask is there.
+
+    Args:
+        situation: ALONE, BESIDE or BESIDE_PARTS.
+        clicks: number of clicks.
+        median: median of their times, seconds.
+        p95: 95th percentile of their times, seconds.
+    """
+
+    situation: str
+    clicks: int
+    median: float
+    p95: float
+
+
+class Parts:
+    """Asks the session model for the parts of a search, as clients do that show progress.
+
+    Args:
+        client: the client.
+    """
+
+    def __init__(self, client: SAM2TritonClient) -> None:
+        self._client = client
+
+    def generate(self, image: ImageSource, **parameters: Any) -> list[Any]:
+        """See verify.everything.Generator. The objects are no records; only their number counts here."""
+        return list(self._client.everything(image, **parameters))
+
+
+class SessionJob:
+    """Sends one request to the session model, which searches on the server.
+
+    Args:
+        url: address of the server's gRPC port.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._transport = Transport(parse_url(url), timeout=_PATIENCE)
+
+    def generate(self, image: ImageSource, **parameters: Any) -> list[dict[str, Any]]:
+        """See verify.everything.Generator."""
+        content = image_bytes(image)
+        inputs = {
+            contract.IMAGE: np.array([content], np.object_),
+            contract.EVERYTHING: np.array([strict_json.dumps(parameters).encode()], np.object_),
+        }
+        answer = self._transport.infer(FAMILY, inputs, [contract.RESULT_JSON])[contract.RESULT_JSON][0]
+        objects: list[dict[str, Any]] = json.loads(answer)["objects"]
+        return objects
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+
+def measure_searches(
+    server: LocalServer, image: Path, points: Sequence[int], rounds: int, say: Say
+) -> Iterator[SearchSpeed]:
+    """Measure searches of the built-in model in turns: the official generator, this process, both ways through Triton.
+
+    The thresholds are those that half of the candidates of a small grid pass: the official ones leave no mask of the
+    built-in model.
+
+    Args:
+        server: a running server with the built-in model.
+        image: the image to search in.
+        points: points along one side, for each grid.
+        rounds: searches of each runner for each grid. A search with few points comes before, and does not count.
+        say: is told the progress.
+
+    Raises:
+        ServerError: a request failed.
+    """
+    pixels = np.asarray(open_image(image))
+    with contextlib.ExitStack() as stack:
+        runners = _runners(server, stack)
+        thresholds = fitting_thresholds(runners[OFFICIAL], pixels)
+        for name, runner in runners.items():
+            say(f"{_WARM_UP} x {_WARM_UP} points before the measurement, {name}")
+            runner.generate(pixels, points_per_side=_WARM_UP, **thresholds)
+        for count in points:
+            seconds: dict[str, list[float]] = {name: [] for name in runners}
+            masks = {}
+            for turn, (name, runner) in itertools.product(range(rounds), runners.items()):
+                say(f"{count} x {count} points, round {turn + 1}, {name}")
+                began = time.perf_counter()
+                masks[name] = len(runner.generate(pixels, points_per_side=count, **thresholds))
+                seconds[name].append(time.perf_counter() - began)
+                say(f"{seconds[name][-1]:.1f} s, {masks[name]} masks")
+            medians = {name: statistics.median(each) for name, each in seconds.items()}
+            for name, median in medians.items():
+                yield SearchSpeed(name, count, masks[name], median, medians[OFFICIAL] / median)
+
+
+def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -> list[ClickSpeed]:
+    """Measure the clicks of one user without and with another user's search inside the session model, of both kinds.
+
+    Args:
+        server: a running server with the built-in model.
+        image: the image; the search gets the same file.
+        clicks: clicks in each situation, a tenth of a second apart. The search is repeated until they are done.
+        points: points along one side of the search's grid.
+
+    Raises:
+        ServerError: a click or the search failed.
+    """
+    with (
+        SAM2TritonClient(server.grpc_url) as client,
+        contextlib.closing(SessionJob(server.grpc_url)) as job,
+        SAM2TritonClient(server.grpc_url, timeout=_PATIENCE) as other,
+    ):
+        width, height = client.set_image(image).image_size
+        places = np.random.default_rng(0).uniform(0.1, 0.9, (clicks, 2)) * (width, height)
+        _click_times(client, places[:5])
+        alone = _click_times(client, places)
+        beside = _times_beside(client, places, lambda: job.generate(image, points_per_side=points))
+        in_parts = _times_beside(client, places, lambda: Parts(other).generate(image, points_per_side=points))
+    return [_click_speed(ALONE, alone), _click_speed(BESIDE, beside), _click_speed(BESIDE_PARTS, in_parts)]
+
+
+def format_searches(speeds: Sequence[SearchSpeed]) -> str:
+    """Return the speeds of searches as aligned plain text."""
+    lines = [f"{'runner':30} {'grid':>9} {'masks':>6} {'median':>9}   official / this"]
+    lines += [
+        f"{one.runner:30} {one.points:>3} x {one.points:>3} {one.masks:>6} {one.median:>7.2f} s   {one.ratio:.2f}"
+        for one in speeds
+    ]
+    return "\n".join(lines)
+
+
+def format_clicks(speeds: Sequence[ClickSpeed]) -> str:
+    """Return the times of clicks as aligned plain text."""
+    lines = [f"{'clicks':30} {'number':>6} {'median':>9} {'p95':>9}"]
+    lines += [
+        f"{one.situation:30} {one.clicks:>6} {1000 * one.median:>6.1f} ms {1000 * one.p95:>6.1f} ms" for one in speeds
+    ]
+    return "\n".join(lines)
+
+
+def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Generator]:
+    family = get_family(FAMILY)
+    repository = bundled("model_repository")
+    files = {role: repository / model_name(FAMILY, role) / "1" / "model.onnx" for role in (ENCODER, DECODER)}
+    checkpoint = bundled("checkpoints") / f"{family.built_in}.pt"
+    in_process = stack.enter_context(OnnxClient(files))
+    served = stack.enter_context(SAM2TritonClient(server.grpc_url, timeout=_PATIENCE))
+    return {
+        OFFICIAL: registry.everything_reference(FAMILY, checkpoint, None, None),
+        "client, in process": ClientGenerator(in_process),
+        "session model in parts, gRPC": Parts(served),
+        "session model, gRPC": stack.enter_context(contextlib.closing(SessionJob(server.grpc_url))),
+    }
+
+
+def _times_beside(client: SAM2TritonClient, places: npt.NDArray[Any], search: Callable[[], object]) -> list[float]:
+    """Return the times of clicks while a search runs again and again."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.is_set():
+            search()
+
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(repeat)
+        try:
+            time.sleep(1)  # until the search decodes
+            seconds = _click_times(client, places)
+        finally:
+            over.set()
+        searching.result()  # clicks beside a search that failed were alone
+    return seconds
+
+
+def _click_times(client: SAM2TritonClient, places: npt.NDArray[Any]) -> list[float]:
+    seconds = []
+    for place in places:
+        time.sleep(_PAUSE)
+        began = time.perf_counter()
+        client.segment([place], [1])
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _click_speed(situation: str, seconds: Sequence[float]) -> ClickSpeed:
+    return ClickSpeed(situation, len(seconds), statistics.median(seconds), float(np.percentile(seconds, 95)))
 
 
 def main() -> int:

@@ -9,15 +9,13 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from ..client.sync import EmbeddingsPlace, SAM2TritonClient
+from ..client.sync import SAM2TritonClient
 from ..errors import SamError
 from ..export.reference import Reference, in_bf16
 from ..inputs.images import open_image
-from ..transport.url import parse_url
-from .link import EmulatedLink, parse_link
 from .progress import Progress
 from .results import Results, times_row
-from .settings import MAX_ROUNDS, OVER_LINK, Settings
+from .settings import MAX_ROUNDS, Settings
 from .target import Point, Target
 from .timing import Act, take_turns
 from .weights import Weights
@@ -103,7 +101,7 @@ def measure_comparison(target: Target, settings: Settings, results: Results, ses
 
     Args:
         target: the server and the image.
-        settings: contenders, durations and the network to emulate.
+        settings: contenders and durations.
         results: takes the rows of the section "comparison", and notes about contenders that do not take part.
         session: whether the server has a session model.
         progress: shows the current step.
@@ -120,8 +118,6 @@ def measure_comparison(target: Target, settings: Settings, results: Results, ses
                 if act is not None:
                     acts[name] = act
             _measure(operation, acts, settings, results)
-    progress.step(OVER_LINK)
-    _measure_over_link(target, settings, results, session)
 
 
 def _measure(operation: str, acts: dict[str, Act], settings: Settings, results: Results) -> None:
@@ -133,31 +129,6 @@ def _measure(operation: str, acts: dict[str, Act], settings: Settings, results: 
         for name, values in times.items():
             who, _, protocol = name.partition(" ")
             results.add(*times_row("comparison", operation, who, values, protocol=protocol or None))
-
-
-def _measure_over_link(target: Target, settings: Settings, results: Results, session: bool) -> None:
-    """Measure clicks over an emulated network, while the session model and the naive client take turns."""
-    link = parse_link(settings.link)
-    if link is None or not session or "naive" not in settings.compare:
-        return
-    if not target.is_on_this_machine:
-        results.note("No network was emulated, because there is a real one between this machine and the server.")
-        return
-    points = target.points()
-    with contextlib.ExitStack() as stack:
-        acts: dict[str, Act] = {}
-        for protocol, url in target.urls.items():
-            server = parse_url(url)
-            if server.is_secure:
-                results.note(f"No network was emulated for {server}, because its certificate does not name the relay.")
-                continue
-            emulated = stack.enter_context(EmulatedLink(str(server), link))
-            places: dict[str, EmbeddingsPlace] = {"naive": "client", "session": "server"}
-            for who, place in places.items():
-                client = stack.enter_context(target.client(protocol, place, emulated.url))
-                client.set_image(target.content)
-                acts[f"{who} {protocol}"] = lambda click=client.predict: click([next(points)])  # type: ignore[misc]
-        _measure(OVER_LINK, acts, settings, results)
 
 
 def _act(contender: object, operation: str, target: Target, point: Callable[[], Point]) -> Act | None:

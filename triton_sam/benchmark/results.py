@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-
-FORMAT = 1
-"""Version of the JSON file. It is raised when a reader of the older version would misunderstand a newer file."""
-RECOVERED, NOT_RECOVERED = "recovered_s", "not_recovered_s"
-"""Keys of ``Row.more`` after an overload: the seconds until clicks were as fast as before, or, where they never were,
-the seconds of the observation."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. The field names are those of the JSON and CSV files.
+    """One measurement. The field names are those of the JSON file.
 
     Args:
         section: one of settings.SECTIONS.
@@ -78,7 +72,7 @@ class Results:
     """The results of a run.
 
     Args:
-        about: the keys created, command, kit (version of triton_sam), machine, model and settings; see schema.json.
+        about: the keys created, command, kit (version of triton_sam), machine, model and settings.
         rows: the measurements.
         notes: sentences that explain why a measurement was left out.
         complete: False when the run was stopped before its end.
@@ -105,6 +99,11 @@ class Results:
         key = (section, what, who, protocol or "", size or 0)
         return next((row for row in self.rows if row.key == key), None)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the results as a dictionary of JSON types; numbers have six significant digits."""
+        rows = [_rounded(asdict(row)) for row in self.rows]
+        return {"complete": self.complete, **self.about, "rows": rows, "notes": self.notes}
+
     def of(self, section: str, what: str | None = None) -> list[Row]:
         """Return the rows of a section, or those of one stage, operation or scenario in it."""
         return [row for row in self.rows if row.section == section and what in (None, row.what)]
@@ -114,3 +113,9 @@ def times_row(section: str, what: str, who: str, values: Iterable[float], **opti
     """Return a list of one row with these durations in milliseconds; an empty list when there are no durations."""
     listed = list(values)
     return [Row(section, what, who, ms=Times.of(listed), **options)] if listed else []
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -12,7 +12,6 @@ from .compare import OPERATIONS, measure_comparison
 from .concepts import measure_words
 from .load import measure_load
 from .machine import describe_machine
-from .overload import measure_overload
 from .progress import Progress
 from .results import Results
 from .settings import Settings
@@ -64,11 +63,10 @@ def measure(target: Target, settings: Settings, results: Results, *, quiet: bool
     """
     sections: dict[str, tuple[Section, int]] = {
         "latency": (measure_stages, stage_steps(target)),
-        "comparison": (measure_comparison, 2 + len(OPERATIONS)),
+        "comparison": (measure_comparison, 1 + len(OPERATIONS)),
         "throughput": (measure_throughput, throughput_steps(target, settings)),
         "speculative": (measure_speculative, len(target.protocols)),
         "load": (measure_load, 1),
-        "overload": (measure_overload, 3),
         "words": (measure_words, 1),
     }
     results.complete = False

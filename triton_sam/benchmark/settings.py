@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 
 from ..errors import ConfigurationError
-from .link import parse_link
 
-SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "overload", "words")
+SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "words")
 ALTERNATIVES = ("torch", "torch-bf16", "inprocess", "openvino", "naive")
 """Contenders besides the session model: the official predictor in PyTorch, and under autocast to bf16; ONNX Runtime in
 this process (the lower limit of every server), and with its encoder in bf16 on OpenVINO; and a naive client that sends
@@ -32,10 +31,8 @@ class Settings:
         boxes: numbers of objects in one call, ascending.
         users: number of users in the load test.
         think: mean pause of a user between two clicks in the load test, in seconds.
-        load_seconds: duration of the load test, and of the overload, in seconds.
-        crowd: number of users in the overload, who click without a pause.
+        load_seconds: duration of the load test, in seconds.
         least_rounds: smallest number of rounds of each measurement.
-        link: network to emulate for clicks of the comparison, or "none"; see link.parse_link().
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -49,9 +46,7 @@ class Settings:
     users: int = 8
     think: float = 1.0
     load_seconds: float = 15.0
-    crowd: int = 64
     least_rounds: int = 3
-    link: str = "1gbit,1ms"
 
     def __post_init__(self) -> None:
         durations = (self.duration, self.load_seconds)
@@ -61,9 +56,8 @@ class Settings:
             raise ConfigurationError("durations must be above 0 s, the pause of a user at least 0 s, and all finite")
         if not self.sections:
             raise ConfigurationError(f"there is nothing to measure: name at least one of {', '.join(SECTIONS)}")
-        if not self.concurrency or min(self.concurrency) < 1 or min(self.users, self.crowd, self.least_rounds) < 1:
+        if not self.concurrency or min(self.concurrency) < 1 or min(self.users, self.least_rounds) < 1:
             raise ConfigurationError("there must be at least one user and one round")
-        parse_link(self.link)
         for option, names, known in (
             ("--only", self.sections, SECTIONS),
             ("--compare", self.compare, ALTERNATIVES),
@@ -71,7 +65,3 @@ class Settings:
             unknown = [name for name in names if name not in known]
             if unknown:
                 raise ConfigurationError(f"{option}: {unknown[0]!r} is unknown: choose from {', '.join(known)}")
-
-
-OVER_LINK = "click over a link"
-"""Name of the operation that is measured over the emulated network."""

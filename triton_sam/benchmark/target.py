@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from PIL import Image
 
@@ -21,7 +20,6 @@ from ..wire.pair import ModelPair
 from .server_counts import session_metrics
 from .weights import Weights
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
 
@@ -73,11 +71,6 @@ class Target:
         return list(self.urls)
 
     @property
-    def is_on_this_machine(self) -> bool:
-        """Whether all URLs lead to this machine, without a network."""
-        return all(urlsplit(str(parse_url(url))).hostname in LOOPBACK for url in self.urls.values())
-
-    @property
     def session_model(self) -> str:
         """The name of the session model in Triton."""
         return self.name or self.family
@@ -123,15 +116,6 @@ class Target:
         names = {"queue": "queue", "compute": "compute_infer"}
         seconds = {name: int(stats.get(key, {}).get("ns", 0)) / 1e9 for name, key in names.items()}
         return {"count": float(answer.get("inference_count", 0)), **seconds}
-
-    def max_pending_clicks(self, session: bool) -> int | None:
-        """Return the number of waiting clicks above which the server refuses more; None when it has no limit."""
-        config = self._transport.model_config(self.session_model if session else self.pair.decoder)
-        if session:
-            limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
-        else:
-            limit = config.get("dynamic_batching", {}).get("default_queue_policy", {}).get("max_queue_size", 0)
-        return int(limit) or None
 
     @staticmethod
     def embeddings_place(session: bool) -> EmbeddingsPlace:

@@ -33,7 +33,6 @@ GROUPS = {
     "measurements": {
         "verify": "Compare exported and served models with the official predictors.",
         "evaluate": "Measure how well a served model segments images or tracks objects that are known.",
-        "speculative": "Stress the speculative client: count requests and time the last mask.",
         "benchmark": "Measure a server: latency, throughput, other runners, a moving mouse, load.",
     },
     "shell": {

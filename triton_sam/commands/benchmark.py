@@ -4,10 +4,10 @@ Examples:
   triton-sam benchmark --local --out results
   triton-sam benchmark sam2 --local --weights random:tiny --compare torch,inprocess,naive --out results
   triton-sam benchmark --url http://gpu-host:8000 --url grpc://gpu-host:8001 --only latency,load --users 16
-  triton-sam benchmark --diff before/result.json after/result.json
+  triton-sam benchmark --local --only speculative
 
-The folder of --out receives result.json, result.csv, report.md, report.html and the plots. After Ctrl-C, the finished
-measurements are still reported. The server should have no other work during the benchmark.
+The folder of --out receives result.json, table.txt and plot.png. After Ctrl-C, the finished measurements are still
+reported. The server should have no other work during the benchmark.
 docs/how-to/benchmark.md explains each metric.
 """
 
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from .._common import strict_json
 from .._common.bundle import bundled
+from .._common.files import atomic_write
 from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, Settings
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES, get_family
@@ -35,6 +36,7 @@ from ..transport.url import parse_url, usual_metrics_url
 from . import _options, _server
 
 if TYPE_CHECKING:
+    from ..benchmark.results import Results
     from ..benchmark.target import Target
     from ..benchmark.weights import Weights
 
@@ -83,10 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"parts to run: {', '.join(SECTIONS)} (default: all)",
     )
     parser.add_argument(
-        "--link", default=default.link, metavar="RATE,DELAY",
-        help=f"network to emulate in the comparison, such as 100mbit,10ms; or none (default: {default.link})",
-    )  # fmt: skip
-    parser.add_argument(
         "--users", type=int, default=default.users, metavar="N", help="users of the load test (default: 8)"
     )
     parser.add_argument(
@@ -95,33 +93,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--load-duration", type=float, default=default.load_seconds, metavar="SECONDS",
-        help=f"duration of the load test and of the overload (default: {default.load_seconds:g})",
+        help=f"duration of the load test (default: {default.load_seconds:g})",
     )  # fmt: skip
-    parser.add_argument(
-        "--crowd", type=int, default=default.crowd, metavar="N", help="users of the overload (default: 64)"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the result, the report and the plots")
-    parser.add_argument(
-        "--diff", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two results without a measurement"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the result, the table and the plot")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. After an interruption or an error, print and write the finished measurements first."""
-    if args.diff:
-        return _diff(args)
-    from ..benchmark.report import summary, write_report
-    from ..benchmark.result_file import to_json
     from ..benchmark.run import begin, measure
+    from ..benchmark.table import table
 
     settings = Settings(
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
-        load_seconds=args.load_duration, crowd=args.crowd, link=args.link,
+        load_seconds=args.load_duration,
     )  # fmt: skip
     if args.out is not None:  # before the run, so that a wrong path or a missing package is reported at once
-        importlib.import_module("..benchmark.plots", __package__)
+        importlib.import_module("..benchmark.plot", __package__)
         args.out.mkdir(parents=True, exist_ok=True)
     stop: SamError | KeyboardInterrupt | None = None
     with contextlib.ExitStack() as stack:
@@ -134,8 +123,8 @@ def run(args: argparse.Namespace) -> int:
             stop = error
         with _undisturbed():
             if results.rows:
-                print(strict_json.dumps(to_json(results)) if args.json else summary(results))
-                for path in write_report(results, args.out) if args.out is not None else []:
+                print(strict_json.dumps(results.to_json()) if args.json else table(results))
+                for path in _write(results, args.out) if args.out is not None else []:
                     _options.say(args, f"wrote {path}")
     if stop is not None:
         raise stop
@@ -155,13 +144,17 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _diff(args: argparse.Namespace) -> int:
-    from ..benchmark import diff
-    from ..benchmark.result_file import load
+def _write(results: Results, folder: Path) -> Iterator[Path]:
+    """Write the files of a result, and yield their paths."""
+    from ..benchmark.plot import write_plot
+    from ..benchmark.table import table
 
-    before, after = (load(path) for path in args.diff)
-    print(strict_json.dumps(diff.to_json(before, after)) if args.json else diff.table(before, after))
-    return 0
+    text = strict_json.dumps(results.to_json(), indent=1) + "\n"
+    for name, content in (("result.json", text), ("table.txt", table(results) + "\n")):
+        atomic_write(folder / name, content.encode())
+        yield folder / name
+    if write_plot(results, folder / "plot.png"):
+        yield folder / "plot.png"
 
 
 def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:

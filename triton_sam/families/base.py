@@ -120,8 +120,6 @@ class Family:
     """Name of the family that first had this family's official mask generator; empty if the family has none."""
     pred_iou_thresh: float = 0.8
     """Default of the official mask generator for the lowest predicted IoU of a mask, 0..1."""
-    encode_speedup: float = 1.7
-    """Lowest acceptable speed of a served encode on a CPU, as a multiple of PyTorch's speed."""
 
     @property
     def encoder(self) -> ModelSpec:

@@ -29,7 +29,6 @@ MOBILESAM = replace(
     ),
     options=(),
     exporter="triton_sam.export.mobilesam.recipe:EXPORTER",
-    encode_speedup=2.0,
 )
 """MobileSAM has the tensors, the image frame and the decoder of SAM1. Only the encoder and the weights differ.
 

@@ -81,7 +81,6 @@ SAM1 = Family(
     exporter="triton_sam.export.sam1.recipe:EXPORTER",
     mask_generator="sam1",
     pred_iou_thresh=0.88,
-    encode_speedup=3.0,
 )
 """SAM1 in every size. The encoder takes RGB in 0..1; the longest side of the image is scaled to 1024 pixels.
 

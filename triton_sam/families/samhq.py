@@ -59,7 +59,6 @@ SAMHQ = replace(
     ),
     options=(),
     exporter="triton_sam.export.samhq.recipe:EXPORTER",
-    encode_speedup=2.0,
 )
 """SAM-HQ has the image frame and the prompts of SAM1. Its encoder also gives features of edges, for the decoder.
 

@@ -15,7 +15,6 @@ GIVEN = {
     "export": ["sam2", "--random", "0"],
     "predict": ["x.jpg"],
     "setup": ["sam2"],
-    "speculative": [],
     "verify": ["sam2", "--random"],
 }
 WITH_REPOSITORY = ("benchmark", "download", "evaluate", "export", "models", "predict", "serve", "setup")

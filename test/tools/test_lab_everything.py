@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam.benchmark import everything
-from triton_sam.benchmark.everything import OFFICIAL
+from tools.lab import benchmark_everything as everything
+from tools.lab.benchmark_everything import OFFICIAL
+
+pytestmark = pytest.mark.nightly
 
 SERVER = SimpleNamespace(grpc_url="grpc://localhost:1")
 

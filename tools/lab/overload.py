@@ -1,25 +1,34 @@
-"""Measure an overload: more users than the server accepts.
+#!/usr/bin/env python3
+"""Measure an overload of a local Triton: more users than it accepts.
 
-The results tell how long accepted clicks take, how fast the server refuses the others, and when it has recovered.
+The rows tell how long accepted clicks take, how fast the server refuses the others, and when it has recovered.
+
+    python tools/lab/overload.py --users 64 --seconds 300
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from ..client.sync import SAM2TritonClient
-from ..inputs.embeddings import ImageEmbeddings
-from .machine import Watch
-from .progress import Progress
-from .results import NOT_RECOVERED, RECOVERED, Results, Row, Times
-from .settings import Settings
-from .target import Point, Target
-from .throughput import crowd_row
-from .timing import Crowd, crowd, milliseconds
+from triton_sam._common.bundle import bundled
+from triton_sam.benchmark.machine import Watch
+from triton_sam.benchmark.results import Results, Row, Times
+from triton_sam.benchmark.table import table
+from triton_sam.benchmark.target import Point, Target
+from triton_sam.benchmark.throughput import crowd_row
+from triton_sam.benchmark.timing import Crowd, crowd, milliseconds
+from triton_sam.client.sync import SAM2TritonClient
+from triton_sam.commands._options import run_script
+from triton_sam.inputs.embeddings import ImageEmbeddings
+from triton_sam.local_server import LocalServer
+from triton_sam.transport.triton import Transport
+from triton_sam.transport.url import parse_url
 
 LONE_CLICKS = 10
 MAX_HALF_SECONDS = 30.0
@@ -50,39 +59,47 @@ class _Users:
         return milliseconds(lambda: self.click(0, 0))
 
 
-def measure_overload(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
-    """Let half as many users click as the server accepts, then ``settings.crowd`` users, then one.
+def measure_overload(target: Target, results: Results, session: bool, count: int, duration: float) -> None:
+    """Let half as many users click as the server accepts, then `count` users, then one.
 
     All use the target's last protocol. Users do not pause between clicks, except for a moment after a refusal.
 
     Args:
         target: the server and the image.
-        settings: number of users and durations.
-        results: takes the rows of the section "overload".
+        results: takes the rows.
         session: whether the server has a session model.
-        progress: shows the current step.
+        count: number of users.
+        duration: duration of the overload in seconds.
     """
-    protocol, who, count = target.protocols[-1], "session" if session else "request", settings.crowd
-    limit = target.max_pending_clicks(session)
+    protocol, who = target.protocols[-1], "session" if session else "request"
+    limit = max_pending_clicks(target, session)
     half = max(1, min(limit or count, count) // 2)
     if limit is None or limit >= count:
         results.note(f"{count} users do not overload this server: it lets {limit or 'any number of'} clicks wait.")
     with _users(target, protocol, session, count) as users:
         before = Times.of([users.click_alone() for _ in range(LONE_CLICKS)])
         results.add(Row("overload", "before", who, protocol, 1, before))
-        progress.step(f"half load, {half} users, {protocol}")
-        calm = crowd(half, users.click, min(settings.load_seconds, MAX_HALF_SECONDS))
+        calm = crowd(half, users.click, min(duration, MAX_HALF_SECONDS))
         results.add(*crowd_row("overload", "half load", who, protocol, calm))
-        progress.step(f"overload, {count} users, {settings.load_seconds:g} s, {protocol}")
         with Watch(target.pid) as watch:
-            busy = crowd(count, users.click, settings.load_seconds)
+            busy = crowd(count, users.click, duration)
         results.add(*crowd_row("overload", "accepted", who, protocol, busy, watch.metrics))
         results.add(*_refused(who, protocol, busy))
-        progress.step("recovery")
         after, seconds, recovered = _recover(users, before)
-    seconds += max(0.0, busy.seconds - settings.load_seconds)  # the last answers came after the last request
-    more = {RECOVERED if recovered else NOT_RECOVERED: seconds}
+    seconds += max(0.0, busy.seconds - duration)  # the last answers came after the last request
+    more = {"recovered_s" if recovered else "not_recovered_s": seconds}
     results.add(Row("overload", "after", who, protocol, 1, after, more=more))
+
+
+def max_pending_clicks(target: Target, session: bool) -> int | None:
+    """Return the number of waiting clicks above which a server refuses more; None when it has no limit."""
+    with contextlib.closing(Transport(parse_url(target.urls[target.protocols[0]]), **target.access)) as transport:
+        config = transport.model_config(target.session_model if session else target.pair.decoder)
+    if session:
+        limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
+    else:
+        limit = config.get("dynamic_batching", {}).get("default_queue_policy", {}).get("max_queue_size", 0)
+    return int(limit) or None
 
 
 @contextlib.contextmanager
@@ -118,3 +135,24 @@ def _recover(users: _Users, before: Times) -> tuple[Times, float, bool]:
         times.append(users.click_alone())
         ends.append(time.perf_counter() - began)
     return Times.of(times), ends[-CALM_CLICKS], True
+
+
+def main() -> int:
+    """Measure, and print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", type=int, default=64, metavar="N", help="number of users (default: 64)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of the overload (default: 15)")
+    args = parser.parse_args()
+    results = Results({})
+    with LocalServer(bundled("model_repository")) as server:
+        image = bundled("test/images") / "coffee.jpg"
+        target = Target("sam2", None, {"grpc": server.grpc_url}, image, pid=server.pid)
+        measure_overload(target, results, target.check(), args.users, args.seconds)
+        target.close()
+    print(table(results))
+    print(*(f"{name} {value:.3g}" for name, value in results.rows[-1].more.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

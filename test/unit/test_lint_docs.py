@@ -84,9 +84,9 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
     ),
     (
         "pyproject.toml",
-        'cmd = "triton-sam setup edgetam"',
+        'cmd = "triton-sam setup sam1 vit_b"',
         'cmd = "triton-sam setup nowhere"',
-        ["pyproject.toml: task setup-edgetam cannot start triton-sam setup nowhere"],
+        ["pyproject.toml: task setup-sam1-b cannot start triton-sam setup nowhere"],
     ),
     (
         "pyproject.toml",

@@ -1,13 +1,17 @@
 """Images as other programs write them, one file for each kind, and the table of what each must give.
 
-The files lie in test/data/hard. After a change here, write them again: PYTHONPATH=test python -m support.hard_inputs
+The files lie in test/data/hard.zip. After a change here, write it again: PYTHONPATH=test python -m support.hard_inputs
 
 Each image has 24 x 16 pixels in four quarters of one colour each: top left, top right, bottom left, bottom right.
 """
 
 from __future__ import annotations
 
+import atexit
 import io
+import shutil
+import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +23,20 @@ from PIL import Image
 
 from .hard_files import bioformats_files, packed_bits, page, png, tiff, zarr_files
 
-FOLDER = Path(__file__).parents[1] / "data" / "hard"
+ARCHIVE = Path(__file__).parents[1] / "data" / "hard.zip"
+
+
+def _unpacked() -> Path:
+    """Unpack the files into a folder that this process removes at its end."""
+    folder = Path(tempfile.mkdtemp(prefix="hard_inputs_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if ARCHIVE.is_file():
+        with zipfile.ZipFile(ARCHIVE) as archive:
+            archive.extractall(folder)
+    return folder
+
+
+FOLDER = _unpacked()
 WIDTH, HEIGHT = SIZE = (24, 16)
 
 Quarters = tuple[tuple[int, int, int], ...]
@@ -309,12 +326,11 @@ LARGE_FILES = {
 }
 
 
-def write(folder: Path = FOLDER) -> None:
-    """Write all files."""
-    for name, content in {**{each.name: each.make() for each in IMAGES}, **LARGE_FILES}.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+def write() -> None:
+    """Write all files; equal contents give an equal archive."""
+    with zipfile.ZipFile(ARCHIVE, "w") as archive:
+        for name, content in {**{each.name: each.make() for each in IMAGES}, **LARGE_FILES}.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def one_thread():
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return EXPORTER.build(runs.CONFIG)
+    return EXPORTER.build(runs.CONFIG, teacher.SIDE)
 
 
 @pytest.fixture(scope="module")

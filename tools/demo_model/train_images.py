@@ -33,7 +33,7 @@ from tools.demo_model.materials import Materials
 from tools.demo_model.pools import workers
 from tools.demo_model.runs import CONFIG, EXIT_INTERRUPTED, WEIGHTS, Settings, Stage, prepare_device, stop_signals
 from tools.demo_model.targets import teacher_decoder
-from tools.demo_model.teacher import Teacher, adopt_decoder, fit_projection
+from tools.demo_model.teacher import SIDE, Teacher, adopt_decoder, fit_projection
 from triton_sam.commands._options import run_script
 from triton_sam.export.sam2.recipe import EXPORTER
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = prepare_device(options.device)
     Materials(options.materials)  # raises an error now and not in another process
     teacher = Teacher(options.teacher).to(device, options.bf16)
-    model = EXPORTER.build(CONFIG).to(device)
+    model = EXPORTER.build(CONFIG, SIDE).to(device)
     EXPORTER.restore(model, options.init, CONFIG)
     adopt_decoder(model, teacher)
     options.out.mkdir(parents=True, exist_ok=True)

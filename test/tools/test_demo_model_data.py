@@ -18,7 +18,7 @@ from tools.demo_model import collect, composites, photos
 from tools.demo_model.materials import Materials, read_manifest
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import ConfigurationError
-from triton_sam.evaluation.folder import open_folder
+from triton_sam.evaluation.datasets import open_folder
 
 pytestmark = pytest.mark.nightly
 

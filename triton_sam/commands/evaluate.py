@@ -29,9 +29,9 @@ from . import _evaluate_videos, _options, _server
 
 if TYPE_CHECKING:
     from ..client.sync import SamTritonClient
+    from ..evaluation.datasets import Dataset
     from ..evaluation.report import Report
     from ..evaluation.runner import Settings, Trial
-    from ..evaluation.samples import Dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,15 +162,15 @@ class _Gallery:
     """The folder of --out. It is created, and matplotlib imported, before the measurement starts."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        from ..evaluation import photographs as pictures
+        from ..evaluation import plots
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._seed, self._pictures = folder, seed, pictures
-        self._examples: dict[str, pictures.Examples] = {}
+        self._folder, self._seed, self._plots = folder, seed, plots
+        self._examples: dict[str, plots.Examples] = {}
 
     def add(self, name: str, trials: Sequence[Trial]) -> None:
         """Offer finished trials of a data set as examples."""
-        examples = self._examples.setdefault(name, self._pictures.Examples(seed=self._seed))
+        examples = self._examples.setdefault(name, self._plots.Examples(seed=self._seed))
         for trial in trials:
             examples.add(trial)
 
@@ -178,9 +178,9 @@ class _Gallery:
         """Write all files and return their paths."""
         numbers, curve = self._folder / "evaluation.json", self._folder / "iou.png"
         atomic_write(numbers, strict_json.dumps(result, indent=1).encode())
-        self._pictures.plot(reports, curve)
+        self._plots.plot(reports, curve)
         sheets = []
         for name, examples in self._examples.items():
             sheets.append(self._folder / f"examples_{name}.png")
-            self._pictures.contact_sheet(examples.rows, sheets[-1])
+            self._plots.contact_sheet(examples.rows, sheets[-1])
         return [numbers, curve, *sheets]

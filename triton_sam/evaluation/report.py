@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .datasets import Dataset
 from .metrics import ObjectResult, Summary, summarize
 from .runner import Settings
-from .samples import Dataset
 
 _FIRST_COLUMN = 34  # characters
 

@@ -14,8 +14,8 @@ from ..masks.compare import intersection_over_union
 from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .clicks import Click, first_click, next_click, shaken_box, tight_box
+from .datasets import Dataset, Sample
 from .metrics import Answer, ObjectResult
-from .samples import Dataset, Sample
 
 MAX_CLICKS = 8
 """Maximum number of clicks on one object."""

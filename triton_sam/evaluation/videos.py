@@ -15,7 +15,7 @@ from PIL import Image
 from ..errors import ConfigurationError, InputError
 from ..inputs.formats import SUFFIXES
 from ..inputs.images import ImageSource
-from .folder import read_labels
+from .datasets import read_labels
 
 CLIPS = "clips"
 DAVIS = "davis:"

@@ -9,8 +9,7 @@ from triton_sam.errors import ConfigurationError, ImageError, InputError
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 from triton_sam.evaluation.clicks import tight_box
-from triton_sam.evaluation.datasets import cell, coins, open_dataset
-from triton_sam.evaluation.folder import open_folder, read_labels
+from triton_sam.evaluation.datasets import cell, coins, open_dataset, open_folder, read_labels
 
 LABELS = np.zeros((20, 30), np.uint8)
 LABELS[3:10, 2:9] = 4

@@ -18,9 +18,9 @@ from triton_sam.masks import Segment
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 from triton_sam.evaluation.clicks import Click
+from triton_sam.evaluation.datasets import Dataset, Sample
 from triton_sam.evaluation.metrics import Answer, ObjectResult, spearman, summarize
 from triton_sam.evaluation.runner import Settings, measure
-from triton_sam.evaluation.samples import Dataset, Sample
 
 LABELS = mask((2, 3, 9, 10)) * np.uint8(4) + mask((15, 5, 26, 16)) * np.uint8(9)
 """Two objects: 7x7 pixels with the centre (5, 6), and 11x11 pixels with the centre (20, 10)."""
@@ -265,9 +265,7 @@ def test_a_family_that_takes_no_mask_gets_clicks_alone(folder, monkeypatch, caps
     assert all(mask_input is None for _, _, mask_input, _ in clients[0].rounds)
 
 
-@pytest.mark.parametrize(
-    ("package", "module"), [("scipy", "clicks"), ("scipy", "metrics"), ("matplotlib", "photographs")]
-)
+@pytest.mark.parametrize(("package", "module"), [("scipy", "clicks"), ("scipy", "metrics"), ("matplotlib", "plots")])
 def test_the_error_names_the_missing_package(monkeypatch, package, module):
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)

@@ -56,7 +56,7 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
     ),
     ("docs/index.md", AT_THE_END, "run triton-sam nowhere", ["docs/index.md: there is no command 'nowhere'"]),
     (COMMANDS, "`alias`", "`nickname`", [f"{COMMANDS}: alias is missing"]),
-    (COMMANDS, "`setup-samhq`", "`setup-nowhere`", [f"{COMMANDS}: there is no task setup-nowhere"]),
+    (COMMANDS, "`setup-sam1-b`", "`setup-nowhere`", [f"{COMMANDS}: there is no task setup-nowhere"]),
     ("docs/index.md", AT_THE_END, "`pixi run nowhere`", ["docs/index.md: there is no task nowhere"]),
     (
         "docs/index.md",

@@ -80,7 +80,7 @@ def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
     torch.save({"model": Trap(caught)}, tmp_path / "checkpoint.pt")
     (tmp_path / "old.pt").write_bytes(pickle.dumps({"model": Trap(caught)}))
     for name in ("checkpoint.pt", "old.pt"):
-        with pytest.raises(CheckpointError, match="not a readable PyTorch checkpoint"):
+        with pytest.raises(CheckpointError, match=r"'model' is not a tensor|not a readable PyTorch checkpoint"):
             read_state_dict(tmp_path / name, "triton-sam download")
     assert not caught.exists()
     torch.load(tmp_path / "checkpoint.pt", weights_only=False)

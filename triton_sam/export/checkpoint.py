@@ -6,12 +6,13 @@ import contextlib
 import json
 import mmap
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, TypeVar
 
 from .._common.text import one_line
 from ..errors import CheckpointError
+from .plain_pickle import Foreign, Name
 from .safetensors_file import read_safetensors
 from .stored import Stored, UnsupportedError
 from .torch_file import read_torch_file
@@ -25,32 +26,77 @@ INDEX_NAME = f"{SINGLE_NAME}.index.json"
 MAX_INDEX = 100_000_000
 """Bytes of the longest list of shards."""
 
+_LAYOUTS = {"model": "", "model_state": "sam."}
+"""The keys of a state dict among the other parts of a training, and the prefix of its names: Meta's and torch_em's."""
+
+_DECODER = "decoder_state"
+"""micro-sam's key of the weights that segment all instances without a prompt."""
+
 _ZIP = b"PK\x03\x04"
 # torch.save() before 1.6 begins with a pickle of the number 0x1950A86A20F9469CFC6C, in binary or decimal form.
 _OLD_MAGIC = (0x1950A86A20F9469CFC6C.to_bytes(10, "little"), str(0x1950A86A20F9469CFC6C).encode())
 _TAR_MAGIC, _TAR_PLACE = b"ustar", 257
 
 
+Tensor = TypeVar("Tensor")
+
+
+class OldFormatError(CheckpointError):
+    """The file has a format that only PyTorch reads."""
+
+
 @contextlib.contextmanager
-def open_checkpoint(path: str | Path, download_hint: str) -> Iterator[Mapping[str, Stored]]:
+def open_checkpoint(
+    path: str | Path, download_hint: str, note: Callable[[str], None] = lambda _: None
+) -> Iterator[Mapping[str, Stored]]:
     """Open a checkpoint and describe its tensors, which are read one by one when they are needed.
 
-    The content of a file decides its format, not its suffix: a file of torch.save() since PyTorch 1.6 with a state
-    dict, either bare or as ``{"model": state dict}``, or a file of safetensors. A folder in transformers' layout has
-    model.safetensors, or model.safetensors.index.json and its shards. Nothing in a file is executed.
+    The content of a file decides its format, not its suffix: a file of torch.save() since PyTorch 1.6, or one of
+    safetensors. The former holds a state dict, either bare, as ``{"model": state dict}``, or in micro-sam's layouts:
+    ``{"model_state": state dict}``, whose names may begin with ``sam.``, with or without ``decoder_state``. A folder in
+    transformers' layout has model.safetensors, or model.safetensors.index.json and its shards. Nothing in a file is
+    executed.
 
     Args:
         path: the file or folder.
         download_hint: a command that downloads it, for the message about a missing file.
+        note: is called with a line about weights in the file that are left out.
 
     Raises:
+        OldFormatError: only PyTorch reads the file.
         CheckpointError: the checkpoint is missing or damaged, cannot be read, or holds no state dict.
     """
     path = Path(path)
     with contextlib.ExitStack() as stack:
         with explained(path, download_hint):
-            tensors = _folder(stack, path, download_hint) if path.is_dir() else _file(stack, path)
-        yield tensors
+            content = _folder(stack, path, download_hint) if path.is_dir() else _file(stack, path)
+            state = state_dict(content, path, Stored)
+        if _DECODER in content:
+            note(f"{path} also has a decoder of instance segmentation, which is left out")
+        yield state
+
+
+def state_dict(content: Any, path: Path, tensor: type[Tensor]) -> dict[str, Tensor]:
+    """Return the state dict in the content of a file.
+
+    Args:
+        content: the content.
+        path: the file, for the message.
+        tensor: the type of its tensors.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds no state dict: save model.state_dict() and not the model")
+    key = next((key for key in _LAYOUTS if isinstance(content.get(key), dict)), "")
+    state = content.get(key, content)
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, tensor):
+            kind = f", but {str(value)[:200]}" if isinstance(value, (Foreign, Name)) else ""
+            raise CheckpointError(f"{path} holds no state dict: {repr(name)[:100]} is not a tensor{kind}")
+    prefix = _LAYOUTS.get(key, "")
+    return {name.removeprefix(prefix): value for name, value in state.items()}
 
 
 @contextlib.contextmanager
@@ -113,7 +159,8 @@ def _shards(index: Path) -> dict[str, set[str]]:
     return shards
 
 
-def _file(stack: contextlib.ExitStack, path: Path) -> dict[str, Stored]:
+def _file(stack: contextlib.ExitStack, path: Path) -> Any:
+    """Return the content of a file, with a Stored for each tensor."""
     if path.exists() and not path.is_file() and not path.is_dir():  # opening a pipe would wait for a writer
         raise CheckpointError(f"{path} is not a regular file")
     file = stack.enter_context(path.open("rb"))
@@ -123,9 +170,9 @@ def _file(stack: contextlib.ExitStack, path: Path) -> dict[str, Stored]:
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     stack.callback(_close, mapped)
     if head.startswith(_ZIP):
-        return _torch_file(mapped, stack.enter_context(zipfile.ZipFile(file)), path)
+        return read_torch_file(mapped, stack.enter_context(zipfile.ZipFile(file)))
     if any(magic in head[:64] for magic in _OLD_MAGIC):
-        raise CheckpointError(f"{path} has PyTorch's old format (before 1.6), which only PyTorch reads: use --trace")
+        raise OldFormatError(f"{path} has PyTorch's old format (before 1.6), which only PyTorch reads: use --trace")
     if head.startswith(_TAR_MAGIC, _TAR_PLACE):
         raise CheckpointError(
             f"{path} has PyTorch's oldest format (tar): load it with PyTorch, and save its state dict"
@@ -133,17 +180,6 @@ def _file(stack: contextlib.ExitStack, path: Path) -> dict[str, Stored]:
     if head[8:9] == b"{":
         return read_safetensors(mapped)
     raise ValueError("it is neither a file of torch.save() nor safetensors")
-
-
-def _torch_file(mapped: mmap.mmap, archive: zipfile.ZipFile, path: Path) -> dict[str, Stored]:
-    content = read_torch_file(mapped, archive)
-    state: Any = content.get("model", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path} holds no state dict")
-    for name, value in state.items():
-        if not isinstance(name, str) or not isinstance(value, Stored):
-            raise CheckpointError(f"{path} holds no state dict: {repr(name)[:100]} is not a tensor")
-    return state
 
 
 def _close(mapped: mmap.mmap) -> None:

@@ -1,5 +1,8 @@
 """Read a pickle without executing anything in it: only data, and calls of functions that the caller lists by name.
 
+Everything else that a pickle calls becomes an empty Foreign. A training often stores objects of its own classes beside
+the weights.
+
 pickle.Unpickler with a restricted find_class() would not be enough: a pickle could still change the attributes of the
 functions that it may use, and fill the memory with a large index of its memo. So this interprets the opcodes itself, as
 PyTorch does for ``weights_only``; pickletools splits the pickle into opcodes.
@@ -10,8 +13,6 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-from .stored import UnsupportedError
 
 _CONSTANTS = frozenset(
     {
@@ -25,7 +26,7 @@ _NEW: Mapping[str, Callable[[], Any]] = {
 }  # fmt: skip
 _ALIASES = {
     "BINPUT": "PUT", "LONG_BINPUT": "PUT", "BINGET": "GET", "LONG_BINGET": "GET",
-    "APPENDS": "EXTEND", "ADDITEMS": "EXTEND", "NEWOBJ": "REDUCE",
+    "APPENDS": "EXTEND", "ADDITEMS": "EXTEND", "NEWOBJ": "REDUCE", "FROZENSET": "TUPLE",
 }  # fmt: skip
 _IGNORED = ("PROTO", "FRAME", "STOP")
 _LENGTHS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -37,14 +38,28 @@ class Name(str):
     __slots__ = ()
 
 
+class Foreign:
+    """Stands for an object of a class that the reader does not know. Nothing is stored in it.
+
+    Args:
+        name: name of the class, or of the function that would return the object.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class PlainPickle:
     """Interprets one pickle. Sets become lists, because nothing in a checkpoint of weights needs them."""
 
-    def __init__(self, known: Mapping[str, Callable[..., Any] | None], persistent: Callable[[Any], Any]) -> None:
+    def __init__(self, known: Mapping[str, Callable[..., Any]], persistent: Callable[[Any], Any]) -> None:
         """Prepare for one pickle.
 
         Args:
-            known: functions that stand for the names that the pickle may call; None for names that are only values.
+            known: functions that stand for the names that the pickle may call.
             persistent: returns the object of a persistent id.
         """
         self._known = known
@@ -60,7 +75,6 @@ class PlainPickle:
             data: the pickle.
 
         Raises:
-            UnsupportedError: the pickle refers to an unknown name.
             Exception: of any kind, if the pickle is damaged.
         """
         for opcode, argument, _ in pickletools.genops(data):
@@ -107,9 +121,11 @@ class PlainPickle:
         self._into_list(self._since_mark())
 
     def _into_list(self, values: list[Any]) -> None:
-        if type(self._stack[-1]) is not list:
+        target = self._stack[-1]
+        if type(target) is list:
+            target.extend(values)
+        elif type(target) is not Foreign:
             raise ValueError("the pickle appends to something that is not a list")
-        self._stack[-1].extend(values)
 
     def _op_setitem(self, _: None) -> None:
         self._into_dict(self._take(2))
@@ -118,9 +134,11 @@ class PlainPickle:
         self._into_dict(self._since_mark())
 
     def _into_dict(self, values: list[Any]) -> None:
-        if type(self._stack[-1]) is not dict:
+        target = self._stack[-1]
+        if type(target) is dict:
+            target.update(checked_dict(zip(values[::2], values[1::2], strict=True)))
+        elif type(target) is not Foreign:
             raise ValueError("the pickle sets an item of something that is not a dict")
-        self._stack[-1].update(checked_dict(zip(values[::2], values[1::2], strict=True)))
 
     def _op_put(self, index: int) -> None:
         self._memo[index] = self._stack[-1]
@@ -139,12 +157,7 @@ class PlainPickle:
         self._name(f"{module}.{name}" if type(module) is type(name) is str else "")
 
     def _name(self, name: str) -> None:
-        name = name.replace("__builtin__.", "builtins.")  # the name in Python 2, which protocol 2 writes
-        if name not in self._known:
-            raise UnsupportedError(
-                f"refers to {name[:200]!r}, which a checkpoint of weights does not need: save only the state dict in it"
-            )
-        self._stack.append(Name(name))
+        self._stack.append(Name(name.replace("__builtin__.", "builtins.")))  # Python 2's name, which protocol 2 writes
 
     def _op_binpersid(self, _: None) -> None:
         self._stack.append(self._persistent(*self._take(1)))
@@ -153,16 +166,23 @@ class PlainPickle:
         name, arguments = self._take(2)
         self._stack.append(self.call(name, arguments))
 
+    def _op_newobj_ex(self, _: None) -> None:
+        name, arguments, _options = self._take(3)
+        self._stack.append(self.call(name, arguments))
+
     def call(self, name: Any, arguments: Any) -> Any:
-        """Return what a known function of a name returns.
+        """Return the result of a known function, or a Foreign for any other name.
 
         Raises:
-            ValueError: the name is not that of a function, or the arguments are not a tuple.
+            ValueError: the pickle calls a plain value, or a known function without a tuple of arguments.
         """
-        function = self._known[name] if type(name) is Name else None
-        if function is None or type(arguments) is not tuple:
+        if type(name) not in (Name, Foreign):
             raise ValueError("the pickle calls something that is not a function")
-        return function(*arguments)
+        if type(name) is Foreign or name not in self._known:
+            return Foreign(str(name))
+        if type(arguments) is not tuple:
+            raise ValueError("the pickle calls a function without arguments")
+        return self._known[name](*arguments)
 
     def _op_build(self, _: None) -> None:
         self._take(1)  # the state of an OrderedDict (_metadata) or of a Parameter is not needed for the weights
@@ -174,7 +194,7 @@ def checked_dict(items: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     Raises:
         ValueError: a key is not a plain value or a tuple of plain values.
     """
-    plain = (str, int, float, bool, bytes, type(None), Name)
+    plain = (str, int, float, bool, bytes, type(None), Name, Foreign)
     made = {}
     for key, value in items:
         if not all(type(part) in plain for part in (key if type(key) is tuple else [key])):

@@ -27,10 +27,6 @@ _STORAGES = {
     "torch.BoolStorage": "bool",
 }  # fmt: skip
 _UNTYPED_STORAGE = "torch.storage.UntypedStorage"
-_OTHER_TYPES = (
-    "uint16", "uint32", "uint64", "complex32", "complex64", "complex128",
-    "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
-)  # fmt: skip
 
 
 class Storage(NamedTuple):
@@ -60,7 +56,7 @@ class _TorchFile:
         self._mapped = mapped
         self._archive = archive
         self._prefix = archive.namelist()[0].partition("/")[0]
-        known: dict[str, Callable[..., Any] | None] = {
+        known: dict[str, Callable[..., Any]] = {
             "torch._utils._rebuild_tensor": _tensor,
             "torch._utils._rebuild_tensor_v2": _tensor,
             "torch._utils._rebuild_tensor_v3": _tensor_of_type,
@@ -68,18 +64,8 @@ class _TorchFile:
             "torch._utils._rebuild_parameter_with_state": _parameter,
             "torch._tensor._rebuild_from_type_v2": self._rebuilt,
             "torch.nn.parameter.Parameter": _parameter,
-            "torch.Tensor": None,
-            "torch.Size": _nothing,
-            "torch.device": _nothing,
             "collections.OrderedDict": checked_dict,
-            "collections.Counter": _nothing,
-            "_codecs.encode": _nothing,
-            "builtins.bytearray": _nothing,
-            "builtins.set": _nothing,
-            "builtins.complex": _nothing,
         }
-        known.update(dict.fromkeys([*_STORAGES, _UNTYPED_STORAGE]))
-        known.update(dict.fromkeys(f"torch.{name}" for name in [*DTYPES, *_OTHER_TYPES]))
         self._pickle = PlainPickle(known, self._storage)
 
     def content(self) -> Any:
@@ -122,6 +108,8 @@ class _TorchFile:
         kind, storage_type, key, _location, elements = identifier
         if kind != "storage" or type(storage_type) is not Name or type(key) is not str or type(elements) is not int:
             raise ValueError("the pickle has an unknown kind of persistent id")
+        if storage_type not in (*_STORAGES, _UNTYPED_STORAGE):
+            raise UnsupportedError(f"has a tensor of the unsupported type {str(storage_type)[:200]!r}")
         size, source = self._record(f"data/{key}")
         dtype = DTYPES[_STORAGES[storage_type]] if storage_type in _STORAGES else None
         if size != elements * (dtype.itemsize if dtype else 1):
@@ -151,7 +139,3 @@ def _tensor_of_type(*arguments: Any) -> Any:
 
 def _parameter(data: Any, *_: Any) -> Any:
     return data
-
-
-def _nothing(*_: Any) -> None:
-    """Stand for a value that is no part of the weights."""

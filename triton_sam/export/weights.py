@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from .._common.extras import missing
 from .._common.text import first_line
 from ..errors import CheckpointError
@@ -16,7 +18,7 @@ try:
 except ImportError as error:
     raise missing("exporting needs", "export", error) from error
 
-from .checkpoint import explained
+from .checkpoint import OldFormatError, explained, open_checkpoint, state_dict
 
 Weights = Mapping[str, Any]
 Built = TypeVar("Built")
@@ -33,9 +35,9 @@ def seeded(build: Callable[[], Built], seed: int | None) -> Built:
 
 
 def read_state_dict(path: Path, download_hint: str) -> Weights:
-    """Read a PyTorch state dict, either bare or as `{"model": state dict}`, or a file of safetensors.
+    """Read a state dict in one of the layouts of open_checkpoint(), or in PyTorch's format before 1.6.
 
-    A file of PyTorch is read with ``weights_only``, so that no code in it is executed.
+    No code in the file is executed.
 
     Args:
         path: the checkpoint file.
@@ -44,21 +46,17 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
     Raises:
         CheckpointError: the file is missing or damaged, cannot be read, or holds no state dict.
     """
-    with explained(path, download_hint):
-        content = _load(path)
-    state = content.get("model", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path} holds no state dict")
-    return state
+    try:
+        with open_checkpoint(path, download_hint) as tensors:
+            return {name: torch.from_numpy(np.array(stored.read())) for name, stored in tensors.items()}
+    except OldFormatError:
+        with explained(path, download_hint):
+            return state_dict(_load(path), path, torch.Tensor)
 
 
 def _load(path: Path) -> Any:
     try:
-        if path.suffix != ".safetensors":
-            return torch.load(path, map_location="cpu", weights_only=True)
-        from safetensors.torch import load_file
-
-        return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch's unpickler raises errors of any kind for missing or wrong bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
 import json
@@ -28,6 +29,7 @@ from support.checkpoint_files import (  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import checkpoint as checkpoint_module  # noqa: E402
 from triton_sam.export.checkpoint import open_checkpoint  # noqa: E402
+from triton_sam.export.weights import read_state_dict  # noqa: E402
 
 # --- files that torch wrote
 
@@ -73,6 +75,31 @@ def test_what_a_training_saves_beside_the_weights(tmp_path: Path) -> None:
     torch.save(content, tmp_path / "x.pt")
     torch.load(tmp_path / "x.pt", weights_only=True)
     assert_equal(read(tmp_path / "x.pt"), state)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_what_micro_sam_saves(tmp_path: Path, protocol: int) -> None:
+    """torch_em's training checkpoint, whose pickle names classes of the training, and micro-sam's own files."""
+    state = example()
+    prefixed = collections.OrderedDict((f"sam.{name}", tensor) for name, tensor in state.items())
+    training = argparse.Namespace(loss=torch.nn.MSELoss(), sampler=collections.defaultdict(list, a=[1]))
+    kept = {
+        "model_state": prefixed, "init": {"trainer": training, torch.nn.Identity(): frozenset({1})},
+        "epoch": np.int64(3), "best_metric": np.float32(0.5), "augmentations": np.arange(3), "list": UserList([1]),
+    }  # fmt: skip
+    decoder = {"decoder_state": collections.OrderedDict(a=torch.ones(1))}
+    for content, notes in ((kept, 0), (kept | decoder, 1), ({"model_state": state} | decoder, 1)):
+        said: list[str] = []
+        torch.save(content, tmp_path / "x.pt", pickle_protocol=protocol)
+        with open_checkpoint(tmp_path / "x.pt", HINT, said.append) as tensors:
+            assert_equal({name: tensor.read() for name, tensor in tensors.items()}, state)
+        assert len(said) == notes
+        assert all("decoder of instance segmentation, which is left out" in line for line in said)
+        assert read_state_dict(tmp_path / "x.pt", HINT).keys() == state.keys()
+
+
+class UserList(list):
+    """Is pickled as an object whose items are appended."""
 
 
 def test_description_before_reading(tmp_path: Path) -> None:

@@ -36,16 +36,16 @@ class Chain:
 @pytest.mark.parametrize(
     ("content", "name"),
     [
-        (Reduced(os.system, "touch caught"), rf"'{os.system.__module__}.system'"),
-        (Reduced(eval, "1"), "'builtins.eval'"),
-        (Reduced(Path.write_text, Path("caught"), ""), "'(builtins.getattr|pathlib)"),
-        (Chain(), "'builtins.getattr'"),
-        (Reduced(torch.load, "x"), "'torch.serialization.load'"),
-        (Reduced(torch._utils._rebuild_parameter, Reduced(eval, "1"), False, {}), "'builtins.eval'"),
-        (Reduced(collections.OrderedDict, [("a", Reduced(os.system, "touch caught"))]), r"'\w+.system'"),
-        (os.system, r"'\w+.system'"),
-        (np.dtype("f4"), "'numpy.*dtype'"),
-        (Reduced(collections.defaultdict, list), "'collections.defaultdict'"),
+        (Reduced(os.system, "touch caught"), rf", but {os.system.__module__}.system"),
+        (Reduced(eval, "1"), ", but builtins.eval"),
+        (Reduced(Path.write_text, Path("caught"), ""), ", but (builtins.getattr|pathlib)"),
+        (Chain(), ", but builtins.getattr"),
+        (Reduced(torch.load, "x"), ", but torch.serialization.load"),
+        (Reduced(torch._utils._rebuild_parameter, Reduced(eval, "1"), False, {}), ", but builtins.eval"),
+        (Reduced(collections.OrderedDict, [("a", Reduced(os.system, "touch caught"))]), ""),
+        (os.system, r", but \w+.system"),
+        (np.dtype("f4"), ", but numpy.*dtype"),
+        (Reduced(collections.defaultdict, list), ", but collections.defaultdict"),
     ],
 )
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -54,10 +54,10 @@ def test_pickles_that_call_functions(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = write_records(tmp_path / "x.pt", pickled({"model": {"a": content}}, protocol))
-    with pytest.raises(
-        CheckpointError, match=rf"x.pt refers to {name}.*, which a checkpoint of weights does not need: "
-    ):
+    with pytest.raises(CheckpointError, match=rf"x.pt holds no state dict: 'a' is not a tensor{name}.*$"):
         read(path)
+    beside = {"model": {"a": tensor_of()}, "init": {"object": content}}
+    assert list(read(write_records(tmp_path / "y.pt", pickled(beside, protocol), s0=bytes(16)))) == ["a"]
     assert not (tmp_path / "caught").exists()
 
 
@@ -98,7 +98,7 @@ def test_pickles_that_call_functions(
     ids=itertools.count(),
 )
 def test_programs_that_are_no_state_dicts(tmp_path: Path, program: bytes) -> None:
-    with pytest.raises(CheckpointError, match=r"not a readable PyTorch checkpoint|refers to"):
+    with pytest.raises(CheckpointError, match=r"not a readable PyTorch checkpoint|holds no state dict"):
         read(write_records(tmp_path / "x.pt", b"\x80\x02" + program))
 
 

@@ -218,7 +218,7 @@ def test_scripts_report_disk_errors_in_one_line(
 def test_a_checkpoint_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
 ) -> None:
-    (tmp_path / "x.pt").touch()
+    torch.save({}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
     monkeypatch.setattr(torch, "load", failing(error))
     with pytest.raises(CheckpointError, match=text):
         read_state_dict(tmp_path / "x.pt", "triton-sam download")
@@ -226,8 +226,12 @@ def test_a_checkpoint_that_cannot_be_read(
 
 def test_damaged_checkpoints_are_one_line_without_advice_to_run_them(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
-    torch.save({"model": {"weight": torch.zeros(100)}, "more": SimpleNamespace()}, path)
-    contents = [b"", b".", b"\x80\x02.", b"text", path.read_bytes(), path.read_bytes()[:-200], os.urandom(300)]
+    content = {"model": {"weight": torch.zeros(100)}, "more": SimpleNamespace()}
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+    old = path.read_bytes()
+    torch.save(content, path)
+    assert list(read_state_dict(path, "triton-sam download")) == ["weight"]
+    contents = [b"", b".", b"\x80\x02.", b"text", old, path.read_bytes()[:-200], os.urandom(300)]
     for content in contents:
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match="not a readable PyTorch checkpoint") as caught:

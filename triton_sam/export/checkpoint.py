@@ -128,7 +128,7 @@ def explained(path: Path, download_hint: str) -> Iterator[None]:
         ) from error
 
 
-def _folder(stack: contextlib.ExitStack, folder: Path, download_hint: str) -> dict[str, Stored]:
+def _folder(stack: contextlib.ExitStack, folder: Path, download_hint: str) -> Any:
     single, index = folder / SINGLE_NAME, folder / INDEX_NAME
     if single.exists() or not index.is_file():
         with explained(single, download_hint):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .._common.extras import find_package, install
+from .._common.progress import Progress
 from ..errors import CheckpointError, ConfigurationError
-from ..families import get_family
+from ..families import FAMILIES, get_family
 from .exporter import Exporter
 from .settings import Settings
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .pipeline import Exported
     from .reference import ConceptReference, EverythingReference, Reference, VideoReference
     from .stored import Stored
+    from .templates import Template
 
 
 def exporter(family: str) -> Exporter:
@@ -92,43 +94,65 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
         settings: the caller's choices.
 
     Raises:
-        CheckpointError: the checkpoint is missing or damaged; or no template fits, and there is no torch for a trace.
+        CheckpointError: the checkpoint is missing or damaged, or fits no template.
     """
     from .filled import usable_templates
-    from .templates import misfit
 
     table = get_family(family)
     settings = settings.complete(table)
     found = usable_templates(table, settings)
     if not found:
         return None
-    kind = _filled_exporter(table)
-    tensors: Mapping[str, Stored]
     if settings.checkpoint is None:
-        tensors = _random_tensors(family, settings)
-        named = [kind.official(tensors, template, settings) for template in found]
-    else:
-        from .checkpoint import explained, open_checkpoint
+        return _fit(table, found, _random_tensors(family, settings), settings)[1]
+    from .checkpoint import explained, open_checkpoint
 
-        hint = f"triton-sam download {family}"
-        checkpoint = kind.place(settings.checkpoint)
-        tensors = stack.enter_context(open_checkpoint(checkpoint, hint))
-        with explained(checkpoint, hint):
-            named = [kind.official(tensors, template, settings) for template in found]
-    compared = [
-        (misfit(kind.wanted(template, settings), official), template, official)
-        for template, official in zip(found, named, strict=True)
-    ]
+    hint = f"triton-sam download {family}"
+    checkpoint = _filled_exporter(table).place(settings.checkpoint)
+    note = Progress(settings.variant, settings.progress).line
+    tensors = stack.enter_context(open_checkpoint(checkpoint, hint, note))
+    with explained(checkpoint, hint):
+        problem, chosen = _fit(table, found, tensors, settings)
+        if problem:
+            raise CheckpointError(f"{settings.checkpoint} does not fit {problem}; {_advice(tensors, settings)}")
+    return chosen
+
+
+def _fit(
+    table: Family, found: Sequence[Template], tensors: Mapping[str, Stored], settings: Settings
+) -> tuple[str, FilledExporter]:
+    """Return the exporter of the template that fits the tensors best, and what does not fit; an empty text if all do.
+
+    Raises:
+        ValueError: tensors that belong together have different shapes.
+    """
+    from .templates import misfit
+
+    kind = _filled_exporter(table)
+    compared = []
+    for template in found:
+        official = kind.official(tensors, template, settings)
+        compared.append((misfit(kind.wanted(template, settings), official), template, official))
     (absent, surplus, others), nearest, official = min(compared, key=lambda each: sum(map(len, each[0])))
-    if not absent + surplus + others:
-        return kind(table, nearest, official)
-    if find_package("torch") is not None:
-        return None
-    raise CheckpointError(
-        f"{settings.checkpoint} does not fit {table.label} {nearest.size}: {len(absent)} tensors missing, "
-        f"{len(surplus)} too many, {len(others)} with another shape (for example {(absent + surplus + others)[0]}). "
-        f"Models that are not official ones need PyTorch: {install('export,local')}"
+    problem = (
+        f"{table.label} {nearest.size}: {len(absent)} tensors missing, {len(surplus)} too many, {len(others)} with "
+        f"another shape (for example {(absent + surplus + others)[0]})"
+        if absent + surplus + others
+        else ""
     )
+    return problem, kind(table, nearest, official)
+
+
+def _advice(tensors: Mapping[str, Stored], settings: Settings) -> str:
+    """Return the end of the error about a checkpoint that does not fit: the family and size that it fits, if any."""
+    from .templates import templates
+
+    for table in FAMILIES.values():
+        for template in templates(table):
+            with contextlib.suppress(ValueError):
+                if not _fit(table, [template], tensors, replace(settings, video=False))[0]:
+                    return f"it is a checkpoint of {table.name} {template.size}"
+    return "only --trace exports models of other architectures, with their official package and a configuration"
 
 
 def _filled_exporter(table: Family) -> type[FilledExporter]:

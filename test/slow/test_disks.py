@@ -105,7 +105,7 @@ def test_a_download_that_fills_the_disk_can_be_repeated(disk):
             pass
 
     folder = disk("size=4m")
-    wanted = {"size": None, "sha256": hashlib.sha256(content).hexdigest(), "progress": False, "retries": 1}
+    wanted = {"size": None, "digest": f"sha256:{hashlib.sha256(content).hexdigest()}", "progress": False, "retries": 1}
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/file"

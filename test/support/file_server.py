@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import random
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from triton_sam.download import catalogue as checkpoints
@@ -62,6 +64,16 @@ class Server(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         pass  # some tests close the connection of the client
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Server]:
+        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.shutdown()
+            thread.join()
 
     def ranges(self) -> list[str | None]:
         return [headers.get("Range") for _, headers in self.requests]

@@ -22,10 +22,10 @@ GROUPS = {
         "reload": "Reload models on a running server.",
     },
     "models": {
-        "setup": "Download an official checkpoint and export it into the model repository, in one step.",
+        "setup": "Export an official checkpoint, a known fine-tune, or any URL or file of a known architecture.",
         "download": "Download an official checkpoint; rerun to continue, and the SHA-256 is checked.",
         "export": "Export a checkpoint as the ONNX models of its family into the model repository.",
-        "models": "List the models of a repository and the models that a server has ready.",
+        "models": "List the models of a repository and those that a server has ready, or the catalogue of checkpoints.",
         "alias": "Add alternative model names for existing clients.",
         "config": "Set accelerator, devices and instances of models in their config.pbtxt.",
         "repair": "Guard models of earlier exports, or downloaded ones, against requests of wrong sizes.",

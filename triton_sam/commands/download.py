@@ -11,6 +11,7 @@ from pathlib import Path
 from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
 from ..families import FAMILIES, Family
+from ..families.tables import Checkpoint
 from . import _hub, _options
 
 
@@ -66,22 +67,37 @@ def run(args: argparse.Namespace) -> int:
         return _hub.run_onnx(args, _hub.precision_of(args.family, size))
     if args.model_repository is not None:
         raise ConfigurationError(f"--model-repository is for {_on_hub()}'s ONNX files: checkpoints go to --directory")
-    print(fetch_checkpoint(args))
+    print(fetch_checkpoint(args, chosen_row(args)))
     return 0
 
 
-def fetch_checkpoint(args: argparse.Namespace) -> Path:
-    """Download the checkpoint that the options select and return its path.
+def chosen_row(args: argparse.Namespace) -> Checkpoint | None:
+    """Return the row of the catalogue that the arguments select; None for the checkpoint on the hub.
 
     Raises:
-        ConfigurationError: the family has no such size.
-        DownloadError: see triton_sam.download.catalogue.download() and triton_sam.download.hub.download_checkpoint().
+        ConfigurationError: the family has no such size or fine-tune.
     """
     if FAMILIES[args.family].hub is not None:
+        return None
+    return checkpoints.find(args.family, chosen_size(args) or checkpoints.default_size(args.family))
+
+
+def fetch_checkpoint(args: argparse.Namespace, checkpoint: Checkpoint | None) -> Path:
+    """Download a row of the catalogue, or the family's checkpoint on the hub for None, and return its path.
+
+    Raises:
+        DownloadError: see triton_sam.download.catalogue.download() and triton_sam.download.hub.download_checkpoint().
+    """
+    if checkpoint is None:
         return _hub.run_checkpoint(args)
-    checkpoint = checkpoints.find(args.family, chosen_size(args) or checkpoints.default_size(args.family))
-    directory = args.directory or checkpoints.DIRECTORY
-    return checkpoints.download(checkpoint, directory, mirror=args.mirror, progress=not args.quiet)
+    mirror = "" if getattr(args, "url", None) else args.mirror  # a mirror cannot be checked without a published hash
+    return checkpoints.download(checkpoint, place(args, checkpoint).parent, mirror=mirror, progress=not args.quiet)
+
+
+def place(args: argparse.Namespace, checkpoint: Checkpoint) -> Path:
+    """Return the path of a downloaded file."""
+    directory: Path = args.directory or checkpoints.DIRECTORY
+    return directory / checkpoint.file_name
 
 
 def _on_hub() -> str:
@@ -97,4 +113,5 @@ def _sizes(family: Family) -> str:
             f"{family.label}: {default} (default), {', '.join(others)} (the published ONNX files) or {_hub.CHECKPOINT}"
         )
     sizes = [f"{c.size} (default)" if c.size == family.default_size else c.size for c in family.checkpoints]
+    sizes += [row.word for row in family.fine_tunes]
     return f"{family.label}: {', '.join(sizes)}" if sizes else ""

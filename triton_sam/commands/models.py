@@ -1,4 +1,4 @@
-"""List the models of a repository and the models that a server has ready."""
+"""List the models of a repository and those that a server has ready, or the catalogue of checkpoints."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import asdict
 from .._common import strict_json
 from ..errors import ConfigurationError, ServerError
 from ..everything.thresholds import thresholds_of
-from ..families.tables import DECODER
+from ..families import FAMILIES, Family
+from ..families.tables import DECODER, Checkpoint
 from ..repository.folder import RepositoryModel, is_demo_model, list_models
 from ..repository.selection import ModelFolder, read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _openvino, _options
+from ._hub import CHECKPOINT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_url(parser)
     _options.add_access(parser)
     _options.add_repository(parser)
+    parser.add_argument(
+        "--catalogue", action="store_true", help="list the official files and known fine-tunes of `triton-sam setup`"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--timeout",
@@ -34,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. If the server at --url does not answer, that is an error; without --url, it is not."""
+    if args.catalogue:
+        _list_catalogue(as_json=args.json)
+        return 0
     folder = _options.repository(args)
     models = list_models(folder)
     transport = Transport(parse_url(args.url), timeout=args.timeout, retries=0, **_options.access(args))
@@ -73,6 +81,28 @@ def run(args: argparse.Namespace) -> int:
     for name, version in sorted(ready.items()):
         print(f"  {name:28} READY, version {version}")
     return 0
+
+
+def _list_catalogue(*, as_json: bool) -> None:
+    rows = [row for family in FAMILIES.values() for row in (*family.checkpoints, *family.fine_tunes, *_on_hub(family))]
+    if as_json:
+        print(strict_json.dumps([{**asdict(row), "word": row.word} for row in rows]))
+        return
+    for row in rows:
+        command = f"triton-sam setup {row.family} {row.word}"
+        size = f"{row.bytes / 1e6:.0f} MB" if row.bytes else ""
+        print(f"{command:46} {size:>8}  {row.licence:13}  {row.purpose}")
+
+
+def _on_hub(family: Family) -> list[Checkpoint]:
+    """Return rows for a family's files on the Hugging Face hub."""
+    if family.hub is None:
+        return []
+    places = {**dict.fromkeys(family.hub.precisions, family.hub.onnx), CHECKPOINT: family.hub.checkpoint}
+    return [
+        Checkpoint(family.name, word, f"https://huggingface.co/{place}", None, "", licence=family.hub.licence)
+        for word, place in places.items()
+    ]
 
 
 def _targets(folder: ModelFolder | None) -> list[str]:

@@ -1,29 +1,48 @@
-"""Download an official checkpoint and export it into the model repository, in one step."""
+"""Export an official checkpoint, a known fine-tune, or any file of a known architecture into the model repository."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
+from pathlib import Path
 
-from ..errors import ConfigurationError
+from ..errors import CheckpointError, ConfigurationError
 from ..export import registry
-from ..export.settings import PRECISIONS, Settings
+from ..export.settings import CHECKPOINT_HASH, PRECISIONS, Settings
 from ..families import FAMILIES, get_family
+from ..families.tables import Checkpoint
+from ..repository.names import check_name
 from . import _families, _hub, _options
-from .download import add_download_options, add_size, chosen_size, fetch_checkpoint
+from .download import add_download_options, add_size, chosen_row, chosen_size, fetch_checkpoint, place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_family(parser)
     add_size(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--url", metavar="URL", help="download this checkpoint of the family's architecture")
+    source.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="checkpoint of the family's architecture; SAM3: its folder"
+    )
+    parser.add_argument("--sha256", metavar="HEX", help="SHA-256 of the file at --url")
+    parser.add_argument(
+        "--image-size",
+        type=int,
+        metavar="PIXELS",
+        help="side of the encoder's input, with --url or --checkpoint (default: the official size)",
+    )
     add_download_options(parser)
     _options.add_repository(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32")
     _families.add_options(parser, "setup", FAMILIES)
     _options.add_video(parser, tuple(FAMILIES))
     _options.add_concepts(parser, tuple(FAMILIES))
-    _options.add_name(parser, "name to serve the model under, beside the default one, for example sam2.1_large")
+    _options.add_name(
+        parser,
+        "name to serve the model under, beside the default one, for example sam2.1_large (fine-tunes: their own)",
+    )
     _options.add_trace(parser)
     _options.add_quiet(parser)
 
@@ -31,27 +50,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _families.refuse_foreign(args, "setup")
-    if args.video and get_family(args.family).tracking is None:  # before the download
+    family = get_family(args.family)
+    has_own = args.url is not None or args.checkpoint is not None
+    _check_source(args, has_own=has_own)
+    if args.video and family.tracking is None:  # before the download
         raise ConfigurationError(f"{args.family} has no models for videos: leave --video out")
-    if args.concepts:
+    if args.concepts and not has_own:
         _choose_checkpoint(args)
-    published = _hub.is_published(args.family, chosen_size(args))
+    published = not has_own and _hub.is_published(args.family, chosen_size(args))
     _families.check_before_download(args, "setup", published=published)
     if published:
         return _hub.run_onnx(args, _published_precision(args))
+    row = _row_of_url(args) if has_own else chosen_row(args)
+    size = chosen_size(args) if has_own else None
+    side = args.image_size or (row.image_size if row else None)
     settings = Settings(
         _options.repository(args, writes=True),
+        model=family.find_size(size).model if size else None,
         trace=args.trace,
-        name=args.name or None,
+        name=args.name or (row.name if row else None) or None,
+        image_size=side,
         precision=args.precision or "fp32",
-        video=bool(args.video),
+        # Clients click on images of the official size only.
+        video=bool(args.video or (family.tracking and side not in (None, family.image_size))),
         concepts=bool(args.concepts),
         progress=not args.quiet,
         options=_families.exporter_options(args, "setup"),
     )
     registry.check_packages(args.family, settings)  # before the download
-    registry.export(args.family, replace(settings, checkpoint=fetch_checkpoint(args)))
+    is_new = row is not None and not place(args, row).exists()
+    checkpoint = args.checkpoint or fetch_checkpoint(args, row)
+    try:
+        exported = registry.export(args.family, replace(settings, checkpoint=checkpoint))
+    except CheckpointError:
+        if args.url is not None and is_new:
+            checkpoint.unlink()
+        raise
+    if args.url is not None and args.sha256 is None:
+        print(f"{exported.metadata[CHECKPOINT_HASH]}  {checkpoint}")
     return 0
+
+
+def _check_source(args: argparse.Namespace, *, has_own: bool) -> None:
+    """Check the options about a checkpoint of the caller's choice.
+
+    Raises:
+        ConfigurationError: an option has no effect or is invalid.
+    """
+    if args.name:
+        check_name(args.name)
+    if args.sha256 is not None and args.url is None:
+        raise ConfigurationError("--sha256 is for --url")
+    if args.sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", args.sha256):
+        raise ConfigurationError(f"--sha256 {args.sha256}: it must have 64 hexadecimal digits")
+    if args.url is not None and args.mirror is not None:
+        raise ConfigurationError("--mirror is for official files and fine-tunes of the catalogue, not for --url")
+    if args.image_size is not None and not has_own:
+        raise ConfigurationError("--image-size is for --url and --checkpoint")
+    if args.url is not None and get_family(args.family).hub is not None:
+        raise ConfigurationError(
+            f"a checkpoint of {args.family} is a folder: download it, and give --checkpoint FOLDER"
+        )
+
+
+def _row_of_url(args: argparse.Namespace) -> Checkpoint | None:
+    """Return a row for --url; None with --checkpoint."""
+    if args.url is None:
+        return None
+    return Checkpoint(args.family, "", args.url, None, (args.sha256 or "").lower(), args.name or "")
 
 
 def _choose_checkpoint(args: argparse.Namespace) -> None:

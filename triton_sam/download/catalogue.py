@@ -1,4 +1,4 @@
-"""The official checkpoints of all families, and their verified download."""
+"""The official checkpoints and the known fine-tunes of all families, and their verified download."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ DIRECTORY = Path("checkpoints")
 MIRROR_VARIABLE = "TRITON_SAM_MIRROR"
 """The environment variable with the URL of a mirror, for networks without access to the official host."""
 
+_HUB = "https://huggingface.co/"
+
 
 def catalogue() -> tuple[Checkpoint, ...]:
     """Return the checkpoints in the tables of all families."""
-    return tuple(checkpoint for family in FAMILIES.values() for checkpoint in family.checkpoints)
+    return tuple(row for family in FAMILIES.values() for row in (*family.checkpoints, *family.fine_tunes))
 
 
 def sizes(family: str) -> tuple[str, ...]:
-    """Return the sizes of a family that are in the catalogue, in ascending order.
+    """Return the words for a family's files: its official sizes in ascending order, then the names of fine-tunes.
 
     Raises:
         ConfigurationError: the catalogue has no checkpoints of this family.
     """
-    found = tuple(checkpoint.size for checkpoint in catalogue() if checkpoint.family == family)
+    found = tuple(checkpoint.word for checkpoint in catalogue() if checkpoint.family == family)
     if not found:
         families = ", ".join(sorted({checkpoint.family for checkpoint in catalogue()}))
         raise ConfigurationError(f"the catalogue has no checkpoints of {family!r}: choose one of {families}")
@@ -49,15 +51,15 @@ def default_size(family: str) -> str:
 
 
 def find(family: str, size: str) -> Checkpoint:
-    """Return the checkpoint of a family and a size, for example ("sam2", "base_plus").
+    """Return the checkpoint of a family and a size, for example ("sam2", "base_plus"), or a fine-tune by its name.
 
     Raises:
-        ConfigurationError: there is no such checkpoint; the message lists the sizes that exist.
+        ConfigurationError: there is no such checkpoint; the message lists those that exist.
     """
     known = sizes(family)
     names = {size, *(row.name for row in get_family(family).sizes if size in row.aliases)}
     for checkpoint in catalogue():
-        if checkpoint.family == family and checkpoint.size in names:
+        if checkpoint.family == family and checkpoint.word in names:
             return checkpoint
     raise ConfigurationError(f"{family} has no checkpoint of size {size!r}: choose one of {', '.join(known)}")
 
@@ -74,37 +76,37 @@ def download(
     """Download a checkpoint, unless the right file exists already. See triton_sam.download.fetch.fetch().
 
     Args:
-        checkpoint: the file to download, from find().
+        checkpoint: the file to download, from find(), or one that has no published hash.
         directory: the folder for the file; it is created if it does not exist.
         mirror: base URL of a mirror. The file is MIRROR/FILENAME, or else MIRROR/ORIGINAL/PATH/FILENAME, as on a proxy
             of the official host. None: the environment variable TRITON_SAM_MIRROR, or else the official host. The
-            SHA-256 is checked in any case, so the mirror need not be trusted. A file without a published SHA-256 comes
-            from the Hugging Face hub alone.
+            published hash is checked in any case, so the mirror need not be trusted. A file on the Hugging Face hub
+            without a published hash comes from there alone.
         progress: show a progress bar and messages on stderr.
         retries: number of attempts in a row that may fail without receiving new data.
         timeout: seconds to wait for a connection, and for each piece of data.
 
     Returns:
-        Path of the file, checked by size and SHA-256.
+        Path of the file, checked by size and hash.
 
     Raises:
         ConfigurationError: the mirror is not an http(s) URL, or has no use for this file, or an option is out of range.
         DownloadError: the file cannot be downloaded or written; the message says why.
         ChecksumError: the downloaded file is not the official one; it has been removed.
-        MissingDependencyError: the file is on the Hugging Face hub, and huggingface_hub is missing.
+        MissingDependencyError: huggingface_hub is missing for a file on the hub, or xxhash for a file with an XXH128.
     """
     if retries < 0 or timeout <= 0:
         raise ConfigurationError("retries must be at least 0, and timeout must be above 0 seconds")
     mirror = mirror if mirror is not None else os.environ.get(MIRROR_VARIABLE)
     path = Path(directory) / checkpoint.file_name
-    if not checkpoint.sha256:
+    if not checkpoint.digest and checkpoint.url.startswith(_HUB):
         return _download_from_hub(checkpoint, path, mirror, progress)
     try:
         return fetch(
             _urls(checkpoint, mirror),
             path,
             size=checkpoint.bytes,
-            sha256=checkpoint.sha256,
+            digest=checkpoint.digest,
             progress=progress,
             retries=retries,
             timeout=timeout,

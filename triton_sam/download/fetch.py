@@ -1,4 +1,4 @@
-"""Download one large file whose SHA-256 is known.
+"""Download one large file, and check it by the hash that its publisher states.
 
 A download is retried, resumed and verified. The file ``NAME`` appears only when it is complete. Until then, its folder
 holds ``NAME.part`` with the data that has arrived, ``NAME.part.etag`` with the server's tag for this version of the
@@ -17,12 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import urllib3
 from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
 from .._common.backoff import spread
+from .._common.extras import missing
 from .._common.files import locked, move_into_place
 from ..errors import ChecksumError, DownloadError
 from .http import NetworkError, NotFoundError, TransientError, bad_status, classify, make_pool
@@ -38,7 +40,7 @@ class _Job:
 
     path: Path
     size: int | None
-    sha256: str
+    digest: str
     progress: bool
     retries: int
     timeout: float
@@ -77,7 +79,7 @@ def fetch(
     path: Path,
     *,
     size: int | None,
-    sha256: str,
+    digest: str,
     progress: bool = True,
     retries: int = 5,
     timeout: float = 30.0,
@@ -95,7 +97,8 @@ def fetch(
         urls: http or https URLs of the file. If a server does not have it (404, 410), the next URL is tried.
         path: path of the file; its folder is created if it does not exist.
         size: size of the file in bytes; None if it is unknown.
-        sha256: SHA-256 of the file, in hexadecimal.
+        digest: hash of the file as ALGORITHM:HEXADECIMAL, with sha256, md5 or xxh128. If it is empty, an existing file
+            counts as the right one, and a download is not continued by a later call.
         progress: show a progress bar and messages on stderr.
         retries: number of attempts in a row that may fail without receiving new data. The pauses between attempts grow.
         timeout: seconds to wait for a connection, and for each piece of data.
@@ -110,9 +113,11 @@ def fetch(
         ConfigurationError: a URL or a proxy is neither http nor https.
         NetworkError: the file cannot be downloaded.
         DownloadError: the file cannot be written.
-        ChecksumError: the downloaded file has another size or SHA-256; it has been removed.
+        ChecksumError: the downloaded file has another size or hash; it has been removed.
+        MissingDependencyError: the package of the algorithm is missing.
     """
-    job = _Job(path, size, sha256, progress, retries, timeout, dict(headers or {}), advice)
+    _new_hash(digest)  # before the download
+    job = _Job(path, size, digest, progress, retries, timeout, dict(headers or {}), advice)
     try:
         for place in filter(None, (path, installed)):
             if _is_right(replace(job, path=place)):
@@ -127,17 +132,18 @@ def fetch(
 
 
 def _is_right(job: _Job, *, report: bool = False) -> bool:
-    """Return whether the file exists and has the right size and SHA-256."""
+    """Return whether the file exists and has the right size and hash."""
     if job.path.is_dir():
         raise DownloadError(f"{job.path} is a directory: remove it, or choose another --directory")
     if not job.path.exists():
         return False
     found = job.path.stat().st_size
-    right = job.size in (None, found) and _sha256(job.path) == job.sha256
+    right = job.size in (None, found) and digest_of(job.path, job.digest) == job.digest
     if right:
-        job.say(f"{job.path} exists already, and its SHA-256 is right")
+        checked = "its hash is right" if job.digest else "there is no hash to check it by"
+        job.say(f"{job.path} exists already, and {checked}")
     elif report:
-        job.say(f"{job.path} ({found} bytes) is not the official file: a complete download will replace it")
+        job.say(f"{job.path} ({found} bytes) is not the expected file: a complete download will replace it")
     return right
 
 
@@ -155,20 +161,22 @@ def _fetch_any(job: _Job, urls: Sequence[str]) -> None:
 
 
 def _fetch_one(job: _Job, url: str) -> None:
-    """Download and verify; if a resumed download has the wrong SHA-256, start over once."""
+    """Download and verify; if a resumed download has the wrong hash, start over once."""
+    if not job.digest:
+        job.start_over()
     resumed = job.arrived > 0
     _transfer(job, url)
-    digest = _sha256(job.part)
-    if digest != job.sha256 and resumed:
+    digest = digest_of(job.part, job.digest)
+    if digest != job.digest and resumed:
         job.say(f"{job.part.name} was damaged: starting over")
         job.start_over()
         _transfer(job, url)
-        digest = _sha256(job.part)
-    if digest != job.sha256:
+        digest = digest_of(job.part, job.digest)
+    if digest != job.digest:
         job.start_over()
         raise ChecksumError(
-            f"{url} is not the official file: its SHA-256 is {digest}, not {job.sha256}. The download was removed. "
-            "A proxy or mirror may have sent another file: try again, or use another --mirror"
+            f"{url} is not the expected file: its hash is {digest}, not {job.digest}. The download was removed. "
+            "A proxy or mirror may have sent another file: try again, or check the URL"
         )
     move_into_place(job.part, job.path)
     job.tag.unlink(missing_ok=True)
@@ -259,7 +267,7 @@ def _check_response(job: _Job, url: str, response: urllib3.BaseHTTPResponse, sta
         length = response.headers.get("Content-Length", "")
         total = int(length) if length.isdecimal() else None
     if None not in (total, job.size) and total != job.size:
-        raise ChecksumError(f"{url} has {total} bytes, but the official file has {job.size}: this is another file")
+        raise ChecksumError(f"{url} has {total} bytes, but the expected file has {job.size}: this is another file")
     _check_space(job, total)
     if start == 0:
         job.start_over()
@@ -298,7 +306,7 @@ def _append(job: _Job, response: urllib3.BaseHTTPResponse, start: int, bar: tqdm
     if job.size is not None and arrived > job.size:
         job.start_over()
         raise ChecksumError(
-            f"the server sent more than the {job.size} bytes of the official file: this is another file"
+            f"the server sent more than the {job.size} bytes of the expected file: this is another file"
         )
 
 
@@ -316,12 +324,31 @@ def _progress_bar(job: _Job) -> tqdm[None]:
     )
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
+def digest_of(path: Path, like: str) -> str:
+    """Return the hash of a file in the form and by the algorithm of another one; an empty text for an empty one."""
+    digest = _new_hash(like)
+    if digest is None:
+        return ""
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
-    return digest.hexdigest()
+    return f"{like.partition(':')[0]}:{digest.hexdigest()}"
+
+
+def _new_hash(digest: str) -> Any:
+    """Return an object that computes the hash of a digest's algorithm; None for an empty digest.
+
+    Raises:
+        MissingDependencyError: the package of the algorithm is missing.
+    """
+    algorithm = digest.partition(":")[0]
+    if algorithm != "xxh128":
+        return hashlib.new(algorithm, usedforsecurity=False) if algorithm else None
+    try:
+        import xxhash
+    except ImportError as error:
+        raise missing("checking this file needs", "local", error) from error
+    return xxhash.xxh128()
 
 
 def _explain_disk_error(error: OSError, job: _Job) -> str:

@@ -122,7 +122,13 @@ class Hub:
         token = _token()
         headers = {"Authorization": f"Bearer {token}"} if isinstance(token, str) else None
         return fetch(
-            [url], path, size=meta.size, sha256=meta.etag, progress=self.progress, headers=headers, installed=installed
+            [url],
+            path,
+            size=meta.size,
+            digest=f"sha256:{meta.etag}",
+            progress=self.progress,
+            headers=headers,
+            installed=installed,
         )
 
 

@@ -29,7 +29,7 @@ from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
 from ..sessions.configs import Missing, missing_programs
 from . import programs
 from .exporter import Exporter
-from .settings import PRECISIONS, Settings
+from .settings import CHECKPOINT_HASH, PRECISIONS, Settings
 
 try:
     import onnx
@@ -41,9 +41,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     import torch
-
-
-_HASH_KEY = "triton_sam.checkpoint_sha256"
 
 
 @dataclass(frozen=True)
@@ -233,7 +230,7 @@ def _checkpoint_metadata(settings: Settings) -> dict[str, str]:
     """Return the metadata on the checkpoint; an empty dict for random weights."""
     if settings.checkpoint is None:
         return {}
-    digest = {_HASH_KEY: _sha256(settings.checkpoint)} if settings.checkpoint.is_file() else {}
+    digest = {CHECKPOINT_HASH: _sha256(settings.checkpoint)} if settings.checkpoint.is_file() else {}
     return {"triton_sam.checkpoint": settings.checkpoint.stem, **digest}
 
 
@@ -257,4 +254,4 @@ def _choose_version(family: Family, settings: Settings, metadata: Mapping[str, s
     except (OSError, ValueError):  # there is no file, or no valid one that would be worth keeping
         return 1
     built_in = bool(family.built_in) and present.get("triton_sam.checkpoint") == family.built_in
-    return 2 if built_in and present.get(_HASH_KEY, "") != metadata.get(_HASH_KEY) else 1
+    return 2 if built_in and present.get(CHECKPOINT_HASH, "") != metadata.get(CHECKPOINT_HASH) else 1

@@ -14,6 +14,8 @@ from ..families import Family
 from ..repository.names import check_name
 
 PRECISIONS = ("fp32", "fp16", "int8")
+CHECKPOINT_HASH = "triton_sam.checkpoint_sha256"
+"""The metadata of exported files with the SHA-256 of their checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ class Family:
     """Name of the checkpoint whose export is part of this package, as version 1. Empty if the package has none."""
     checkpoints: tuple[Checkpoint, ...] = ()
     """The official checkpoint files, in ascending order of size."""
+    fine_tunes: tuple[Checkpoint, ...] = ()
+    """Checkpoint files of the family's architecture that others have trained, and official ones of earlier versions."""
     checkpoint_takes_size: bool = True
     """Whether the caller may name the size of a checkpoint. False if the checkpoint determines its size itself."""
     hub: HubFiles | None = None

@@ -39,6 +39,7 @@ EDGETAM = replace(
             "ed2d4850b8792c239689b043c47046ec239b6e808a3d9b6ae676c803fd8780df",
         ),
     ),
+    fine_tunes=(),
     options=(),
     exporter="triton_sam.export.edgetam.recipe:EXPORTER",
     filled_exporter="triton_sam.export.edgetam.filled:EdgeTamFilled",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .micro_sam import ELECTRON_MICROSCOPY, LIGHT_MICROSCOPY, micro_sam
 from .sam1 import SAM1
 from .tables import Checkpoint, ModelSize
 
@@ -25,6 +26,22 @@ MOBILESAM = replace(
             "https://github.com/ChaoningZhang/MobileSAM/raw/master/weights/mobile_sam.pt",
             40728226,
             "6dbb90523a35330fedd7f1d3dfc66f995213d81b29a5ca8108dbcdd4e37d6c2f",
+        ),
+    ),
+    fine_tunes=(
+        *micro_sam(
+            "mobilesam",
+            LIGHT_MICROSCOPY,
+            {
+                "vit_t_lm": ("72ec5074774761a6e5c05a08942f981e", "faithful-chicken/1.1"),
+            },
+        ),
+        *micro_sam(
+            "mobilesam",
+            ELECTRON_MICROSCOPY,
+            {
+                "vit_t_em_organelles": ("253474720c497cce605e57c9b1d18fd9", "greedy-whale/1"),
+            },
         ),
     ),
     options=(),

@@ -136,7 +136,8 @@ def _find_problem(family: Family) -> str:
         return f"it has no {min(missing)}"
     if wrong := [role for role, spec in family.models.items() if role != spec.role]:
         return f"the model under {wrong[0]!r} has another role"
-    if unknown := (named | {checkpoint.size for checkpoint in family.checkpoints}) - sizes:
+    files = (*family.checkpoints, *family.fine_tunes)
+    if unknown := (named | {checkpoint.size for checkpoint in files}) - sizes:
         return f"it has no size {min(unknown)!r}"
     if family.exporter and not _EXPORTER.fullmatch(family.exporter):
         return f"its exporter {family.exporter!r} must look like package.module:NAME"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import points
 from .base import Family
+from .micro_sam import ELECTRON_MICROSCOPY, LIGHT_MICROSCOPY, micro_sam
 from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role
 
 PIXEL_MEAN = (123.675 / 255, 116.28 / 255, 103.53 / 255)
@@ -72,6 +73,52 @@ SAM1 = Family(
             f"{_FILES}/sam_vit_h_4b8939.pth",
             2564550879,
             "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e",
+        ),
+    ),
+    fine_tunes=(
+        *micro_sam(
+            "sam1",
+            LIGHT_MICROSCOPY,
+            {
+                "vit_b_lm": ("fe9252a29f3f4ea53c15a06de471e186", "diplomatic-bug/1.2"),
+                "vit_l_lm": ("017f20677997d628426dec80a8018f9d", "idealistic-rat/1.2"),
+            },
+        ),
+        *micro_sam(
+            "sam1",
+            ELECTRON_MICROSCOPY,
+            {
+                "vit_b_em_organelles": ("f3bf2ed83d691456bae2c3f9a05fb438", "noisy-ox/1.2"),
+                "vit_l_em_organelles": ("810b084b6e51acdbf760a993d8619f2d", "humorous-crab/1.2"),
+            },
+        ),
+        *micro_sam(
+            "sam1",
+            "nuclei in stained tissue",
+            {
+                "vit_b_histopathology": ("ffd1a2cd84570458b257bd95fdd8f974", "sBB4H8CTmIoBZsQ"),
+                "vit_l_histopathology": ("b591833c89754271023e901281dee3f2", "IZgnn1cpBq2PHod"),
+                "vit_h_histopathology": ("bd1856dafc156a43fb3aa705f1a6e92e", "L7AcvVz7DoWJ2RZ"),
+            },
+        ),
+        *micro_sam(
+            "sam1",
+            "X-ray, CT, MRI and ultrasound images",
+            {
+                "vit_b_medical_imaging": ("40169f1e3c03a4b67bff58249c176d92", "f5Ol4FrjPQWfjUF"),
+            },
+        ),
+        Checkpoint(
+            "sam1",
+            "vit_b",
+            "https://zenodo.org/records/10689643/files/medsam_vit_b.pth",
+            None,
+            "",
+            "medsam",
+            # The one that Zenodo shows beside the file, as two public projects state it.
+            "md5:3bb6db55bd0c9ca30b61248bca72f8d6",
+            licence="see its page",
+            purpose="medical images, with a box around the object",
         ),
     ),
     options=(

@@ -8,6 +8,7 @@ from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, 
 from .tracking import sam2_tracking
 
 _FILES = "https://dl.fbaipublicfiles.com/segment_anything_2/092824"
+_SAM20_FILES = "https://dl.fbaipublicfiles.com/segment_anything_2/072824"
 _CONFIG = "configs/sam2.1/sam2.1_hiera"
 
 EMBEDDINGS = (
@@ -83,6 +84,37 @@ SAM2 = Family(
             f"{_FILES}/sam2.1_hiera_large.pt",
             898083611,
             "2647878d5dfa5098f2f8649825738a9345572bae2d4350a2468587ece47dd318",
+        ),
+    ),
+    fine_tunes=(
+        *(
+            Checkpoint("sam2", size, f"{_SAM20_FILES}/sam2_hiera_{size}.pt", length, sha256, f"sam2.0_{size}")
+            for size, length, sha256 in (
+                ("tiny", 155906050, "65b50056e05bcb13694174f51bb6da89c894b57b75ccdf0ba6352c597c5d1125"),
+                ("small", None, "95949964d4e548409021d47b22712d5f1abf2564cc0c3c765ba599a24ac7dce3"),
+                ("base_plus", None, "d0bb7f236400a49669ffdd1be617959a8b1d1065081789d7bbff88eded3a8071"),
+                ("large", 897952466, "7442e4e9b732a508f80e141e7c2913437a3610ee0c77381a66658c3a445df87b"),
+            )
+        ),
+        *(
+            Checkpoint(
+                "sam2",
+                "tiny",
+                f"https://huggingface.co/wanglab/MedSAM2/resolve/main/{file}.pt",
+                None,
+                "",
+                name,
+                image_size=512,
+                licence="see its page",
+                purpose=purpose,
+            )
+            for file, name, purpose in (
+                ("MedSAM2_latest", "medsam2", "medical volumes and videos"),
+                ("MedSAM2_2411", "medsam2_2411", "medical volumes and videos, version of November 2024"),
+                ("MedSAM2_US_Heart", "medsam2_heart", "ultrasound videos of the heart"),
+                ("MedSAM2_MRI_LiverLesion", "medsam2_liver", "lesions of the liver in MRI"),
+                ("MedSAM2_CTLesion", "medsam2_ct", "lesions in CT"),
+            )
         ),
     ),
     options=(

@@ -111,7 +111,7 @@ SAM3 = Family(
     random_size="reduced",
     quick_size="reduced",
     checkpoint_takes_size=False,
-    hub=HubFiles(onnx="onnx-community/sam3-tracker-ONNX", checkpoint="facebook/sam3"),
+    hub=HubFiles(onnx="onnx-community/sam3-tracker-ONNX", checkpoint="facebook/sam3", licence="SAM License"),
     options=(
         Option("--full", "the same as --size full", commands=("verify",), is_switch=True, size="full"),
         Option("--model-cfg", "the same as --size", commands=("verify",), metavar="NAME_OR_FILE", names_model=True),

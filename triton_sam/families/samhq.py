@@ -57,6 +57,7 @@ SAMHQ = replace(
             "a7ac14a085326d9fa6199c8c698c4f0e7280afdbb974d2c4660ec60877b45e35",
         ),
     ),
+    fine_tunes=(),
     options=(),
     exporter="triton_sam.export.samhq.recipe:EXPORTER",
 )

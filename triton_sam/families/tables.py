@@ -112,15 +112,20 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One official checkpoint file.
+    """One published checkpoint file: an official one or a fine-tune.
 
     Args:
         family: name of the family, for example "sam2".
         size: size of the model, for example "base_plus".
         url: URL of the published file.
         bytes: size of the file in bytes; None if it is unknown.
-        sha256: SHA-256 of the file, as 64 lower-case hexadecimal digits. Empty if nobody publishes it: the file is then
-            on the Hugging Face hub, which states it at each download.
+        sha256: SHA-256 of the file, as 64 lower-case hexadecimal digits. Empty if nobody publishes it.
+        name: name of a fine-tune, and of its models in Triton. Empty for an official file.
+        other_hash: the hash that the publisher states in place of a SHA-256: "xxh128:" or "md5:" and hexadecimal
+            digits. Without any hash, the file is on the Hugging Face hub, which states its SHA-256 at each download.
+        image_size: side of the encoder's image in pixels; None: the family's.
+        licence: SPDX identifier of the weights' licence, or what the publisher says about it.
+        purpose: what the weights were trained for.
     """
 
     family: str
@@ -128,16 +133,32 @@ class Checkpoint:
     url: str
     bytes: int | None
     sha256: str
+    name: str = ""
+    other_hash: str = ""
+    image_size: int | None = None
+    licence: str = "Apache-2.0"
+    purpose: str = "all images"
+
+    @property
+    def word(self) -> str:
+        """The word for the file after the family on the command line: the fine-tune's name, or the size."""
+        return self.name or self.size
 
     @property
     def key(self) -> str:
-        """Family and size, for example "sam2/base_plus"."""
-        return f"{self.family}/{self.size}"
+        """Family and word, for example "sam2/base_plus"."""
+        return f"{self.family}/{self.word}"
 
     @property
     def file_name(self) -> str:
-        """Name of the file, for example "sam2.1_hiera_tiny.pt"."""
-        return self.url.rpartition("/")[2]
+        """Name of the downloaded file, for example "sam2.1_hiera_tiny.pt"; that of a fine-tune is its name."""
+        published = PurePosixPath(self.url.partition("?")[0])
+        return f"{self.name}{published.suffix or '.pt'}" if self.name else published.name or "checkpoint.pt"
+
+    @property
+    def digest(self) -> str:
+        """The published hash as ALGORITHM:HEXADECIMAL; empty if nobody publishes one."""
+        return f"sha256:{self.sha256}" if self.sha256 else self.other_hash
 
 
 @dataclass(frozen=True)
@@ -148,11 +169,13 @@ class HubFiles:
         onnx: hub repository with the published ONNX models. Their file names are ModelSpec.filename with the suffix
             of the precision.
         checkpoint: hub repository with the checkpoint in transformers' format; a download needs a login.
+        licence: name of the weights' licence.
         precisions: maps each precision to the suffix of its file names; the first one is the default.
     """
 
     onnx: str
     checkpoint: str
+    licence: str
     precisions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({"fp32": "", "fp16": "_fp16"}))
 
 

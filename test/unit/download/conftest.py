@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -17,12 +16,8 @@ from triton_sam.download import fetch as download
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
+    with Server() as server, server.running():
+        yield server
 
 
 @pytest.fixture

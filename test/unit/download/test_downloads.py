@@ -22,19 +22,20 @@ from support.file_server import (
     without_ranges,
 )
 
+from triton_sam._common.bundle import checkout
 from triton_sam.download import catalogue as checkpoints
 from triton_sam.download.catalogue import catalogue, find
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError
 
 
 def test_catalogue() -> None:
-    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 13
-    hashes = [checkpoint.sha256 for checkpoint in catalogue() if checkpoint.sha256]
-    assert len(set(hashes)) == len(hashes) == 11
+    official = [row for row in catalogue() if not row.name]
+    assert len(official) == 13
+    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 33
+    hashes = [checkpoint.digest for checkpoint in catalogue() if checkpoint.digest]
+    assert len(set(hashes)) == len(hashes) == 26
     assert len({checkpoint.file_name for checkpoint in catalogue()}) == len(catalogue())
-    for checkpoint in catalogue():
-        # Without a published hash, the hub states it.
-        assert re.fullmatch("[0-9a-f]{64}", checkpoint.sha256) or "https://huggingface.co/" in checkpoint.url
+    for checkpoint in official:
         owners = {
             "mobilesam": "github.com/ChaoningZhang",
             "edgetam": "github.com/facebookresearch/EdgeTAM",
@@ -43,10 +44,21 @@ def test_catalogue() -> None:
         owner = owners.get(checkpoint.family, "dl.fbaipublicfiles.com/segment_any")
         assert re.fullmatch(rf"https://{re.escape(owner)}[\w./]*\.pth?", checkpoint.url)
         assert checkpoint.bytes is None or checkpoint.bytes > 40_000_000
-    assert checkpoints.sizes("sam2") == ("tiny", "small", "base_plus", "large")
+    assert checkpoints.sizes("sam2")[:5] == ("tiny", "small", "base_plus", "large", "sam2.0_tiny")
     for family in ("sam1", "sam2"):
-        known = [checkpoint.bytes or 0 for checkpoint in catalogue() if checkpoint.family == family]
+        known = [checkpoint.bytes or 0 for checkpoint in official if checkpoint.family == family]
         assert known == sorted(known)
+
+
+def test_fine_tunes_are_documented() -> None:
+    root = checkout()
+    assert root is not None
+    text = (root / "docs/how-to/official-weights.md").read_text(encoding="utf-8")
+    shown = {tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in text.splitlines()}
+    for row in (row for row in catalogue() if row.name):
+        side = f", {row.image_size} px, videos only" if row.image_size else ""
+        command = f"`triton-sam setup {row.family} {row.name}`"
+        assert (command, f"{row.family} {row.size}{side}", row.purpose, row.licence) in shown
 
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -55,7 +67,8 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 def test_find() -> None:
     assert find("sam2", "tiny").file_name == "sam2.1_hiera_tiny.pt"
     assert find("sam2", "base_plus").key == "sam2/base_plus"
-    with pytest.raises(ConfigurationError, match="choose one of tiny, small, base_plus, large"):
+    assert find("sam2", "medsam2").image_size == 512
+    with pytest.raises(ConfigurationError, match="choose one of tiny, small, base_plus, large, sam2"):
         find("sam2", "huge")
     with pytest.raises(ConfigurationError, match="choose one of edgetam, mobilesam, sam1, sam2, samhq"):
         find("sam9", "tiny")
@@ -86,7 +99,7 @@ def test_wrong_file_stays_until_the_new_one_is_complete(
         get(server, tmp_path)
     assert (tmp_path / NAME).read_bytes() == old
     checkpoints.download(entry(server), tmp_path)
-    assert "not the official file" in capsys.readouterr().err
+    assert "not the expected file" in capsys.readouterr().err
     assert (tmp_path / NAME).read_bytes() == CONTENT
 
 
@@ -146,7 +159,7 @@ def test_a_part_is_continued_or_begun_again(
 @pytest.mark.parametrize(
     ("content", "acts", "words"),
     [
-        (bytes(LENGTH), [], "not the official file"),
+        (bytes(LENGTH), [], "not the expected file"),
         (b"<html>please log in</html>", [], "26 bytes"),
         (CONTENT, [endless], "more than"),
     ],

@@ -111,7 +111,7 @@ def test_the_hub_states_the_hash_that_nobody_publishes(
 
     path.unlink()
     fake.stated["sam_hq_vit_b.pth"] = b"another file"
-    with pytest.raises(ChecksumError, match="not the official file"):
+    with pytest.raises(ChecksumError, match="not the expected file"):
         catalogue.download(checkpoint, tmp_path, progress=False)
     assert not path.exists()
     with pytest.raises(ConfigurationError, match="set HF_ENDPOINT"):

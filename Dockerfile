@@ -21,7 +21,7 @@ COPY . .
 # An export also runs its graphs, so it needs ONNX Runtime; the extra local would bring Triton, too.
 # The user has the uid 1000 of Triton's container, so that both may write to the same volume.
 RUN pip install --constraint constraints.txt ${EXTRAS:+--extra-index-url "$TORCH_INDEX"} ".${EXTRAS:+[$EXTRAS]}" \
-    onnx onnxruntime ml_dtypes huggingface_hub \
+    onnx onnxruntime ml_dtypes huggingface_hub xxhash \
     && useradd --uid 1000 --create-home sam \
     && install --directory --owner=1000 --group=1000 /models /checkpoints
 USER 1000:1000

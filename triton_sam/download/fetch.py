@@ -29,6 +29,7 @@ from .._common.files import locked, move_into_place
 from ..errors import ChecksumError, DownloadError
 from .http import NetworkError, NotFoundError, TransientError, bad_status, classify, make_pool
 
+_LABELS = {"sha256": "SHA-256", "md5": "MD5", "xxh128": "XXH128"}
 _CHUNK = 1 << 18
 _MAX_WAIT = 60.0
 """The longest pause before another attempt, in seconds: the limit of Retry-After and of the exponential backoff."""
@@ -174,8 +175,10 @@ def _fetch_one(job: _Job, url: str) -> None:
         digest = digest_of(job.part, job.digest)
     if digest != job.digest:
         job.start_over()
+        algorithm, _, wanted = job.digest.partition(":")
         raise ChecksumError(
-            f"{url} is not the expected file: its hash is {digest}, not {job.digest}. The download was removed. "
+            f"{url} is not the expected file: its {_LABELS[algorithm]} is {digest.partition(':')[2]}, not {wanted}. "
+            "The download was removed. "
             "A proxy or mirror may have sent another file: try again, or check the URL"
         )
     move_into_place(job.part, job.path)

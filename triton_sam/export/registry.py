@@ -104,7 +104,8 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
     if not found:
         return None
     if settings.checkpoint is None:
-        return _fit(table, found, _random_tensors(family, settings), settings)[1]
+        problem, chosen = _fit(table, found, _random_tensors(family, settings), settings)
+        return None if problem else chosen
     from .checkpoint import explained, open_checkpoint
 
     hint = f"triton-sam download {family}"
@@ -152,7 +153,7 @@ def _advice(tensors: Mapping[str, Stored], settings: Settings) -> str:
             with contextlib.suppress(ValueError):
                 if not _fit(table, [template], tensors, replace(settings, video=False))[0]:
                     return f"it is a checkpoint of {table.name} {template.size}"
-    return "only --trace exports models of other architectures, with their official package and a configuration"
+    return "models of other architectures need --trace, and PyTorch"
 
 
 def _filled_exporter(table: Family) -> type[FilledExporter]:

@@ -100,7 +100,9 @@ def test_the_masks_are_the_official_ones(
     assert all(row.passes(THRESHOLDS["fp32"]) for row in rows), format_table(rows, THRESHOLDS["fp32"])
 
 
-def test_a_name_of_the_catalogue(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_of_the_catalogue(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The publisher states an XXH128; the models have the name of the fine-tune."""
     server.content = saved(micro_sam(official_of("sam1").state_dict()))
     row = replace(
@@ -117,6 +119,7 @@ def test_a_name_of_the_catalogue(server: Server, tmp_path: Path, monkeypatch: py
     wrong = replace(row, name="other", other_hash=f"xxh128:{0:032x}")
     monkeypatch.setattr(catalogue, "catalogue", lambda: (wrong,))
     assert main(["setup", "sam1", "other", "--model-repository", "models", "-q"]) == 1
+    assert "its XXH128 is" in capsys.readouterr().err
     assert "other.pt" not in {path.name for path in Path("checkpoints").iterdir()}
 
 
@@ -131,7 +134,7 @@ def test_a_file_on_the_disk(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "options", "error"),
     [
-        (bytes, ["--sha256", "0" * 64], "is not the expected file: its hash is sha256:"),
+        (bytes, ["--sha256", "0" * 64], "is not the expected file: its SHA-256 is "),
         (lambda content: content[:-500], [], "not a readable PyTorch checkpoint (damaged or cut off?)"),
         (lambda content: content[: len(content) // 2], [], "not a readable PyTorch checkpoint (damaged or cut off?)"),
         (lambda _: saved({"a": torch.ones(2)}), [], "does not fit SAM1 micro: 174 tensors missing, 1 too many"),

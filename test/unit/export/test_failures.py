@@ -42,7 +42,7 @@ def old(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("length", "model", "words"),
-    [(-200, None, "damaged"), (None, "configs/sam2.1/sam2.1_hiera_t.yaml", "--model-cfg")],
+    [(-200, None, "damaged"), (None, "configs/sam2.1/sam2.1_hiera_t.yaml", "does not fit SAM2 tiny: 4")],
     ids=["cut off", "of another size"],
 )
 def test_a_wrong_checkpoint_changes_nothing(

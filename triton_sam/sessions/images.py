@@ -150,8 +150,10 @@ class ImageStore:
         reply.counts["encode_seconds"] += reply.seconds["encode"]
         return HeldImage("", part.size, self._select(embeddings), self._encoder.nbytes(embeddings))
 
-    def gauges(self) -> dict[str, float]:
-        """Return the size of the cache, by the names of the gauges."""
+    def gauges(self, reply: Reply | None = None) -> dict[str, float]:
+        """Return the size of the cache by its gauges; empty if the request of a reply did not change it."""
+        if reply is not None and not reply.counts.get("encodes") and not reply.counts.get("cache_evictions"):
+            return {}
         cache = self.cache
         return {"cache_limit_bytes": cache.limit, "cache_bytes": cache.nbytes, "cache_images": len(cache)}
 

@@ -105,8 +105,7 @@ class TritonPythonModel(PythonModel):
 
     def gauges(self, reply: Reply) -> Mapping[str, float]:
         """Return the size of the cache if the request of a reply changed it."""
-        is_changed = reply.counts.keys() & {"encodes", "cache_evictions"}
-        return self._model.images.gauges() if is_changed else {}
+        return self._model.images.gauges(reply)
 
     def finalize(self) -> None:
         """Wait for the running requests. Searches end before their next decode."""

@@ -88,7 +88,7 @@ def sizes(table: Tracking) -> tuple[int, int, int]:
 
 def drop_outputs(
     objects: Collection[ObjectMemory], frame: int, is_stream: bool, limits: Limits, table: Tracking
-) -> None:
+) -> int:
     """Drop the outputs farthest from a frame until the rest fits; never those of prompts, or those that the next need.
 
     Outputs beyond the reach of pointers go first, then memories and logits beyond the reach of memories, then logits,
@@ -100,25 +100,29 @@ def drop_outputs(
         is_stream: whether the video has no end.
         limits: the limits.
         table: numbers of memories and pointers.
+
+    Returns:
+        The size of the outputs that are left, in bytes.
     """
     if is_stream:
         for memory in objects:
             for index in [index for index in memory.tracked if abs(index - frame) > STREAM_FRAMES]:
                 del memory.tracked[index]
-    excess = sum(output.nbytes for memory in objects for output in memory.outputs()) - limits.session_bytes
+    kept = sum(memory.nbytes for memory in objects)
     steps: tuple[tuple[int, Callable[[ObjectMemory, int], int]], ...] = (
         (table.pointers - 1, _drop_all),
         (table.memories, _drop_memory),
         (0, _drop_logits),
     )
     for reach, drop in steps:
-        if excess <= 0:
-            return
+        if kept <= limits.session_bytes:
+            break
         far = [(abs(index - frame), index, memory) for memory in objects for index in memory.tracked]
         for _, index, memory in sorted((each for each in far if each[0] > reach), key=lambda each: -each[0]):
-            if excess <= 0:
-                return
-            excess -= drop(memory, index)
+            kept -= drop(memory, index)
+            if kept <= limits.session_bytes:
+                break
+    return kept
 
 
 def _drop_all(memory: ObjectMemory, frame: int) -> int:

@@ -5,7 +5,7 @@ Reference: SAM2Base._prepare_memory_conditioned_features, SAM2VideoPredictor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -193,10 +193,11 @@ class ObjectMemory:
     masked: set[int] = field(default_factory=set)
     frames: TrackedFrames = field(default_factory=TrackedFrames)
 
-    def outputs(self) -> Iterator[Output]:
-        """Iterate over all outputs."""
-        for outputs in (self.prompted, self.tracked, self.new_prompted, self.new_tracked):
-            yield from outputs.values()
+    @property
+    def nbytes(self) -> int:
+        """Size of all outputs in bytes."""
+        kinds = (self.prompted, self.tracked, self.new_prompted, self.new_tracked)
+        return sum(output.nbytes for outputs in kinds for output in outputs.values())
 
     def prompts(self) -> set[int]:
         """Return the frames that have prompts or outputs of prompts."""

@@ -112,12 +112,12 @@ class VideoModel:
             reply.fail(error)
         return reply
 
-    def gauges(self) -> dict[str, float]:
-        """Return the size of the cache and of the sessions, by the names of the gauges."""
+    def gauges(self, reply: Reply | None = None) -> dict[str, float]:
+        """Return the size of the sessions by its gauges, and that of the cache if the request of a reply changed it."""
         return {
-            **self.images.gauges(),
             "sessions": len(self.sessions),
             "session_bytes": self.sessions.nbytes,
+            **self.images.gauges(reply),
         }
 
     def close_idle(self) -> Reply:
@@ -189,7 +189,8 @@ class VideoModel:
         try:
             rows = self._changes[operation](request, session, frames)
         finally:
-            tracker.kept_bytes = tracker.nbytes
+            if operation != video.PROPAGATE:  # which notes what it keeps
+                tracker.kept_bytes = tracker.nbytes
             session.used = time.monotonic()
         result = {
             "object_ids": list(tracker.objects),

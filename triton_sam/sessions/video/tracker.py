@@ -84,7 +84,7 @@ class Tracker:
     @property
     def nbytes(self) -> int:
         """Size of all outputs in bytes."""
-        return sum(output.nbytes for memory in self.objects.values() for output in memory.outputs())
+        return sum(memory.nbytes for memory in self.objects.values())
 
     @property
     def first_prompted(self) -> int | None:
@@ -232,7 +232,8 @@ class Tracker:
         self.position = frame, reverse
         outputs_here = {name: memory.prompted.get(frame) or memory.tracked[frame] for name, memory in known.items()}
         rows = [Row(frame, name, replace(output)) for name, output in outputs_here.items()]  # dropping changes outputs
-        drop_outputs(self.objects.values(), frame, self.num_frames is None, self.limits, self.table)
+        is_stream = self.num_frames is None
+        self.kept_bytes = drop_outputs(self.objects.values(), frame, is_stream, self.limits, self.table)
         return rows
 
     def clear(self, frame: int, object_id: int) -> list[Row]:

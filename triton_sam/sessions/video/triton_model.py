@@ -87,9 +87,9 @@ class TritonPythonModel(PythonModel):
         task = Task(pool.name, self.waiting, sender, wanted, bls.trace_of(request))
         return self.start(task, pool, answer, None if session is None or is_frame else session.strand.submit)
 
-    def gauges(self, reply: Reply) -> Mapping[str, float]:  # noqa: ARG002 - sessions change with every request
-        """Return the size of the cache and of the sessions."""
-        return self._model.gauges()
+    def gauges(self, reply: Reply) -> Mapping[str, float]:
+        """Return the size of the sessions, and that of the cache if the request of a reply changed it."""
+        return self._model.gauges(reply)
 
     def _sweep(self) -> None:
         """Close idle sessions from time to time."""

@@ -48,6 +48,12 @@ class Zeros(Exporter):
         return BUILT_IN_CHECKPOINT
 
 
+class Proved(Zeros):
+    """Its graphs are not tried, which takes most of the time."""
+
+    is_proved = True
+
+
 def export_zeros(repository: Path, exporter: Exporter | None = None, **options: Any) -> Exported:
     """Export zeros as if they were the micro model, with the options of Settings."""
     if "checkpoint" not in options:

@@ -144,6 +144,7 @@ def test_the_demo_model_refuses_wrong_sizes(role: str, tmp_path: Path) -> None:
         assert GUARD_PREFIX in answer.get("text", ""), (attack, answer)
 
 
+@pytest.mark.slow
 def test_the_guard_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sam2")
     guarded = sam2_micro().files["decoder"]

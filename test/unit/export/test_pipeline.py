@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from support.zero_models import Zeros, export_zeros  # noqa: E402
+from support.zero_models import Proved, Zeros, export_zeros  # noqa: E402
 
 from triton_sam.commands import export as export_command  # noqa: E402
 from triton_sam.errors import CheckpointError, ExportError  # noqa: E402
@@ -36,7 +36,7 @@ from triton_sam.repository.selection import select_models  # noqa: E402
 def export(repository: Path, checkpoint: Path | None = None, name: str = "sam2", **options: Any) -> int:
     """Export zeros as if they were the micro model; return the version."""
     source = {} if checkpoint is None else {"checkpoint": checkpoint}
-    return export_zeros(repository, name=name, **source, **options).version
+    return export_zeros(repository, Proved(), name=name, **source, **options).version
 
 
 def built_in(folder: Path, content: bytes) -> Path:
@@ -86,7 +86,7 @@ def test_an_export_with_required_inputs_has_no_defaults(tmp_path: Path) -> None:
 
 
 def test_progress_and_nothing_else_is_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    export(tmp_path)
+    export_zeros(tmp_path)
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 7
     assert all(line.startswith("sam2: ") for line in lines)
@@ -179,6 +179,7 @@ def test_a_graph_is_traced_on_one_device(encoder: Any, monkeypatch: pytest.Monke
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
+@pytest.mark.slow
 def test_torch_prints_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
     """Its first way to export fails where a number comes from a tensor, and prints the graph."""
 

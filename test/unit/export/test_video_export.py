@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from support.zero_models import Zeros, export_zeros  # noqa: E402
+from support.zero_models import Proved, Zeros, export_zeros  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import ConfigurationError, ExportError  # noqa: E402
@@ -30,7 +30,7 @@ ROLES = ("memory_attention", "memory_encoder", "tracking_decoder", "mask_prompt"
 
 
 def export(repository: Path, exporter: Any = None, **options: Any) -> Exported:
-    return export_zeros(repository, exporter, **{"name": "mine", **options})
+    return export_zeros(repository, exporter or Proved(), **{"name": "mine", **options})
 
 
 def test_the_video_model_appears_with_its_models(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ...client.speculative import SpeculativeSAM2Client
 from ...everything import search
@@ -67,18 +67,13 @@ class Step:
     detail: str | None = None
 
 
-class Finder(Protocol):
-    """Searches for everything; closing the generator ends the search, also at Triton."""
+Finder = Callable[
+    [SpeculativeSAM2Client, ImageEmbeddings, bytes, Mapping[str, Any], Cleanup | None], AsyncGenerator[Step, None]
+]
+"""Searches for everything in an image with these embeddings and encoded bytes, by options, with a clean-up of masks.
 
-    def __call__(
-        self,
-        client: SpeculativeSAM2Client,
-        image: ImageEmbeddings,
-        content: bytes,
-        options: Mapping[str, Any],
-        cleanup: Cleanup | None,
-    ) -> AsyncGenerator[Step, None]:
-        """Yield the steps of a search in an image with these embeddings and encoded bytes."""
+Closing the generator ends the search, also at Triton.
+"""
 
 
 async def find(
@@ -88,7 +83,7 @@ async def find(
     options: Mapping[str, Any],
     cleanup: Cleanup | None,
 ) -> AsyncGenerator[Step, None]:
-    """Search by a client, see Finder.
+    """Search by a client.
 
     Raises:
         ConfigurationError: an option has a wrong value.

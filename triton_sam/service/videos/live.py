@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import VideoError
 from ...inputs.video.growing import GrowingFrames, SharedPath
@@ -12,9 +13,11 @@ from ...tracks.records import MaskRecord
 from ..budgets import Lease
 from ..problems import Problem
 from ..store import StoredImage
-from .clients import OpenVideo
 from .sessions import Session
 from .tracking import Tracking
+
+if TYPE_CHECKING:
+    from ...client.video import AsyncVideo
 
 UNKNOWN = "the state of an object is not known (any more): draw the object in a frame, and track it again from there"
 """The message that a tool shows when a session has ended."""
@@ -56,7 +59,7 @@ class LiveVideo(Session):
         if not all(number in self.path for number in numbers):
             raise unknown()
 
-        async def work(video: OpenVideo) -> list[MaskRecord]:
+        async def work(video: AsyncVideo) -> list[MaskRecord]:
             try:
                 places = {number: self.path.find(number, image.image_id, self._tracked) for number in numbers}
             except VideoError as error:
@@ -87,7 +90,7 @@ class LiveVideo(Session):
         self.memory.hold(self.frames.nbytes)  # not more than before and this frame
         self.path.append(image.image_id)
 
-    async def _catch_up(self, video: OpenVideo) -> None:
+    async def _catch_up(self, video: AsyncVideo) -> None:
         """Track from the frame behind the last one that was tracked: an earlier call may have failed."""
         frames = video.propagate(start=self._tracked, count=self.frames.count - self._tracked)
         async with contextlib.aclosing(frames):

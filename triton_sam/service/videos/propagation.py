@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from ...tracks.records import MaskRecord
 from ..events import Events
 from ..problems import Problem, meant_by
-from .clients import OpenVideo
 from .schemas import PropagateRequest
 
 if TYPE_CHECKING:
+    from ...client.video import AsyncVideo
     from .tracking import Tracking
 
 PROGRESS_SECONDS = 0.5
@@ -59,7 +59,7 @@ class Propagation:
     """
 
     def __init__(
-        self, tracking: Tracking, video: OpenVideo, request: PropagateRequest, total: int, lock: asyncio.Lock
+        self, tracking: Tracking, video: AsyncVideo, request: PropagateRequest, total: int, lock: asyncio.Lock
     ) -> None:
         self.events: Events[Tracked | Progress | Done] = Events()
         self._tracking = tracking

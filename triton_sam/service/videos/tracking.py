@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import SamError
 from ...inputs.video.base import FrameSource
@@ -16,10 +16,13 @@ from ..budgets import Budgets
 from ..metrics import Metrics
 from ..problems import Problem
 from ..schemas import RleMask
-from .clients import Masks, OpenVideo, VideoClient
+from .clients import Masks
 from .propagation import Propagation
 from .records import Records, overlapping
 from .schemas import PropagateRequest, VideoPrompt
+
+if TYPE_CHECKING:
+    from ...client.video import AsyncSAM2VideoClient, AsyncVideo
 
 Result = TypeVar("Result")
 
@@ -36,7 +39,7 @@ class Tracking:
     """
 
     def __init__(
-        self, frames: FrameSource, client: VideoClient, budgets: Budgets, metrics: Metrics, *, every: int = 1
+        self, frames: FrameSource, client: AsyncSAM2VideoClient, budgets: Budgets, metrics: Metrics, *, every: int = 1
     ) -> None:
         self.records = Records(budgets.video_masks)
         self.prompted: dict[int, set[int]] = {}
@@ -46,7 +49,7 @@ class Tracking:
         self._client = client
         self._budgets = budgets
         self._metrics = metrics
-        self._video: OpenVideo | None = None
+        self._video: AsyncVideo | None = None
         self._lock = asyncio.Lock()
         self._propagation: Propagation | None = None
         self._is_closed = False
@@ -76,7 +79,7 @@ class Tracking:
         if prompt.mask_rle is None and prompt.box is None and not prompt.points:
             raise Problem(422, "give points, a box or a mask")
 
-        async def work(video: OpenVideo) -> MaskRecord:
+        async def work(video: AsyncVideo) -> MaskRecord:
             mask = None if prompt.mask_rle is None else await asyncio.to_thread(self._mask, prompt.mask_rle)
             segment = await video.add(
                 prompt.frame,
@@ -101,7 +104,7 @@ class Tracking:
         """
         self._check_object(object_id)
 
-        async def work(video: OpenVideo) -> None:
+        async def work(video: AsyncVideo) -> None:
             await video.remove(object_id)
             self.prompted.pop(object_id, None)
             self.records.remove_object(object_id)
@@ -118,7 +121,7 @@ class Tracking:
         if frame not in self.prompted[object_id]:
             raise Problem(404, f"object {object_id} has no prompt in frame {frame}", code="unknown_prompt")
 
-        async def work(video: OpenVideo) -> None:
+        async def work(video: AsyncVideo) -> None:
             await video.clear(frame, object_id)
             self.prompted[object_id].discard(frame)
             self.records.remove(frame, object_id)
@@ -132,7 +135,7 @@ class Tracking:
             Problem: 409, a propagation runs.
         """
 
-        async def work(video: OpenVideo) -> None:
+        async def work(video: AsyncVideo) -> None:
             await video.reset()
             self.prompted.clear()
             self.records.clear()
@@ -217,7 +220,7 @@ class Tracking:
             self._metrics.tracked_frames.inc()
         return records
 
-    async def change(self, work: Callable[[OpenVideo], Coroutine[Any, Any, Result]]) -> Result:
+    async def change(self, work: Callable[[AsyncVideo], Coroutine[Any, Any, Result]]) -> Result:
         """Return the result of work with the session at Triton, which begins if there is none yet.
 
         Raises:

@@ -17,6 +17,7 @@ from triton_sam import Cleanup, SAM2TritonClient, __version__
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 from triton_sam.verify import OnnxClient
 
@@ -134,20 +135,22 @@ def test_verify_compares_and_serves_the_named_pair(tmp_path):
 
     from triton_sam.cli import build_parser
     from triton_sam.commands import verify
-    from triton_sam.transport import Transport
 
     for name in ("sam2_encoder", "sam2_decoder", "large_encoder", "large_decoder"):
         write_model(tmp_path, name, add_graph(), config_of())
     given = ["sam2", "--checkpoint", "x.pt", "--local", "--exported", str(tmp_path), "--name", "large", "-q"]
     args = build_parser().parse_args(["verify", *given])
+    comparison = SimpleNamespace(
+        served_model="large", in_process=None, client=lambda url, **_: Transport(parse_url(url))
+    )
     with contextlib.ExitStack() as stack:
-        folder, files = verify._models(args, None, None, stack)
+        folder, files = verify._models(args, {}, stack)
         assert {role: path.parent.parent.name for role, path in files.items()} == {
             "encoder": "large_encoder", "decoder": "large_decoder"
         }  # fmt: skip
-        transport = Transport(parse_url(verify._serve(args, folder, stack)))
-        stack.callback(transport.close)
-        assert set(transport.ready_models()) == {"large_encoder", "large_decoder"}
+        for _, open_client in list(verify._runners(args, comparison, folder, files, stack))[1:]:
+            with contextlib.closing(open_client()) as transport:
+                assert set(transport.ready_models()) == {"large_encoder", "large_decoder"}
 
 
 def test_verify_without_a_server_does_not_look_where_one_is(monkeypatch):

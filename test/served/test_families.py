@@ -36,7 +36,8 @@ from triton_sam.inputs.images import open_image  # noqa: E402
 from triton_sam.masks.compare import intersection_over_union  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 from triton_sam.verify import THRESHOLDS  # noqa: E402
-from triton_sam.verify.compare import format_table, verify  # noqa: E402
+from triton_sam.verify.compare import verify  # noqa: E402
+from triton_sam.verify.report import format_table  # noqa: E402
 
 SEARCH = {"points_per_side": 3, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
 """Random weights: no threshold fits their scores."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import shlex
@@ -11,6 +10,7 @@ from functools import cache
 
 from tools.maintain.documents import Checkout
 from triton_sam.cli import build_parser
+from triton_sam.commands._parser import Parser
 
 COMMAND = re.compile(r"\btriton-sam ([a-z]+)((?: [^\n`|;&#)]+)?)")
 SCRIPT = re.compile(r"(?:python )?((?:scripts|examples|tools/\w+)/\w+\.py)((?: [^\n`|;&#)]+)?)")
@@ -21,9 +21,14 @@ parser = cache(build_parser)
 
 
 @cache
-def commands() -> dict[str, argparse.ArgumentParser]:
+def commands() -> dict[str, Parser]:
     """Return the parsers of the commands by name."""
     return dict(parser().with_commands().commands)
+
+
+def options(command: Parser) -> set[str]:
+    """Return the options of a command and of its subcommands."""
+    return {*command._option_string_actions}.union(*(options(part) for part in command.commands.values()))  # noqa: SLF001
 
 
 def parses(words: list[str]) -> bool:
@@ -61,7 +66,7 @@ def named_commands(checkout: Checkout) -> Iterator[str]:
             if match[1] not in commands():
                 yield f"{document.at(match.start())}: there is no command {match[1]!r}"
                 continue
-            known = commands()[match[1]]._option_string_actions  # noqa: SLF001
+            known = options(commands()[match[1]])
             for option in OPTION.findall(match[2].partition(" -- ")[0]):
                 if option not in known:
                     yield f"{document.at(match.start())}: `triton-sam {match[1]}` has no option {option}"

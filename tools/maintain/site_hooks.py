@@ -36,5 +36,8 @@ def command_help() -> str:
     os.environ["COLUMNS"] = "100"  # argparse asks the terminal otherwise
     from triton_sam.cli import build_parser
 
-    commands = build_parser().commands
-    return "\n".join(f"## {name}\n\n```text\n{parser.format_help()}```\n" for name, parser in commands.items())
+    sections = []
+    for name, parser in build_parser().with_commands().commands.items():
+        texts = [each.format_help() for each in (parser, *parser.commands.values())]
+        sections.append(f"## {name}\n\n```text\n{chr(10).join(texts)}```\n")
+    return "\n".join(sections)

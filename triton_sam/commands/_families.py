@@ -12,16 +12,21 @@ from ..families import FAMILIES, Family, get_family
 from ..families.tables import Option
 
 
-def add_options(parser: argparse.ArgumentParser, command: str, families: Iterable[str]) -> None:
+def add_options(
+    parser: argparse.ArgumentParser, command: str, families: Iterable[str], *, sizes_only: bool = False
+) -> None:
     """Add the options that families define for a command; an option of several families is added once.
 
     Args:
         parser: the parser to extend.
         command: name of the command.
         families: names of the families: all of them for the command, a single one for a script.
+        sizes_only: leave out the options that do not choose the size.
     """
     for flag, owners in _owners(command, map(get_family, families)).items():
         option = next(iter(owners.values()))
+        if sizes_only and not option.replaces_size:
+            continue
         texts = dict.fromkeys(_help(family, option) for family, option in owners.items())
         if option.is_switch:
             parser.add_argument(flag, action="store_true", default=None, help="; ".join(texts))

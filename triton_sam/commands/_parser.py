@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -22,6 +23,8 @@ class Parser(argparse.ArgumentParser):
 
     page: Parser | None = None
     """The parser whose help is shown instead: argparse itself lists commands without groups."""
+    rewrite: Callable[[Sequence[str]], list[str]] | None = None
+    """Turns an earlier spelling of the command into today's."""
     complete: Callable[[], None] | None = None
     """Adds the options before the first use of the parser."""
 
@@ -52,8 +55,9 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse arguments as argparse does, and remember them for the text of an error."""
         self.with_options()
-        self._given = list(args or ())
-        return super().parse_known_args(args, namespace)
+        given = list(sys.argv[1:] if args is None else args)
+        self._given = given if self.rewrite is None else self.rewrite(given)
+        return super().parse_known_args(self._given, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the error with a hint and the command of the help, and exit with 2.

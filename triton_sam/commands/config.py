@@ -26,7 +26,7 @@ from ..repository.accelerators import (
 )
 from ..repository.folder import list_models
 from ..repository.names import CONFIG_NAME
-from . import _openvino, _options
+from . import _options
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Tuning))
 
@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("variants", nargs="*", metavar="VARIANT", help="for example sam2 or sam2.1_large; default: all")
     _add_settings(parser)
-    parser.add_argument("--force", action="store_true", help="use OpenVINO without a comparison that passed")
     parser.add_argument("--dry-run", action="store_true", help="show the changes and write nothing")
     _options.add_repository(parser)
     _options.add_quiet(parser)
@@ -95,8 +94,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and print the names of the changed models or, with --dry-run, the changes."""
     tuning = _tuning({name: getattr(args, name) for name in _FIELDS if name in args})
     repository = _options.repository(args, writes=not args.dry_run)
-    if tuning.accelerator == "openvino" and not (args.force or args.dry_run):
-        _openvino.check(args, repository, tuning.precision)
     list_models(repository)  # it says so if there is none
     changes, replaced = [], False
     for name in models_of(repository, tuple(args.variants)):

@@ -24,7 +24,7 @@ from ..repository.selection import read_repository, unloadable
 from ..transport import probe
 from ..transport.triton import Transport
 from ..transport.url import parse_url, usual_metrics_url
-from . import _openvino, _options
+from . import _options
 from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, placement, server_gpus
 
 Status = Literal["ok", "missing", "note"]
@@ -206,8 +206,6 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     for model in models:
         if model.problem:
             yield Finding(f"model {model.name}", "note", model.problem)
-        for line in _openvino.results(folder / model.name):
-            yield Finding(f"model {model.name}", "ok", line)
     for path in unguarded_graphs(folder):
         text = f"{path.relative_to(folder)} has no guard: a request for 0 images can end the server"
         yield Finding(f"model {path.parent.parent.name}", "note", text, "triton-sam repair, or export it again")

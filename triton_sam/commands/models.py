@@ -15,7 +15,7 @@ from ..repository.folder import RepositoryModel, is_demo_model, list_models
 from ..repository.selection import ModelFolder, read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
-from . import _openvino, _options
+from . import _options
 from ._hub import CHECKPOINT
 
 
@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
         listed = [
             {
                 **asdict(model),
-                "accelerated": _openvino.results(folder / model.name),
                 "everything": _thresholds(model) if model.role == DECODER else {},
                 "ensemble_of": _targets(folders.get(model.name)),
                 "left_out": reasons.get(model.name, ""),
@@ -72,8 +71,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"repository {folder}")
     for model in models:
         print(f"  {model.name:28} {_state(model, folders.get(model.name), reasons.get(model.name))}")
-        for line in _openvino.results(folder / model.name):
-            print(f"  {'':28} {line}")
     if ready is None:
         print(f"server {transport.url}: no answer")
         return 0

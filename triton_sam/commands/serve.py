@@ -36,12 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append Triton's log to this file")
     _options.add_admin(parser)
     _options.add_no_verify(parser)
-    parser.add_argument(
-        "--no-openvino",
-        dest="openvino",
-        action="store_false",
-        help="run models on ONNX Runtime, also where OpenVINO is faster and a stored comparison passed",
-    )
     _options.add_decoder_in_session(parser, by_variable=True)
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's own log")
     _options.add_quiet(parser)
@@ -63,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
         log_file=args.log_file,
         admin=args.admin,
         verify=args.verify,
-        openvino=args.openvino,
         decoder_in_session=args.decoder_in_session,
         verbose=args.verbose,
         quiet=args.quiet,

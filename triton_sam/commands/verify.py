@@ -1,182 +1,268 @@
-"""Compare exported and served models with the official predictors."""
+"""Compare exported and served models with the official predictors.
+
+`verify image FAMILY` compares masks of clicks and boxes, `verify video` of tracked objects, `verify everything` of all
+objects, and `verify words` instances of words. They export the weights anew, unless --exported names a repository.
+`verify openvino` compares an encoder on OpenVINO with ONNX Runtime in fp32. The exit code is 1 if a difference exceeds
+a threshold.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._common import strict_json
 from .._common.bundle import bundled
-from ..client.sync import SAM2TritonClient
+from ..client.mask_generator import families_with_generators
+from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, ModelNotReadyError
-from ..export import registry
-from ..export.settings import PRECISIONS, Settings
-from ..families import FAMILIES
+from ..families import FAMILIES, get_family, tracking_families
 from ..inputs.images import open_image
 from ..repository.accelerators import OPENVINO_PRECISIONS
-from ..repository.folder import models_to_load
-from . import _families, _options, _server, verify_accelerated, verify_concepts, verify_everything, verify_video
+from ..repository.folder import default_repository, models_to_load
+from . import _families, _options, _server
+from ._parser import Parser
 
 if TYPE_CHECKING:
-    from ..verify.compare import Row, Thresholds
+    from ..verify.report import Comparable
+    from ._comparisons import Client, Comparison
 
-_PATIENCE = 600.0  # seconds; a full-size encoder on a busy processor takes minutes
+_SUFFIXES = {"-video": "video", "-everything": "everything", "-concepts": "words"}
+"""Endings of families in the first spelling of the command, for example `verify sam2-video`."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
-    names = (*FAMILIES, *verify_video.names(), *verify_everything.names(), *verify_concepts.names())
-    parser.add_argument(
-        "family", choices=names, help="model family, its video models, its automatic masks, or its words"
+def add_arguments(parser: Parser) -> None:
+    """Add a subcommand for each comparison."""
+    parser.rewrite = with_comparison
+    group = parser.add_subparsers(metavar="COMPARISON", dest="comparison", required=True)
+    add = partial(_add_comparison, parser, group)
+
+    image = add("image", "masks of clicks and boxes", tuple(FAMILIES), ("fp32", "fp16", "int8"))
+    _add_image(image)
+    _add_exported(image)
+
+    video = add("video", "masks of tracked objects in a drawn clip", tracking_families(), ("fp32", "fp16", "int8"))
+    video.add_argument("--frames", type=int, default=8, metavar="N", help="frames of the clip (default: 8)")
+    video.add_argument("--image-size", type=int, metavar="PIXELS", help="side of the encoder's image (default: 1024)")
+
+    everything = add("everything", "masks of all objects", families_with_generators(), ("fp32",))
+    _add_image(everything)
+    everything.add_argument(
+        "--points-per-side", type=int, default=32, metavar="N", help="points along one side of the image (default: 32)"
     )
-    source = parser.add_mutually_exclusive_group()
+
+    concepts = [name for name, family in FAMILIES.items() if family.concepts]
+    words = add("words", "instances of words and example boxes", concepts, ("fp32", "fp16"))
+    _add_image(words)
+    _add_exported(words)
+
+    openvino = add("openvino", "an encoder on OpenVINO with ONNX Runtime in fp32", tuple(FAMILIES), OPENVINO_PRECISIONS)
+    openvino.set_defaults(precision="bf16")
+    _add_image(openvino)
+    _add_exported(openvino)
+
+
+def with_comparison(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with a comparison in front, which the first spelling of the command did not have.
+
+    That was `verify sam2`, `verify sam2-video`, `verify sam3-concepts` or `verify sam2 --accelerator openvino`.
+    """
+    given = [part for word in arguments for part in (word.split("=") if word == "--accelerator=openvino" else [word])]
+    comparisons = ("image", "openvino", *_SUFFIXES.values())
+    if not given or given[0] in (*comparisons, "-h", "--help"):
+        return given
+    for index, word in enumerate(given):
+        family, comparison = next(
+            ((word.removesuffix(end), name) for end, name in _SUFFIXES.items() if word.endswith(end)), (word, "image")
+        )
+        if family not in FAMILIES:
+            continue
+        rest = given[:index] + given[index + 1 :]
+        if "--accelerator" in rest and rest[rest.index("--accelerator") + 1 :][:1] == ["openvino"]:
+            at = rest.index("--accelerator")
+            return ["openvino", family, *rest[:at], *rest[at + 2 :]]
+        return [comparison, family, *rest]
+    return ["image", *given]  # whose errors are about families
+
+
+def _add_comparison(
+    command: Parser, group: Any, name: str, text: str, families: Sequence[str], precisions: Sequence[str]
+) -> Parser:
+    """Add a subcommand with the options of every comparison."""
+    parser: Parser = group.add_parser(name, help=text, description=f"Compare {text}.")
+    command.commands[name] = parser
+    parser.set_defaults(parser=parser, name=None, exported=None)
+    parser.add_argument("family", choices=families, help="model family")
+    is_openvino = name == "openvino"
+    source = parser.add_mutually_exclusive_group(required=not is_openvino)
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     source.add_argument("--random", action="store_true", help="use random weights, without a checkpoint")
-    _families.add_size(parser, FAMILIES)
-    _families.add_options(parser, "verify", FAMILIES)
+    _families.add_size(parser, families)
+    _families.add_options(parser, "verify", families, sizes_only=name != "words")
     parser.add_argument("--seed", type=int, metavar="N", help="seed for --random (default: 0)")
-    parser.add_argument("--image", metavar="FILE", help="image to compare on (default: a photo of this project)")
     parser.add_argument(
-        "--precision",
-        choices=tuple(dict.fromkeys((*PRECISIONS, *OPENVINO_PRECISIONS))),
-        help="precision of the export (default: fp32), or of the accelerator (default: bf16)",
+        "--precision", choices=precisions, default="fp32", help=f"default: {'bf16' if is_openvino else 'fp32'}"
     )
-    verify_accelerated.add_arguments(parser)
+    if not is_openvino:
+        server = parser.add_mutually_exclusive_group()
+        server.add_argument("--url", help="also compare the models of this server; they must have the same weights")
+        server.add_argument("--local", action="store_true", help="also serve the export by a local Triton and compare")
+        _options.add_access(parser)
+    if name != "video":
+        _options.add_name(parser, "variant in --exported or at --url (default: the family's name)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    _options.add_quiet(parser)
+    return parser
+
+
+def _add_image(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--image", metavar="FILE", help="image to compare on (default: a photo of this project)")
+
+
+def _add_exported(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exported",
         type=Path,
         metavar="DIR",
         help="compare the models in this repository instead of a fresh export; they must have the same weights",
     )
-    server = parser.add_mutually_exclusive_group()
-    server.add_argument("--url", help="also compare the models of this server; they must have the same weights")
-    server.add_argument("--local", action="store_true", help="also serve the export with a local Triton and compare")
-    _options.add_name(parser, "variant in --exported and at --url (default: the family's name)")
-    _options.add_access(parser)
-    verify_video.add_arguments(parser)
-    verify_everything.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit code: 1 if a row misses the thresholds."""
-    if args.family not in verify_concepts.names():
-        verify_concepts.refuse_options(args)
-    if args.accelerator is not None:
-        return verify_accelerated.run(args)
-    _check_source(args)
-    if args.family in verify_video.names():
-        return verify_video.run(args)
-    if args.family in verify_everything.names():
-        return verify_everything.run(args)
-    if args.family in verify_concepts.names():
-        return verify_concepts.run(args)
-    from ..verify.compare import THRESHOLDS, OnnxClient, verify
-
-    _check(args)
-    image = args.image or bundled("test/images") / "coffee.jpg"
-    picture = open_image(image)  # before the export, so that a wrong path is reported at once
-    with contextlib.ExitStack() as stack:
-        family, model = args.family, _families.model(args, "verify", is_random=args.random)
-        seed = (args.seed or 0) if args.random else None
-        folder, files = _models(args, model, seed, stack)
-        clients: dict[str, SAM2TritonClient] = {"onnxruntime": stack.enter_context(OnnxClient(files, family))}
-        if args.url is not None:
-            clients["served"] = stack.enter_context(
-                SAM2TritonClient(args.url, family, model_name=args.name, timeout=_PATIENCE, **_options.access(args))
-            )
-        elif args.local:
-            url = _serve(args, folder, stack)
-            clients["served"] = stack.enter_context(
-                SAM2TritonClient(url, family, model_name=args.name, timeout=_PATIENCE)
-            )
-        _options.say(args, f"comparing on {image} ...")
-        rows = verify(registry.reference(family, args.checkpoint, model, seed), picture, clients)
-    thresholds = THRESHOLDS[args.precision]
-    print(_json(rows, thresholds) if args.json else _report(rows, thresholds))
-    return 0 if all(row.passes(thresholds) for row in rows) else 1
-
-
-def _check_source(args: argparse.Namespace) -> None:
-    """Check the options about the weights, and fill in the precision of the export.
-
-    Raises:
-        ConfigurationError: no weights are named, or the precision is none of an export.
-    """
-    if args.checkpoint is None and not args.random:
-        raise ConfigurationError("give --checkpoint FILE or --random; for models that exist: --accelerator openvino")
-    args.precision = args.precision or "fp32"
-    if args.precision not in PRECISIONS:
-        raise ConfigurationError(f"--precision {args.precision} is for --accelerator openvino")
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Check the options before the export.
-
-    Raises:
-        ConfigurationError: an option would have no effect.
-        SamError: --local is given, but no Triton can start here; or no Triton answers at --url.
-    """
-    if args.frames is not None or args.image_size is not None:
-        raise ConfigurationError(f"--frames and --image-size are for videos: {', '.join(verify_video.names())}")
-    if args.points_per_side is not None:
-        raise ConfigurationError(f"--points-per-side is for automatic masks: {', '.join(verify_everything.names())}")
+    """Run the command and return its exit code: 1 if a difference exceeds a threshold."""
     if args.seed is not None and not args.random:
         raise ConfigurationError("--seed is for --random: a checkpoint's weights are not random")
+    if args.comparison == "openvino":
+        return _compare_openvino(args)
     if args.name and args.exported is None and args.url is None:
         raise ConfigurationError("--name is for models that exist already: give --exported or --url, too")
     _server.check(args)
-    if args.url is not None:
-        with SAM2TritonClient(args.url, args.family, **_options.access(args)) as client:
+    from ..verify.report import report, report_json
+    from ._comparisons import COMPARISONS
+
+    comparison = COMPARISONS[args.comparison](args)
+    if args.url is not None:  # before the export, so that a wrong URL is reported at once
+        with SamTritonClient(args.url, args.family, **_options.access(args)) as client:
             client.models()
+    rows: list[Comparable] = []
+    with contextlib.ExitStack() as stack:
+        folder, files = _models(args, comparison.export_settings, stack)
+        official = comparison.official()
+        _options.say(args, f"comparing on {comparison.subject} ...")
+        runners = _runners(args, comparison, folder, files, stack)
+        for group in ([each] for each in runners) if comparison.one_at_a_time else [list(runners)]:
+            with contextlib.ExitStack() as opened:
+                clients = {name: opened.enter_context(open_client()) for name, open_client in group}
+                rows += comparison.rows(official, clients)
+    limits = comparison.limits
+    threshold = asdict(limits) if is_dataclass(limits) and not isinstance(limits, type) else limits
+    print(report_json(rows, limits, threshold) if args.json else report(rows, limits, comparison.limits_in_words))
+    return 0 if all(row.passes(limits) for row in rows) else 1
+
+
+def _compare_openvino(args: argparse.Namespace) -> int:
+    is_fresh = args.checkpoint is not None or args.random
+    if is_fresh and (args.exported is not None or args.name):
+        raise ConfigurationError("--exported and --name are for models that exist: leave --checkpoint and --random out")
+    options = [(option.flag, option.destination) for option in get_family(args.family).options]
+    for flag, destination in (("--size", "size"), *options):
+        if not is_fresh and getattr(args, destination, None) is not None:
+            raise ConfigurationError(f"{flag} is for a fresh export: give --checkpoint or --random, too")
+    photos = [bundled("test/images") / name for name in ("coffee.jpg", "shapes.jpg")]
+    images = [open_image(photo) for photo in ([args.image] if args.image else photos)]  # before the export
+    with contextlib.ExitStack() as stack:
+        if is_fresh:
+            _, files = _export(args, {"precision": "fp32"}, stack)
+        else:
+            files = _exported(args, args.exported or default_repository())
+        from ..verify.accelerated import LIMITS, compare_precision, crops
+
+        _options.say(args, f"comparing {args.family} on OpenVINO in {args.precision} with fp32 ...")
+        found = compare_precision(files, args.family, args.precision, crops(images))
+    if args.json:
+        threshold = {"iou": LIMITS[args.precision]}
+        print(strict_json.dumps({"threshold": threshold, "ok": found.passed, **asdict(found)}, indent=1))
+    else:
+        print(found.describe())
+    return 0 if found.passed else 1
 
 
 def _models(
-    args: argparse.Namespace, model: str | None, seed: int | None, stack: contextlib.ExitStack
+    args: argparse.Namespace, settings: Mapping[str, Any], stack: contextlib.ExitStack
 ) -> tuple[Path, Mapping[str, Path]]:
-    """Return the model repository and its files by role: those of --exported, or a fresh export.
+    """Return a model repository and its ONNX files by role: those of --exported, or a fresh export.
 
     Raises:
         ModelNotReadyError: the repository of --exported has no weights for the variant.
         SamError: see export.registry.export().
     """
-    if args.exported is not None:
-        from ..benchmark.weights import find_weights
+    if args.exported is None:
+        return _export(args, {"precision": args.precision, **settings}, stack)
+    files = _exported(args, args.exported, concepts=settings.get("concepts", False))
+    if args.comparison != "words":
+        return args.exported, files
+    # The session model searches, and the repository need not have one.
+    from ..sessions.configs import write_programs
 
-        found = find_weights(args.family, args.exported, args.name)
-        if found is None:
-            wanted = args.name or args.family
-            raise ModelNotReadyError(f"{args.exported} holds no weights for {wanted}: see `triton-sam export`")
-        return args.exported, found.files
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
-    settings = Settings(
-        folder, args.checkpoint, model, random_seed=seed, precision=args.precision, progress=not args.quiet
-    )
-    return folder, registry.export(args.family, settings).files
-
-
-def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> str:
-    models = models_to_load(folder, args.name or args.family)
-    return stack.enter_context(_server.local_server(args, folder, models)).http_url
+    folder, family = _temporary(stack), get_family(args.family)
+    write_programs(folder, family, video=False)
+    for role, file in files.items():
+        (folder / family.model_name(role)).symlink_to(file.parents[1].absolute())
+    return folder, files
 
 
-def _report(rows: list[Row], thresholds: Thresholds) -> str:
-    from ..verify.compare import format_table
+def _exported(args: argparse.Namespace, repository: Path, *, concepts: bool = False) -> Mapping[str, Path]:
+    from ..benchmark.weights import find_weights
 
-    failed = sum(not row.passes(thresholds) for row in rows)
-    logit = "" if thresholds.logit is None else f" or one pixel, logit difference < {thresholds.logit:g}"
-    verdict = "all within" if not failed else f"{failed} of {len(rows)} outside"
-    limits = f"IoU > {thresholds.iou:g}{logit}, score difference < {thresholds.score:g}"
-    return f"{format_table(rows, thresholds)}\n{verdict} the thresholds: {limits}"
+    found = find_weights(args.family, repository, args.name, concepts=concepts)
+    if found is None:
+        wanted, option = args.name or args.family, " --concepts" if concepts else ""
+        raise ModelNotReadyError(
+            f"{repository} holds no weights for {wanted}: see `triton-sam export {args.family}{option}`"
+        )
+    return found.files
 
 
-def _json(rows: list[Row], thresholds: Thresholds) -> str:
-    listed = [{**asdict(row), "ok": row.passes(thresholds)} for row in rows]
-    passed = all(row.passes(thresholds) for row in rows)
-    return strict_json.dumps({"bars": asdict(thresholds), "ok": passed, "rows": listed}, indent=1)
+def _export(
+    args: argparse.Namespace, settings: Mapping[str, Any], stack: contextlib.ExitStack
+) -> tuple[Path, Mapping[str, Path]]:
+    from ..export import registry
+    from ..export.settings import Settings
+
+    folder = _temporary(stack)
+    model = _families.model(args, "verify", is_random=args.random)
+    seed = (args.seed or 0) if args.random else None
+    wanted = Settings(folder, args.checkpoint, model, random_seed=seed, progress=not args.quiet, **settings)
+    return folder, registry.export(args.family, wanted).files
+
+
+def _temporary(stack: contextlib.ExitStack) -> Path:
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
+
+
+def _runners(
+    args: argparse.Namespace,
+    comparison: Comparison,
+    folder: Path,
+    files: Mapping[str, Path],
+    stack: contextlib.ExitStack,
+) -> Iterator[tuple[str, Callable[[], Client]]]:
+    """Yield what opens a client in this process, and clients of servers, by their names."""
+    yield "onnxruntime", partial(comparison.in_process, files)
+    variant = {} if args.comparison == "video" else {"model_name": args.name}
+    if args.url is not None:
+        yield "served", partial(comparison.client, args.url, **variant, **_options.access(args))
+    elif args.local:
+        server = stack.enter_context(
+            _server.local_server(args, folder, models_to_load(folder, comparison.served_model))
+        )
+        if args.comparison == "words":  # the models have their default names
+            variant = {}
+        yield "served over http", partial(comparison.client, server.http_url, **variant)
+        yield "served over grpc", partial(comparison.client, server.grpc_url, **variant)

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 
 from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
-from triton_sam.local_server.backends.onnxruntime.openvino_session import CHOICE_VARIABLE
 from triton_sam.local_server.closed import (
     LINKS,
     closed_options,
@@ -67,8 +66,6 @@ class LocalServer:
         heal: start Triton again, on the same ports, when it dies after it was ready, or when the process of one of its
             models dies. Clients repeat their requests meanwhile.
         verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
-        openvino: let encoders run on OpenVINO if it is installed, the processor has instructions for bf16, and a stored
-            comparison of their masks with fp32 passed; see `triton-sam config --accelerator openvino`.
         decoder_in_session: let session models of images run their decoders in their own processes, which copies less
             for each click. For CPUs; without it, the parameter `decoder_in_session` in config.pbtxt alone decides.
         extra_args: further arguments for tritonserver.
@@ -92,7 +89,6 @@ class LocalServer:
         admin: bool = False,
         heal: bool = True,
         verify: bool | None = None,
-        openvino: bool = False,
         decoder_in_session: bool = False,
         extra_args: Sequence[str] = (),
     ) -> None:
@@ -111,7 +107,6 @@ class LocalServer:
         self._admin = admin
         self._heal = heal
         self._verify = verify
-        self._openvino = openvino
         self._decoder_in_session = decoder_in_session
         self._extra_args = list(extra_args)
 
@@ -274,7 +269,6 @@ class LocalServer:
     def _choices(self) -> dict[str, str]:
         """Return the environment variables that tell the processes of models what the caller chose."""
         return {
-            CHOICE_VARIABLE: "auto" if self._openvino else "",
             DECODER_IN_SESSION_VARIABLE: "1" if self._decoder_in_session else "",
         }
 

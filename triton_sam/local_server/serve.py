@@ -37,7 +37,6 @@ def serve(
     admin: bool = False,
     heal: bool = True,
     verify: bool | None = None,
-    openvino: bool = False,
     decoder_in_session: bool = False,
     extra_args: Sequence[str] = (),
     verbose: bool = False,
@@ -74,7 +73,6 @@ def serve(
         admin=admin,
         heal=heal,
         verify=verify,
-        openvino=openvino,
         decoder_in_session=decoder_in_session,
         extra_args=extra_args,
     )

@@ -1,7 +1,8 @@
 """Compare served models with the official predictors: same weights, same image, same prompts."""
 
 from ..export.reference import Answer, Prompt, Reference
-from .compare import THRESHOLDS, OnnxClient, Row, Thresholds, format_table, verify, verify_sam2
+from .compare import THRESHOLDS, OnnxClient, Row, Thresholds, verify, verify_sam2
+from .report import format_table
 
 # The names of version 0.1.
 BARS = THRESHOLDS

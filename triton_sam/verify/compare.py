@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from .._common.columns import aligned
 from ..client.sync import SAM2TritonClient, SamTritonClient
 from ..export.reference import Answer, Prompt, Reference
 from ..export.sam2.reference import Sam2Reference
@@ -34,6 +33,11 @@ class Thresholds:
     iou: float
     logit: float | None
     score: float
+
+    def __str__(self) -> str:
+        """Return the thresholds in words."""
+        logit = "" if self.logit is None else f" or one pixel, logit difference < {self.logit:g}"
+        return f"IoU > {self.iou:g}{logit}, score difference < {self.score:g}"
 
 
 THRESHOLDS = {
@@ -65,6 +69,13 @@ class Row:
     iou: float
     score_diff: float
     pixels: int
+
+    HEAD: ClassVar[tuple[str, ...]] = ("runner", "prompt", "output", "max |logit diff|", "mask IoU", "score diff")
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the texts of a table's columns."""
+        numbers = f"{self.logit_diff:.1e}", f"{self.iou:.6f}", f"{self.score_diff:.1e}"
+        return (self.runner, self.prompt, self.output, *numbers)
 
     def passes(self, thresholds: Thresholds) -> bool:
         """Return whether the row meets the thresholds. NaN never does.
@@ -138,24 +149,6 @@ def verify_sam2(model: Any, image: ImageSource, clients: Mapping[str, SamTritonC
         clients: the clients by the name of their runner.
     """
     return verify(Sam2Reference(model), image, clients)
-
-
-def format_table(rows: Sequence[Row], thresholds: Thresholds) -> str:
-    """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
-    head = ("runner", "prompt", "output", "max |logit diff|", "mask IoU", "score diff", "")
-    lines = [
-        (
-            row.runner,
-            row.prompt,
-            row.output,
-            f"{row.logit_diff:.1e}",
-            f"{row.iou:.6f}",
-            f"{row.score_diff:.1e}",
-            "ok" if row.passes(thresholds) else "FAIL",
-        )
-        for row in rows
-    ]
-    return aligned(head, lines)
 
 
 def _first_answer(reference: Reference, size: Size) -> FloatArray | None:

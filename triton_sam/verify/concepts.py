@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -26,6 +26,10 @@ class Limits:
 
     difference: float
     iou: float
+
+    def __str__(self) -> str:
+        """Return the thresholds in words."""
+        return f"scores and boxes within {self.difference:g}, IoU of masks > {self.iou:g} or one pixel"
 
 
 LIMITS = {"fp32": Limits(1e-4, 0.9999), "fp16": Limits(1e-3, 0.98)}
@@ -75,6 +79,13 @@ class ConceptRow:
     box: float
     iou: float
     pixels: int
+
+    HEAD: ClassVar[tuple[str, ...]] = ("runner", "case", "instances", "official", "score", "box", "IoU")
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the texts of a table's columns."""
+        numbers = f"{self.score:.1e}", f"{self.box:.1e}", f"{self.iou:.6f}"
+        return (self.runner, self.case, str(self.instances), str(self.official), *numbers)
 
     def passes(self, limits: Limits) -> bool:
         """Return whether the instances are equal enough."""
@@ -140,19 +151,6 @@ def verify_concepts(
     for case in answered:
         found = client.find(image=image, **case.arguments)
         yield _compare(name, case.title, found, case.expected, image.size)
-
-
-def format_table(rows: Sequence[ConceptRow], limits: Limits) -> str:
-    """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
-    lines = [("runner", "case", "instances", "official", "score", "box", "IoU", "")]
-    for row in rows:
-        counts = str(row.instances), str(row.official)
-        values = f"{row.score:.1e}", f"{row.box:.1e}", f"{row.iou:.6f}"
-        lines.append((row.runner, row.case, *counts, *values, "ok" if row.passes(limits) else "FAIL"))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
 
 
 def _threshold(reference: ConceptReference, arguments: Mapping[str, Any]) -> float:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .._common.columns import aligned
 from ..client.mask_generator import generator_of
 from ..client.sync import SamTritonClient
 from ..masks.compare import share_matched
@@ -18,10 +17,25 @@ Record = dict[str, Any]
 """One mask as the official generators describe it: ``segmentation`` bool (H,W), ``predicted_iou`` and others."""
 RgbImage = npt.NDArray[np.uint8]
 
-IOU = 0.95
-"""Smallest IoU of a mask and its counterpart."""
-SHARE = 0.99
-"""Smallest share of masks that need a counterpart, both ways."""
+
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds that a comparison must meet.
+
+    Args:
+        iou: smallest IoU of a mask and its counterpart.
+        share: smallest share of masks that need a counterpart, both ways.
+    """
+
+    iou: float = 0.95
+    share: float = 0.99
+
+    def __str__(self) -> str:
+        """Return the thresholds in words."""
+        return f"{self.share:.0%} of masks matched at IoU >= {self.iou:g}, both ways"
+
+
+LIMITS = Limits()
 
 
 class Generator(Protocol):
@@ -67,9 +81,16 @@ class EverythingRow:
     found: float
     right: float
 
-    def passes(self) -> bool:
+    HEAD: ClassVar[tuple[str, ...]] = ("runner", "case", "masks", "official", "found", "right")
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the texts of a table's columns."""
+        counts = str(self.masks), str(self.official)
+        return (self.runner, self.case, *counts, f"{self.found:.2%}", f"{self.right:.2%}")
+
+    def passes(self, limits: Limits = LIMITS) -> bool:
         """Return whether the masks are equal enough, both ways."""
-        return self.found >= SHARE and self.right >= SHARE
+        return self.found >= limits.share and self.right >= limits.share
 
 
 def cases(reference: Generator, image: RgbImage, points_per_side: int) -> dict[str, Mapping[str, Any]]:
@@ -128,17 +149,6 @@ def verify_everything(
             yield _compare(name, title, _masks(runner.generate(image, **parameters)), expected)
 
 
-def format_table(rows: Sequence[EverythingRow]) -> str:
-    """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
-    head = ("runner", "case", "masks", "official", "found", "right", "")
-    lines: list[tuple[str, ...]] = []
-    for row in rows:
-        verdict = "ok" if row.passes() else "FAIL"
-        counts = str(row.masks), str(row.official)
-        lines.append((row.runner, row.case, *counts, f"{row.found:.2%}", f"{row.right:.2%}", verdict))
-    return aligned(head, lines)
-
-
 def _masks(records: Sequence[Record]) -> list[npt.NDArray[np.bool_]]:
     return [record["segmentation"] for record in records]
 
@@ -151,8 +161,8 @@ def _compare(
         title,
         masks=len(found),
         official=len(expected),
-        found=share_matched(expected, found, IOU),
-        right=share_matched(found, expected, IOU),
+        found=share_matched(expected, found, LIMITS.iou),
+        right=share_matched(found, expected, LIMITS.iou),
     )
 
 

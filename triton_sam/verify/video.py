@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .._common.columns import aligned
 from ..client.video.video import Video
 from ..export.reference import VideoReference
 from ..families.base import FloatArray, Size
@@ -132,6 +131,21 @@ class VideoRow:
     pixels: int
     visible: float
 
+    HEAD: ClassVar[tuple[str, ...]] = (
+        "runner",
+        "case",
+        "answers",
+        "max |logit diff|",
+        "mask IoU",
+        "pixels",
+        "with mask",
+    )
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the texts of a table's columns."""
+        numbers = f"{self.logit_diff:.1e}", f"{self.iou:.6f}", str(self.pixels), f"{self.visible:.0%}"
+        return (self.runner, self.case, str(self.frames), *numbers)
+
     def passes(self, threshold: float) -> bool:
         """Return whether there are masks, and they are equal enough.
 
@@ -201,17 +215,6 @@ def verify_video(
         expected = list(_answers(reference, steps))
         for name, runner in runners.items():
             yield _compare(name, title, list(_answers(runner, steps)), expected)
-
-
-def format_table(rows: Sequence[VideoRow], least: float) -> str:
-    """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
-    head = ("runner", "case", "answers", "max |logit diff|", "mask IoU", "pixels", "with mask", "")
-    lines: list[tuple[str, ...]] = []
-    for row in rows:
-        verdict = "ok" if row.passes(least) else "FAIL"
-        numbers = f"{row.logit_diff:.1e}", f"{row.iou:.6f}", str(row.pixels), f"{row.visible:.0%}"
-        lines.append((row.runner, row.case, str(row.frames), *numbers, verdict))
-    return aligned(head, lines)
 
 
 def _answers(runner: VideoRunner, steps: Sequence[Step]) -> Iterator[tuple[int, dict[int, FloatArray]]]:

@@ -5,7 +5,6 @@ import sys
 import pytest
 
 from triton_sam._common.extras import find_package
-from triton_sam.local_server.backends.onnxruntime import openvino_session
 
 
 @pytest.fixture
@@ -31,13 +30,3 @@ def test_a_folder_of_the_name_is_no_package(elsewhere):
 def test_a_missing_package_and_a_part_of_it():
     assert find_package("no_such_package") is None
     assert find_package("no_such_package.part") is None
-
-
-def test_a_folder_named_openvino_is_not_openvino(elsewhere, monkeypatch):
-    (elsewhere / "openvino").mkdir()
-    monkeypatch.setattr(sys, "path", [str(elsewhere)])
-    monkeypatch.delitem(sys.modules, "openvino", raising=False)
-    assert not openvino_session.is_installed()
-    (elsewhere / "openvino" / "__init__.py").touch()
-    monkeypatch.setattr(sys, "path_importer_cache", {})
-    assert openvino_session.is_installed()

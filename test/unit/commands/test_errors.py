@@ -170,45 +170,25 @@ LARGE = [
     ("annotate slide.tif --large --out out --with everything --level 9", "slide.tif: there is no level 9"),
 ]
 VERIFY = [
-    ("verify sam2", "give --checkpoint FILE or --random"),
-    ("verify sam2 --checkpoint no_such_hiera_tiny.pt", "no checkpoint at"),
+    ("verify image sam2 --checkpoint no_such_hiera_tiny.pt", "no checkpoint at"),
     (
-        "verify sam2 --size tiny --checkpoint x.pt",
+        "verify image sam2 --size tiny --checkpoint x.pt",
         "no checkpoint at x.pt: get one with `triton-sam download sam2 tiny`",
     ),
-    ("verify sam2 --random --frames 8", "are for videos: sam2-video"),
-    ("verify sam2 --random --precision bf16", "--precision bf16 is for --accelerator openvino"),
-    ("verify sam2 --random --points-per-side 8", "is for automatic masks: sam1-everything, sam2-everything, mobilesam"),
     ("verify sam2 --random --size micro --url 127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
     ("verify sam3 --checkpoint x.pt --size tiny", "--size is for --random"),
     ("verify sam3 --checkpoint x.pt --full", "--full is for --random"),
-    ("verify sam3 --checkpoint x.pt --seed 0", "--seed is for --random"),
     ("verify sam3 --random --model-cfg x.yaml --size tiny", "--size, --full and --model-cfg say the same"),
-    ("verify sam3 --random --model-cfg x.yaml --full", "--size, --full and --model-cfg say the same"),
     ("verify sam3 --random --size tiny --full", "--size, --full and --model-cfg say the same"),
-    # videos, automatic masks, words
-    ("verify sam2-video --random --frames 3", "at least 4 frames"),
-    ("verify sam2-video --random --image x.jpg", "--image is for single images"),
-    ("verify sam2-video --random --name other", "--name is for single images"),
-    ("verify sam2-video --random --points-per-side 8", "--points-per-side is for single images"),
-    ("verify sam2-video --checkpoint x.pt --seed 1", "--seed is for --random"),
-    ("verify sam2-everything", "give --checkpoint FILE or --random"),
-    ("verify sam2-everything --random --points-per-side 0", "must be at least 1"),
-    ("verify sam2-everything --random --frames 8", "are for videos"),
-    ("verify sam1-everything --random --precision fp16", "--exported and --precision are for prompts"),
-    ("verify sam1-everything --checkpoint x.pth --seed 1", "--seed is for --random"),
-    ("verify sam3-concepts --random --name x", "--name is for models that exist already"),
-    ("verify sam3-concepts --random --precision int8", "an int8 export leaves the models for words in fp32"),
-    ("verify sam3-concepts --random --frames 8", "are not for words"),
-    ("verify sam3-concepts --checkpoint x --seed 1", "--seed is for --random"),
-    # accelerators
-    ("verify sam2-video --accelerator openvino", "is for image encoders: sam1, sam2, sam3"),
-    ("verify sam2 --accelerator openvino --precision int8", "computes in fp32 or bf16, not int8"),
-    ("verify sam2 --accelerator openvino --local", "leave out --url and --local"),
-    ("verify sam2 --accelerator openvino --size tiny", "--size is for a fresh export"),
-    ("verify sam2 --accelerator openvino --frames 9", "--frames has no effect with --accelerator"),
-    ("verify sam2 --accelerator openvino --seed 1", "--seed is for --random"),
-    ("verify sam2 --accelerator openvino --random --exported .", "give --exported and --name, or"),
+    ("verify words sam3 --random --name x", "--name is for models that exist already"),
+    ("verify video sam2 --random --frames 3", "at least 4 frames"),
+    ("verify everything sam2 --random --points-per-side 0", "must be at least 1"),
+    *(
+        (f"verify {what} --checkpoint x.pt --seed 0", "--seed is for --random")
+        for what in ("sam3", "sam2-video", "sam1-everything", "words sam3", "openvino sam2")
+    ),
+    ("verify openvino sam2 --size tiny", "--size is for a fresh export"),
+    ("verify openvino sam2 --random --exported .", "--exported and --name are for models that exist"),
 ]
 MODELS = [
     ("config", "nothing to set"),
@@ -272,6 +252,14 @@ MEASUREMENTS = [
     ("doctor --metrics-url http://[", "no URL of metrics"),
 ]
 USAGE = [
+    ("verify sam2", "one of the arguments --checkpoint --random is required"),
+    ("verify sam22 --random", "invalid choice: 'sam22'"),
+    ("verify sam2 --random --frames 8", "unrecognized arguments: --frames 8"),
+    ("verify sam2-video --random --image x.jpg", "unrecognized arguments: --image x.jpg"),
+    ("verify video sam1 --random", "invalid choice: 'sam1'"),
+    ("verify sam1-everything --random --precision fp16", "invalid choice: 'fp16'"),
+    ("verify sam3-concepts --random --precision int8", "invalid choice: 'int8'"),
+    ("verify sam2 --accelerator openvino --local", "unrecognized arguments: --local"),
     ("predict", "the following arguments are required"),
     ("predict photo.png --point a,b", "argument --point: 'a,b' is not X,Y or X,Y,LABEL"),
     ("predict photo.png --point 1,2,7", "argument --point"),

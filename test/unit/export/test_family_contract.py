@@ -29,7 +29,8 @@ from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.onnx_header import GUARD, GUARD_KEY, read_metadata  # noqa: E402
 from triton_sam.verify import THRESHOLDS, OnnxClient, Thresholds  # noqa: E402
-from triton_sam.verify.compare import Row, format_table, verify  # noqa: E402
+from triton_sam.verify.compare import Row, verify  # noqa: E402
+from triton_sam.verify.report import format_table  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
 Decode = Callable[..., Arrays]

@@ -8,7 +8,8 @@ from PIL import Image
 
 from triton_sam.concepts.instances import Instance
 from triton_sam.export.reference import FoundInstance
-from triton_sam.verify.concepts import LIMITS, answered_cases, format_table, verify_concepts
+from triton_sam.verify import format_table
+from triton_sam.verify.concepts import LIMITS, answered_cases, verify_concepts
 
 SIZE = (40, 30)
 

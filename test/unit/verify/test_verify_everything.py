@@ -9,6 +9,7 @@ pytest.importorskip("onnxruntime")
 
 from triton_sam._common.bundle import bundled
 from triton_sam.verify import everything as verify
+from triton_sam.verify import format_table
 
 IMAGE = np.zeros((60, 80, 3), np.uint8)
 PACKAGES = {
@@ -52,7 +53,7 @@ def test_equal_masks_pass_and_others_fail() -> None:
     fewer = next(row for row in fitting if row.runner == "fewer")
     assert fewer.masks == 6
     assert fewer.found < 0.99 <= fewer.right
-    table = verify.format_table(rows).splitlines()
+    table = format_table(rows, verify.LIMITS).splitlines()
     assert [line.split()[-1] for line in table[1:]] == ["ok"] * 6 + ["ok", "FAIL", "FAIL"] * 2
 
 

@@ -19,6 +19,7 @@ from triton_sam.export.sam2.recipe import CONFIG_OF_SIZE, EXPORTER  # noqa: E402
 from triton_sam.export.sam2.video_reference import Sam2VideoReference  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402
 from triton_sam.transport.onnx import OnnxTransport  # noqa: E402
+from triton_sam.verify import format_table  # noqa: E402
 from triton_sam.verify import video as verify  # noqa: E402
 from triton_sam.verify.video_transport import VideoTransport  # noqa: E402
 
@@ -76,7 +77,7 @@ def test_equal_masks_pass_and_others_fail(reference, runner, monkeypatch: pytest
     assert [row.frames for row in equal] == [1 + FRAMES + 1 + FRAMES // 2, 1 + FRAMES]
     assert max(row.logit_diff for row in equal) < 1e-3
     assert min(row.visible for row in equal) > 0  # masks without pixels would prove nothing
-    table = verify.format_table(rows, verify.threshold(FRAMES)).splitlines()
+    table = format_table(rows, verify.threshold(FRAMES)).splitlines()
     assert [line.split()[-1] for line in table[1:]] == ["ok", "FAIL", "FAIL"] * 2
 
 

@@ -87,7 +87,7 @@ class TritonPythonModel:
         providers = choose_providers(args, parameters)
         on_cpu = providers == [CPU]
         options = set_up(onnx_session.cpu_options if on_cpu else onnx_session.session_options, parameters)
-        precision = openvino_precision(config, folder.parent, file) if on_cpu else None
+        precision = openvino_precision(config) if on_cpu else None
         if precision is None:
             self.session = open_session(file, options, providers)
         else:
@@ -218,24 +218,17 @@ def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
         raise pb_utils.TritonModelException(f"{onnx_session.shown(file)}: {onnx_session.one_line(error)}") from error
 
 
-def openvino_precision(config: Mapping[str, Any], folder: Path, file: Path) -> str | None:
+def openvino_precision(config: Mapping[str, Any]) -> str | None:
     """Return the precision in which OpenVINO computes a model on a CPU; None if ONNX Runtime computes it.
-
-    Without an accelerator in config.pbtxt, `triton-sam serve` leaves the choice to this function: OpenVINO computes the
-    model if it is installed, the processor has instructions for bf16, and a stored comparison of this file passed.
 
     Raises:
         TritonModelException: config.pbtxt names an accelerator that this backend does not know.
     """
     try:
-        asked: str | None = openvino_session.wanted_precision(config)
+        wanted: str | None = openvino_session.wanted_precision(config)
     except ValueError as error:
         raise pb_utils.TritonModelException(str(error)) from error
-    is_free = os.environ.get(openvino_session.CHOICE_VARIABLE) == "auto"
-    if asked is not None or not is_free or not openvino_session.is_installed():
-        return asked
-    verified: str | None = openvino_session.verified_precision(folder, file)
-    return verified
+    return wanted
 
 
 def open_openvino(file: Path, precision: str, threads: int) -> Any:

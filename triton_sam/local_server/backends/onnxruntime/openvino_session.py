@@ -6,9 +6,6 @@ that a comparison measures the same code as a server runs.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,10 +20,6 @@ ACCELERATOR = "openvino"
 HINTS = {"fp32": "f32", "bf16": "bf16"}
 """OpenVINO's `INFERENCE_PRECISION_HINT` by the names of this project."""
 INSTALL = "the openvino package is missing: pip install openvino"
-RECORD_NAME = "openvino.json"
-"""The file in the folder of a model with the results of comparisons; `repository/verified.py` writes it."""
-CHOICE_VARIABLE = "TRITON_SAM_OPENVINO"
-"""The environment variable with which `triton-sam serve` lets models run on OpenVINO by themselves, if it is "auto"."""
 _FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
@@ -116,12 +109,6 @@ class OpenVinoSession:
                 raise RuntimeError(f"input {node.name} must be float32, not {feed[node.name].dtype}")
 
 
-def is_installed() -> bool:
-    """Whether OpenVINO is installed: a folder named so in the path has no file of its own, and is no package."""
-    spec = importlib.util.find_spec("openvino")
-    return spec is not None and spec.origin is not None
-
-
 def wanted_precision(config: Mapping[str, Any]) -> str | None:
     """Return the precision that a model's configuration asks OpenVINO for; None if it asks for no OpenVINO.
 
@@ -139,27 +126,6 @@ def wanted_precision(config: Mapping[str, Any]) -> str | None:
             raise ValueError(f"unknown Execution Accelerator {accelerator.get('name')!r} is requested")
         return str((accelerator.get("parameters") or {}).get("precision", "fp32"))
     return None
-
-
-def verified_precision(folder: Path, file: Path) -> str | None:
-    """Return the precision in which a stored comparison passed, if this processor computes in it; None otherwise.
-
-    Args:
-        folder: the folder of the model.
-        file: the ONNX file; a result for another file does not count.
-    """
-    if not computes_in_bf16():
-        return None
-    try:
-        results = json.loads((folder / RECORD_NAME).read_text("utf-8"))
-        passed = [one for one in results if one["precision"] == "bf16" and one["passed"] is True]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    if not passed:
-        return None
-    with file.open("rb") as stream:
-        digest = _sha256(stream)
-    return "bf16" if any(one.get("weights") == digest for one in passed) else None
 
 
 def computes_in_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
@@ -197,10 +163,3 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("Exception from")]
     return (told or lines or [type(error).__name__])[-1]
-
-
-def _sha256(stream: Any) -> str:
-    digest = hashlib.sha256()
-    while block := stream.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()

@@ -1,0 +1,252 @@
+"""The comparisons of `triton-sam verify` with official predictors: what each exports, runs and compares."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._common.bundle import bundled
+from ..client.mask_generator import families_with_generators
+from ..client.sync import SamTritonClient
+from ..client.video.sync import SAM2VideoClient
+from ..errors import ConfigurationError
+from ..export import registry
+from ..families import FAMILIES, get_family, tracking_families
+from ..inputs.images import open_image
+from ..scenes.clip import generate_clip
+from ..transport.onnx import OnnxTransport
+from ..verify import compare, concepts, everything, video
+from ..verify.concept_transport import ConceptTransport
+from ..verify.report import Comparable
+from ..verify.video_transport import VideoTransport
+from ..wire.video import video_model
+from . import _families
+
+Client = SamTritonClient | SAM2VideoClient
+_CLIP_SEED = 10_000_001
+
+
+class Comparison(ABC):
+    """One comparison of clients with the official predictor of the same weights.
+
+    Args:
+        args: arguments of the command.
+
+    Raises:
+        SamError: an option has a wrong value, or the image cannot be read. This is before the export.
+    """
+
+    patience: ClassVar[float] = 3600.0
+    """Time limit of a request in seconds: a full-size model on a busy processor takes minutes."""
+    one_at_a_time: ClassVar[bool] = False
+    """Whether a client is closed before the next one opens, because the weights of several do not fit into memory."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.family = get_family(args.family)
+        self.model = _families.model(args, "verify", is_random=args.random)
+        self.seed: int | None = (args.seed or 0) if args.random else None
+
+    @property
+    def served_model(self) -> str:
+        """The variant, or the video model, that a local server loads."""
+        return self.args.name or self.family.name
+
+    @property
+    def export_settings(self) -> dict[str, Any]:
+        """Settings of the export, beside the weights and the precision."""
+        return {}
+
+    @property
+    @abstractmethod
+    def subject(self) -> str:
+        """What is compared, for a message."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> Any:
+        """The thresholds."""
+
+    @property
+    def limits_in_words(self) -> str:
+        """The thresholds, for people."""
+        return str(self.limits)
+
+    @abstractmethod
+    def in_process(self, files: Mapping[str, Path]) -> Client:
+        """Return a client that runs ONNX files, by role, in this process."""
+
+    def client(self, url: str, **options: Any) -> Client:
+        """Return a client of a server."""
+        return SamTritonClient(url, self.family.name, timeout=self.patience, **options)
+
+    @abstractmethod
+    def official(self) -> Any:
+        """Return the official predictor or its answers, for rows()."""
+
+    @abstractmethod
+    def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
+        """Compare clients, by the names of their runners, with the official predictor."""
+
+
+class _OfAnImage(Comparison):
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        self.path = args.image or bundled("test/images") / "coffee.jpg"
+        self.image = open_image(self.path)
+
+    @property
+    def subject(self) -> str:
+        return str(self.path)
+
+    def in_process(self, files: Mapping[str, Path]) -> Client:
+        return compare.OnnxClient(files, self.family.name)
+
+
+class Images(_OfAnImage):
+    """Masks of clicks and boxes."""
+
+    patience = 600.0
+
+    @property
+    def limits(self) -> compare.Thresholds:
+        return compare.THRESHOLDS[self.args.precision]
+
+    def official(self) -> Any:
+        return registry.reference(self.family.name, self.args.checkpoint, self.model, self.seed)
+
+    def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
+        return compare.verify(official, self.image, clients)
+
+
+class Everything(_OfAnImage):
+    """Automatic masks."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.points_per_side < 1:
+            raise ConfigurationError(f"--points-per-side must be at least 1, not {args.points_per_side}")
+        super().__init__(args)
+
+    @property
+    def subject(self) -> str:
+        return f"{self.args.points_per_side} x {self.args.points_per_side} points on {self.path}"
+
+    @property
+    def limits(self) -> everything.Limits:
+        return everything.LIMITS
+
+    def official(self) -> Any:
+        return registry.everything_reference(self.family.name, self.args.checkpoint, self.model, self.seed)
+
+    def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
+        runners = {name: everything.ClientGenerator(client) for name, client in clients.items()}
+        return everything.verify_everything(official, runners, np.asarray(self.image), self.args.points_per_side)
+
+
+class Words(_OfAnImage):
+    """Instances of words and example boxes. The full size has 3.4 GB of weights, so nothing else is open beside it."""
+
+    one_at_a_time = True
+
+    @property
+    def served_model(self) -> str:
+        return self.family.name
+
+    @property
+    def export_settings(self) -> dict[str, Any]:
+        return {"concepts": True, "options": _families.exporter_options(self.args, "verify")}
+
+    @property
+    def limits(self) -> concepts.Limits:
+        return concepts.LIMITS[self.args.precision]
+
+    def in_process(self, files: Mapping[str, Path]) -> Client:
+        return SamTritonClient("localhost", self.family.name, transport=ConceptTransport(self.family, files))
+
+    def official(self) -> Any:
+        """Return the answers, so that the detector leaves the memory."""
+        options = _families.exporter_options(self.args, "verify")
+        detector = registry.concept_reference(self.family.name, self.args.checkpoint, self.model, self.seed, options)
+        return concepts.answered_cases(detector, self.image)
+
+    def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
+        for name, client in clients.items():
+            yield from concepts.verify_concepts(official, name, client, self.image)
+
+
+class Videos(Comparison):
+    """Masks of tracked objects in a drawn clip."""
+
+    patience = 600.0
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.frames < 4:
+            raise ConfigurationError(f"--frames {args.frames}: the cases need at least 4 frames")
+        super().__init__(args)
+        self.side = args.image_size or self.family.image_size
+        self.clip = list(generate_clip(_CLIP_SEED, args.frames).images)
+        height, width = self.clip[0].shape[:2]
+        self.size = width, height
+
+    @property
+    def served_model(self) -> str:
+        return video_model(self.family)
+
+    @property
+    def export_settings(self) -> dict[str, Any]:
+        return {"video": True, "image_size": self.side}
+
+    @property
+    def subject(self) -> str:
+        return f"{self.args.frames} frames of {self.size[0]}x{self.size[1]} pixels"
+
+    @property
+    def limits(self) -> float:
+        return video.threshold(self.args.frames, self.args.precision)
+
+    @property
+    def limits_in_words(self) -> str:
+        return f"IoU >= {self.limits:g} or one pixel"
+
+    def in_process(self, files: Mapping[str, Path]) -> Client:
+        family = self.family.at(self.side)
+        models = OnnxTransport({family.model_name(role): file for role, file in files.items()})
+        return SAM2VideoClient(model_type=family.name, transport=VideoTransport(family, models))
+
+    def client(self, url: str, **options: Any) -> Client:
+        return SAM2VideoClient(url, model_type=self.family.name, timeout=self.patience, **options)
+
+    def official(self) -> Any:
+        predictor = registry.video_reference(
+            self.family.name, self.args.checkpoint, self.model, self.seed, self.side, self.clip
+        )
+        return video.ReferenceRunner(predictor)
+
+    def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
+        with contextlib.ExitStack() as stack:
+            opened = {name: stack.enter_context(client.open(self.clip)) for name, client in clients.items()}
+            runners = {name: video.ClientRunner(each) for name, each in opened.items()}
+            yield from video.verify_video(official, runners, self.size, self.args.frames)
+
+
+COMPARISONS: dict[str, type[Comparison]] = {
+    "image": Images,
+    "video": Videos,
+    "everything": Everything,
+    "words": Words,
+}
+
+
+def families_of(what: str) -> list[str]:
+    """Return the families that a comparison is for."""
+    if what == "video":
+        return tracking_families()
+    if what == "everything":
+        return families_with_generators()
+    return [name for name, family in FAMILIES.items() if what != "words" or family.concepts]

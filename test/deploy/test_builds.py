@@ -21,7 +21,6 @@ IGNORE = (ROOT / ".dockerignore").read_text(encoding="utf-8")
 LARGE = [
     "model_repository/sam1_encoder/1/model.onnx",
     "model_repository/sam2_encoder/2/model.onnx",
-    "model_repository/sam2_encoder/1/model.onnx.data",
     "model_repository/sam2.1_large_encoder/1/model.onnx",
     "model_repository/sam2.1_large_encoder/config.pbtxt",
     "model_repository/sam3_decoder/10/model.onnx",
@@ -89,9 +88,7 @@ def test_distributions_have_the_committed_models_and_no_others(repository: set[s
     (source,) = (tmp_path / "dist").glob("*.tar.gz")
     with tarfile.open(source) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
-    # It has what git does not ignore. `git status` shows these two, so a release cannot have them unseen.
-    shown = {"model_repository/sam2.1_large_encoder/config.pbtxt", "model_repository/sam2_encoder/1/model.onnx.data"}
-    assert files & set(LARGE) == shown
+    assert files & set(LARGE) == set()
     assert {path for path in repository if path.startswith("model_repository/")} <= files
 
 

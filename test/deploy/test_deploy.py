@@ -148,7 +148,7 @@ def test_the_export_image_fills_a_volume_once(tmp_path: Path) -> None:
     assert [calls(), calls()] == [3, 3]
     assert exported.is_file()
     assert (models / "sam2_encoder" / "1" / "model.onnx").is_file()
-    assert (models / "sam3" / "config.pbtxt").is_file()
+    assert (models / "sam2_preprocess" / "config.pbtxt").is_file()
     (models / "sam2" / "config.pbtxt").write_text("changed by hand")
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
     assert (models / "sam2" / "config.pbtxt").read_text() == "changed by hand"

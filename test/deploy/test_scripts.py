@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.family_configs import write_family
 
 from triton_sam._common.bundle import bundled, checkout
 
@@ -18,7 +19,7 @@ if ROOT is None:
     pytest.skip("scripts are in the checkout only", allow_module_level=True)
 
 TAG = re.search(r"(?m)^ARG TRITON_TAG=(.+)$", (ROOT / "Dockerfile").read_text())[1]
-MODELS = ("sam1_encoder", "sam2", "sam2_encoder", "sam2_decoder", "sam2_encoder_jpeg", "sam2_preprocess")
+MODELS = ("sam2", "sam2_encoder", "sam2_decoder", "sam2_encoder_jpeg", "sam2_preprocess")
 
 
 NOTHING_THERE = "[[ $1 != image && $1 != container ]]"
@@ -74,7 +75,7 @@ def models(tmp_path: Path) -> Path:
     """Return a repository with SAM2's weights, and with SAM1's configuration but not its weights."""
     for name in MODELS:
         shutil.copytree(bundled("model_repository") / name, tmp_path / "models" / name)
-    shutil.rmtree(tmp_path / "models" / "sam1_encoder" / "1", ignore_errors=True)
+    write_family(tmp_path / "models", "sam1")
     return tmp_path / "models"
 
 

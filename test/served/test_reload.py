@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.family_configs import config_text, write_family
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 
-from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.commands._devices import placement, server_gpus
 from triton_sam.commands.reload import reload
@@ -24,10 +24,6 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url, usual_metrics_url
 
 
-def _committed(model: str) -> str:
-    return (bundled("model_repository") / model / "config.pbtxt").read_text()
-
-
 @pytest.fixture(scope="module")
 def running(toy_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """Yield a local Triton with SAM2's models, which are tuned for a GPU that the machine may lack."""
@@ -36,11 +32,9 @@ def running(toy_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     folder = tmp_path_factory.mktemp("repository")
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):
         shutil.copytree(toy_repository / name, folder / name)
-    shutil.copytree(
-        bundled("model_repository") / "sam1_encoder", folder / "sam1_encoder", ignore=shutil.ignore_patterns("[2-9]*")
-    )
+    write_family(folder, "sam1")
     for name in ("sam2_encoder", "sam2_decoder"):
-        (folder / name / "config.pbtxt").write_text(tune(_committed(name), Tuning("cuda", "cuda")))
+        (folder / name / "config.pbtxt").write_text(tune(config_text(name), Tuning("cuda", "cuda")))
     with local_server.LocalServer(folder, models=["sam2"], admin=True) as server:
         yield SimpleNamespace(server=server, repository=folder)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from support.family_configs import config_text, write_family
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
@@ -20,10 +21,6 @@ from triton_sam.repository.config import parse_config
 COMMITTED = bundled("model_repository")
 FULL = Tuning("tensorrt", "tensorrt", gpus=(0, 1), instances=2, memory_limit=1 << 30, tf32=False, max_images=4)
 KIND_GPU, KIND_AUTO = 1, 0
-
-
-def committed(model: str) -> str:
-    return (COMMITTED / model / "config.pbtxt").read_text()
 
 
 def accelerators(config) -> dict[str, dict[str, str]]:
@@ -38,10 +35,10 @@ def accelerators(config) -> dict[str, dict[str, str]]:
     "model", [f"{name}{role}" for name in ("sam1", "sam2", "sam3") for role in ("_encoder", "_decoder", "")]
 )
 def test_settings_are_removed_without_a_trace(model: str) -> None:
-    tuned = tune(committed(model), FULL)
-    assert tuned != committed(model)
+    tuned = tune(config_text(model), FULL)
+    assert tuned != config_text(model)
     assert tune(tuned, FULL) == tuned
-    assert tune(tuned, Tuning()) == committed(model)
+    assert tune(tuned, Tuning()) == config_text(model)
     (group,) = parse_config(tuned).instance_group
     assert group.kind == KIND_GPU
     # A session model has one cache, so it always has one instance, on one GPU.
@@ -50,7 +47,7 @@ def test_settings_are_removed_without_a_trace(model: str) -> None:
 
 def test_tensorrt_profiles_cover_every_input_and_the_shapes_that_clients_send() -> None:
     for family in ("sam1", "sam2", "sam3"):
-        config = parse_config(tune(committed(f"{family}_decoder"), FULL))
+        config = parse_config(tune(config_text(f"{family}_decoder"), FULL))
         found = accelerators(config)
         assert list(found) == ["tensorrt", "cuda"]  # CUDA runs the nodes that TensorRT cannot run
         assert found["cuda"]["use_tf32"] == "0"
@@ -60,7 +57,7 @@ def test_tensorrt_profiles_cover_every_input_and_the_shapes_that_clients_send() 
             name = "input_points" if family == "sam3" else "point_coords"
             assert profile[name].endswith(f"{prompts}x{points}x2")
             assert all("-" not in shape for shape in profile.values())
-    encoder = accelerators(parse_config(tune(committed("sam3_encoder"), FULL)))["tensorrt"]
+    encoder = accelerators(parse_config(tune(config_text("sam3_encoder"), FULL)))["tensorrt"]
     assert encoder["trt_profile_max_shapes"] == "pixel_values:4x3x1008x1008"
 
 
@@ -74,7 +71,7 @@ TENSORRT_KEYS = {
 
 
 def test_only_parameters_that_the_backend_reads() -> None:
-    found = accelerators(parse_config(tune(committed("sam2_encoder"), FULL)))
+    found = accelerators(parse_config(tune(config_text("sam2_encoder"), FULL)))
     assert set(found["tensorrt"]) <= TENSORRT_KEYS
     assert set(found["cuda"]) <= {"cudnn_conv_use_max_workspace", "use_tf32"}
 
@@ -82,7 +79,7 @@ def test_only_parameters_that_the_backend_reads() -> None:
 @pytest.mark.parametrize(("model", "accelerator"), [("sam1_encoder", "cuda"), ("sam2_decoder", "tensorrt")])
 def test_the_settings_of_cuda_reach_onnx_runtime(model: str, accelerator: str) -> None:
     """As `parameters` of the model, which NVIDIA's backend reads after the accelerator, with defaults of its own."""
-    config = parse_config(tune(committed(model), Tuning(accelerator, accelerator, memory_limit=3 << 30)))
+    config = parse_config(tune(config_text(model), Tuning(accelerator, accelerator, memory_limit=3 << 30)))
     given = {key: value.string_value for key, value in config.parameters.items()}
     assert (
         given.items()
@@ -93,7 +90,7 @@ def test_the_settings_of_cuda_reach_onnx_runtime(model: str, accelerator: str) -
         }.items()
     )
     assert accelerators(config)["cuda"] == {"cudnn_conv_use_max_workspace": "1", "use_tf32": "1"}
-    plain = parse_config(tune(committed(model), Tuning(accelerator, accelerator, tf32=False)))
+    plain = parse_config(tune(config_text(model), Tuning(accelerator, accelerator, tf32=False)))
     assert "gpu_mem_limit" not in plain.parameters
     assert accelerators(plain)["cuda"]["use_tf32"] == "0"
 
@@ -109,13 +106,15 @@ def test_an_unknown_config_is_refused_and_not_changed() -> None:
         tune('name: "x_encoder"\nbackend: "onnxruntime"\n', FULL)
 
 
-def test_models_of_a_repository() -> None:
+def test_models_of_a_repository(tmp_path: Path) -> None:
+    for family in ("sam1", "sam2", "sam3"):
+        write_family(tmp_path, family)
     graphs = ["encoder", "decoder", "memory_attention", "memory_encoder", "tracking_decoder", "mask_prompt"]
-    assert models_of(COMMITTED, ("sam2",)) == [*(f"sam2_{role}" for role in graphs), "sam2", "sam2_video"]
-    assert {"sam1", "sam2_decoder", "sam3_encoder"} <= set(models_of(COMMITTED))
-    assert "sam2_encoder_jpeg" not in models_of(COMMITTED)
+    assert models_of(tmp_path, ("sam2",)) == [*(f"sam2_{role}" for role in graphs), "sam2", "sam2_video"]
+    assert {"sam1", "sam2_decoder", "sam3_encoder"} <= set(models_of(tmp_path))
+    assert "sam2_encoder_jpeg" not in models_of(tmp_path)
     with pytest.raises(RepositoryError, match="no nope_encoder"):
-        models_of(COMMITTED, ("nope",))
+        models_of(tmp_path, ("nope",))
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def repository(tmp_path: Path) -> Path:
     """Return a writable copy of the models that serve SAM2."""
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):
         (tmp_path / name).mkdir()
-        shutil.copy(COMMITTED / name / "config.pbtxt", tmp_path / name)
+        (tmp_path / name / "config.pbtxt").write_text(config_text(name))
         shutil.copytree(COMMITTED / name / "1", tmp_path / name / "1")
     return tmp_path
 
@@ -132,11 +131,11 @@ def test_config_command(repository: Path, capsys: pytest.CaptureFixture[str]) ->
     arguments = ["config", "--model-repository", str(repository), "--quiet"]
     assert main([*arguments, "--accelerator", "cuda", "--gpus", "0", "--instances", "2", "--dry-run"]) == 0
     assert '+  { name: "cuda"' in capsys.readouterr().out
-    assert (repository / "sam2_encoder" / "config.pbtxt").read_text() == committed("sam2_encoder")
+    assert (repository / "sam2_encoder" / "config.pbtxt").read_text() == config_text("sam2_encoder")
     assert main([*arguments, "sam2", "--accelerator", "cuda", "--gpus", "0", "--instances", "2"]) == 0
     assert capsys.readouterr().out.split() == ["sam2_encoder", "sam2_decoder", "sam2"]
     assert main([*arguments, "--accelerator", "none"]) == 0
-    assert (repository / "sam2_encoder" / "config.pbtxt").read_text() == committed("sam2_encoder")
+    assert (repository / "sam2_encoder" / "config.pbtxt").read_text() == config_text("sam2_encoder")
     assert main([*arguments, "nope", "--gpus", "0"]) == 1
     assert "no nope_encoder" in capsys.readouterr().err
 
@@ -148,7 +147,7 @@ def test_config_says_when_it_replaces_earlier_settings(repository: Path, capsys:
     assert main([*config, "--accelerator", "tensorrt", "--max-images", "2"]) == 0
     assert "earlier settings are replaced" in capsys.readouterr().err
     tuned = (repository / "sam2_encoder" / "config.pbtxt").read_text()
-    assert tuned == tune(committed("sam2_encoder"), Tuning("tensorrt", "cuda", max_images=2))
+    assert tuned == tune(config_text("sam2_encoder"), Tuning("tensorrt", "cuda", max_images=2))
     assert main([*config, "--accelerator", "none"]) == 0
     assert "replaced" not in capsys.readouterr().err
 
@@ -160,7 +159,7 @@ def test_config_says_when_it_replaces_earlier_settings(repository: Path, capsys:
     "model", [f"{name}_{role}" for name in ("sam1", "sam2", "sam3") for role in ("encoder", "decoder")]
 )
 def test_every_model_is_warmed_up_with_all_inputs_that_it_needs(model: str) -> None:
-    config = parse_config(committed(model))
+    config = parse_config(config_text(model))
     (sample,) = config.model_warmup
     assert (sample.batch_size, sample.count) == (1, 1)
     assert set(sample.inputs) == {tensor.name for tensor in config.input if not tensor.optional}

@@ -33,6 +33,7 @@ from triton_sam.errors import ModelNotReadyError  # noqa: E402
 from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
+from triton_sam.sessions.configs import write_programs  # noqa: E402
 from triton_sam.verify import format_table  # noqa: E402
 from triton_sam.verify.concept_transport import ConceptTransport  # noqa: E402
 from triton_sam.verify.concepts import LIMITS, answered_cases, verify_concepts  # noqa: E402
@@ -50,7 +51,7 @@ def exported() -> FamilyExport:
 @pytest.fixture(scope="module")
 def server(exported: FamilyExport, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     repository = shutil.copytree(exported.repository, tmp_path_factory.mktemp("words") / "models")
-    shutil.copytree(ROOT / "model_repository/sam3", repository / "sam3", dirs_exist_ok=True)
+    write_programs(repository, get_family("sam3"), video=False)
     write_video_models(repository)
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
     with LocalServer(repository, models=["sam3", "sam2_video"], **ports) as running:
@@ -180,7 +181,7 @@ def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[
 
 
 def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "model_repository/sam3", tmp_path / "sam3")
+    write_programs(tmp_path, get_family("sam3"), video=False)
     for name in ("sam3_encoder", "sam3_decoder"):
         shutil.copytree(exported.repository / name, tmp_path / name)
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +20,10 @@ from support.family_exports import sam3_concepts  # noqa: E402
 from support.running_service import running_service  # noqa: E402
 
 from triton_sam import SAM2TritonClient  # noqa: E402
+from triton_sam.families import get_family  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.masks.rle import rle_to_mask  # noqa: E402
+from triton_sam.sessions.configs import write_programs  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = (160, 120)
@@ -34,7 +35,7 @@ SEARCHED = "!tritonSam.everything.isSearching && tritonSam.everything.ofWords.le
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     exported = sam3_concepts()
-    shutil.copytree(ROOT / "model_repository/sam3", exported.repository / "sam3", dirs_exist_ok=True)
+    write_programs(exported.repository, get_family("sam3"), video=False)
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
     with LocalServer(exported.repository, models=["sam3"], **ports) as running:
         yield running

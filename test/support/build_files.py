@@ -40,10 +40,3 @@ def _expression(pattern: str) -> re.Pattern[str]:
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
     meanings = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(meanings.get(part) or re.escape(part) for part in parts))
-
-
-def bundled_in_wheel(root: Path) -> dict[str, str]:
-    """Return the table of pyproject.toml with the files that the wheel takes from outside of the package."""
-    text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    table = text.partition("[tool.hatch.build.targets.wheel.force-include]\n")[2].partition("\n[")[0]
-    return dict(re.findall(r'(?m)^"([^"]+)" = "([^"]+)"$', table))

@@ -23,6 +23,4 @@ def copy_committed(folder: Path, *models: str) -> Path:
     """Copy models to a repository as they are committed: the demo model alone has weights."""
     for name in models:
         shutil.copytree(bundled("model_repository") / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*"))
-    for weights in folder.glob("sam1_*/*/*.onnx"):  # of this checkout
-        weights.unlink()
     return folder

@@ -13,12 +13,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
+from support.family_configs import write_family
 from support.toy_graph import Graph
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families import get_family
 from triton_sam.families.tables import Tensor
 from triton_sam.repository.hashes import forget_hashes
+
+DEMO = ("sam2", "sam2_encoder", "sam2_decoder", "sam2_preprocess", "sam2_encoder_jpeg")
+"""The models of the committed repository."""
 
 
 def light_encoder() -> onnx.ModelProto:
@@ -52,7 +56,9 @@ def replace(file: Path, graph: onnx.ModelProto) -> None:
 
 
 def light_repository(folder: Path) -> Path:
-    """Fill a model repository with the project's SAM2 models, and this encoder in the place of theirs."""
-    shutil.copytree(bundled("model_repository"), folder, ignore=shutil.ignore_patterns("sam1*", "sam3*", "[2-9]*"))
+    """Fill a model repository with SAM2's models, and this encoder in the place of the demo model's."""
+    for name in DEMO:
+        shutil.copytree(bundled("model_repository") / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*"))
+    write_family(folder, "sam2")
     lighten(folder / "sam2_encoder" / "1" / "model.onnx")
     return folder

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from triton_sam.families import FAMILIES, variant_models
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -89,8 +91,9 @@ class Checkout:
 
     @cached_property
     def words(self) -> set[str]:
-        """Every word of the code, and the names of its files without their ends."""
+        """Every word of the code, the names of its files without their ends, and those of the families' models."""
         found = {PurePosixPath(name).stem for name in self.code}
+        found.update(*map(variant_models, FAMILIES))
         return found.union(*(re.findall(r"\w+", text) for text in self.code.values()))
 
     @cached_property

@@ -185,22 +185,6 @@ def releases(root: Path = ROOT) -> Iterable[str]:
             yield f"{name} names {', '.join(sorted(found - {tag}))}, but the Dockerfile {tag}"
 
 
-def build_context(root: Path = ROOT) -> Iterable[str]:
-    """Yield files of the model repository that are not committed but enter images or the wheel, and missing ones."""
-    from support.build_files import bundled_in_wheel, committed, is_ignored
-
-    wanted = committed(root, "model_repository")
-    if wanted is None:
-        raise SkippedError("this check needs git, and a clone of the repository")
-    ignore_file = (root / ".dockerignore").read_text(encoding="utf-8")
-    present = {path.relative_to(root).as_posix() for path in (root / "model_repository").rglob("*") if path.is_file()}
-    context = {path for path in present | wanted if not is_ignored(path, ignore_file)}
-    wheel = {path for path in bundled_in_wheel(root) if path.startswith("model_repository")}
-    for place, found in ((".dockerignore", context), ("the wheel's table in pyproject.toml", wheel)):
-        yield from (f"{place} lets {path} in, which is not committed" for path in sorted(found - wanted))
-        yield from (f"{place} leaves out {path}" for path in sorted(wanted - found))
-
-
 def prometheus() -> Iterable[str]:
     """Yield promtool's complaints about the configuration, the rules, and the tests of the rules."""
     for arguments in (
@@ -292,7 +276,7 @@ def model_configs() -> Iterable[str]:
 
 
 CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
-    compose, dockerfile, shell, jobs, helm, releases, build_context, prometheus, grafana, nginx,
+    compose, dockerfile, shell, jobs, helm, releases, prometheus, grafana, nginx,
     pixi, model_configs,
 )  # fmt: skip
 

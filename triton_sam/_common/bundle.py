@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -23,10 +21,6 @@ def bundled(relative: str) -> Path:
 
 def data_folder() -> Path:
     """Return the folder for the files that this user makes with an installed wheel. It need not exist."""
-    if sys.platform == "win32":
-        parent = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        parent = Path.home() / "Library" / "Application Support"
-    else:
-        parent = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return parent / "triton-sam"
+    from platformdirs import user_data_path
+
+    return user_data_path("triton-sam", appauthor=False)

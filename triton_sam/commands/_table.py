@@ -28,7 +28,6 @@ GROUPS = {
         "models": "List the models of a repository and those that a server has ready, or the catalogue of checkpoints.",
         "alias": "Add alternative model names for existing clients.",
         "config": "Set accelerator, devices and instances of models in their config.pbtxt.",
-        "repair": "Guard models of earlier exports, or downloaded ones, against requests of wrong sizes.",
     },
     "measurements": {
         "verify": "Compare exported and served models with the official predictors.",

@@ -21,6 +21,7 @@ from ..local_server.backends.onnxruntime.openvino_session import computes_in_bf1
 from ..local_server.installation import find_libpython, find_wheel
 from ..repository.folder import list_models, unguarded_graphs, writable_repository
 from ..repository.selection import read_repository, unloadable
+from ..sessions.configs import complete_repository
 from ..transport import probe
 from ..transport.triton import Transport
 from ..transport.url import parse_url, usual_metrics_url
@@ -58,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="URL of the server's metrics, which list its GPUs (default: port 8002 if --url has port 8000 or 8001)",
     )
+    parser.add_argument(
+        "--fix", action="store_true", help="write what models of earlier exports lack: config.pbtxt, programs, guards"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -71,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         ConfigurationError: a URL is malformed.
     """
     check_metrics_url(args.metrics_url)
-    findings = [*_machine(), *_repository(args), *_server(args)]
+    fixed = list(_fix(args)) if args.fix else []
+    findings = [*_machine(), *fixed, *_repository(args), *_server(args)]
     if args.json:
         print(strict_json.dumps([asdict(finding) for finding in findings]))
     else:
@@ -190,6 +195,23 @@ def _tool(subject: str, command: list[str], without: str) -> Finding:
     return Finding(subject, "ok", done.stdout.strip().replace("\n", "; "))
 
 
+def _fix(args: argparse.Namespace) -> Iterator[Finding]:
+    """Write what the repository lacks, and report the files.
+
+    Raises:
+        SamError: see complete_repository() and add_missing_guards().
+        OSError: the repository cannot be written.
+    """
+    from ..export.repair import add_missing_guards
+
+    folder = args.model_repository or writable_repository(create=False)
+    if folder.is_dir():
+        for path in complete_repository(folder):
+            yield Finding("fixed", "ok", f"{path.relative_to(folder)} is written")
+        for path in add_missing_guards(folder):
+            yield Finding("fixed", "ok", f"{path.relative_to(folder)} has the guard; restart a running server")
+
+
 def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     folder = _options.repository(args)
     try:
@@ -208,7 +230,7 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
             yield Finding(f"model {model.name}", "note", model.problem)
     for path in unguarded_graphs(folder):
         text = f"{path.relative_to(folder)} has no guard: a request for 0 images can end the server"
-        yield Finding(f"model {path.parent.parent.name}", "note", text, "triton-sam repair, or export it again")
+        yield Finding(f"model {path.parent.parent.name}", "note", text, "triton-sam doctor --fix")
     if usable:
         yield Finding("models", "ok", f"{', '.join(usable)} in {folder}")
     else:

@@ -1,16 +1,15 @@
-"""Adds what later versions of the exporter add to graphs that an earlier version exported, or that were downloaded.
+"""Adds the guard to graphs that an earlier version exported, or that were downloaded: `triton-sam doctor --fix`.
 
 This needs the onnx package, but neither torch nor the checkpoint. The weights stay as they are, to the bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from .._common.extras import missing
 from .._common.text import first_line
-from ..errors import ExportError, RepositoryError
+from ..errors import ExportError
 from ..families.registry import spec_of
 from ..repository.folder import unguarded_graphs
 from ..repository.hashes import check_file
@@ -25,26 +24,22 @@ except ImportError as error:
     raise missing("repairing needs", "local", error) from error
 
 
-def add_missing_guards(repository: Path, names: Sequence[str] = ()) -> list[Path]:
+def add_missing_guards(repository: Path) -> list[Path]:
     """Put the guard into every graph of a model repository that has none; all graphs change, or none does.
 
     Args:
         repository: the model repository.
-        names: models to repair; empty: all that belong to a family.
 
     Returns:
         The ONNX files that were changed.
 
     Raises:
-        RepositoryError: the repository does not exist, lacks one of the models, or has a file that differs from its
-            recorded hash, which would get a new hash.
+        RepositoryError: the repository does not exist, or has a file that differs from its recorded hash, which would
+            get a new hash.
         ExportError: a file is damaged, or cannot be written.
     """
-    graphs = unguarded_graphs(repository)
-    if unknown := [name for name in names if not (repository / name).is_dir()]:
-        raise RepositoryError(f"no model {unknown[0]!r} in {repository}: `triton-sam models` lists those that it has")
+    changed = unguarded_graphs(repository)
     moves: list[tuple[Path, Path]] = []
-    changed = [path for path in graphs if not names or path.parent.parent.name in names]
     if not changed:
         return []
     try:

@@ -18,6 +18,7 @@ from triton_sam._common.signals import ends_by_interrupt
 from triton_sam.local_server.launcher import LocalServer
 from triton_sam.local_server.probe import last_errors
 from triton_sam.repository.folder import unguarded_graphs
+from triton_sam.sessions.configs import complete_repository
 
 STATUS_AFTER_OWN_DEATH = 1
 
@@ -59,6 +60,7 @@ def serve(
         SamError: the server cannot be started; see `LocalServer.start`.
     """
     out = output or sys.stdout
+    _complete(Path(model_repository))
     server = LocalServer(
         model_repository,
         models=models,
@@ -96,6 +98,16 @@ def serve(
                 server.stop()
             if started and not quiet:
                 print("Stopped.", file=out, flush=True)
+
+
+def _complete(repository: Path) -> None:
+    """Write what an older repository lacks, and say so. A repository that cannot be written is served as it is."""
+    if repository.is_dir():
+        with contextlib.suppress(OSError):
+            written = complete_repository(repository)
+            if written:
+                names = ", ".join(sorted({path.relative_to(repository).parts[0] for path in written}))
+                print(f"triton-sam: {repository} lacked files of {names}; they are written", file=sys.stderr)
 
 
 def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
@@ -139,7 +151,7 @@ def _warn_of_unguarded(repository: Path, served: Collection[str]) -> None:
     if names:
         print(
             f"triton-sam: {', '.join(names)}: a request of a wrong size can end the server; stop it, and run "
-            "`triton-sam repair` once",
+            "`triton-sam doctor --fix` once",
             file=sys.stderr,
             flush=True,
         )

@@ -135,7 +135,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     names = list(dict.fromkeys(each for name in wanted for each in _pair_without_session(name, models)))
     for name in names:  # the list grows during the loop, by dependencies and their dependencies
         if name not in models:
-            raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)})")
+            raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)}){_hint([name])}")
         if not models[name].has_weights:
             raise RepositoryError(_no_weights(models[name]))
         names += sorted(models[name].dependencies(models).difference(names))

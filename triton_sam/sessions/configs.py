@@ -1,7 +1,8 @@
 """The models of a variant that are not ONNX, written from the wire contract: config.pbtxt and programs.
 
 These are the session models of images and videos, and the models that only encode compressed images. An export writes
-those of its variant, and `tools/maintain/write_configs.py` those that are committed.
+those of its variant, complete_repository() those that an earlier version of the package left out, and
+`tools/maintain/write_configs.py` those of the demo model, which are committed.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any
 
 from .._common.files import atomic_write
 from ..errors import RepositoryError
-from ..families import FAMILIES, PACKAGED, get_family
+from ..families import FAMILIES, PACKAGED, get_family, model_name, spec_of, variant_of
 from ..families.base import Family
 from ..families.names import encoder_jpeg_name, preprocess_name
-from ..families.tables import ENCODER, Tensor
-from ..repository.config import QUEUE, ConfigTensor, parse_config, tensor_list, tensor_text
+from ..families.sam2 import SAM2
+from ..families.tables import DECODER, ENCODER, Tensor
+from ..repository.config import QUEUE, ConfigTensor, config_for, parse_config, tensor_list, tensor_text
+from ..repository.folder import list_models, weights_in
 from ..repository.names import CONFIG_NAME, FAMILY_KEY
 from ..wire import contract
 from ..wire import video as video_wire
@@ -115,9 +118,51 @@ def write_programs(repository: Path, family: Family, variant: str | None = None,
     return missing.warnings
 
 
+def complete_repository(repository: Path) -> list[Path]:
+    """Write what the models with weights in an older repository lack, and return the files that were written.
+
+    The package once had the config.pbtxt files and the session models of all families. Today an export writes them.
+
+    Raises:
+        RepositoryError: the repository cannot be read.
+        MissingDependencyError: a config.pbtxt is missing, and so is the onnx package.
+        OSError: the repository cannot be written.
+    """
+    written = []
+    for model in list_models(repository):
+        config = repository / model.name / CONFIG_NAME
+        graphs = [file for file in weights_in(config.parent) if file.suffix == ".onnx"]
+        if model.role and len(graphs) == 1 and not config.exists():
+            _write(config, config_for(graphs[0], model.name, graphs[0].name))
+            written.append(config)
+    models = {model.name: model for model in list_models(repository) if model.has_weights and not model.problem}
+    for name, model in models.items():
+        variant = variant_of(name)
+        if model.role != ENCODER or model_name(variant, DECODER) not in models:
+            continue
+        family = _family_of(repository / model_name(variant, DECODER), model.metadata)
+        tracking = family.tracking.models if family is not None and family.tracking is not None else {}
+        video = bool(tracking) and all(model_name(variant, role) in models for role in tracking)
+        for program, files in (programs(family, variant, video=video) if family is not None else {}).items():
+            if not (repository / program / CONFIG_NAME).exists():
+                for path, text in files.items():
+                    _write(repository / program / path, text)
+                    written.append(repository / program / path)
+    return written
+
+
+def _family_of(decoder: Path, metadata: Mapping[str, str]) -> Family | None:
+    """Return the family of a pair in the size of its images, by the encoder's metadata or the decoder's tensors."""
+    family = FAMILIES.get(metadata.get("triton_sam.family", ""))
+    if family is None:  # published files have no metadata
+        spec = spec_of(tensor.name for tensor in _config_in(decoder).input)
+        family = next((each for each in FAMILIES.values() if spec is not None and each.decoder == spec), None)
+    return None if family is None else family.at(int(metadata.get("triton_sam.image_size", family.image_size)))
+
+
 def written_configs() -> dict[str, str]:
     """Return the config.pbtxt of each committed program, by model name."""
-    return {model: files[CONFIG_NAME] for model, files in _committed()}
+    return {model: files[CONFIG_NAME] for model, files in _committed().items()}
 
 
 def write_configs(repository: Path) -> list[Path]:
@@ -126,16 +171,15 @@ def write_configs(repository: Path) -> list[Path]:
     Raises:
         OSError: the repository cannot be written.
     """
-    wanted = {repository / model / path: text for model, files in _committed() for path, text in files.items()}
+    wanted = {repository / model / path: text for model, files in _committed().items() for path, text in files.items()}
     changed = [path for path, text in wanted.items() if _text_of(path) != text]
     for path in changed:
         _write(path, wanted[path])
     return changed
 
 
-def _committed() -> Iterator[tuple[str, Files]]:
-    for name in FAMILIES:
-        yield from programs(get_family(name)).items()
+def _committed() -> Mapping[str, Files]:
+    return programs(SAM2, video=False)
 
 
 def _config_in(folder: Path) -> Any:

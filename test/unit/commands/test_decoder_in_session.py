@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 from pathlib import Path
 
 import pytest
+from support.family_configs import config_text
 
-from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError
 from triton_sam.repository.accelerators import Tuning, tune
 from triton_sam.repository.config import parse_config
 from triton_sam.repository.names import DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE
 
-COMMITTED = bundled("model_repository")
 MODELS = ("sam2", "sam2_encoder", "sam2_decoder", "sam2_video")
-
-
-def committed(model: str) -> str:
-    return (COMMITTED / model / "config.pbtxt").read_text()
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     for name in MODELS:
         (tmp_path / name).mkdir()
-        shutil.copy(COMMITTED / name / "config.pbtxt", tmp_path / name)
+        (tmp_path / name / "config.pbtxt").write_text(config_text(name))
     return tmp_path
 
 
 @pytest.mark.parametrize("model", ["sam1", "sam2", "sam3"])
 def test_session_models_get_the_parameter_and_lose_it_without_a_trace(model: str) -> None:
     tuning = Tuning(decoder_in_session=True)
-    tuned = tune(committed(model), tuning)
+    tuned = tune(config_text(model), tuning)
     assert parse_config(tuned).parameters[DECODER_IN_SESSION].string_value == "true"
     assert tune(tuned, tuning) == tuned
-    assert tune(tuned, Tuning()) == committed(model)
+    assert tune(tuned, Tuning()) == config_text(model)
 
 
 @pytest.mark.parametrize("model", MODELS[1:])
 def test_other_models_stay_as_they_are(model: str) -> None:
-    assert tune(committed(model), Tuning(decoder_in_session=True)) == committed(model)
+    assert tune(config_text(model), Tuning(decoder_in_session=True)) == config_text(model)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +54,13 @@ def test_config_writes_the_parameter(repository: Path, capsys: pytest.CaptureFix
     assert "--decoder-in-session is for CPUs" in capsys.readouterr().err
     assert main([*command, "--decoder-in-session", "--dry-run"]) == 0
     assert f'+parameters {{ key: "{DECODER_IN_SESSION}"' in capsys.readouterr().out
-    assert {name: (repository / name / "config.pbtxt").read_text() == committed(name) for name in MODELS} == (
+    assert {name: (repository / name / "config.pbtxt").read_text() == config_text(name) for name in MODELS} == (
         dict.fromkeys(MODELS, True)
     )
     assert main([*command, "--decoder-in-session"]) == 0
     assert capsys.readouterr().out.split() == ["sam2"]
     assert main([*command, "--accelerator", "none"]) == 0
-    assert (repository / "sam2" / "config.pbtxt").read_text() == committed("sam2")
+    assert (repository / "sam2" / "config.pbtxt").read_text() == config_text("sam2")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.family_configs import config_text
 
 pytestmark = pytest.mark.export
 pytest.importorskip("huggingface_hub")
@@ -80,11 +81,11 @@ def test_weights_of_another_precision_go(fake: FakeHub, tmp_path: Path) -> None:
     assert data == ["vision_encoder_fp16.onnx_data"]
 
 
-def test_committed_configs_fit_the_published_signature(fake: FakeHub, tmp_path: Path) -> None:
+def test_the_configs_are_those_of_the_family(fake: FakeHub, tmp_path: Path) -> None:
     download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
     for role in ("encoder", "decoder"):
-        committed = bundled("model_repository") / f"sam3_{role}" / "config.pbtxt"
-        assert (tmp_path / f"sam3_{role}" / "config.pbtxt").read_text() == committed.read_text()
+        model = f"sam3_{role}"
+        assert (tmp_path / model / "config.pbtxt").read_text() == config_text(model)
 
 
 def test_broken_download_goes_on(fake: FakeHub, tmp_path: Path) -> None:

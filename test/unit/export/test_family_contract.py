@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from support.family_configs import config_text  # noqa: E402
 from support.family_exports import PACKAGES, SMALLEST, FamilyExport, export_once  # noqa: E402
 from support.graph_guards import assert_guarded  # noqa: E402
 from support.warm_up import run_warm_up  # noqa: E402
@@ -25,8 +26,6 @@ from triton_sam.cli import main  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families import FAMILIES, get_family, spec_of  # noqa: E402
-from triton_sam.families.sam2 import SAM2  # noqa: E402
-from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.onnx_header import GUARD, GUARD_KEY, read_metadata  # noqa: E402
 from triton_sam.verify import THRESHOLDS, OnnxClient, Thresholds  # noqa: E402
 from triton_sam.verify.compare import Row, verify  # noqa: E402
@@ -147,19 +146,17 @@ def test_the_signature_is_the_wire_contract(family: str, role: str) -> None:
 
 @COMPUTED
 @pytest.mark.parametrize("role", ROLES)
-def test_the_configuration_is_the_committed_one_and_its_warm_up_runs(export: FamilyExport, role: str) -> None:
+def test_the_configuration_follows_from_the_table_and_its_warm_up_runs(export: FamilyExport, role: str) -> None:
     name, file = f"{export.family}_{role}", export.files[role]
     spec = get_family(export.family).models[role]
-    committed = (bundled("model_repository") / name / "config.pbtxt").read_text()
-    model = onnx.load(file)
-    if export.family == "sam2":  # the committed one names the checkpoint of the demo model
-        assert committed.startswith(config_for(model, name))
-        onnx.helper.set_model_props(model, {"triton_sam.checkpoint": SAM2.built_in})
-    assert config_for(model, name, spec.filename) == committed
+    written = (file.parents[1] / "config.pbtxt").read_text()
+    assert written == config_text(name)
+    if export.family == "sam2":  # the committed one also names the checkpoint of the demo model
+        assert (bundled("model_repository") / name / "config.pbtxt").read_text().startswith(written)
     parameter = f'parameters {{ key: "family" value {{ string_value: "{export.family}" }} }}'
-    assert (parameter in committed) == (export.family in SHARED_TENSORS)
-    assert (f'default_model_filename: "{spec.filename}"' in committed) == (spec.filename != "model.onnx")
-    assert all(np.isfinite(array).all() for array in run_warm_up(file, committed))
+    assert (parameter in written) == (export.family in SHARED_TENSORS)
+    assert (f'default_model_filename: "{spec.filename}"' in written) == (spec.filename != "model.onnx")
+    assert all(np.isfinite(array).all() for array in run_warm_up(file, written))
 
 
 @pytest.mark.parametrize("role", ROLES)

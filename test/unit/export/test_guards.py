@@ -22,8 +22,10 @@ from support.graph_guards import assert_guarded  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
+from triton_sam.errors import RepositoryError  # noqa: E402
 from triton_sam.export import guards, onnx_tools, registry  # noqa: E402
 from triton_sam.export.pipeline import finish_graph  # noqa: E402
+from triton_sam.export.repair import add_missing_guards  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.families.tables import GUARD_PREFIX, Dimension, ModelSpec, Tensor  # noqa: E402
@@ -164,7 +166,7 @@ def test_the_guard_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_array_equal(left, right)
 
 
-# --- repair
+# --- models of earlier exports
 
 
 def old_encoder(folder: Path) -> Path:
@@ -181,26 +183,27 @@ def old_encoder(folder: Path) -> Path:
     return path
 
 
-def test_repair_adds_the_guard_to_an_older_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_adds_the_guard_to_an_older_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor = ["doctor", "--model-repository", str(tmp_path), "--url", "localhost:1"]
     path = old_encoder(tmp_path)
     data = path.with_name("model.onnx.data")
     before = data.read_bytes()
     assert unguarded_graphs(tmp_path) == [path]
-    main(["doctor", "--model-repository", str(tmp_path), "--url", "localhost:1"])
+    main(doctor)
     assert "sam1_encoder/1/model.onnx has no guard" in capsys.readouterr().out
-    assert main(["repair", "--model-repository", str(tmp_path), "-q"]) == 0
-    assert capsys.readouterr().out == f"{path}\n"
+    main([*doctor, "--fix"])
+    assert "sam1_encoder/1/model.onnx has the guard" in capsys.readouterr().out
     assert_guarded(onnx.load(path))
     assert read_metadata(path) == {"triton_sam.family": "sam1", GUARD_KEY: GUARD}
     assert data.read_bytes() == before
     assert sorted(item.name for item in path.parent.iterdir()) == ["model.onnx", "model.onnx.data"]
     assert unguarded_graphs(tmp_path) == []
-    assert main(["repair", "--model-repository", str(tmp_path)]) == 0
-    assert "every model has the guard already" in capsys.readouterr().err
+    main([*doctor, "--fix"])
+    assert "fixed" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
-def test_repair_gives_no_hash_to_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_damaged_file_gets_no_hash_with_the_guard(tmp_path: Path, name: str) -> None:
     path = old_encoder(tmp_path)
     record_hashes([path, path.with_name("model.onnx.data")])
     sums = read_sums(path.parents[1])
@@ -208,25 +211,8 @@ def test_repair_gives_no_hash_to_a_damaged_file(tmp_path: Path, capsys: pytest.C
         file.seek(-1, 2)
         file.write(b"?")
     damaged = path.with_name(name).read_bytes()
-    assert main(["repair", "--model-repository", str(tmp_path), "-q"]) == 1
-    assert f"{name} is not the file that was installed" in capsys.readouterr().err
+    with pytest.raises(RepositoryError, match=f"{name} is not the file that was installed"):
+        add_missing_guards(tmp_path)
     assert read_sums(path.parents[1]) == sums
     assert path.with_name(name).read_bytes() == damaged
     assert unguarded_graphs(tmp_path) == [path]
-
-
-def test_repair_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["repair", "--model-repository", str(tmp_path)]) == 1
-    assert f"there is no model in {tmp_path}" in capsys.readouterr().err
-    old_encoder(tmp_path)
-    assert main(["repair", "sam9_encoder", "--model-repository", str(tmp_path)]) == 1
-    assert "no model 'sam9_encoder'" in capsys.readouterr().err
-
-
-def test_repair_names_a_model_that_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = old_encoder(tmp_path)
-    (path.parents[1] / "config.pbtxt").write_text("backend {{{")
-    assert main(["repair", "--model-repository", str(tmp_path)]) == 0
-    said = capsys.readouterr().err
-    assert "sam1_encoder is left out: config.pbtxt: not a valid config.pbtxt" in said
-    assert "every other model has the guard already" in said

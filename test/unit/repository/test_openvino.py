@@ -5,36 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.family_configs import config_text
 
-from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError
 from triton_sam.local_server.backends.onnxruntime import openvino_session
 from triton_sam.repository.accelerators import Tuning, tune
 from triton_sam.repository.config import parse_config
 
-COMMITTED = bundled("model_repository")
-
-
-def committed(model: str) -> str:
-    return (COMMITTED / model / "config.pbtxt").read_text()
-
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_config_is_the_one_that_the_cpp_backend_reads(precision) -> None:
     tuning = Tuning("openvino", precision=precision)
-    tuned = tune(committed("sam2_encoder"), tuning)
+    tuned = tune(config_text("sam2_encoder"), tuning)
     found = parse_config(tuned).optimization.execution_accelerators
     assert [(one.name, dict(one.parameters)) for one in found.cpu_execution_accelerator] == [
         ("openvino", {"precision": precision})
     ]
     assert not found.gpu_execution_accelerator
     assert tune(tuned, tuning) == tuned
-    assert tune(tuned, Tuning()) == committed("sam2_encoder")
+    assert tune(tuned, Tuning()) == config_text("sam2_encoder")
 
 
 @pytest.mark.parametrize("model", ["sam2_decoder", "sam2_memory_attention", "sam2_memory_encoder", "sam2"])
 def test_other_models_than_encoders_stay_as_they_are(model: str) -> None:
-    assert tune(committed(model), Tuning("openvino")) == committed(model)
+    assert tune(config_text(model), Tuning("openvino")) == config_text(model)
 
 
 @pytest.mark.parametrize("wrong", [{"decoder_accelerator": "openvino"}, {"accelerator": "openvino", "gpus": (0,)}])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import copy_committed
+from support.family_configs import write_family
 
 from triton_sam.cli import main
 from triton_sam.errors import RepositoryError
@@ -25,8 +26,9 @@ output { name: "image_embeddings" data_type: TYPE_FP32 dims: [-1, 256, 64, 64] }
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The demo model, and the folders of SAM1 as they are committed, without weights."""
-    return copy_committed(tmp_path, "sam2_encoder", "sam2_decoder", "sam1_encoder", "sam1_decoder", "sam1")
+    """The demo model, and the folders of SAM1 as an earlier version had them, without weights."""
+    write_family(tmp_path, "sam1")
+    return copy_committed(tmp_path, "sam2_encoder", "sam2_decoder")
 
 
 def paintera(repository: Path, *options: str) -> int:

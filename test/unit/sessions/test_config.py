@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
+from support.family_configs import signature
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families import FAMILIES, get_family
 from triton_sam.repository import parse_config
+from triton_sam.repository.selection import read_repository, unloadable
 from triton_sam.sessions.configs import (
     Missing,
+    complete_repository,
     missing_programs,
     programs,
     session_config,
@@ -24,25 +28,22 @@ from triton_sam.wire import contract
 AGAIN = "run tools/maintain/write_configs.py"
 
 
-@pytest.mark.parametrize("name", written_configs())
-def test_the_committed_config_is_what_the_contract_says(name: str) -> None:
-    committed = (bundled("model_repository") / name / "config.pbtxt").read_text(encoding="utf-8")
-    assert written_configs()[name] == committed, AGAIN
-
-
-def test_every_model_that_no_export_writes_is_written_here() -> None:
-    """Names alone: a checkout may hold variants and aliases besides."""
-    folders = {path.parent.name for path in bundled("model_repository").glob("*/config.pbtxt")}
-    others = {name for name in folders if name in FAMILIES or name.endswith(("_preprocess", "_encoder_jpeg", "_video"))}
-    assert others == set(written_configs())
-
-
 def test_files_are_written_where_they_are_missing_or_different(tmp_path: Path) -> None:
     written = write_configs(tmp_path)
     assert sorted(path.parent.name for path in written if path.name == "config.pbtxt") == sorted(written_configs())
     assert write_configs(tmp_path) == []
-    (tmp_path / "sam1" / "config.pbtxt").write_text("other")
-    assert write_configs(tmp_path) == [tmp_path / "sam1" / "config.pbtxt"]
+    (tmp_path / "sam2" / "config.pbtxt").write_text("other")
+    assert write_configs(tmp_path) == [tmp_path / "sam2" / "config.pbtxt"]
+
+
+def test_the_committed_programs_are_those_that_an_export_writes() -> None:
+    for model, files in programs(get_family("sam2"), video=False).items():
+        for path, text in files.items():
+            assert (bundled("model_repository") / model / path).read_text(encoding="utf-8") == text, AGAIN
+
+
+def test_the_committed_repository_has_the_demo_model_alone() -> None:
+    assert set(written_configs()) == {"sam2", "sam2_preprocess", "sam2_encoder_jpeg"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -65,13 +66,6 @@ def test_a_variant_has_a_video_model_of_its_own() -> None:
     assert {role: parameters[role] for role in roles} == {role: f"other_{role}" for role in roles}
     assert parameters["image_size"] == "512"
     assert [list(tensor.dims) for tensor in config.output if tensor.name == "masks"] == [[-1, 1, 128, 128]]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_committed_programs_are_those_that_an_export_writes(family: str) -> None:
-    for model, files in programs(get_family(family)).items():
-        for path, text in files.items():
-            assert (bundled("model_repository") / model / path).read_text(encoding="utf-8") == text, AGAIN
 
 
 def test_a_variant_gets_the_programs_that_it_lacks_and_keeps_settings_of_the_host(tmp_path: Path) -> None:
@@ -110,3 +104,39 @@ def test_another_model_of_that_name_stays(tmp_path: Path, text: str) -> None:
     (warning,) = write_programs(tmp_path, get_family("sam1"), "mine")
     assert warning == f"{tmp_path}/mine is another model, so mine is not written: choose another --name"
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["config.pbtxt"]
+
+
+def older_repository(folder: Path) -> set[str]:
+    """Write what an earlier version left beside its committed files: the graphs of exports. Return what they lack."""
+    graphs = [("sam1", "mine", {"triton_sam.family": "sam1"}), ("sam3", "sam3", {})]
+    graphs += [("edgetam", "edge", {"triton_sam.family": "edgetam", "triton_sam.image_size": "512"})]
+    for family, variant, metadata in graphs:
+        for role, spec in get_family(family).models_for(video=family == "edgetam").items():
+            file = folder / f"{variant}_{role}" / "1" / spec.filename
+            file.parent.mkdir(parents=True)
+            model = signature(spec, family)
+            onnx.helper.set_model_props(model, metadata)
+            onnx.save(model, file)
+    (folder / "lonely_encoder" / "1").mkdir(parents=True)
+    names = {f"{path.name}/config.pbtxt" for path in folder.iterdir() if path.name != "lonely_encoder"}
+    programs = ("mine", "sam3", "edge_video")
+    return names | {f"{name}/{file}" for name in programs for file in ("config.pbtxt", "1/model.py")}
+
+
+def test_an_older_repository_is_completed(tmp_path: Path) -> None:
+    lacks = older_repository(tmp_path)
+    assert {path.relative_to(tmp_path).as_posix() for path in complete_repository(tmp_path)} == lacks
+    models = read_repository(tmp_path)
+    assert set(unloadable(models)) == {"lonely_encoder"} & models.keys()
+    assert models["mine"].dependencies(models) == {"mine_encoder", "mine_decoder"}
+    assert models["edge_video"].config.parameters["image_size"].string_value == "512"
+    settings = tmp_path / "mine_encoder" / "config.pbtxt"
+    settings.write_text(settings.read_text().replace("count: 1", "count: 2"))
+    assert complete_repository(tmp_path) == []
+
+
+def test_a_model_of_another_kind_under_the_name_of_a_variant_stays(tmp_path: Path) -> None:
+    older_repository(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.pbtxt").write_text('platform: "ensemble"\n')
+    assert not [path for path in complete_repository(tmp_path) if path.is_relative_to(tmp_path / "mine")]

@@ -1,0 +1,49 @@
+"""The configuration and the programs that an export writes, without its weights."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from triton_sam.families import get_family, split_model_name
+from triton_sam.families.tables import ModelSpec
+from triton_sam.repository.config import config_for
+from triton_sam.sessions.configs import programs, write_programs
+
+TYPES = {"FP32": TensorProto.FLOAT, "INT64": TensorProto.INT64, "INT32": TensorProto.INT32, "BOOL": TensorProto.BOOL}
+
+
+@cache
+def config_text(model: str) -> str:
+    """Return the config.pbtxt of a model that has the name of its family, such as "sam1_encoder"."""
+    split = split_model_name(model)
+    if split is None:
+        return programs(get_family(model.partition("_")[0]))[model]["config.pbtxt"]
+    spec = get_family(split[0]).every_model[split[1]]
+    return config_for(signature(spec, split[0]), model, spec.filename)
+
+
+def write_family(folder: Path, family: str) -> None:
+    """Write everything of a family but its ONNX files; files that are there stay."""
+    for role in get_family(family).every_model:
+        model = folder / f"{family}_{role}"
+        if not model.exists():
+            model.mkdir(parents=True)
+            (model / "config.pbtxt").write_text(config_text(model.name))
+    write_programs(folder, get_family(family))
+
+
+def signature(spec: ModelSpec, family: str) -> onnx.ModelProto:
+    """Return a graph without nodes that has the inputs, defaults and outputs of a model."""
+
+    def values(tensors):
+        return [helper.make_tensor_value_info(one.name, TYPES[one.dtype], one.shape) for one in tensors]
+
+    defaults = [helper.make_tensor(one.name, TYPES[one.dtype], [0], []) for one in spec.inputs if one.optional]
+    graph = helper.make_graph([], "signature", values(spec.inputs), values(spec.outputs), defaults)
+    model = helper.make_model(graph)
+    onnx.helper.set_model_props(model, {"triton_sam.family": family})
+    return model

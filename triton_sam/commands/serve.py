@@ -7,6 +7,7 @@ nvidia-pytriton wheel, or another installation with --tritonserver.
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 
 from . import _options
@@ -44,20 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from ..local_server.serve import serve
+    from ..local_server.settings import ServerSettings
 
-    return serve(
-        _options.repository(args),
-        models=_options.wanted_models(args),
-        host=args.host,
-        http_port=args.http_port,
-        grpc_port=args.grpc_port,
-        metrics_port=args.metrics_port,
-        tritonserver=args.tritonserver,
-        backend_directory=args.backend_directory,
-        log_file=args.log_file,
-        admin=args.admin,
-        verify=args.verify,
-        decoder_in_session=args.decoder_in_session,
-        verbose=args.verbose,
-        quiet=args.quiet,
-    )
+    args.models = _options.wanted_models(args)
+    settings = {each.name: getattr(args, each.name) for each in fields(ServerSettings) if each.name in args}
+    return serve(_options.repository(args), verbose=args.verbose, quiet=args.quiet, **settings)

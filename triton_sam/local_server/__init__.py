@@ -5,5 +5,6 @@ from __future__ import annotations
 from triton_sam.local_server.launcher import LocalServer
 from triton_sam.local_server.probe import ServedModel
 from triton_sam.local_server.serve import serve
+from triton_sam.local_server.settings import ServerSettings
 
-__all__ = ["LocalServer", "ServedModel", "serve"]
+__all__ = ["LocalServer", "ServedModel", "ServerSettings", "serve"]

@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
+from triton_sam.errors import LocalServerError, PortInUseError
 from triton_sam.local_server.closed import (
     LINKS,
     closed_options,
@@ -26,6 +27,7 @@ from triton_sam.local_server.plain_names import PlainNames, make_run_directory
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
+from triton_sam.local_server.settings import ServerSettings
 from triton_sam.repository.hashes import intact_models
 from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE
 from triton_sam.repository.selection import ModelFolder, select_models
@@ -45,71 +47,14 @@ class LocalServer:
 
     Args:
         model_repository: the folder that contains a folder for each model.
-        models: names of the models to load; models that they call are loaded, too. None loads every model that has
-            weights.
-        host: the IPv4 address or host name to listen on. The default is loopback, because Triton has no passwords.
-        http_port: port of the HTTP endpoint; 0 chooses a free port.
-        grpc_port: port of the gRPC endpoint; 0 chooses a free port.
-        metrics_port: port of the Prometheus endpoint; 0 chooses a free port.
-        tritonserver: folder of another Triton installation (with `bin/tritonserver` and `backends`); None uses the
-            installation of the nvidia-pytriton wheel.
-        backend_directory: another folder of backends; None uses those of the installation.
-        log_file: the file to which the server's log is appended; None writes a temporary file, which is removed when
-            the server stops.
-        log_verbose: Triton's `--log-verbose` level; 0 turns verbose lines off.
-        startup_timeout: seconds to wait until all models are ready.
-        stop_timeout: seconds for which running requests may continue after stop(). Triton also waits this long for
-            idle connections that clients keep open.
-        admin: accept requests that load and unload models (`triton-sam reload`), share memory, or change traces and
-            logging. By default Triton refuses them, because a web page in a browser on this machine can send requests
-            to loopback, and a request that loads a model may contain its files, that is, a program.
-        heal: start Triton again, on the same ports, when it dies after it was ready, or when the process of one of its
-            models dies. Clients repeat their requests meanwhile.
-        verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
-        decoder_in_session: let session models of images run their decoders in their own processes, which copies less
-            for each click. For CPUs; without it, the parameter `decoder_in_session` in config.pbtxt alone decides.
-        extra_args: further arguments for tritonserver.
+        settings: those of `ServerSettings`, by name, for example `http_port=8000`.
     """
 
-    def __init__(
-        self,
-        model_repository: str | Path,
-        *,
-        models: Sequence[str] | None = None,
-        host: str = "127.0.0.1",
-        http_port: int = 0,
-        grpc_port: int = 0,
-        metrics_port: int = 0,
-        tritonserver: str | Path | None = None,
-        backend_directory: str | Path | None = None,
-        log_file: str | Path | None = None,
-        log_verbose: int = 0,
-        startup_timeout: float = 300.0,
-        stop_timeout: float = 1.0,
-        admin: bool = False,
-        heal: bool = True,
-        verify: bool | None = None,
-        decoder_in_session: bool = False,
-        extra_args: Sequence[str] = (),
-    ) -> None:
-        if isinstance(models, str):
-            raise ConfigurationError(f"models must be a list of names, not the string {models!r}")
+    def __init__(self, model_repository: str | Path, **settings: Any) -> None:
         self.model_repository = Path(model_repository).expanduser().absolute()
-        self.host = host
-        self._models = models
-        self._wanted_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
-        self._tritonserver = Path(tritonserver).expanduser() if tritonserver else None
-        self._backend_directory = Path(backend_directory).expanduser() if backend_directory else None
-        self._wanted_log = Path(log_file).expanduser().absolute() if log_file else None
-        self._log_verbose = int(log_verbose)
-        self._startup_timeout = startup_timeout
-        self._stop_timeout = stop_timeout
-        self._admin = admin
-        self._heal = heal
-        self._verify = verify
-        self._decoder_in_session = decoder_in_session
-        self._extra_args = list(extra_args)
-
+        self._settings = ServerSettings(**settings)
+        self.host = self._settings.host
+        self._wanted_ports = {name: settings.get(f"{name}_port", 0) for name in ("http", "grpc", "metrics")}
         self._ports: dict[str, int] = {}
         self._run: SupervisedTriton | None = None
 
@@ -143,7 +88,9 @@ class LocalServer:
         if self.is_alive():
             raise LocalServerError("this server runs already: stop it before you start it again")
         self.stop()  # removes the files of a server that ended by itself
-        folders = intact_models(select_models(self.model_repository, self._models), verify=self._verify)
+        folders = intact_models(
+            select_models(self.model_repository, self._settings.models), verify=self._settings.verify
+        )
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
             try:
                 self._start_once(folders)
@@ -240,22 +187,23 @@ class LocalServer:
         identity = secrets.token_hex(4)
         run_directory = make_run_directory()
         try:
-            triton = prepare_triton(run_directory, self._tritonserver, self._backend_directory)
-            log_path = self._wanted_log or run_directory / "tritonserver.log"
+            wanted = self._settings
+            triton = prepare_triton(run_directory, _path(wanted.tritonserver), _path(wanted.backend_directory))
+            log_path = (_path(wanted.log_file) or run_directory / "tritonserver.log").absolute()
             self._run = SupervisedTriton(
                 self._command(triton, address, identity, folders, run_directory),
                 {**triton.environment, **self._choices()},
                 run_directory=run_directory,
                 log_path=log_path,
                 shm_prefix=shm_prefix(identity),
-                grace_seconds=self._stop_timeout,
+                grace_seconds=self._settings.stop_timeout,
                 address=(reachable_host(address), self._ports["http"]),
-                heal=self._heal,
+                heal=self._settings.heal,
                 facts={
                     "repository": str(self.model_repository),
-                    "links": "" if self._admin else str(run_directory / LINKS),
+                    "links": "" if self._settings.admin else str(run_directory / LINKS),
                     "ports": {"http": self._ports["http"], "grpc": self._ports["grpc"]},
-                    "verify": self._verify,
+                    "verify": self._settings.verify,
                     "log": str(log_path),
                 },
             )
@@ -269,7 +217,7 @@ class LocalServer:
     def _choices(self) -> dict[str, str]:
         """Return the environment variables that tell the processes of models what the caller chose."""
         return {
-            DECODER_IN_SESSION_VARIABLE: "1" if self._decoder_in_session else "",
+            DECODER_IN_SESSION_VARIABLE: "1" if self._settings.decoder_in_session else "",
         }
 
     def _command(
@@ -280,13 +228,13 @@ class LocalServer:
             f"--id={_name(identity)}",
             f"--backend-directory={triton.backend_directory}",
             f"--cache-directory={triton.cache_directory}",
-            *(self._admin_options if self._admin else self._closed_options)(folders, run_directory),
+            *(self._admin_options if self._settings.admin else self._closed_options)(folders, run_directory),
             # The server must stay alive after a model fails, because its repository index tells the reason.
             "--exit-on-error=false",
-            f"--exit-timeout-secs={max(1, round(self._stop_timeout))}",
+            f"--exit-timeout-secs={max(1, round(self._settings.stop_timeout))}",
             *shared_memory_options(identity),
-            *server_options(folders, self._extra_args),
-            f"--log-verbose={self._log_verbose}",
+            *server_options(folders, self._settings.extra_args),
+            f"--log-verbose={self._settings.log_verbose}",
         ]
         for service, port in self._ports.items():
             command += [f"--{service}-address={address}", f"--{service}-port={port}"]
@@ -295,7 +243,7 @@ class LocalServer:
         if triton.from_wheel and all(folder.config_is_complete for folder in folders):
             # To complete a configuration, Triton starts a second stub process for each model, which takes over 1 s.
             command.append("--disable-auto-complete-config")
-        return command + self._extra_args
+        return [*command, *self._settings.extra_args]
 
     def _admin_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
         """Return the options with which Triton loads these models and lets clients load others."""
@@ -309,11 +257,11 @@ class LocalServer:
     def _closed_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
         """Return the options with which Triton loads these models alone and refuses administrative requests."""
         link_models(run_directory / LINKS, [folder.path for folder in folders])
-        return closed_options(run_directory / LINKS, self._extra_args)
+        return closed_options(run_directory / LINKS, self._settings.extra_args)
 
     def _wait_until_ready(self, run: SupervisedTriton, identity: str, wanted: Sequence[str]) -> None:
         probe = self._probe()
-        deadline = time.monotonic() + self._startup_timeout
+        deadline = time.monotonic() + self._settings.startup_timeout
         while time.monotonic() < deadline:
             if run.exit_status is not None:
                 raise self._early_end(run)
@@ -327,7 +275,7 @@ class LocalServer:
                 return
             time.sleep(POLL_SECONDS)
         excerpt = run.log_excerpt()
-        raise LocalServerError(f"the server was not ready after {self._startup_timeout:g} s{excerpt}")
+        raise LocalServerError(f"the server was not ready after {self._settings.startup_timeout:g} s{excerpt}")
 
     def _early_end(self, run: SupervisedTriton) -> LocalServerError:
         """Return the error for a server that ended during its start."""
@@ -353,6 +301,10 @@ class LocalServer:
         if not port:
             raise LocalServerError("the server was not started, so its port is not known yet: call start() first")
         return port
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return Path(given).expanduser() if given else None
 
 
 def _name(identity: str) -> str:

@@ -10,9 +10,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from triton_sam._common.signals import ends_by_interrupt
 from triton_sam.local_server.launcher import LocalServer
@@ -23,35 +23,25 @@ from triton_sam.sessions.configs import complete_repository
 STATUS_AFTER_OWN_DEATH = 1
 
 
+USUAL_PORTS = {"http_port": 8000, "grpc_port": 8001, "metrics_port": 8002}
+
+
 def serve(
     model_repository: str | Path,
     *,
-    models: Sequence[str] | None = None,
-    host: str = "127.0.0.1",
-    http_port: int = 8000,
-    grpc_port: int = 8001,
-    metrics_port: int = 8002,
-    tritonserver: str | Path | None = None,
-    backend_directory: str | Path | None = None,
-    log_file: str | Path | None = None,
-    startup_timeout: float = 300.0,
-    admin: bool = False,
-    heal: bool = True,
-    verify: bool | None = None,
-    decoder_in_session: bool = False,
-    extra_args: Sequence[str] = (),
     verbose: bool = False,
     quiet: bool = False,
     output: TextIO | None = None,
+    **settings: Any,
 ) -> int:
     """Start a server, print its URLs, and block until Ctrl-C, SIGTERM or the end of the server.
 
-    The arguments that are not listed here are those of `LocalServer`.
-
     Args:
+        model_repository: the folder with a folder for each model. One of an earlier version is completed.
         verbose: copy the server's log to standard error as it grows.
         quiet: print nothing but the URL of the HTTP endpoint.
         output: stream for the summary; None means standard output.
+        settings: those of `ServerSettings`, by name; the ports are 8000, 8001 and 8002 by default.
 
     Returns:
         The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself and was not started again.
@@ -61,23 +51,7 @@ def serve(
     """
     out = output or sys.stdout
     _complete(Path(model_repository))
-    server = LocalServer(
-        model_repository,
-        models=models,
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        tritonserver=tritonserver,
-        backend_directory=backend_directory,
-        log_file=log_file,
-        startup_timeout=startup_timeout,
-        admin=admin,
-        heal=heal,
-        verify=verify,
-        decoder_in_session=decoder_in_session,
-        extra_args=extra_args,
-    )
+    server = LocalServer(model_repository, **{**USUAL_PORTS, **settings})
     with ends_by_interrupt() as interrupted, _log_to_stderr(server) if verbose else contextlib.nullcontext():
         started = False
         try:

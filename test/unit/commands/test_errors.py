@@ -255,7 +255,7 @@ USAGE = [
     ("verify sam2", "one of the arguments --checkpoint --random is required"),
     ("verify sam22 --random", "invalid choice: 'sam22'"),
     ("verify sam2 --random --frames 8", "unrecognized arguments: --frames 8"),
-    ("verify sam2-video --random --image x.jpg", "unrecognized arguments: --image x.jpg"),
+    ("verify sam2-video --random --exported x", "unrecognized arguments: --exported x"),
     ("verify video sam1 --random", "invalid choice: 'sam1'"),
     ("verify sam1-everything --random --precision fp16", "invalid choice: 'fp16'"),
     ("verify sam3-concepts --random --precision int8", "invalid choice: 'int8'"),
@@ -289,7 +289,6 @@ USAGE = [
     ("predict photo.png --overlya=y.png", "; did you mean --overlay?"),
     ("annotate set --with words --out x --words dog", "; did you mean --text?"),
     ("serve --grpc-prot 1", "; did you mean --grpc-port?"),
-    ("verify sam2-vidoe", "; did you mean sam2-video?"),
     ("predict photo.png --point -5,-5", "; write a value that begins with a minus sign as --point=-5,-5"),
 ]
 REPOSITORY = ("config", "alias", "download sam", "setup")

@@ -81,7 +81,7 @@ def test_a_family_without_weights(
     monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(repository))
     assert main(["verify", "openvino", family, "-q", *options]) == 1
     error = capsys.readouterr().err.strip()
-    assert f"{repository} holds no weights for {missing}: see `triton-sam export`" in error
+    assert f"{repository} holds no weights for {missing}: see `triton-sam export {family}`" in error
     assert "\n" not in error
 
 

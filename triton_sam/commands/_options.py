@@ -129,7 +129,14 @@ def add_family(parser: argparse.ArgumentParser) -> None:
 
 def add_client(parser: argparse.ArgumentParser, *, several_urls: bool = False) -> None:
     """Add the options that select the model and the server: --model, --name, --timeout, --url, --local and others."""
-    parser.add_argument("--model", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)")
+    add_spellings(
+        parser,
+        "--model",
+        "--model-type",
+        choices=tuple(FAMILIES),
+        default="sam2",
+        help="model family (default: sam2)",
+    )
     add_name(parser, "variant to use, for example sam2.1_large")
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of each call (default: 60)"

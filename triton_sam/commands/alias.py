@@ -1,19 +1,18 @@
 """Add alternative model names for existing clients.
 
-`triton-sam alias paintera` adds the encoders that the sam-link client of Paintera asks for, under its names and for its
-released and its newer versions; docs/how-to/paintera.md explains them. `triton-sam alias NAME --of VARIANT` adds
-NAME_encoder and NAME_decoder as names of VARIANT_encoder and VARIANT_decoder. `triton-sam alias NAME --remove` removes
-them.
+`triton-sam alias add NAME VARIANT` adds NAME_encoder and NAME_decoder as names of VARIANT_encoder and VARIANT_decoder.
+`triton-sam alias paintera` adds the encoders that the sam-link client of Paintera expects, for its released and its
+newer versions; docs/how-to/paintera.md explains them. `triton-sam alias remove NAME` removes the names again.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..errors import ConfigurationError, RepositoryError
+from ..errors import RepositoryError
 from ..families import FAMILIES, model_name
 from ..families.tables import ENCODER
 from ..repository.aliases import (
@@ -33,47 +32,77 @@ from ..repository.names import pair_names
 from ..sessions.encoder_front.install import front_config, write_front
 from ..wire.encoder_front import PIXEL_MODES
 from . import _options
+from ._parser import Parser
 
 _OFFICIAL = re.compile("|".join({size.name for family in FAMILIES.values() for size in family.sizes if size.official}))
 """Matches names that contain the name of an official size, such as sam2.1_large_encoder."""
-_PAINTERA_OPTIONS = ("sam1", "sam2", "sam3", "pixels")
 _PAINTERA = "paintera"
 """The name that stands for several front ends, one for each family."""
 _SAM1 = model_name("sam1", ENCODER)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
-    parser.add_argument("name", help="the new name; paintera for the names that Paintera uses")
-    parser.add_argument(
-        "--of", metavar="VARIANT", help="model pair that gets the new name, for example sam2 or sam2.1_large"
-    )
-    for family, name in (("sam1", "SAM1"), ("sam2", "SAM2"), ("sam3", "SAM3")):
-        text = f"with paintera: the variant to use as {name} (default: {family})"
-        parser.add_argument(f"--{family}", metavar="VARIANT", help=text)
-    parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    """Add a subcommand for each task."""
+    parser.rewrite = _with_task
+    tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
+
+    def add(name: str, text: str) -> Parser:
+        task: Parser = tasks.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        parser.commands[name] = task
+        task.set_defaults(parser=task)
+        return task
+
+    named = add("add", "give a model pair another name")
+    named.add_argument("name", help="the new name")
+    named.add_argument("variant", metavar="VARIANT", help="the model pair, for example sam2 or sam2.1_large")
+    front = add(_PAINTERA, "add the encoders that Paintera expects")
+    for family, label in (("sam1", "SAM1"), ("sam2", "SAM2"), ("sam3", "SAM3")):
+        front.add_argument(f"--{family}", metavar="VARIANT", help=f"the variant to use as {label} (default: {family})")
+    front.add_argument(
         "--pixels",
         choices=PIXEL_MODES,
-        help="with paintera: the contents of raw tensors, unless a request tells them: RGB in 0..1 (unit), RGB "
-        "normalised by mean and standard deviation (normalised), or one of them as their values tell (auto, the "
-        "default)",
+        default=PIXEL_MODES[0],
+        help="the contents of raw tensors, unless a request says so: RGB in 0..1 (unit), RGB normalised by mean and "
+        "standard deviation (normalised), or either, by their values (auto, the default)",
     )
-    parser.add_argument("--remove", action="store_true", help="remove the names again")
-    _options.add_repository(parser)
-    _options.add_quiet(parser)
+    remove = add("remove", "remove names again")
+    remove.add_argument("name", help=f"the name; {_PAINTERA} for its encoders")
+    for task in (named, front, remove):
+        _options.add_repository(task)
+        _options.add_quiet(task)
+
+
+def _with_task(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with a task in front, which the first spelling of the command did not have.
+
+    That was `alias NAME --of VARIANT`, `alias paintera` and `alias NAME --remove`.
+    """
+    given = list(arguments)
+    if "--remove" in given:
+        given.remove("--remove")
+        return ["remove", *given]
+    if "--of" in given:
+        at = given.index("--of")
+        return ["add", *given[:at], *given[at + 1 :]]
+    return given
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and print the names of the new models."""
     repository = _options.repository(args, writes=True)
-    if args.remove:
+    if args.task == "remove":
         return _remove(args, repository)
-    aliases = _aliases(args)
+    if args.task == "add":
+        aliases = [(alias, "") for alias in pair(args.name, args.variant)]
+    else:
+        variants = {family: getattr(args, family) for family in ("sam1", "sam2", "sam3")}
+        chosen = {family: variant for family, variant in variants.items() if variant is not None}
+        aliases = [(alias, family) for family, alias in paintera(**chosen).items()]
     served = _served(args, repository, aliases)
     models = {model.name: model for model in list_models(repository)}
     for alias, family in served:
         if family:
-            write_front(repository, alias, family, args.pixels or PIXEL_MODES[0])
+            write_front(repository, alias, family, args.pixels)
         else:
             write_alias(repository, alias)
         print(alias.name)
@@ -115,9 +144,6 @@ def _warn(args: argparse.Namespace, alias: Alias, metadata: Mapping[str, str]) -
 
 
 def _remove(args: argparse.Namespace, repository: Path) -> int:
-    given = [flag for flag in ("of", *_PAINTERA_OPTIONS) if getattr(args, flag) is not None]
-    if given:
-        raise ConfigurationError(f"--{given[0]} has no effect with --remove")
     known = {path.name for path in subfolders(repository)}
     if args.name == _PAINTERA:
         named = {alias.name for alias in paintera().values()}
@@ -133,16 +159,3 @@ def _remove(args: argparse.Namespace, repository: Path) -> int:
         print(name)
     _options.say(args, "removed; restart a running server")
     return 0
-
-
-def _aliases(args: argparse.Namespace) -> list[tuple[Alias, str]]:
-    """Return the aliases to write, each with the family of its front end; without a family, it is an ensemble."""
-    chosen = {flag: getattr(args, flag) for flag in _PAINTERA_OPTIONS if getattr(args, flag) is not None}
-    if args.of is not None:
-        if chosen:
-            raise ConfigurationError(f"--{min(chosen)} is for `triton-sam alias {_PAINTERA}`, not for --of")
-        return [(alias, "") for alias in pair(args.name, args.of)]
-    if args.name != _PAINTERA:
-        raise ConfigurationError(f"{args.name!r} needs a model pair: triton-sam alias {args.name} --of VARIANT")
-    chosen.pop("pixels", None)
-    return [(alias, family) for family, alias in paintera(**chosen).items()]

@@ -67,10 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         dest="formats",
+        action="extend",
         nargs="+",
         choices=tuple(dict.fromkeys((*WRITERS, *LARGE_WRITERS))),
         metavar="FORMAT",
-        help=f"{_meanings(WRITERS)} (default: coco). With --large: {_meanings(LARGE_WRITERS)} (default: geojson)",
+        help=f"{_meanings(WRITERS)}; repeat for more (default: coco). With --large: {_meanings(LARGE_WRITERS)} (default: geojson)",
     )
     _options.add_all_parts(parser)
     parser.add_argument(

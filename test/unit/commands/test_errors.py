@@ -205,8 +205,7 @@ MODELS = [
     ("config --accelerator openvino --gpu-memory-limit 5", "give --accelerator cuda"),
     ("config --accelerator openvino --gpus 0", "for CPUs"),
     ("config --decoder-in-session --gpus 0", "--decoder-in-session is for CPUs"),
-    ("alias nonsense", "--of VARIANT"),
-    ("alias ../evil --of sam2", "is not a valid model name"),
+    ("alias add ../evil sam2", "is not a valid model name"),
     ("download sam2 tiny", "--model-repository is for SAM3's ONNX files"),
     ("download sam1", "--model-repository is for SAM3's ONNX files"),
     ("download sam3 checkpoint", "--model-repository is for SAM3's ONNX files"),
@@ -252,6 +251,10 @@ MEASUREMENTS = [
     ("doctor --metrics-url http://[", "no URL of metrics"),
 ]
 USAGE = [
+    ("alias nonsense", "invalid choice: 'nonsense'"),
+    ("alias add mine", "the following arguments are required: VARIANT"),
+    ("alias x --of sam2 --sam2 sam2", "unrecognized arguments: --sam2 sam2"),
+    ("alias paintera --remove --pixels unit", "unrecognized arguments: --pixels unit"),
     ("verify sam2", "one of the arguments --checkpoint --random is required"),
     ("verify sam22 --random", "invalid choice: 'sam22'"),
     ("verify sam2 --random --frames 8", "unrecognized arguments: --frames 8"),

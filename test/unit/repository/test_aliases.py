@@ -77,7 +77,6 @@ def test_an_alias_can_be_removed(repository: Path, capsys: pytest.CaptureFixture
     for arguments, words in (
         (("my_sam",), "no alias my_sam"),
         (("sam2",), "sam2_decoder is a model and not an alias"),
-        (("x", "--of", "sam2"), "--of has no effect with --remove"),
     ):
         assert alias(repository, *arguments, "--remove") == 1
         assert words in capsys.readouterr().err
@@ -100,14 +99,12 @@ def test_an_official_name_for_the_demo_model_is_a_warning(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("x --of empty", "empty_encoder has no weights"),
+        ("add x empty", "empty_encoder has no weights"),
         ("x --of nothing", "nothing_encoder has no weights"),
         ("x --of of_empty", "of_empty_encoder has no weights"),
         ("sam2 --of my_sam", "sam2_encoder is a model and not an alias"),
         ("my_sam --of other", "other_encoder calls my_sam_encoder"),
         ("my_sam --of my_sam", "my_sam_encoder calls my_sam_encoder"),
-        ("x --of sam2 --sam2 sam2", "--sam2 is for `triton-sam alias paintera`"),
-        ("paintera --of sam2 --sam3 sam3", "--sam3 is for `triton-sam alias paintera`"),
     ],
 )
 def test_what_an_alias_cannot_stand_for_is_refused(

@@ -106,7 +106,6 @@ def test_what_cannot_be_a_front_end_is_refused(repository: Path, capsys: pytest.
     for options, words in (
         (["--sam1", "sam1_vit_h"], "sam1_encoder is a model and not an alias"),
         (["--sam2", "sam1_vit_h"], "sam1_vit_h_encoder is no encoder of sam2"),
-        (["--pixels", "unit", "--remove"], "--pixels has no effect with --remove"),
     ):
         assert paintera(repository, *options, "-q") == 1
         assert words in capsys.readouterr().err

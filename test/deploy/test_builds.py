@@ -63,6 +63,8 @@ def test_the_rules_of_docker() -> None:
         ("**/x", "a/b/x", True),
         ("tls*", "tls-authority/ca.key", True),
         ("# a\n!a\na?", "ab", True),
+        ("a/[2-9]*", "a/20/c", True),
+        ("a/[2-9]*", "a/1/c", False),
     ):
         assert is_ignored(path, lines) is ignored, (lines, path)
 

@@ -37,6 +37,6 @@ def is_ignored(path: str, ignore_file: str) -> bool:
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
     meanings = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(meanings.get(part) or re.escape(part) for part in parts))
+    return re.compile("".join(part if part[:1] == "[" else meanings.get(part) or re.escape(part) for part in parts))

@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=tuple(dict.fromkeys((*WRITERS, *LARGE_WRITERS))),
         metavar="FORMAT",
-        help=f"{_meanings(WRITERS)}; repeat for more (default: coco). With --large: {_meanings(LARGE_WRITERS)} (default: geojson)",
+        help=f"{_meanings(WRITERS)}; several, or repeat it (default: coco). With --large: {_meanings(LARGE_WRITERS)} "
+        "(default: geojson)",
     )
     _options.add_all_parts(parser)
     parser.add_argument(

@@ -111,7 +111,7 @@ def older_repository(folder: Path) -> set[str]:
     graphs = [("sam1", "mine", {"triton_sam.family": "sam1"}), ("sam3", "sam3", {})]
     graphs += [("edgetam", "edge", {"triton_sam.family": "edgetam", "triton_sam.image_size": "512"})]
     for family, variant, metadata in graphs:
-        for role, spec in get_family(family).models_for(video=family == "edgetam").items():
+        for role, spec in get_family(family).models_for(video=family == "edgetam", concepts=False).items():
             file = folder / f"{variant}_{role}" / "1" / spec.filename
             file.parent.mkdir(parents=True)
             model = signature(spec, family)

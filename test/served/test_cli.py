@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from support.family_configs import write_family
 
 from triton_sam import Cleanup, SAM2TritonClient, __version__
 from triton_sam._common.bundle import bundled
@@ -97,8 +98,8 @@ def test_doctor_fails_when_the_server_it_was_asked_about_is_not_there(capsys):
 
 
 def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path):
-    for name in ("sam1", "sam1_encoder", "sam1_decoder", "sam2_preprocess"):
-        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("*.onnx"))
+    write_family(tmp_path, "sam1")
+    shutil.copytree(bundled("model_repository") / "sam2_preprocess", tmp_path / "sam2_preprocess")
     (tmp_path / "sam1_encoder" / "1").mkdir(exist_ok=True)  # a folder is no model
     findings = doctor_findings(capsys, "--model-repository", tmp_path)
     assert findings["models"]["text"] == f"sam2_preprocess in {tmp_path}"
@@ -141,7 +142,7 @@ def test_verify_compares_and_serves_the_named_pair(tmp_path):
     given = ["sam2", "--checkpoint", "x.pt", "--local", "--exported", str(tmp_path), "--name", "large", "-q"]
     args = build_parser().parse_args(["verify", *given])
     comparison = SimpleNamespace(
-        served_model="large", in_process=None, client=lambda url, **_: Transport(parse_url(url))
+        served_model="large", in_process=transport, client=lambda url, **_: Transport(parse_url(url))
     )
     with contextlib.ExitStack() as stack:
         folder, files = verify._models(args, {}, stack)

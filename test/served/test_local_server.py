@@ -17,7 +17,6 @@ import pytest
 from support.processes import all_gone, family_of, segments_of_log
 from support.tiny_models import ENSEMBLE, add_graph, config_of, write_model
 
-from triton_sam._common.bundle import bundled
 from triton_sam.errors import (
     ConfigurationError,
     LocalServerError,
@@ -25,10 +24,12 @@ from triton_sam.errors import (
     PortInUseError,
     RepositoryError,
 )
+from triton_sam.families import get_family
 from triton_sam.local_server import LocalServer, installation, process, supervisor
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.local_server.probe import last_errors, tidy_reason
 from triton_sam.repository import selection
+from triton_sam.sessions.configs import write_programs
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
@@ -39,7 +40,7 @@ psutil = pytest.importorskip("psutil")
 
 
 def test_a_session_model_without_its_encoder_is_left_out(tmp_path: Path) -> None:
-    shutil.copytree(bundled("model_repository") / "sam1", tmp_path / "sam1")
+    write_programs(tmp_path, get_family("sam1"))
     write_model(tmp_path, "add", add_graph(), config_of())
     assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
     with pytest.raises(RepositoryError, match="no model 'sam1_decoder'"):
@@ -71,9 +72,9 @@ def test_unknown_and_weightless_models_are_refused_with_advice(tmp_path: Path) -
     (tmp_path / "sam2_decoder" / "config.pbtxt").write_text(config_of())
     with pytest.raises(RepositoryError, match=r"no model 'sam3' in .* \(there: sam2_decoder\)"):
         LocalServer(tmp_path, models=["sam3"]).start()
-    with pytest.raises(RepositoryError, match=r"'sam2_decoder' has no weights \(expected .*export_sam2_to_onnx.py"):
+    with pytest.raises(RepositoryError, match=r"'sam2_decoder' has no weights \(expected .*triton-sam export sam2"):
         LocalServer(tmp_path, models=["sam2_decoder"]).start()
-    with pytest.raises(RepositoryError, match=r"no model in .* has weights.*export_sam2_to_onnx.py"):
+    with pytest.raises(RepositoryError, match=r"no model in .* has weights.*triton-sam export sam2"):
         LocalServer(tmp_path).start()
     (tmp_path / "empty").mkdir()
     with pytest.raises(RepositoryError, match=r"\(there: none\): write them with `triton-sam setup sam2`"):

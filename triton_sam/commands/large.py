@@ -1,11 +1,11 @@
 """Segment objects in large images, part by part: slides, aerial photographs, maps.
 
 Examples:
-  triton-sam large slide.svs --point 51200,30400 --out cell.geojson --overlay cell.png
-  triton-sam large map.tif --map --box 500010,5399800,500090,5399900 --out house.geojson
-  triton-sam large slide.svs --everything --level 1 --out cells.geojson
-  triton-sam large slide.svs --precompute
-  triton-sam large slide.svs --embeddings --point 51200,30400 --out cell.geojson
+  triton-sam large segment slide.svs --point 51200,30400 --out cell.geojson --overlay cell.png
+  triton-sam large segment map.tif --map --box 500010,5399800,500090,5399900 --out house.geojson
+  triton-sam large everything slide.svs --level 1 --out cells.geojson
+  triton-sam large precompute slide.svs
+  triton-sam large segment slide.svs --embeddings --point 51200,30400 --out cell.geojson
 
 It reads TIFF, BigTIFF, GeoTIFF, SVS, OME-TIFF and OME-Zarr, also at URLs.
 docs/how-to/large-images.md describes the levels.
@@ -37,6 +37,7 @@ from ..tiles.pyramid import Region
 from ..tiles.stored import SUFFIX, default_path
 from . import _everything_options, _options, _server, _tile_options
 from ._coordinates import box, point
+from ._parser import Parser
 
 SHOWN = 1600
 """Pixels of the longest side of an overlay."""
@@ -44,59 +45,79 @@ BESIDE = Path()
 """Stands for embeddings beside the image."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
-    parser.add_argument("image", metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder; also a URL")
-    parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    """Add a subcommand for each task."""
+    parser.rewrite = _with_task
+    tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
+
+    def add(name: str, text: str) -> Parser:
+        task: Parser = tasks.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        parser.commands[name] = task
+        task.set_defaults(parser=task, embeddings=None)
+        task.add_argument("image", metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder; also a URL")
+        return task
+
+    segment = add("segment", "segment one object")
+    segment.add_argument(
         "--point",
         action="append",
         type=point,
         metavar="X,Y[,LABEL]",
-        help="point of one object in pixels of the largest level; label 1: foreground (default), 0: background",
+        help="point of the object in pixels of the largest level; label 1: foreground (default), 0: background",
     )
-    parser.add_argument("--box", type=box, metavar="X1,Y1,X2,Y2", help="box of one object in the same pixels")
-    parser.add_argument("--everything", action="store_true", help="find all objects, tile by tile")
-    parser.add_argument(
+    segment.add_argument("--box", type=box, metavar="X1,Y1,X2,Y2", help="box of the object in the same pixels")
+    segment.add_argument(
         "--map", action="store_true", help="--point, --box and --view are coordinates of the map's reference system"
     )
-    parser.add_argument(
+    segment.add_argument(
         "--view", type=box, metavar="X1,Y1,X2,Y2", help="the part to look at (default: 1024 pixels around the prompt)"
     )
-    _tile_options.add_tiles(parser)
-    parser.add_argument(
-        "--precompute", action="store_true", help="encode all tiles ahead, for later clicks; the same command goes on"
-    )
-    parser.add_argument(
-        "--embeddings",
-        type=Path,
-        nargs="?",
-        const=BESIDE,
-        metavar="DIR",
-        help=f"use the embeddings that --precompute has written, or write them there (default: IMAGE.MODEL{SUFFIX})",
-    )
-    parser.add_argument(
-        "--micro-sam", metavar="NAME", help="with --precompute: the model's name in micro-sam, for example vit_b_lm"
-    )
-    parser.add_argument("--out", type=Path, metavar="GEOJSON", help="write the outlines (default: standard output)")
-    parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
-    _options.add_all_parts(parser)
-    _everything_options.add_parameters(parser)
-    _options.add_client(parser)
-    _options.add_quiet(parser)
+    everything = add("everything", "find all objects, tile by tile")
+    _everything_options.add_parameters(everything)
+    precompute = add("precompute", "precompute tile embeddings for later clicks; rerun to resume")
+    precompute.add_argument("--micro-sam", metavar="NAME", help="the model's name in micro-sam, for example vit_b_lm")
+    for task in (segment, precompute):
+        task.add_argument(
+            "--embeddings",
+            type=Path,
+            nargs="?",
+            const=BESIDE,
+            metavar="DIR",
+            help=f"folder of the precomputed embeddings (default of precompute: IMAGE.MODEL{SUFFIX})",
+        )
+    for task in (segment, everything):
+        task.add_argument("--out", type=Path, metavar="GEOJSON", help="write the outlines (default: standard output)")
+        task.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
+        _options.add_all_parts(task)
+    for task in (segment, everything, precompute):
+        _tile_options.add_tiles(task)
+        _options.add_client(task)
+        _options.add_quiet(task)
+
+
+def _with_task(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with a task in front; first it was an option: `large IMAGE --everything`, `--precompute`."""
+    given = list(arguments)
+    if not given or given[0] in ("segment", "everything", "precompute", "-h", "--help"):
+        return given
+    for task in ("everything", "precompute"):
+        if f"--{task}" in given:
+            given.remove(f"--{task}")
+            return [task, *given]
+    return ["segment", *given]
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check(args)
-    _options.check_writable([path for path in (args.out, args.overlay) if path])
     shown = {"channels": args.channels, "index": dict(args.index), "stretch": args.stretch}
     with open_large_image(args.image, **shown) as image:
-        if args.precompute:
+        if args.task == "precompute":
             return _precompute(args, image)
-        prompts = {} if args.everything else _prompts(args, image)
+        prompts = _prompts(args, image) if args.task == "segment" else {}
         with ends_by_interrupt(), _connected(args) as client:
             large = LargeImageClient(client, image, embeddings=_embeddings(args))
-            found = _search(args, large) if args.everything else large.segment(**prompts)
+            found = large.segment(**prompts) if args.task == "segment" else _search(args, large)
         outlines = to_geojson(found, image.georeference, trace=_options.trace_of(args))
         document = strict_json.dumps(outlines, separators=(",", ":"))
         if args.overlay:
@@ -105,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         print(document)
     else:
         atomic_write(args.out, document.encode() + b"\n")
-    for each in found[:1] if args.everything else found:
+    for each in found if args.task == "segment" else found[:1]:
         _options.say(args, f"{each!r}{' reaches the border of the part: give --view' if each.is_cut else ''}")
     _options.say(args, f"{len(found)} object{'' if len(found) == 1 else 's'}")
     return 0
@@ -126,7 +147,7 @@ def _embeddings(args: argparse.Namespace) -> Path | None:
         ConfigurationError: it would lie beside an image at a URL.
     """
     found: Path | None = args.embeddings
-    if found == BESIDE or (args.precompute and found is None):
+    if found == BESIDE or (args.task == "precompute" and found is None):
         if is_remote(place_of(args.image)):
             raise ConfigurationError("the image lies at a URL: give --embeddings DIR with a folder on this machine")
         return default_path(args.image, args.name or args.model)
@@ -155,19 +176,12 @@ def _check(args: argparse.Namespace) -> None:
         ConfigurationError: options do not fit each other.
         MissingDependencyError: contourpy is not installed.
     """
-    prompted = bool(args.point or args.box)
-    if prompted + args.everything + args.precompute != 1:
-        raise ConfigurationError("give --point or --box for one object, or --everything, or --precompute")
-    if args.view and not prompted:
-        raise ConfigurationError("--view is for --point and --box")
-    if args.everything and args.embeddings:
-        raise ConfigurationError("--embeddings is for --point, --box and --precompute")
-    if args.micro_sam and not args.precompute:
-        raise ConfigurationError("--micro-sam is for --precompute")
-    given = _everything_options.parameters(args)
-    if given and not args.everything:
-        raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --everything")
-    parameters_of(args.model, given)
+    if args.task == "segment" and not (args.point or args.box):
+        raise ConfigurationError("give --point or --box, or `triton-sam large everything`")
+    if args.task == "everything":
+        parameters_of(args.model, _everything_options.parameters(args))
+    if args.task != "precompute":
+        _options.check_writable([path for path in (args.out, args.overlay) if path])
     trace_polygons([[1]])  # says at once that contourpy is missing
     _server.check(args)
 

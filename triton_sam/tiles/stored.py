@@ -267,7 +267,7 @@ def _opened(path: Path) -> Any:
     except ImportError as error:
         raise missing("embeddings of tiles need", "tiles", error) from error
     if not path.is_dir():
-        raise InputError(f"there are no embeddings at {path}: make them with `triton-sam large IMAGE --precompute`")
+        raise InputError(f"there are no embeddings at {path}: make them with `triton-sam large precompute IMAGE`")
     try:
         return zarr.open_group(path, mode="r")
     except Exception as error:  # zarr raises almost any exception for damaged files

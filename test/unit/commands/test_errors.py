@@ -144,10 +144,7 @@ ANNOTATE = [
     ("annotate set --out out --with words --text bus --points-per-side 4", "there is no parameter 'points_per_side'"),
 ]
 LARGE = [
-    ("large slide.tif", "give --point or --box for one object, or --everything"),
-    ("large slide.tif --point 1,1 --everything", "give --point or --box for one object, or --everything"),
-    ("large slide.tif --everything --view 0,0,9,9", "--view is for --point and --box"),
-    ("large slide.tif --point 1,1 --points-per-side 4", "--points-per-side is for --everything"),
+    ("large slide.tif", "give --point or --box, or `triton-sam large everything`"),
     ("large slide.tif --point 1,1 --map", "does not say where it lies on a map"),
     ("large slide.tif --point 9999,1", "9999, 1 lies outside of the image, which has 300 x 220 pixels"),
     ("large slide.tif --point 5,5 --view 50,50,90,90", "5, 5 lies outside of the view 50, 50, 90, 90"),
@@ -251,6 +248,10 @@ MEASUREMENTS = [
     ("doctor --metrics-url http://[", "no URL of metrics"),
 ]
 USAGE = [
+    ("large slide.tif --point 1,1 --everything", "unrecognized arguments: --point 1,1"),
+    ("large everything slide.tif --view 0,0,9,9", "unrecognized arguments: --view 0,0,9,9"),
+    ("large segment slide.tif --point 1,1 --points-per-side 4", "unrecognized arguments: --points-per-side 4"),
+    ("large precompute slide.tif --out x", "unrecognized arguments: --out x"),
     ("alias nonsense", "invalid choice: 'nonsense'"),
     ("alias add mine", "the following arguments are required: VARIANT"),
     ("alias x --of sam2 --sam2 sam2", "unrecognized arguments: --sam2 sam2"),

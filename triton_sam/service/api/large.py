@@ -69,7 +69,7 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
 
         The service cuts out the part around the prompts, at the level that fits `scale`, and sends it to the model. If
         the mask reaches the border of the part, a part of twice the length is tried, two times at most. Where
-        `triton-sam large --precompute` has written the embeddings of tiles, the first part is the tile around the
+        `triton-sam large precompute` has written the embeddings of tiles, the first part is the tile around the
         prompts, and nothing is encoded for it.
         """
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The embeddings that lie beside large images, as `triton-sam large --precompute` writes them there."""
+"""The embeddings that lie beside large images, as `triton-sam large precompute` writes them there."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_verify_compares_and_serves_the_named_pair(tmp_path):
     given = ["sam2", "--checkpoint", "x.pt", "--local", "--exported", str(tmp_path), "--name", "large", "-q"]
     args = build_parser().parse_args(["verify", *given])
     comparison = SimpleNamespace(
-        served_model="large", in_process=transport, client=lambda url, **_: Transport(parse_url(url))
+        served_model="large", in_process=str, client=lambda url, **_: Transport(parse_url(url))
     )
     with contextlib.ExitStack() as stack:
         folder, files = verify._models(args, {}, stack)

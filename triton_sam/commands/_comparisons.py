@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._common.bundle import bundled
-from ..client.mask_generator import families_with_generators
 from ..client.sync import SamTritonClient
 from ..client.video.sync import SAM2VideoClient
 from ..errors import ConfigurationError
 from ..export import registry
-from ..families import FAMILIES, get_family, tracking_families
+from ..families import get_family
 from ..inputs.images import open_image
 from ..scenes.clip import generate_clip
 from ..transport.onnx import OnnxTransport
@@ -241,12 +240,3 @@ COMPARISONS: dict[str, type[Comparison]] = {
     "everything": Everything,
     "words": Words,
 }
-
-
-def families_of(what: str) -> list[str]:
-    """Return the families that a comparison is for."""
-    if what == "video":
-        return tracking_families()
-    if what == "everything":
-        return families_with_generators()
-    return [name for name, family in FAMILIES.items() if what != "words" or family.concepts]

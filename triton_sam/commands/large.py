@@ -51,7 +51,9 @@ def add_arguments(parser: Parser) -> None:
     tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
 
     def add(name: str, text: str) -> Parser:
-        task: Parser = tasks.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        task: Parser = tasks.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+        )
         parser.commands[name] = task
         task.set_defaults(parser=task, embeddings=None)
         task.add_argument("image", metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder; also a URL")

@@ -20,8 +20,8 @@ from PIL import Image
 from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.parts import FoundMask, Part, Seen, see
-from ..everything.search import Coming, Encode, Found, Step, search_in_parts
+from ..everything.parts import FoundMask, Part, PartResult, see
+from ..everything.search import Encode, Found, NextParts, Step, search_in_parts
 from ..families.base import Family
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
@@ -72,7 +72,7 @@ def to_search(
 
 def search(
     encode: Callable[[ImageSource], ImageEmbeddings],
-    see_part: Callable[[Part], Seen],
+    see_part: Callable[[Part], PartResult],
     image: ImageSource,
     parameters: Parameters,
     embeddings: ImageEmbeddings | None = None,
@@ -97,7 +97,7 @@ def search(
     opened: Any = image if has_only_size else open_image(image)
     running = search_in_parts(opened, parameters)
     coming: Iterator[Part] = iter(())
-    ahead: deque[Future[Seen | None]] = deque()
+    ahead: deque[Future[PartResult | None]] = deque()
     answer: Any = None
     with contextlib.closing(Threads()) as threads:
         while True:
@@ -111,7 +111,7 @@ def search(
                 is_known = embeddings is not None and asked.image is opened
                 # The caller's own form of the whole image, so that equal images have equal ids at the server.
                 answer = embeddings if is_known else encode(image if asked.image is opened else asked.image)
-            elif isinstance(asked, Coming):
+            elif isinstance(asked, NextParts):
                 coming = _parts(asked)
             elif isinstance(asked, Part):
                 while len(ahead) < IN_FLIGHT and (part := next(coming, None)) is not None:
@@ -132,13 +132,13 @@ def last_of(steps: Generator[Step | Found, None, None], progress: Progress | Non
     raise AssertionError("a search ends with what it found")
 
 
-def _parts(coming: Coming) -> Iterator[Part]:
+def _parts(coming: NextParts) -> Iterator[Part]:
     """Yield the parts that a search asks for next, in their order."""
     for start in range(0, len(coming.part.points), coming.step):
         yield replace(coming.part, points=coming.part.points[start : start + coming.step])
 
 
-def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Seen:
+def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> PartResult:
     """Find the objects under some points by clicks, which ``predict`` sends."""
     running = see(part, family)
     answer: Any = None
@@ -146,7 +146,7 @@ def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Se
         try:
             asked = running.send(answer)
         except StopIteration as end:
-            seen: Seen = end.value
+            seen: PartResult = end.value
             return seen
         answer = predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
 
@@ -164,7 +164,7 @@ class PartFlows:
         self._capabilities = capabilities
         self._notice = Notice()
 
-    def see_part(self, part: Part) -> Flow[Seen | None]:
+    def see_part(self, part: Part) -> Flow[PartResult | None]:
         """Let the server find the objects under some points.
 
         Returns:
@@ -186,7 +186,7 @@ class PartFlows:
             contract.EVERYTHING_PART: text(_part_to_json(part)),
         }
         request = Request(self._pair.session_model, inputs, (contract.RESULT_JSON, contract.IMAGE_ID))
-        return _read_seen((yield from ask_about(image.remote, request)), self._pair.session_model)
+        return _read_result((yield from ask_about(image.remote, request)), self._pair.session_model)
 
     def _log_clicks(self, reason: str, part: Part) -> None:
         open_ = sorted(part.parameters.left_open)
@@ -216,7 +216,7 @@ def _members(parameters: Parameters) -> dict[str, Any]:
     return given
 
 
-def _read_seen(outputs: Tensors, model: str) -> Seen:
+def _read_result(outputs: Tensors, model: str) -> PartResult:
     """Read the answer.
 
     Raises:
@@ -225,7 +225,7 @@ def _read_seen(outputs: Tensors, model: str) -> Seen:
     try:
         answer = json.loads(outputs[contract.RESULT_JSON].ravel()[0])
         masks = [_read_mask(each) for each in answer["objects"]]
-        return Seen(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
+        return PartResult(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
     except (ValueError, LookupError, TypeError) as error:
         raise contract.unknown_form(model) from error
 

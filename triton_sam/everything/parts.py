@@ -100,7 +100,7 @@ class FoundMask:
 
 @dataclass(frozen=True)
 class Part:
-    """Asks for the masks under some points that pass the filters. The answer is Seen.
+    """Asks for the masks under some points that pass the filters. The answer is PartResult.
 
     Args:
         image: the answer to Encode.
@@ -124,7 +124,7 @@ class Part:
 
 
 @dataclass
-class Seen:
+class PartResult:
     """What was found under some points.
 
     Args:
@@ -140,9 +140,9 @@ class Seen:
     dropped: Counter[str] = field(default_factory=Counter)
 
 
-def see(part: Part, family: Family) -> Generator[Decode, Any, Seen]:
+def see(part: Part, family: Family) -> Generator[Decode, Any, PartResult]:
     """Click on points, and put their masks through the filters."""
-    chosen, points, seen = part.parameters, part.points, Seen()
+    chosen, points, seen = part.parameters, part.points, PartResult()
     seen.decodes += len(points)
     logits, scores = yield Decode(part.image, points[:, None], None, chosen.multimask_output)
     points = points.repeat(logits.shape[1], axis=0)
@@ -158,7 +158,7 @@ def see(part: Part, family: Family) -> Generator[Decode, Any, Seen]:
 
 
 def _consider(
-    part: Part, family: Family, seen: Seen, low: FloatArray, score: float, point: tuple[float, float]
+    part: Part, family: Family, seen: PartResult, low: FloatArray, score: float, point: tuple[float, float]
 ) -> None:
     """Put a mask through the filters. Scores are compared in FP32, as torch does: 19/20 passes 0.95."""
     chosen = part.parameters

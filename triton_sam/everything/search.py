@@ -22,7 +22,7 @@ from ..masks.cleanup import remove_small_regions
 from ..masks.rle import BoolArray
 from .filters import crop_boxes, last_pixels
 from .parameters import Parameters
-from .parts import Decode, FoundMask, FoundObject, Part, Seen, see
+from .parts import Decode, FoundMask, FoundObject, Part, PartResult, see
 
 POINTS_PER_REQUEST = 8
 """Points in one request for masks, unless the caller knows a better number. A processor decodes them one by one."""
@@ -36,7 +36,7 @@ class Encode:
 
 
 @dataclass(frozen=True)
-class Coming:
+class NextParts:
     """Tells which points the next parts are about. It needs no answer.
 
     Args:
@@ -118,7 +118,7 @@ class Step:
 
 Search = Generator["Encode | Decode | Step", Any, Found]
 """A running search. It ends with all objects."""
-SearchInParts = Generator["Encode | Coming | Part | Step", Any, Found]
+SearchInParts = Generator["Encode | NextParts | Part | Step", Any, Found]
 """A running search that leaves it to the caller how a part is computed."""
 
 
@@ -141,7 +141,7 @@ def search(
         except StopIteration as end:
             found: Found = end.value
             return found
-        if isinstance(asked, Coming):
+        if isinstance(asked, NextParts):
             answer = None
         else:
             answer = (yield from see(asked, family)) if isinstance(asked, Part) else (yield asked)
@@ -165,7 +165,7 @@ def search_in_parts(
         encoded = yield Encode(part)
         clicks = Clicks(encoded, crop, image.size, parameters, found)
         points = parameters.grid(layer) * np.array(part.size)
-        yield Coming(clicks.part(points), points_per_request)
+        yield NextParts(clicks.part(points), points_per_request)
         for start in range(0, len(points), points_per_request):
             few = points[start : start + points_per_request]
             yield from clicks.click(few)
@@ -205,7 +205,7 @@ class Clicks:
         """Return the request for the masks under some points (N,2)."""
         return Part(self._image, points, self._crop, self._whole, self._parameters)
 
-    def click(self, points: FloatArray) -> Generator[Part, Seen, None]:
+    def click(self, points: FloatArray) -> Generator[Part, PartResult, None]:
         """Click on points (N,2), and keep the masks that pass the filters."""
         seen = yield self.part(points)
         self._found.decodes += seen.decodes

@@ -76,7 +76,7 @@ def test_scores_exactly_at_a_threshold_are_treated_as_by_torch(monkeypatch):
     low.ravel()[:19] = 2  # 19 of 20 pixels are stable: 0.95, the default threshold
     for score, kept in [(0.9, True), (float(np.float32(0.8)), False)]:  # torch.tensor([0.8]) > 0.8 is False
         chosen = Parameters(1, mask_threshold=-0.5)
-        part, seen = parts.Part(None, np.zeros((0, 2)), (0, 0, 5, 4), (5, 4), chosen), parts.Seen()
+        part, seen = parts.Part(None, np.zeros((0, 2)), (0, 0, 5, 4), (5, 4), chosen), parts.PartResult()
         parts._consider(part, get_family("sam2"), seen, low, score, (1.0, 1.0))
         assert bool(seen.masks) is kept
 

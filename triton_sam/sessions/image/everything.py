@@ -21,7 +21,7 @@ from PIL import Image
 from ...errors import ConfigurationError, InputError
 from ...everything.filters import crop_boxes
 from ...everything.parameters import Parameters, parameters_of
-from ...everything.parts import Decode, FoundMask, Part, Seen, see
+from ...everything.parts import Decode, FoundMask, Part, PartResult, see
 from ...everything.search import POINTS_PER_REQUEST, Encode, Found, search
 from ...families.base import Family, FloatArray, Size
 from ...inputs.formats import FORMATS
@@ -171,7 +171,7 @@ def find_everything(
             answer = networks.decode(asked.image, asked)
 
 
-def see_part(part: Part, family: Family, networks: Networks) -> Seen:
+def see_part(part: Part, family: Family, networks: Networks) -> PartResult:
     """Find the objects under some points.
 
     Raises:
@@ -183,12 +183,12 @@ def see_part(part: Part, family: Family, networks: Networks) -> Seen:
         try:
             asked = running.send(answer)
         except StopIteration as end:
-            seen: Seen = end.value
+            seen: PartResult = end.value
             return seen
         answer = networks.decode(asked.image, asked)
 
 
-def write_seen(seen: Seen) -> dict[str, npt.NDArray[Any]]:
+def write_seen(seen: PartResult) -> dict[str, npt.NDArray[Any]]:
     """Return ``result_json`` as write_found() does, for a part of a search."""
     return write_found(Found(seen.masks, seen.decodes, seen.candidates, seen.dropped))
 

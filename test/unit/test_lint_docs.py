@@ -55,7 +55,7 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
         [f"{CLAIMS}: this does not parse: triton-sam benchmark --local --only speculative there"],
     ),
     ("docs/index.md", AT_THE_END, "run triton-sam nowhere", ["docs/index.md: there is no command 'nowhere'"]),
-    (COMMANDS, "`alias`", "`nickname`", [f"{COMMANDS}: alias is missing"]),
+    (COMMANDS, "`container`", "`nickname`", [f"{COMMANDS}: container is missing"]),
     (COMMANDS, "`setup-sam1-b`", "`setup-nowhere`", [f"{COMMANDS}: there is no task setup-nowhere"]),
     ("docs/index.md", AT_THE_END, "`pixi run nowhere`", ["docs/index.md: there is no task nowhere"]),
     (

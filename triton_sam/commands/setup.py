@@ -1,4 +1,4 @@
-"""Export an official checkpoint, a known fine-tune, or any file of a known architecture into the model repository."""
+"""Export an official checkpoint, a known fine-tune, or any URL or file of a known architecture."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from support.file_server import (
     without_ranges,
 )
 
+from triton_sam import cli
 from triton_sam._common.bundle import checkout
 from triton_sam.download import catalogue as checkpoints
 from triton_sam.download.catalogue import catalogue, find
@@ -48,6 +50,15 @@ def test_catalogue() -> None:
     for family in ("sam1", "sam2"):
         known = [checkpoint.bytes or 0 for checkpoint in official if checkpoint.family == family]
         assert known == sorted(known)
+
+
+def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models", "--catalogue"]) == 0
+    commands = {line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()}
+    on_hub = {f"triton-sam setup sam3 {word}" for word in ("fp32", "fp16", "checkpoint")}
+    assert commands == {f"triton-sam setup {row.family} {row.word}" for row in catalogue()} | on_hub
+    assert cli.main(["models", "--catalogue", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(commands)
 
 
 def test_fine_tunes_are_documented() -> None:

@@ -182,6 +182,18 @@ def test_a_checkpoint_of_another_family_is_named(
     assert written(tmp_path) == {"mine.safetensors"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "letter"), [("tiny", "t"), ("small", "s"), ("base_plus", "b+"), ("large", "l")])
+def test_a_size_of_sam20_has_the_tensors_of_its_template_but_three(size: str, letter: str) -> None:
+    pytest.importorskip("sam2")
+    state = registry.exporter("sam2").build(f"configs/sam2/sam2_hiera_{letter}.yaml", 1024).state_dict()
+    layout = next(each.layout for each in templates(get_family("sam2")) if each.size == size)
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()}.items() <= layout.items()
+    assert layout.keys() - state.keys() == {
+        "no_obj_embed_spatial", "obj_ptr_tpos_proj.weight", "obj_ptr_tpos_proj.bias"
+    }  # fmt: skip
+
+
 SAM20 = {
     "no_obj_embed_spatial": False, "add_tpos_enc_to_obj_ptrs": False, "proj_tpos_enc_in_obj_ptrs": False,
     "use_signed_tpos_enc_to_obj_ptrs": False,

@@ -43,8 +43,8 @@ def names(repository: Path) -> set[str]:
 
 
 def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert alias(repository, "my_sam", "--of", "sam2") == 0
-    assert alias(repository, "other", "--of", "my_sam") == 0
+    assert alias(repository, "add", "my_sam", "sam2") == 0
+    assert alias(repository, "add", "other", "my_sam") == 0
     assert capsys.readouterr().out.split() == ["my_sam_encoder", "my_sam_decoder", "other_encoder", "other_decoder"]
     config = parse_config((repository / "other_encoder" / "config.pbtxt").read_text())
     assert config.ensemble_scheduling.step[0].model_name == "my_sam_encoder"
@@ -69,7 +69,7 @@ def test_an_alias_can_be_removed(repository: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert alias(repository, "my_sam", "--remove") == 1
     assert "other_decoder call my_sam_decoder: remove them first" in capsys.readouterr().err
-    assert alias(repository, "other", "--remove") == 0
+    assert alias(repository, "remove", "other") == 0
     assert capsys.readouterr().out.split() == ["other_decoder", "other_encoder"]
     assert alias(repository, "my_sam", "--remove") == 0
     assert names(repository) == before

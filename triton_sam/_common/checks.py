@@ -32,11 +32,6 @@ def number(
     """Return a field of a dataclass for a finite number.
 
     Args:
-        default: its default.
-        low: the smallest value.
-        high: the largest value.
-        below: the value must be below it.
-        whole: whether it must be a whole number.
         optional: whether it may be None, as it always may if that is its default.
     """
     may_be_none, kind = optional or default is None, numbers.Integral if whole else numbers.Real
@@ -63,13 +58,7 @@ def switch(default: bool) -> Any:
 
 
 def check_fields(message: Any, error: type[Exception], prefix: str = "") -> None:
-    """Check the fields of a dataclass that number() and switch() made; numbers of NumPy become Python's.
-
-    Args:
-        message: the dataclass.
-        error: the type of the error, for the first field with a wrong value.
-        prefix: begins the text of the error.
-    """
+    """Check the fields of a dataclass that number() and switch() made; numbers of NumPy become Python's."""
     for each in fields(message):
         rule, value = each.metadata.get(_RULE), getattr(message, each.name)
         if rule is None:
@@ -82,11 +71,7 @@ def check_fields(message: Any, error: type[Exception], prefix: str = "") -> None
 
 
 def check_names(given: Iterable[Any], known: Iterable[str], error: type[Exception], prefix: str = "") -> None:
-    """Check that all names are known.
-
-    Raises:
-        Exception: ``error``, for the first unknown name.
-    """
+    """Check that all names are known."""
     names = list(known)
     for name in given:
         if name not in names:

@@ -12,8 +12,6 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collec
     """Return a table as plain text, two spaces between its columns. Columns without a value in any row are left out.
 
     Args:
-        head: the title of each column.
-        rows: the cells of each row, as many as there are titles.
         right: numbers of the columns that are aligned to the right, from 0 on.
     """
     kept = _columns_with_values(head, rows)

@@ -36,13 +36,6 @@ def find_package(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def missing(subject: str, extra: str, error: ImportError, extras: str | None = None) -> MissingDependencyError:
-    """Return the error for a package that cannot be imported.
-
-    Args:
-        subject: the feature that needs the package, with its verb: "the plots need".
-        extra: the extra that contains the package.
-        error: the error of the import.
-        extras: the extras to install; None: only ``extra``.
-    """
+    """Return the error for a package that cannot be imported."""
     package = (error.name or str(error)).partition(".")[0]
     return MissingDependencyError(f"{subject} the {extra} extra ({package} is missing): {install(extras or extra)}")

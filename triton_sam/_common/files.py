@@ -60,11 +60,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write ``content`` to ``path``; see atomic_path().
-
-    Raises:
-        OSError: see atomic_path(). An existing file stays intact.
-    """
+    """Write ``content`` to ``path``; see atomic_path()."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
@@ -101,16 +97,8 @@ def locked(lock: Path, waits: Callable[[], None] = lambda: None, patience: float
 
     The file ``lock`` exists only while the lock is held. A file that a killed process left behind does not block.
 
-    Args:
-        lock: the file.
-        waits: is called when another process holds the lock; it may raise.
-        patience: seconds to wait before that.
-
     Yields:
         Whether the lock is held. Some network file systems have no locks; the block runs without one there.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     from filelock import (
         FileLock,

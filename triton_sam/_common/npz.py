@@ -17,12 +17,7 @@ def write_npz(stream: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     reports the error of that attempt where no caller can handle it.
 
     Args:
-        stream: an open file.
         arrays: arrays by name. They hold no Python objects.
-
-    Raises:
-        OSError: the file cannot be written.
-        ValueError: an array holds Python objects.
     """
     with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():

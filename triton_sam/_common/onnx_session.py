@@ -25,10 +25,6 @@ def session_options(parameters: Mapping[str, str]) -> Any:
     Args:
         parameters: `intra_op_thread_count`, `inter_op_thread_count`, `execution_mode`, and keys that start with
             "session.", which ONNX Runtime gets unchanged. Others are ignored.
-
-    Raises:
-        ImportError: onnxruntime is missing.
-        ValueError: a parameter is no whole number.
     """
     import onnxruntime
 
@@ -62,10 +58,6 @@ def cpu_options(parameters: Mapping[str, str]) -> Any:
     Args:
         parameters: as for session_options(), and `cpu_mem_limit`: bytes for the tensors of all requests of this
             process. The default is one half of the memory.
-
-    Raises:
-        ImportError: onnxruntime is missing.
-        ValueError: a parameter is no whole number.
     """
     import onnxruntime
 
@@ -79,11 +71,7 @@ def cpu_options(parameters: Mapping[str, str]) -> Any:
 
 
 def number(parameters: Mapping[str, str], key: str) -> int:
-    """Return a parameter as a whole number; 0 when it is missing.
-
-    Raises:
-        ValueError: it is no whole number.
-    """
+    """Return a parameter as a whole number; 0 when it is missing."""
     text = parameters.get(key, "0")
     if not text.isdecimal():
         raise ValueError(f"parameter {key} must be a whole number, not {text!r}")

@@ -9,12 +9,7 @@ from collections.abc import Iterator
 
 
 class Progress:
-    """Prints short lines to standard error.
-
-    Args:
-        title: prefix of each line.
-        enabled: whether to print anything.
-    """
+    """Prints short lines to standard error."""
 
     def __init__(self, title: str, enabled: bool = True) -> None:
         self.title = title

@@ -8,15 +8,7 @@ from typing import Any
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """Return a value as JSON; numbers that are not finite become null.
-
-    Args:
-        value: plain Python types, or what ``default`` turns into them.
-        options: those of json.dumps().
-
-    Raises:
-        TypeError: a value has no form in JSON.
-    """
+    """Return a value as JSON; numbers that are not finite become null."""
     try:
         return json.dumps(value, allow_nan=False, **options)  # noqa: TID251 - here, for all others
     except ValueError:

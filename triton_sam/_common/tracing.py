@@ -34,11 +34,6 @@ def span(
 ) -> contextlib.AbstractContextManager[Mapping[str, str]]:
     """Open a span around the block, below the current span. An exception of the block is recorded and raised.
 
-    Args:
-        name: of the span.
-        attributes: of the span.
-        is_request: whether the block sends a request to a server.
-
     Returns:
         A context manager with the headers that continue the trace on the server (`traceparent` and others, by W3C
         Trace Context). They are empty if the program does not use OpenTelemetry, or records no trace now.

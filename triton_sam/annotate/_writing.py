@@ -27,11 +27,7 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]
 
 
 def write_file(folder: Path, name: str, content: bytes | str) -> None:
-    """Write a file below a folder, completely or not at all; make the folders on its path.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a file below a folder, completely or not at all; make the folders on its path."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, content if isinstance(content, bytes) else content.encode())

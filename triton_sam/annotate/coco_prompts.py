@@ -25,11 +25,6 @@ def coco_prompts(document: dict[str, Any], source: Source, field: str) -> Prompt
 
     Args:
         document: the document. Its images are found by ``file_name``.
-        source: the images of the run.
-        field: the field of an annotation that is the prompt, "bbox" or "segmentation".
-
-    Raises:
-        InputError: the document has no annotations.
     """
     annotations = document.get("annotations")
     if not isinstance(annotations, list):

@@ -41,7 +41,6 @@ class Part:
     """The shards that one of several processes fills, for example a pod of an indexed Job of Kubernetes.
 
     Args:
-        index: number of the process, from 0.
         count: number of processes. Shard i belongs to the process i % count.
     """
 
@@ -53,10 +52,7 @@ class RunFolder:
     """Keeps the records of the images of a run.
 
     Args:
-        folder: the folder; it is created if its parent exists.
-        parameters: everything that decides about the results, as JSON values.
         items: all images of the source, in the order of the run.
-        shard_size: images in one shard.
     """
 
     def __init__(
@@ -73,11 +69,6 @@ class RunFolder:
 
         Args:
             part: hold this part only, while other processes hold theirs. None: hold the whole folder.
-
-        Raises:
-            ConfigurationError: the folder holds a run with other parameters, other files, or is in use. Parts and the
-                whole exclude each other.
-            OSError: the folder cannot be written.
         """
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir()
@@ -116,20 +107,12 @@ class RunFolder:
                 yield number, items[start : start + self._size]
 
     def state(self, number: int, wanted: Sequence[ImageItem]) -> tuple[dict[int, ImageRecord], list[ImageItem]]:
-        """Return the records of a shard by the id of their image, and the images that have none.
-
-        Raises:
-            InputError: the file is damaged.
-        """
+        """Return the records of a shard by the id of their image, and the images that have none."""
         records = {record.id: record for record in self.read(number)}
         return records, [item for item in wanted if item.id not in records]
 
     def read(self, number: int) -> list[ImageRecord]:
-        """Return the records of a shard; none if the shard is absent.
-
-        Raises:
-            InputError: the file is damaged.
-        """
+        """Return the records of a shard; none if the shard is absent."""
         path = self._path(number)
         try:
             return [ImageRecord.from_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -143,11 +126,7 @@ class RunFolder:
         return self._path(number).exists()
 
     def write(self, number: int, records: Sequence[ImageRecord]) -> None:
-        """Write the records of a shard, completely or not at all.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write the records of a shard, completely or not at all."""
         atomic_write(self._path(number), "".join(record.to_line() for record in records).encode())
 
     def records(self) -> Iterator[ImageRecord]:
@@ -156,11 +135,7 @@ class RunFolder:
             yield from self.read(number)
 
     def write_reports(self, skipped: Sequence[Skipped]) -> None:
-        """Write one line for each image that failed, and for everything that was skipped.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
+        """Write one line for each image that failed, and for everything that was skipped."""
         with (
             atomic_path(self.folder / ERRORS) as errors,
             atomic_path(self.folder / SKIPPED) as others,

@@ -138,7 +138,6 @@ def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, in
     """Return a record without the objects that pixels of 8 bits cannot number, which are listed in ``left``.
 
     Args:
-        record: the record.
         left: gets what the format cannot hold: classes above 254, and of too many objects those with the lowest scores.
         classes: the number of the class of each category, if pixels hold it too.
     """

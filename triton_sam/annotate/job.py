@@ -39,8 +39,6 @@ class Inputs:
     """Everything that a run reads before it asks a server.
 
     Args:
-        items: all images of the source.
-        skipped: images and prompts that cannot be used.
         prompts: the prompts; None for a search of all objects or of words.
         left_out: a line for each suffix of the files of a folder that are not images.
         texts: the words to search, each of which is a category; empty for other tasks.
@@ -65,18 +63,10 @@ class Job:
     """A run.
 
     Args:
-        source: see sources.read_source().
-        task: where masks come from.
-        images: see sources.read_source().
-        every: see sources.read_source().
         prompts: the file or folder with the prompts; None: the source.
-        class_names: names of YOLO's classes, from class 0.
-        family: the model family.
         name: the variant of the model; None: the default one.
         urls: the servers; None stands for the default one.
-        client: further arguments of SamTritonClient.
         parameters: parameters of automatic masks, or of a search for words, that differ from the defaults.
-        texts: the words to search.
         tiling: how large images are cut into tiles, which are then the items of the run; None: images are sent whole.
     """
 
@@ -100,12 +90,7 @@ class Job:
         return self.task in (EVERYTHING, WORDS)
 
     def check(self) -> None:
-        """Check the options that do not need a file.
-
-        Raises:
-            ConfigurationError: an option is out of range or does not fit the others.
-            PromptError: a text or a parameter of words is not valid.
-        """
+        """Check the options that do not need a file."""
         if self.tiling is not None:
             self.tiling.check()
             if self.task == "masks":
@@ -138,11 +123,7 @@ class Job:
         return replace(self, source=str(place_of(self.source).absolute()), images=images, prompts=prompts)
 
     def read(self) -> Inputs:
-        """Read the names of the images and the prompts.
-
-        Raises:
-            InputError: the source or the prompts are missing or damaged.
-        """
+        """Read the names of the images and the prompts."""
         source = self._source()
         prompts = None
         if self.task == "boxes":
@@ -173,11 +154,7 @@ class Job:
 
     @contextlib.contextmanager
     def clients(self) -> Iterator[list[SamTritonClient]]:
-        """Yield one client for each server. They wait for a busy server.
-
-        Raises:
-            ConfigurationError: a URL or an option is invalid.
-        """
+        """Yield one client for each server. They wait for a busy server."""
         with contextlib.ExitStack() as stack:
             options: dict[str, Any] = {"model_name": self.name, "busy": "wait", **self.client}
             yield [
@@ -185,12 +162,7 @@ class Job:
             ]
 
     def manifest(self, inputs: Inputs, clients: Sequence[SamTritonClient]) -> dict[str, Any]:
-        """Return everything that decides about the masks, as JSON values.
-
-        Raises:
-            ServerError: a server is gone or does not have the models.
-            ConfigurationError: the servers have different models.
-        """
+        """Return everything that decides about the masks, as JSON values."""
         return {
             "family": self.family,
             "with": self.task,

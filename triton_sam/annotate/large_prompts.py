@@ -21,7 +21,6 @@ def prompts_of_tiles(prompts: Prompts, items: Iterable[TileItem]) -> tuple[Promp
 
     Args:
         prompts: the prompts of the large images, in pixels of the largest level.
-        items: all tiles.
     """
     grids: dict[str, list[TileItem]] = defaultdict(list)
     for item in items:

@@ -22,12 +22,9 @@ class LargeResult:
     """The objects of one large image.
 
     Args:
-        id: see ImageItem.
-        name: see ImageItem.
         size: width and height of the largest level in pixels.
         georeference: the place of a map; None if the file describes none.
         objects: the objects, in the order in which their first part was found.
-        categories: the id of the category of each object.
     """
 
     id: int
@@ -46,14 +43,9 @@ def joined(items: Sequence[ImageItem], records: Iterable[ImageRecord], *, is_sea
     """Yield the result of each image; one is in memory at a time.
 
     Args:
-        items: all tiles.
         records: the records of tiles in the order of the run. Tiles with an error have no objects.
         is_search: whether each tile was searched, so that two tiles may show the same object. Objects of prompts are
             not joined.
-
-    Raises:
-        ImageError: an image is gone.
-        DownloadError: the storage of an image cannot be reached.
     """
     tiles = {item.id: item for item in items if isinstance(item, TileItem)}
     pairs = ((tiles[record.id], record) for record in records if record.id in tiles)

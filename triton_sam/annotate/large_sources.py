@@ -34,11 +34,7 @@ class Tiling:
 
     Args:
         tile: width and height of a tile, in pixels of the level.
-        overlap: pixels that neighbours share at least.
         level: number of the level; 0 is the largest one.
-        channels: the channels that become red, green and blue.
-        index: the positions along further axes.
-        stretch: the percentiles that become black and white.
     """
 
     tile: int = 1024
@@ -58,11 +54,7 @@ class Tiling:
         return {name: value for name, value in values.items() if name not in ("index", "stretch") or value}
 
     def check(self) -> None:
-        """Check what needs no file.
-
-        Raises:
-            ConfigurationError: a value is out of range.
-        """
+        """Check what needs no file."""
         check_tiles(self.tile, self.overlap, "--")
         if self.level < 0:
             raise ConfigurationError(f"--level must be at least 0, not {self.level}")
@@ -70,11 +62,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class LargeItem(ImageItem):
-    """A large image of a run. Its ``size`` is that of the largest level.
-
-    Args:
-        level: width and height of the level that is cut into tiles.
-    """
+    """A large image of a run. Its ``size`` is that of the largest level."""
 
     level: Size = (0, 0)
 
@@ -84,9 +72,7 @@ class TileItem(ImageItem):
     """A tile of a large image. Its ``size`` is that of the tile, and its name ends with ``#x1,y1,x2,y2``.
 
     Args:
-        image: the large image.
         region: x1, y1, x2, y2 in pixels of the level.
-        tiling: how the image is cut.
     """
 
     image: LargeItem = LargeItem(0, "", Path())
@@ -94,12 +80,7 @@ class TileItem(ImageItem):
     tiling: Tiling = Tiling()
 
     def content(self) -> ImageSource:
-        """Read the pixels of the tile, uint8 (h,w,3).
-
-        Raises:
-            ImageError: this part of the file is damaged, or the file is gone.
-            DownloadError: the storage of the file cannot be reached.
-        """
+        """Read the pixels of the tile, uint8 (h,w,3)."""
         with _OPEN.image(file_of(self), self.tiling) as image:
             return image.levels[self.tiling.level].read(*self.region)
 
@@ -110,17 +91,9 @@ def read_large_source(source: str, images: Path | None, every: int, tiling: Tili
     Args:
         source: a file, for example TIFF, the folder of an OME-Zarr image, a folder of both, or a pattern, a list or a
             COCO data set that names files. All may lie at a URL.
-        images: see read_source().
-        every: use every n-th image only.
-        tiling: how the images will be cut.
 
     Returns:
         The images as LargeItem.
-
-    Raises:
-        InputError: the source does not exist, or has no image that can be used.
-        MissingDependencyError: tifffile or zarr is not installed.
-        DownloadError: the storage of the source cannot be reached.
     """
     path = place_of(source)
     if _is_searched(path):
@@ -164,22 +137,14 @@ def _is_searched(path: Path) -> bool:
 
 
 def file_of(item: ImageItem) -> Path:
-    """Return the file of an image.
-
-    Raises:
-        ImageError: it is a frame of a video.
-    """
+    """Return the file of an image."""
     if isinstance(item.path, FramePlace):
         raise ImageError("a frame of a video is no large image")
     return item.path
 
 
 def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
-    """Open an image to learn its size.
-
-    Raises:
-        ImageError: it cannot be opened, it has another size than the source says, or it has too few levels.
-    """
+    """Open an image to learn its size."""
     path = file_of(item)
     with tiling.open(path) as image:
         if item.size is not None and item.size != image.size:
@@ -202,11 +167,7 @@ class _OpenImages:
 
     @contextlib.contextmanager
     def image(self, path: Path, tiling: Tiling) -> Iterator[LargeImage]:
-        """Lend an image.
-
-        Raises:
-            ImageError: it cannot be opened.
-        """
+        """Lend an image."""
         key = (path, tiling)
         with self._lock:
             if key not in self._images:

@@ -28,14 +28,7 @@ _WKB_POLYGON, _WKB_MULTI_POLYGON = 3, 6
 
 @dataclass(frozen=True)
 class LargeWriter:
-    """One output format.
-
-    Args:
-        name: the name by which callers request it.
-        meaning: one line for --help.
-        write: writes the files into a folder, and returns what the format cannot hold.
-        check: raises MissingDependencyError if a package is missing.
-    """
+    """One output format."""
 
     name: str
     meaning: str

@@ -17,11 +17,7 @@ ROWS_AT_ONCE = 10_000
 
 
 def check_pyarrow() -> None:
-    """Check that pyarrow is installed.
-
-    Raises:
-        MissingDependencyError: it is not.
-    """
+    """Check that pyarrow is installed."""
     _pyarrow()
 
 

@@ -24,10 +24,6 @@ def files_below(folder: Path, unread: Callable[[Path, str], None] = lambda _, __
 
     Args:
         folder: the folder. Links to folders below it are not followed.
-        unread: is called with each folder that is not searched, and the reason.
-
-    Raises:
-        DownloadError: the folder is a URL that cannot be listed.
     """
     if is_remote(folder):
         remote = cast(Any, folder)
@@ -47,11 +43,7 @@ def _note(error: OSError, unread: Callable[[Path, str], None]) -> None:
 
 
 def remote_files_matching(root: Path, pattern: str) -> list[tuple[str, Path]]:
-    """Return the files below a folder at a URL whose relative paths match a pattern. See files_below().
-
-    Raises:
-        DownloadError: the folder cannot be listed.
-    """
+    """Return the files below a folder at a URL whose relative paths match a pattern. See files_below()."""
     remote = cast(Any, root)
     start = str(remote.path).rstrip("/") + "/"
     return _listed(remote, start, lambda: remote.fs.glob(glob.escape(start) + pattern))
@@ -65,13 +57,7 @@ def _listed(remote: Any, start: str, listing: Any) -> list[tuple[str, Path]]:
 
 
 def content_of(place: Path | FramePlace) -> ImageSource:
-    """Return an image: the path of a local file, or the bytes of a remote file or of a frame.
-
-    Raises:
-        ImageError: the file is not there, or may not be read.
-        DownloadError: the place cannot be reached, even after several attempts.
-        VideoError: the frame cannot be decoded.
-    """
+    """Return an image: the path of a local file, or the bytes of a remote file or of a frame."""
     return place if isinstance(place, Path) else remote_bytes(place)
 
 
@@ -82,22 +68,13 @@ def remote_bytes(place: Path | FramePlace) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class FramePlace:
-    """One frame of a video, in the place of a path.
-
-    Args:
-        video: the frames; several threads may read them.
-        index: number of the frame, from 0.
-    """
+    """One frame of a video, in the place of a path."""
 
     video: FrameSource
     index: int
 
     def read(self) -> bytes:
-        """Return the frame as the content of an image file.
-
-        Raises:
-            VideoError: the frame cannot be decoded.
-        """
+        """Return the frame as the content of an image file."""
         frame = self.video.frame(self.index)
         if frame is None:
             raise VideoError(f"{self.video.name} ends before frame {self.index}")

@@ -26,11 +26,7 @@ _DELIMITERS = ",;\t"
 
 
 def read_points(path: Path, source: Source) -> Prompts:
-    """Return the points of a file. Categories get ids from 1, in the order of their names.
-
-    Raises:
-        InputError: the file is missing or damaged.
-    """
+    """Return the points of a file. Categories get ids from 1, in the order of their names."""
     rows = list(_json_objects(path) if path.suffix.lower() == ".json" else _csv_objects(path))
     titles = sorted({str(row["category"]) for row in rows if row.get("category")})
     ids = {title: number for number, title in enumerate(titles or OBJECT.values(), 1)}

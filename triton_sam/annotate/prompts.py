@@ -29,15 +29,7 @@ _SCALE, _BIAS = 20.0, -10.0
 
 @dataclass(frozen=True)
 class Prompt:
-    """The prompt of one object. It has a box, points, or a mask.
-
-    Args:
-        what: its place in the file, for reports.
-        category: id of its category.
-        box: see Corners.
-        points: see Labelled.
-        mask: COCO RLE of the image's size.
-    """
+    """The prompt of one object. It has a box, points, or a mask."""
 
     what: str
     category: int
@@ -51,11 +43,7 @@ class Prompt:
         return repr((self.category, self.box, self.points, self.mask))
 
     def arguments(self, family: Family) -> dict[str, Any]:
-        """Return the arguments of client.segment() for this object: a mask is sent with its box.
-
-        Raises:
-            InputError: the mask is damaged.
-        """
+        """Return the arguments of client.segment() for this object: a mask is sent with its box."""
         if self.mask is not None:
             pixels = rle_to_mask(self.mask)
             return {"box": mask_to_box(pixels), "mask_input": mask_logits(pixels, family)}
@@ -72,9 +60,7 @@ class Prompts:
     """The prompts of all images.
 
     Args:
-        categories: names of categories by id.
         find: returns the prompts of an image of a size, and the parts of the file that cannot be read.
-        strays: prompts for images that the source does not have.
     """
 
     categories: dict[int, str]
@@ -85,10 +71,6 @@ class Prompts:
         """Return the usable prompts of an image, and everything that is skipped.
 
         Boxes are clipped to the image. Of an object with several points, only those outside the image are skipped.
-
-        Args:
-            item: the image.
-            size: width and height of its file.
         """
         found, skipped = self.find(item, size)
         kept: list[Prompt] = []

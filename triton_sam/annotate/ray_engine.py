@@ -41,19 +41,7 @@ def annotate_with_ray(
     """Annotate the images of shards that the folder lacks.
 
     Args:
-        folder: keeps the records; it is opened.
-        shards: see RunFolder.shards().
-        job: the run.
-        actors: the number of actors.
-        threads: images at a time for each actor and server.
         address: address of a running cluster, as for ray.init(); None: start Ray on this machine for this run.
-        done: is called for each image whose shard is written.
-
-    Raises:
-        MissingDependencyError: Ray is not installed.
-        ConfigurationError: there is no cluster at the address.
-        ServerError: all servers are gone, or one is not ready. The shards that were written stay.
-        OSError: a shard cannot be written.
     """
     data = _ray_data()
     images = dict(shards)
@@ -145,11 +133,7 @@ def _cluster(address: str | None, actors: int) -> Iterator[type[Exception]]:
 
 
 def _start(ray: Any, address: str | None, options: Mapping[str, Any]) -> None:
-    """Connect to a cluster, or start Ray on this machine, which Ray gives up after 30 s: several times if need be.
-
-    Raises:
-        ConfigurationError: there is no cluster at the address, or Ray does not start.
-    """
+    """Connect to a cluster, or start Ray on this machine, which Ray gives up after 30 s: several times if need be."""
     for attempt in range(ATTEMPTS):
         try:
             ray.init(address=address or "local", **options)
@@ -163,11 +147,7 @@ def _start(ray: Any, address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def check_ray() -> None:
-    """Check that Ray is installed.
-
-    Raises:
-        MissingDependencyError: it is not.
-    """
+    """Check that Ray is installed."""
     _ray_data()
 
 

@@ -19,11 +19,6 @@ def read_boxes(path: Path | None, source: Source, names: Sequence[str] = ()) -> 
     Args:
         path: a COCO file (.json), or the folder of YOLO's text files, whose paths are those of the images with the
             suffix .txt. None: the source's own COCO document.
-        source: the images.
-        names: names of YOLO's classes, from class 0.
-
-    Raises:
-        InputError: there are no boxes, or the file is damaged.
     """
     if path is not None and path.is_dir():
         if not names:
@@ -35,30 +30,14 @@ def read_boxes(path: Path | None, source: Source, names: Sequence[str] = ()) -> 
 
 
 def read_masks(path: Path | None, source: Source) -> Prompts:
-    """Read the masks of a run, which are the ``segmentation`` of a COCO file: RLE or polygons.
-
-    Args:
-        path: a COCO file; None: the source's own COCO document.
-        source: the images.
-
-    Raises:
-        InputError: there are no masks, or the file is damaged.
-    """
+    """Read the masks of a run, which are the ``segmentation`` of a COCO file: RLE or polygons."""
     if path is None and source.coco is None:
         raise InputError("there are no masks: give --prompts FILE.json (COCO)")
     return _from_coco(path, source, "segmentation")
 
 
 def read_clicks(path: Path | None, source: Source) -> Prompts:
-    """Read the points of a run, see points.py.
-
-    Args:
-        path: a CSV or JSON file.
-        source: the images.
-
-    Raises:
-        InputError: there is no file, or it is damaged.
-    """
+    """Read the points of a run, see points.py."""
     if path is None:
         raise InputError("there are no points: give --prompts FILE.csv or --prompts FILE.json")
     return read_points(path, source)

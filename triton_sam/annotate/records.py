@@ -21,13 +21,9 @@ class ImageRecord:
     """The objects of one image, or the reason why there are none.
 
     Args:
-        id: see ImageItem.
-        name: see ImageItem.
         size: width and height in pixels; (0, 0) if the image cannot be opened.
         objects: for each object ``category_id``, ``score`` (predicted IoU), ``area`` (pixels), ``bbox`` (x, y, width,
             height in pixels) and ``segmentation`` (compressed COCO RLE); and ``name``, if it has one.
-        skipped: prompts that were not used.
-        error: why the image could not be annotated; "" if it was.
     """
 
     id: int
@@ -52,15 +48,6 @@ class ImageRecord:
         """Make the record of an image from its segments.
 
         An empty mask is not an object: readers of most formats reject it, so it is listed as skipped.
-
-        Args:
-            item: the image.
-            size: its width and height in pixels.
-            segments: the masks.
-            categories: the id of the category of each mask.
-            skipped: prompts that were not used.
-            origins: what each mask was made from, for the report; without them, masks are numbered from 1.
-            names: the name of each object, if they have names.
         """
         objects, left = [], list(skipped)
         for number, (segment, category) in enumerate(zip(segments, categories, strict=True)):
@@ -85,11 +72,7 @@ class ImageRecord:
 
     @classmethod
     def from_line(cls, line: str) -> ImageRecord:
-        """Read a record.
-
-        Raises:
-            ValueError: the line is not a record.
-        """
+        """Read a record."""
         try:
             values = json.loads(line)
             values["size"] = (values["size"][0], values["size"][1])

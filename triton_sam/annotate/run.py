@@ -35,17 +35,9 @@ def annotate(
     many images as workers are waiting or in work. A worker whose server is gone leaves its image to the others.
 
     Args:
-        folder: keeps the records; it is opened.
-        shards: see RunFolder.shards().
         work: annotates one image with one of the workers. An image that it refuses becomes a record with an error.
         workers: the first arguments of ``work``, for example clients of several servers. Each is used by one thread at
             a time.
-        done: is called in this thread for each image whose shard is written, also for those of earlier runs.
-        progress: is called in a thread of the pool with each image that is done, and 1.0.
-
-    Raises:
-        ServerError: all servers are gone, or one is not ready. The shards that were written stay.
-        OSError: a shard cannot be written.
     """
     crew = _Crew(work, workers, progress)
     pool = ThreadPoolExecutor(len(workers))
@@ -77,11 +69,7 @@ class _Crew(Generic[Worker]):
         self._stopped.set()
 
     def annotate(self, item: ImageItem) -> ImageRecord:
-        """Annotate an image with a free worker. If the image or the server's answer is bad, the record says so.
-
-        Raises:
-            ServerError: no worker is left, or a server is not ready.
-        """
+        """Annotate an image with a free worker. If the image or the server's answer is bad, the record says so."""
         while True:
             worker = self._free.get()
             if worker is None:

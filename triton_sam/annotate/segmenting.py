@@ -98,7 +98,6 @@ class Opened:
 
     Args:
         content: a path, bytes, or the pixels of a tile.
-        size: width and height in pixels.
         skipped: the pages or frames of its file that are not annotated.
     """
 
@@ -108,12 +107,7 @@ class Opened:
 
 
 def opened(item: ImageItem) -> Opened:
-    """Open an image.
-
-    Raises:
-        InputError: the image cannot be used, or has another size than the source says.
-        DownloadError: the storage of the image cannot be reached.
-    """
+    """Open an image."""
     content = item.content()
     size = open_image(content).size
     if item.size is not None and item.size != size:

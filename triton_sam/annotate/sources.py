@@ -36,9 +36,7 @@ class Skipped:
     """Something that is not annotated.
 
     Args:
-        image: name of the image.
         what: the part that is skipped, for example "image" or "box 3".
-        why: the reason, as one line for people.
     """
 
     image: str
@@ -51,7 +49,6 @@ class ImageItem:
     """One image of a run.
 
     Args:
-        id: number of the image in the results.
         name: name in the results: the path relative to its folder, with "/" between the parts.
         path: the file, which may lie at a URL, or the frame of a video.
         size: width and height that the source says; None if it says none.
@@ -63,12 +60,7 @@ class ImageItem:
     size: Size | None = None
 
     def content(self) -> ImageSource:
-        """Return the path of a local image, or the bytes of another one.
-
-        Raises:
-            InputError: the image is not there, or cannot be decoded.
-            DownloadError: the storage of the image cannot be reached.
-        """
+        """Return the path of a local image, or the bytes of another one."""
         return content_of(self.path)
 
 
@@ -78,9 +70,6 @@ class Source:
 
     Args:
         items: the images in the order of the run.
-        skipped: images that the source names, but that cannot be used.
-        categories: names of categories by id, if the source is a COCO data set.
-        coco: the document of a COCO data set.
         left_out: a line for each suffix of the files of a folder that are not images.
     """
 
@@ -115,13 +104,6 @@ def read_source(source: str, images: Path | None = None, every: int = 1) -> Sour
         source: a folder, which is searched with its subfolders; a glob pattern, in which ``**`` stands for folders; a
             text file (.txt) with one path on each line; a COCO data set (.json); one image file; or one video file,
             whose frames are images with the names VIDEO/00000.png and so on. All may lie at a URL.
-        images: the folder that the paths of a list or of a COCO data set start from; None: the folder of that file.
-        every: use every n-th image or frame only, from the first one on.
-
-    Raises:
-        InputError: the source does not exist, names no image, or is damaged.
-        MissingDependencyError: the source needs a package that is not installed.
-        DownloadError: the storage of the source cannot be reached.
     """
     found = _find(source, place_of(source), images)
     if not found.items:
@@ -187,7 +169,6 @@ def left_out(files: Iterable[Path], reasons: Mapping[str, str]) -> tuple[Skipped
     """Return a line for the report for each suffix of files that a run does not take from a folder.
 
     Args:
-        files: the files.
         reasons: the reasons by suffix, in lower case, where there is a way to annotate such files.
     """
     counts = Counter(path.suffix.lower() for path in files)
@@ -212,14 +193,7 @@ def _of_remote(path: Path) -> Source:
 
 
 def _of_video(path: Path) -> Source:
-    """Name the frames of a video.
-
-    Raises:
-        VideoError: it is missing, damaged or not a video.
-        ImageError: (at a URL) it is not there, or may not be read.
-        DownloadError: (at a URL) the storage cannot be reached.
-        MissingDependencyError: PyAV is not installed.
-    """
+    """Name the frames of a video."""
     frames = _copied_frames(path) if is_remote(path) else open_frames(path)
     places = ((f"{path.stem}/{index:05d}.png", FramePlace(frames, index)) for index in range(frames.num_frames or 0))
     return Source(tuple(ImageItem(index, name, place, frames.size) for index, (name, place) in enumerate(places, 1)))
@@ -305,11 +279,7 @@ def _of_coco(path: Path, root: Path) -> Source:
 
 
 def categories_of(document: dict[str, Any]) -> dict[int, str]:
-    """Return the names of the categories of a COCO document by id.
-
-    Raises:
-        InputError: a category has no id or no name.
-    """
+    """Return the names of the categories of a COCO document by id."""
     try:
         return {int(each["id"]): str(each["name"]) for each in document.get("categories", ())} or dict(OBJECT)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -317,11 +287,7 @@ def categories_of(document: dict[str, Any]) -> dict[int, str]:
 
 
 def read_coco(path: Path) -> dict[str, Any]:
-    """Read a COCO data set.
-
-    Raises:
-        InputError: the file is missing or no COCO data set.
-    """
+    """Read a COCO data set."""
     document = read_json(path)
     if not isinstance(document, dict) or not isinstance(document.get("images"), list):
         raise InputError(f"{path} is not a COCO data set: it has no list of images")

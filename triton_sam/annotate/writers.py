@@ -22,14 +22,7 @@ _PYARROW = "pyarrow"
 
 @dataclass(frozen=True)
 class Writer:
-    """One output format.
-
-    Args:
-        name: the name by which callers request it.
-        meaning: one line for --help.
-        write: writes the files into a folder, and returns what the format cannot hold.
-        needs: the optional part that it needs; "" if none.
-    """
+    """One output format."""
 
     name: str
     meaning: str
@@ -37,11 +30,7 @@ class Writer:
     needs: str = ""
 
     def check(self) -> None:
-        """Check, before the run, that the format can be written.
-
-        Raises:
-            MissingDependencyError: an optional package is not installed.
-        """
+        """Check, before the run, that the format can be written."""
         if self.needs == _POLYGONS:
             from ..masks.polygons import mask_to_polygons
 

@@ -64,7 +64,6 @@ class TorchContender:
     """The official predictor in eager PyTorch on the CPU. It returns full-size masks alone, so it has no ``click``.
 
     Args:
-        reference: the official predictor.
         bf16: whether it runs under autocast to bfloat16, as the official examples let it run on GPUs.
     """
 
@@ -100,11 +99,7 @@ def measure_comparison(target: Target, settings: Settings, results: Results, ses
     """Measure every operation, while the contenders take turns.
 
     Args:
-        target: the server and the image.
-        settings: contenders and durations.
         results: takes the rows of the section "comparison", and notes about contenders that do not take part.
-        session: whether the server has a session model.
-        progress: shows the current step.
     """
     progress.step("preparing the contenders")
     with contextlib.ExitStack() as stack:

@@ -32,11 +32,7 @@ def measure_words(target: Target, settings: Settings, results: Results, session:
     The official detector always makes all masks of a word and knows no limit, so it takes part without instances alone.
 
     Args:
-        target: the server and the image.
-        settings: contenders and durations.
         results: takes the rows of the section "words", or a note that the server cannot find words.
-        session: whether the server has a session model.
-        progress: shows the current step.
     """
     if not target.pair.family.concepts:
         return

@@ -25,15 +25,8 @@ _HATCH = {"grpc": "///", "http": None, None: None}
 def write_plot(results: Results, path: Path) -> bool:
     """Draw bars of medians with whiskers from min to max, and axes of their own for each operation.
 
-    Args:
-        results: the results of a run.
-        path: the file to write; its suffix is the format.
-
     Returns:
         False if the results have nothing to draw.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     rows = [row for row in results.of("comparison") or results.of("latency") if row.ms]
     if not rows:

@@ -8,13 +8,7 @@ from tqdm import tqdm
 
 
 class Progress:
-    """The progress bar of one section, which shows the current step. Use it as a context manager.
-
-    Args:
-        section: name of the section.
-        steps: number of steps in the section.
-        quiet: show no bar.
-    """
+    """The progress bar of one section, which shows the current step. Use it as a context manager."""
 
     def __init__(self, section: str, steps: int, quiet: bool) -> None:
         self._bar = tqdm(total=steps, desc=f"{section:11}", unit="step", disable=quiet, leave=True)

@@ -12,16 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Times:
-    """Statistics of durations in milliseconds. A percentile that lies between two durations is the longer one.
-
-    Args:
-        median: median duration.
-        min: shortest duration.
-        max: longest duration.
-        p95: 95th percentile.
-        p99: 99th percentile.
-        n: number of durations.
-    """
+    """Statistics of durations in milliseconds. A percentile that lies between two durations is the longer one."""
 
     median: float
     min: float
@@ -42,13 +33,8 @@ class Row:
     """One measurement. The field names are those of the JSON file.
 
     Args:
-        section: one of settings.SECTIONS.
-        what: the stage, operation or scenario.
-        who: the contender: session, request, client, or one of settings.ALTERNATIVES.
         protocol: http or grpc; None where nothing is sent.
         size: number of concurrent users, or of objects in one call; None where neither applies.
-        ms: durations of single calls, in milliseconds.
-        per_second: throughput.
         more: further metrics by name. The unit is the end of the name.
     """
 
@@ -69,14 +55,7 @@ class Row:
 
 @dataclass
 class Results:
-    """The results of a run.
-
-    Args:
-        about: the keys created, command, kit (version of triton_sam), machine, model and settings.
-        rows: the measurements.
-        notes: sentences that explain why a measurement was left out.
-        complete: False when the run was stopped before its end.
-    """
+    """The results of a run."""
 
     about: dict[str, Any]
     rows: list[Row] = field(default_factory=list)

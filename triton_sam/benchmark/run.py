@@ -26,16 +26,7 @@ Section = Callable[[Target, Settings, Results, bool, Progress], None]
 
 
 def begin(target: Target, settings: Settings, command: str) -> Results:
-    """Return a result without rows that describes the machine, the model and the settings.
-
-    Args:
-        target: the server and the image.
-        settings: the settings of the run.
-        command: the command line of the run.
-
-    Raises:
-        ServerError: the server does not answer; see triton_sam.errors.
-    """
+    """Return a result without rows that describes the machine, the model and the settings."""
     created = datetime.datetime.now(datetime.timezone.utc).astimezone().isoformat(timespec="seconds")
     return Results(
         {
@@ -50,17 +41,7 @@ def begin(target: Target, settings: Settings, command: str) -> Results:
 
 
 def measure(target: Target, settings: Settings, results: Results, *, quiet: bool) -> None:
-    """Run the sections. After an interruption or an error, ``results`` holds the measurements up to then.
-
-    Args:
-        target: the server and the image.
-        settings: the sections to run, and how.
-        results: takes the rows and notes.
-        quiet: show no progress bars.
-
-    Raises:
-        ServerError: the server does not answer, or refuses a request; see triton_sam.errors.
-    """
+    """Run the sections. After an interruption or an error, ``results`` holds the measurements up to then."""
     sections: dict[str, tuple[Section, int]] = {
         "latency": (measure_stages, stage_steps(target)),
         "comparison": (measure_comparison, 1 + len(OPERATIONS)),

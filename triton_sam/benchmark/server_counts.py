@@ -25,7 +25,6 @@ def session_metrics(metrics_url: str | None, model: str) -> dict[str, float]:
 
     Args:
         metrics_url: URL of the server's metrics, such as http://host:8002/metrics; None if unknown.
-        model: name of the session model.
 
     Returns:
         Values by name without ``triton_sam_``; empty if the server does not report any.
@@ -48,10 +47,6 @@ def decode_counter(
     """Return a function that returns the number of decodes of a server so far.
 
     Args:
-        transport: connection to the server.
-        decoder: name of the decoder.
-        session_model: name of the session model, which may run the decoder itself.
-        metrics_url: see session_metrics().
         click: sends a click and waits for its mask, to find out which count grows.
 
     Returns:

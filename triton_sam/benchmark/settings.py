@@ -26,16 +26,7 @@ class Settings:
     Args:
         duration: seconds for which each measurement is repeated; ``least_rounds`` may take longer.
         sections: names from SECTIONS, which run in this order.
-        compare: names from ALTERNATIVES.
-        concurrency: numbers of concurrent users in the section "throughput", ascending.
-        boxes: numbers of objects in one call, ascending.
-        users: number of users in the load test.
         think: mean pause of a user between two clicks in the load test, in seconds.
-        load_seconds: duration of the load test, in seconds.
-        least_rounds: smallest number of rounds of each measurement.
-
-    Raises:
-        ConfigurationError: a value is out of range.
     """
 
     duration: float = 3.0

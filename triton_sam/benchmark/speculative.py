@@ -72,13 +72,10 @@ class _Run:
     """The findings of one run of a scenario.
 
     Args:
-        asked: number of predictions that the caller requested.
-        sent: number of those predictions that were sent to the server.
         cancelled: number of those predictions that were replaced or cancelled; their tasks ended in CancelledError.
         computed: number of decodes, by the server's own counter; None if the server reports none.
         in_flight: the largest sampled number of requests on the wire, for one lane; for all without lanes.
         seconds: for each lane, the seconds from its last position to its last mask.
-        equal: whether every last mask equals the sync client's, bit for bit.
     """
 
     asked: int
@@ -132,9 +129,7 @@ def mouse_path(count: int, size: tuple[int, int], seed: int = 0) -> list[Positio
     """Return a spiral with jitter, as (x, y) in pixels.
 
     Args:
-        count: number of positions.
         size: width and height of the image in pixels.
-        seed: each seed gives another path.
     """
     noise = random.Random(seed)  # noqa: S311 - not a secret
     width, height = size
@@ -268,12 +263,7 @@ async def _measure(
     """Run ``act`` and count its requests.
 
     Args:
-        bench: the server's counters and the client with the expected answers.
-        client: the client that ``act`` uses.
-        queued: the list of tasks that ``act`` fills.
-        act: the scenario.
         final: the last position of each lane; None where no mask is expected.
-        running: tells how many requests are on the wire.
     """
     await asyncio.sleep(SETTLE_SECONDS)
     sent, computed = client.requests_sent, bench.computed()

@@ -19,15 +19,7 @@ Series = dict[tuple[str, str], list[float]]
 
 
 def measure_stages(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
-    """Measure every stage over every protocol.
-
-    Args:
-        target: the server and the image.
-        settings: durations.
-        results: takes the rows of the section "latency".
-        session: whether the server has a session model.
-        progress: shows the current step.
-    """
+    """Measure every stage over every protocol."""
     progress.step("read and resize")
     _client_stages(target, settings, results)
     for protocol in target.protocols:

@@ -29,20 +29,11 @@ class Target:
     """A server to measure.
 
     Args:
-        family: name of the family.
         name: variant of the model pair; None means the family's default pair.
-        urls: the server's URL by protocol ("http", "grpc"), one or both.
-        source: the image to segment.
         weights: the same models as files, for the comparison; None when they are not known here.
         pid: process id of tritonserver; None when it runs on another machine.
         metrics_url: URL of the server's metrics; None if unknown.
-        timeout: longest duration of one call, in seconds.
         access: the arguments headers and ca_certs of every client, for a proxy in front of the server.
-
-    Attributes:
-        content: the bytes of the image file.
-        image: the decoded image.
-        pair: the model pair.
     """
 
     family: str
@@ -76,12 +67,7 @@ class Target:
         return self.name or self.family
 
     def check(self) -> bool:
-        """Return whether the server has a session model for the pair.
-
-        Raises:
-            ModelNotReadyError: the server lacks the encoder or the decoder.
-            ServerError: the server does not answer; see triton_sam.errors.
-        """
+        """Return whether the server has a session model for the pair."""
         ready = self._transport.ready_models()
         missing = [model for model in (self.pair.encoder, self.pair.decoder) if model not in ready]
         if missing:
@@ -123,13 +109,7 @@ class Target:
         return "server" if session else "client"
 
     def client(self, protocol: str, place: EmbeddingsPlace, url: str | None = None) -> SAM2TritonClient:
-        """Return a new client.
-
-        Args:
-            protocol: one of `protocols`.
-            place: where the client keeps embeddings.
-            url: another URL of the same server, such as that of a relay.
-        """
+        """Return a new client."""
         return SAM2TritonClient(
             url or self.urls[protocol],
             self.family,

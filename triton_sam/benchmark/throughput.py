@@ -15,15 +15,7 @@ MAX_BOX_ROUNDS = 5
 
 
 def measure_throughput(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
-    """Measure clicks over each protocol, and images and boxes over the first one.
-
-    Args:
-        target: the server and the image.
-        settings: numbers of users and boxes, and durations.
-        results: takes the rows of the section "throughput".
-        session: whether the server has a session model.
-        progress: shows the current step.
-    """
+    """Measure clicks over each protocol, and images and boxes over the first one."""
     who = "session" if session else "request"
     for protocol in target.protocols:
         with target.client(protocol, target.embeddings_place(session)) as client:

@@ -37,12 +37,7 @@ def take_turns(
     """Measure contenders round by round, so that other work on the machine slows all of them alike.
 
     Args:
-        acts: the calls to measure, by name.
         times: takes the milliseconds by name. It grows during the run, so that an interruption keeps its contents.
-        seconds: seconds for each contender, after which no further round begins, except for ``min_rounds``.
-        min_rounds: smallest number of rounds.
-        max_rounds: largest number of rounds.
-        warm_up: make every call once before the first round, without measuring it.
     """
     if warm_up:
         for act in acts.values():
@@ -62,7 +57,6 @@ class Crowd:
     Args:
         ms: for each user, the milliseconds of every call that succeeded.
         seconds: seconds from the start to the end of the last call.
-        errors: error texts of the calls that failed.
         refused_ms: milliseconds of the calls that a busy server refused; they do not count as errors.
     """
 
@@ -93,13 +87,9 @@ def crowd(
     """Let users make calls in threads for some seconds, and wait for the calls that are under way at the end.
 
     Args:
-        users: number of users.
         act: the call; its arguments are the number of the user and the number of the call.
         seconds: seconds after which no further call begins. A pause ends at this time, too.
         pause: returns the seconds that a user pauses before a call; None means no pauses.
-
-    Raises:
-        SamError: every call failed or was refused; this is the error of the first one.
     """
     result = Crowd([[] for _ in range(users)])
     stop = threading.Event()

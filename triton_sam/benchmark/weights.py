@@ -28,13 +28,9 @@ class Weights:
     """A pair of models in a repository, and what is needed to build the official model with the same weights.
 
     Args:
-        repository: the model repository.
         name: variant of the pair; None: the family's name.
-        files: ONNX files by role.
-        metadata: the ``triton_sam.*`` keys of the encoder.
         checkpoint: file with the weights; None: random ones, or not known.
         config: configuration of the official model; None: by the checkpoint's name.
-        seed: of random weights.
     """
 
     repository: Path
@@ -52,11 +48,7 @@ class Weights:
         return made_of if made_of == config else f"{config}, {made_of}"
 
     def reference(self, family: str) -> Reference:
-        """Build the official predictor.
-
-        Raises:
-            MissingDependencyError: the export extra is missing, or the checkpoint is not known.
-        """
+        """Build the official predictor."""
         model = self._official_model(family)
         from ..export import registry
 
@@ -76,17 +68,7 @@ class Weights:
 
 
 def find_weights(family: str, repository: Path, name: str | None, *, concepts: bool = False) -> Weights | None:
-    """Return what a repository holds for a family, its newest version; None when there are no weights.
-
-    Args:
-        family: name of the family.
-        repository: the model repository.
-        name: the variant; None: the family's name.
-        concepts: also return the models of concepts, all of which must be there.
-
-    Raises:
-        RepositoryError: there is no such repository.
-    """
+    """Return what a repository holds for a family, its newest version; None when there are no weights."""
     spec = get_family(family)
     models = {model.name: model for model in list_models(repository)}
     files: dict[str, Path] = {}
@@ -105,19 +87,7 @@ def find_weights(family: str, repository: Path, name: str | None, *, concepts: b
 
 
 def make_weights(family: str, text: str, folder: Path, progress: bool, *, concepts: bool = False) -> Weights:
-    """Make a repository of one pair with its session model.
-
-    Args:
-        family: name of the family, for example "sam2".
-        text: "micro", "random:SIZE", or the path of a checkpoint.
-        folder: an empty one.
-        progress: say on stderr what is going on.
-        concepts: also make the models for words.
-
-    Raises:
-        ConfigurationError: no such size or file.
-        SamError: the export failed, see export.registry.export().
-    """
+    """Make a repository of one pair with its session model."""
     if text == BUILT_IN and get_family(family).built_in:
         _copy_built_in(get_family(family), folder)
     else:

@@ -11,7 +11,6 @@ def add_options(parser: argparse.ArgumentParser, *, of_prompts: bool = True) -> 
     """Add the options of a Cleanup. from_options() reads them.
 
     Args:
-        parser: the parser of the command.
         of_prompts: whether the command has prompts. A search for everything has no box to clip to, and an option of its
             own for small regions, ``--min-mask-region-area``.
     """
@@ -50,11 +49,7 @@ def add_options(parser: argparse.ArgumentParser, *, of_prompts: bool = True) -> 
 
 
 def from_options(args: argparse.Namespace, *, of_prompts: bool = True) -> Cleanup:
-    """Return the clean-up that the options describe; ``of_prompts`` as for add_options().
-
-    Raises:
-        InputError: a number is out of range.
-    """
+    """Return the clean-up that the options describe; ``of_prompts`` as for add_options()."""
     return Cleanup(
         max_hole_area=args.max_hole_area,
         max_sprinkle_area=args.max_sprinkle_area,

@@ -32,14 +32,7 @@ _CLIP_SEED = 10_000_001
 
 
 class Comparison(ABC):
-    """One comparison of clients with the official predictor of the same weights.
-
-    Args:
-        args: arguments of the command.
-
-    Raises:
-        SamError: an option has a wrong value, or the image cannot be read. This is before the export.
-    """
+    """One comparison of clients with the official predictor of the same weights."""
 
     patience: ClassVar[float] = 3600.0
     """Time limit of a request in seconds: a full-size model on a busy processor takes minutes."""

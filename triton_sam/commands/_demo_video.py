@@ -38,12 +38,7 @@ _SMALL_GIF = 256
 
 
 def run(args: argparse.Namespace, out: Path) -> int:
-    """Track the objects of the clip from one click each; write an overlay, and print J and F.
-
-    Raises:
-        ModelNotReadyError: there are no video models; the message says where they come from.
-        SamError: the server cannot be started, or a request failed.
-    """
+    """Track the objects of the clip from one click each; write an overlay, and print J and F."""
     from ..evaluation.video_report import VideoReport, video_table
     from ..evaluation.video_runner import VideoSettings, measure_video
     from ..evaluation.videos import VideoDataset, open_videos

@@ -20,14 +20,7 @@ _COMPUTING = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the instances of one model run.
-
-    Args:
-        text: description for people.
-        on_gpu: whether at least one instance runs on a GPU.
-        on_cpu: whether at least one instance runs on the CPU.
-        computes: whether the model would run faster on a GPU.
-    """
+    """Where the instances of one model run."""
 
     text: str
     on_gpu: bool
@@ -36,11 +29,7 @@ class Placement:
 
 
 def placement(config: Mapping[str, Any]) -> Placement:
-    """Return where the instances of a model run, according to its configuration as the server completed it.
-
-    Args:
-        config: configuration of the model, in the JSON form of Triton's HTTP protocol.
-    """
+    """Return where the instances of a model run, according to its configuration as the server completed it."""
     computes = (config.get("backend") or config.get("platform")) in _COMPUTING
     groups = config.get("instance_group", [])
     kinds = [str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_") for group in groups]
@@ -58,11 +47,7 @@ def placement(config: Mapping[str, Any]) -> Placement:
 
 
 def check_metrics_url(metrics_url: str | None) -> None:
-    """Check that a URL can be the URL of a server's metrics.
-
-    Raises:
-        ConfigurationError: the URL is malformed, or neither http nor https.
-    """
+    """Check that a URL can be the URL of a server's metrics."""
     try:
         fits = metrics_url is None or urlsplit(metrics_url).scheme in ("http", "https")
     except ValueError:  # for example http://[
@@ -72,11 +57,7 @@ def check_metrics_url(metrics_url: str | None) -> None:
 
 
 def server_gpus(metrics_url: str | None) -> bool | None:
-    """Return whether a server sees a GPU, according to its metrics; None if it gives no metrics.
-
-    Args:
-        metrics_url: a URL that check_metrics_url() accepts.
-    """
+    """Return whether a server sees a GPU, according to its metrics; None if it gives no metrics."""
     if metrics_url is None:
         return None
     try:

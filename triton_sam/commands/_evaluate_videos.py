@@ -24,12 +24,7 @@ FILE = "videos.json"
 
 
 def run(args: argparse.Namespace, names: Sequence[str]) -> int:
-    """Measure data sets of videos. After an interruption or an error, print the results so far and raise it again.
-
-    Raises:
-        ConfigurationError: a data set is unknown, or two have the same name.
-        SamError: a data set cannot be used, or a request failed.
-    """
+    """Measure data sets of videos. After an interruption or an error, print the results so far and raise it again."""
     from ..evaluation.video_report import video_table, videos_to_json
     from ..evaluation.video_runner import VideoSettings
     from ..evaluation.videos import open_videos

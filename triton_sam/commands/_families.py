@@ -18,10 +18,7 @@ def add_options(
     """Add the options that families define for a command; an option of several families is added once.
 
     Args:
-        parser: the parser to extend.
-        command: name of the command.
         families: names of the families: all of them for the command, a single one for a script.
-        sizes_only: leave out the options that do not choose the size.
     """
     for flag, owners in _owners(command, map(get_family, families)).items():
         option = next(iter(owners.values()))
@@ -49,13 +46,7 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
 
     Args:
         args: arguments with ``family``, ``size`` and the family's options.
-        command: name of the command.
         is_random: whether the weights are random; without --size, they get the family's default size.
-
-    Raises:
-        ConfigurationError: an option belongs to another family or has no effect, several options choose the model, or
-            the family does not have the size.
-        CheckpointError: there is no such checkpoint.
     """
     family = get_family(args.family)
     given = {"--size": args.size} if args.size else {}
@@ -77,11 +68,7 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
 
 
 def _check_exists(checkpoint: Path, family: Family, given: Sequence[str]) -> None:
-    """Check that a checkpoint exists, before PyTorch is loaded, which takes seconds. SAM3's is a folder.
-
-    Raises:
-        CheckpointError: there is none; the error names the download of the size in ``given`` or in its file's name.
-    """
+    """Check that a checkpoint exists, before PyTorch is loaded, which takes seconds. SAM3's is a folder."""
     if checkpoint.exists():
         return
     names = sorted((size.name for size in family.sizes if size.official), key=len, reverse=True)
@@ -91,11 +78,7 @@ def _check_exists(checkpoint: Path, family: Family, given: Sequence[str]) -> Non
 
 
 def refuse_foreign(args: argparse.Namespace, command: str) -> None:
-    """Refuse options of a command that only other families have.
-
-    Raises:
-        ConfigurationError: such an option is given.
-    """
+    """Refuse options of a command that only other families have."""
     for flag, owners in _owners(command, FAMILIES.values()).items():
         is_given = getattr(args, next(iter(owners.values())).destination, None) is not None
         names = [family.name for family in owners]
@@ -112,17 +95,7 @@ def exporter_options(args: argparse.Namespace, command: str) -> dict[str, Any]:
 
 
 def check_before_download(args: argparse.Namespace, command: str, *, published: bool) -> None:
-    """Check the options that the family's exporter takes, before a download of gigabytes.
-
-    Args:
-        args: arguments with ``family`` and the family's options.
-        command: name of the command.
-        published: whether published ONNX files will be used, which nothing is exported for.
-
-    Raises:
-        ConfigurationError: an option has no effect on published files.
-        CheckpointError: there is no such folder.
-    """
+    """Check the options that the family's exporter takes, before a download of gigabytes."""
     given = exporter_options(args, command)
     for option in get_family(args.family).options:
         value = given.get(option.destination)

@@ -22,12 +22,7 @@ def is_published(family: str, size: str | None) -> bool:
 
 
 def run_onnx(args: argparse.Namespace, precision: str) -> int:
-    """Download a family's published ONNX models into the model repository and print their paths.
-
-    Raises:
-        ConfigurationError: --directory is given.
-        DownloadError: see triton_sam.download.hub.download_onnx().
-    """
+    """Download a family's published ONNX models into the model repository and print their paths."""
     from ..download.hub import Hub, download_onnx
 
     if getattr(args, "directory", None) is not None:
@@ -43,11 +38,7 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
 
 
 def precision_of(family: str, size: str | None) -> str:
-    """Return the precision of a family's published models that a size selects; without a size, the default one.
-
-    Raises:
-        ConfigurationError: the family has no such size, or nothing on the hub.
-    """
+    """Return the precision of a family's published models that a size selects; without a size, the default one."""
     precisions = list(_files(family).precisions)
     if size is not None and size not in precisions:
         raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(precisions)}, {CHECKPOINT}")

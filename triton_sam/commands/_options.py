@@ -77,12 +77,7 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
 
 
 def add_video(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
-    """Add --video, the models that follow objects through a video. Without a family that has them, it is always off.
-
-    Args:
-        parser: the parser to extend.
-        families: names of the families that the command is for.
-    """
+    """Add --video, the models that follow objects through a video. Without a family that has them, it is always off."""
     owners = [name for name in tracking_families() if name in families]
     parser.set_defaults(video=False)
     if owners:
@@ -93,12 +88,7 @@ def add_video(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
 
 
 def add_concepts(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
-    """Add --concepts, the models for words and examples. Without a family that has them, it is always off.
-
-    Args:
-        parser: the parser to extend.
-        families: names of the families that the command is for.
-    """
+    """Add --concepts, the models for words and examples. Without a family that has them, it is always off."""
     owners = [name for name in families if get_family(name).concepts]
     parser.set_defaults(concepts=False)
     if owners:
@@ -107,12 +97,7 @@ def add_concepts(parser: argparse.ArgumentParser, families: Sequence[str]) -> No
 
 
 def add_name(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add --name, also spelled --model-name, for the name of a variant.
-
-    Args:
-        parser: the parser to extend.
-        text: the text for --help.
-    """
+    """Add --name, also spelled --model-name, for the name of a variant."""
     add_spellings(parser, "--name", "--model-name", metavar="VARIANT", help=text)
 
 
@@ -189,12 +174,7 @@ def add_admin(parser: argparse.ArgumentParser) -> None:
 
 
 def add_decoder_in_session(parser: argparse.ArgumentParser, *, by_variable: bool = False) -> None:
-    """Add the option that lets session models run their decoders.
-
-    Args:
-        parser: the parser to extend.
-        by_variable: whether an environment variable may replace the option.
-    """
+    """Add the option that lets session models run their decoders."""
     also = f" (also: {DECODER_IN_SESSION_VARIABLE}=1)" if by_variable else ""
     parser.add_argument(
         "--decoder-in-session",
@@ -217,23 +197,14 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def repository(args: argparse.Namespace, *, writes: bool = False) -> Path:
-    """Return the model repository of the command.
-
-    Args:
-        args: arguments of the command.
-        writes: whether the command changes the repository; see writable_repository().
-    """
+    """Return the model repository of the command."""
     if args.model_repository is not None:
         return Path(args.model_repository)
     return writable_repository() if writes else default_repository()
 
 
 def check_writable(paths: Sequence[Path]) -> None:
-    """Check before the work that files can be written after it.
-
-    Raises:
-        ConfigurationError: a path is a folder, or its folder does not exist.
-    """
+    """Check before the work that files can be written after it."""
     for path in paths:
         if path.is_dir() or not path.parent.is_dir():
             why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"

@@ -70,11 +70,7 @@ class Parser(argparse.ArgumentParser):
         self._fail(message + (self._hint(message) or ""))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Refuse arguments that nothing takes, as argparse does, and name similar options.
-
-        Args:
-            unknown: the arguments.
-        """
+        """Refuse arguments that nothing takes, as argparse does, and name similar options."""
         text = f"unrecognized arguments: {' '.join(unknown)}"
         options = [option for option in unknown if option.startswith("-")]
         known = [name for action in self._actions for name in action.option_strings]
@@ -105,11 +101,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def similar(given: str, known: Iterable[str]) -> str:
-    """Return a question for the end of an error, such as "; did you mean --point?"; "" if no known name is similar.
-
-    Args:
-        given: what the user wrote.
-        known: the names that exist.
-    """
+    """Return a question for the end of an error, such as "; did you mean --point?"; "" if no known name is similar."""
     found = difflib.get_close_matches(given, list(known), n=1, cutoff=_CUTOFF)
     return f"; did you mean {found[0]}?" if found else ""

@@ -38,7 +38,6 @@ class Source:
     """One image of the command.
 
     Args:
-        name: its path or URL as the user wrote it, or "-".
         content: a path or the bytes of the file.
     """
 
@@ -62,10 +61,7 @@ class FileFormat:
     """One form of the files of --out.
 
     Args:
-        suffixes: what names of files may end in.
         each: returns the file of one mask of an image; None if one file holds all masks.
-        whole: returns the file of all masks of one image.
-        several: whether one file holds the masks of all images.
         leaves_out_empty: whether the file holds no empty masks, because its readers reject them.
     """
 
@@ -112,12 +108,7 @@ BY_SUFFIX = {".png": "png", ".json": "coco", ".geojson": "geojson"}
 
 
 def read_sources(given: Sequence[str]) -> list[Source]:
-    """Return the images that a user names: files, patterns such as "photos/*.jpg", URLs, and - for standard input.
-
-    Raises:
-        ImageError: a pattern fits no file, a URL has no file or names another machine, or standard input is empty.
-        ConfigurationError: an image is named twice.
-    """
+    """Return the images that a user names: files, patterns such as "photos/*.jpg", URLs, and - for standard input."""
     sources: list[Source] = []
     for name in given:
         if name == STREAM:
@@ -147,11 +138,7 @@ def _is_url(name: str) -> bool:
 
 
 def format_of(out: str, wanted: str | None) -> str:
-    """Return the format of --out.
-
-    Raises:
-        ConfigurationError: the path is a folder, or the suffix of the file fits no format, or not the wanted one.
-    """
+    """Return the format of --out."""
     suffix = Path(out).suffix.lower()
     if Path(out).is_dir():
         raise ConfigurationError(f"cannot write {out}: it is a folder")
@@ -166,11 +153,7 @@ def format_of(out: str, wanted: str | None) -> str:
 
 
 def check_suffix(option: str, path: str | Path, suffixes: Iterable[str], more: str = "") -> None:
-    """Check how the name of a file ends.
-
-    Raises:
-        ConfigurationError: it ends otherwise.
-    """
+    """Check how the name of a file ends."""
     known = sorted(suffixes)
     if str(path) != STREAM and Path(path).suffix.lower() not in known:
         raise ConfigurationError(f"{option} {path}: the name must end in {' or '.join(known)}{more}")
@@ -201,16 +184,7 @@ def numbered(path: Path, count: int) -> list[Path]:
 
 
 def check_targets(masks: Sequence[Path], drawn: Sequence[Path], sources: Sequence[Source]) -> None:
-    """Check that all results can be written, and that they overwrite neither each other nor an image.
-
-    Args:
-        masks: files of --out and --logits.
-        drawn: files of --overlay.
-        sources: the images.
-
-    Raises:
-        ConfigurationError: a folder does not exist, a path is a folder, or two files have the same path.
-    """
+    """Check that all results can be written, and that they overwrite neither each other nor an image."""
     _options.check_writable([*masks, *drawn])
     for path in drawn:
         if path.resolve() in {mask.resolve() for mask in masks}:
@@ -223,13 +197,7 @@ def check_targets(masks: Sequence[Path], drawn: Sequence[Path], sources: Sequenc
 
 
 def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Segment]]]) -> list[Path]:
-    """Write the masks of all images, and return the paths; standard output has none.
-
-    Args:
-        out: the value of --out.
-        form: the format.
-        found: the images with the masks to write.
-    """
+    """Write the masks of all images, and return the paths; standard output has none."""
     files: list[tuple[Path, bytes]] = []
     if form.several:
         documents = [(source.file_name, open_image(source.content).size, masks) for source, masks in found]
@@ -258,11 +226,7 @@ def write_logits(path: Path, segments: Sequence[Segment]) -> None:
 
 
 def read_logits(path: Path) -> npt.NDArray[Any]:
-    """Return the logits of an earlier call, or a mask of their size, see check_prompts().
-
-    Raises:
-        PromptError: the file is missing or no .npy file with numbers.
-    """
+    """Return the logits of an earlier call, or a mask of their size, see check_prompts()."""
     try:
         # The file is opened here because np.load() does not close a damaged file that it opened itself.
         with path.open("rb") as file:

@@ -51,12 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def are_wanted(args: argparse.Namespace) -> bool:
-    """Whether the command is to find instances, and not to segment by clicks.
-
-    Raises:
-        ConfigurationError: an option of these has no effect without words.
-        PromptError: words come with clicks.
-    """
+    """Whether the command is to find instances, and not to segment by clicks."""
     examples = [getattr(args, name) for name in ("example", "not_example", *_MASKS)]
     wanted = any((args.text, *examples))
     given = {**_words_options.filters(args), **({"example_image": args.example_image} if args.example_image else {})}
@@ -91,11 +86,7 @@ def read(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check(asked: Mapping[str, Any], sources: Sequence[Source]) -> None:
-    """Check the arguments from read() against the images before anything is sent.
-
-    Raises:
-        PromptError: a text, a box or a number is not valid.
-    """
+    """Check the arguments from read() against the images before anything is sent."""
     query = check_query(**{name: value for name, value in asked.items() if name != "example"})
     example = asked["example"]
     for image in [each.content for each in sources] if example is None else [example]:

@@ -32,13 +32,7 @@ _SECONDS_IN_LOGS = 5.0
 
 @contextlib.contextmanager
 def bar(args: argparse.Namespace, *, in_logs: bool = True, **options: Any) -> Iterator[Any]:
-    """Yield a bar of tqdm, unless --quiet is given. On a terminal, its clock moves every second.
-
-    Args:
-        args: has ``quiet``.
-        in_logs: whether to show it if standard error is not a terminal.
-        options: of tqdm.
-    """
+    """Yield a bar of tqdm, unless --quiet is given. On a terminal, its clock moves every second."""
     is_terminal = sys.stderr.isatty()
     rate = {} if is_terminal else {"mininterval": _SECONDS_IN_LOGS}
     with tqdm(disable=args.quiet or not (is_terminal or in_logs), **rate, **options) as shown:
@@ -61,11 +55,7 @@ def _tick(shown: Any, ended: threading.Event) -> None:
 
 
 class RunProgress:
-    """Moves the bar of a run of many images; threads may call it.
-
-    Args:
-        shown: the bar, in images.
-    """
+    """Moves the bar of a run of many images; threads may call it."""
 
     def __init__(self, shown: Any) -> None:
         self._shown = shown

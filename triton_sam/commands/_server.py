@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check --url and --local early, for commands that work for a long time before they need the server.
-
-    Raises:
-        ConfigurationError: --url and --local are both given.
-        MissingDependencyError: the nvidia-pytriton wheel is not installed.
-        LocalServerError: the wheel does not exist for this system or this Python version.
-    """
+    """Check --url and --local early, for commands that work for a long time before they need the server."""
     if not args.local:
         return
     if args.url is not None:
@@ -38,10 +32,6 @@ def say_if_demo_model(args: argparse.Namespace, client: SAM2TritonClient) -> Non
     """Say on stderr, unless --quiet is given, that a command's masks come from the weights of the demo model.
 
     The configuration of a model tells it, so this also works with a server on another machine.
-
-    Args:
-        args: arguments of a command with --model and --name.
-        client: the client that has made the masks.
     """
     if getattr(args, "quiet", False):
         return
@@ -59,18 +49,7 @@ def local_server(
     admin: bool = False,
     decoder_in_session: bool = False,
 ) -> Iterator[LocalServer]:
-    """Start a Triton on free ports of this machine and stop it at the end of the block.
-
-    Args:
-        args: arguments of the command; --quiet suppresses the progress message.
-        repository: the model repository.
-        models: names of the models to load; None for all models with weights.
-        admin: whether clients may load models and share memory.
-        decoder_in_session: whether session models run their decoders themselves.
-
-    Raises:
-        SamError: see LocalServer.start().
-    """
+    """Start a Triton on free ports of this machine and stop it at the end of the block."""
     from ..local_server import LocalServer
 
     _options.say(args, "starting a local Triton ...")
@@ -82,16 +61,8 @@ def local_server(
 def server_urls(args: argparse.Namespace, models: Sequence[str] | None = None) -> Iterator[tuple[str | None, ...]]:
     """Yield the URLs of the command's server.
 
-    Args:
-        args: arguments of a command with --url, --local and --model-repository.
-        models: names of the models that a local server loads; None for all models with weights.
-
     Yields:
         The given URL, or None for the default one; with --local, the HTTP and the gRPC URL of the local server.
-
-    Raises:
-        ConfigurationError: --url and --local are both given.
-        SamError: see LocalServer.start().
     """
     check(args)
     if not args.local:

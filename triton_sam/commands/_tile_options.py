@@ -32,11 +32,7 @@ def add_tiles(group: Any) -> None:
 
 
 def position(text: str) -> tuple[str, int]:
-    """Return the name of an axis and a position along it.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is neither.
-    """
+    """Return the name of an axis and a position along it."""
     axis, _, number = text.partition("=")
     if not (len(axis) == 1 and axis.isalpha() and number.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=N, for example Z=10")
@@ -44,11 +40,7 @@ def position(text: str) -> tuple[str, int]:
 
 
 def percentiles(text: str) -> tuple[float, float]:
-    """Return two percentiles.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is not two numbers from 0 to 100, the smaller one first.
-    """
+    """Return two percentiles."""
     try:
         low, high = (float(word) for word in text.split(","))
     except ValueError:
@@ -59,11 +51,7 @@ def percentiles(text: str) -> tuple[float, float]:
 
 
 def channels(text: str) -> tuple[int, ...]:
-    """Return three channels; one becomes grey.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is not one channel or three.
-    """
+    """Return three channels; one becomes grey."""
     words = text.split(",")
     if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
         raise argparse.ArgumentTypeError(f"{text!r} is not one channel or three, for example 0,1,2")

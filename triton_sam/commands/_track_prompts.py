@@ -74,11 +74,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def collected(args: argparse.Namespace) -> list[ObjectPrompt]:
-    """Return the prompts of the command line, one for each object and image, in the order of the options.
-
-    Raises:
-        PromptError: there are none, they contradict each other, or an object has none.
-    """
+    """Return the prompts of the command line, one for each object and image, in the order of the options."""
     if args.prompt_file is not None:
         if args.prompts:
             raise PromptError("give --prompts or the options --object, --point, --box and --mask, not both")

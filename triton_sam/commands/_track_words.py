@@ -52,12 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def are_wanted(args: argparse.Namespace) -> bool:
-    """Whether words find the objects.
-
-    Raises:
-        ConfigurationError: an option has no effect.
-        PromptError: words come with other prompts, or a text or number is not valid.
-    """
+    """Whether words find the objects."""
     if not args.text:
         given = [flag for name, flag in (*_ONLY_WITH_TEXT.items(), ("limit", "--limit")) if _is_given(args, name)]
         if given:
@@ -79,11 +74,7 @@ def make_finder(url: str | None, timeout: float, access: dict[str, Any]) -> Any:
 
 
 def found_before(args: argparse.Namespace, source: VideoInput) -> list[ObjectPrompt] | None:
-    """Return the prompts that an earlier run with the same parameters found; None without one.
-
-    Raises:
-        ConfigurationError: the folder has objects of another search.
-    """
+    """Return the prompts that an earlier run with the same parameters found; None without one."""
     path = args.out / FOUND / _FILE
     if args.overwrite or not path.exists():
         return None
@@ -107,16 +98,7 @@ def search(
     """Find the objects of a video, and keep them in the folder of the command.
 
     Args:
-        args: the arguments of the command.
-        source: the video.
-        start: the first frame.
         stop: the frame after the last one; None: the end.
-        url: the server.
-        tracker: a client of videos.
-
-    Raises:
-        PromptError: nothing was found.
-        SamError: see find_in_video().
     """
     from ..client.video.words import find_in_video
 

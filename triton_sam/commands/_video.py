@@ -31,11 +31,7 @@ class VideoInput:
     """The frames of a command.
 
     Args:
-        name: a short name, for example the name of the file without its ending.
-        frames: the frames.
-        rate: frames a second.
         is_live: whether the frames come as a stream, which cannot be read again.
-        identity: values by which a later run recognises the source.
     """
 
     name: str
@@ -53,17 +49,7 @@ class VideoInput:
 
 
 def open_input(text: str, quality: int | None = None) -> VideoInput:
-    """Open the source of a command: a file, a folder, the number of a camera, a URL, or "-" for the standard input.
-
-    Args:
-        text: the source.
-        quality: see SAM2VideoClient.open().
-
-    Raises:
-        ConfigurationError: the quality is out of range.
-        VideoError: the source is missing, empty, damaged or not a video.
-        MissingDependencyError: the source needs PyAV, and it is not installed.
-    """
+    """Open the source of a command: a file, a folder, the number of a camera, a URL, or "-" for the standard input."""
     if quality is not None and not 1 <= quality <= BEST_QUALITY:
         raise ConfigurationError(
             f"--quality must be 1 to {BEST_QUALITY}, not {quality}: leave it out for frames without loss"
@@ -119,12 +105,7 @@ def make_client(
 
 @contextlib.contextmanager
 def opened(client: Any, source: Any, **options: Any) -> Iterator[Video]:
-    """Open a video in a client.
-
-    Raises:
-        ModelNotReadyError: the server has no video models; the message says where they come from.
-        SamError: see SAM2VideoClient.open().
-    """
+    """Open a video in a client."""
     with contextlib.ExitStack() as stack:
         try:
             video = stack.enter_context(client.open(source, **options))

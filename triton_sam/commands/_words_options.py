@@ -44,11 +44,7 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def family_for_words(given: str | None) -> str:
-    """Return the name of the family for words: the given one, else the first that can find them.
-
-    Raises:
-        ConfigurationError: the given family cannot.
-    """
+    """Return the name of the family for words: the given one, else the first that can find them."""
     able = [family.name for family in FAMILIES.values() if family.concepts]
     if given is not None and given not in able:
         raise ConfigurationError(f"{given} cannot find words: give --model {able[0]}, or leave it out")

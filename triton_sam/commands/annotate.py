@@ -206,11 +206,7 @@ def _tiling(args: argparse.Namespace) -> Tiling | None:
 
 
 def _formats(args: argparse.Namespace) -> list[Any]:
-    """Return the writers of the formats.
-
-    Raises:
-        ConfigurationError: a format is for other images.
-    """
+    """Return the writers of the formats."""
     table: Mapping[str, Any] = LARGE_WRITERS if args.large else WRITERS
     names = dict.fromkeys(args.formats or (("geojson",) if args.large else ("coco",)))
     wrong = [name for name in names if name not in table]
@@ -222,12 +218,7 @@ def _formats(args: argparse.Namespace) -> list[Any]:
 
 
 def _check(args: argparse.Namespace, job: Job) -> None:
-    """Check the options that argparse cannot.
-
-    Raises:
-        ConfigurationError: an option is out of range or does not fit the others.
-        MissingDependencyError: a format needs a package that is not installed.
-    """
+    """Check the options that argparse cannot."""
     for name in ("limit", "threads", "actors", "every"):
         value = getattr(args, name)
         if value is not None and value < 1:

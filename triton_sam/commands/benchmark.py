@@ -193,11 +193,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
 
 
 def _urls(given: Sequence[str | None]) -> dict[str, str]:
-    """Return the server's URLs by protocol; None stands for the default URL.
-
-    Raises:
-        ConfigurationError: two URLs have the same protocol, or a URL is malformed.
-    """
+    """Return the server's URLs by protocol; None stands for the default URL."""
     urls: dict[str, str] = {}
     for url in map(parse_url, given):
         protocol = "grpc" if url.is_grpc else "http"

@@ -19,11 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit code.
-
-    Raises:
-        MissingDependencyError: shtab is missing.
-    """
+    """Run the command and return its exit code."""
     try:
         import shtab
     except ImportError as error:

@@ -122,11 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tuning(given: dict[str, Any]) -> Tuning:
-    """Return the settings to write.
-
-    Raises:
-        ConfigurationError: no option is given, or one that would have no effect.
-    """
+    """Return the settings to write."""
     if not given:
         raise ConfigurationError("nothing to set: give an option; --accelerator none alone removes all settings")
     if "engine_cache" in given:

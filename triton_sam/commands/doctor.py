@@ -70,9 +70,6 @@ def run(args: argparse.Namespace) -> int:
 
     The code is 1 if the server at --url is not ready or, without --url, if no server runs and none can start here.
     It is also 1 if the folder of --model-repository has no models, because the user asked about that folder.
-
-    Raises:
-        ConfigurationError: a URL is malformed.
     """
     check_metrics_url(args.metrics_url)
     fixed = list(_fix(args)) if args.fix else []
@@ -196,12 +193,7 @@ def _tool(subject: str, command: list[str], without: str) -> Finding:
 
 
 def _fix(args: argparse.Namespace) -> Iterator[Finding]:
-    """Write what the repository lacks, and report the files.
-
-    Raises:
-        SamError: see complete_repository() and add_missing_guards().
-        OSError: the repository cannot be written.
-    """
+    """Write what the repository lacks, and report the files."""
     from ..export.repair import add_missing_guards
 
     folder = args.model_repository or writable_repository(create=False)

@@ -32,11 +32,7 @@ def add_size(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_size(args: argparse.Namespace) -> str | None:
-    """Return the size that the arguments name; None if they name none.
-
-    Raises:
-        ConfigurationError: the word and --size differ.
-    """
+    """Return the size that the arguments name; None if they name none."""
     if None not in (args.size, args.named_size) and args.size != args.named_size:
         raise ConfigurationError(f"{args.size} with --size {args.named_size}: give one of them")
     size: str | None = args.size if args.named_size is None else args.named_size
@@ -72,22 +68,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def chosen_row(args: argparse.Namespace) -> Checkpoint | None:
-    """Return the row of the catalogue that the arguments select; None for the checkpoint on the hub.
-
-    Raises:
-        ConfigurationError: the family has no such size or fine-tune.
-    """
+    """Return the row of the catalogue that the arguments select; None for the checkpoint on the hub."""
     if FAMILIES[args.family].hub is not None:
         return None
     return checkpoints.find(args.family, chosen_size(args) or checkpoints.default_size(args.family))
 
 
 def fetch_checkpoint(args: argparse.Namespace, checkpoint: Checkpoint | None) -> Path:
-    """Download a row of the catalogue, or the family's checkpoint on the hub for None, and return its path.
-
-    Raises:
-        DownloadError: see triton_sam.download.catalogue.download() and triton_sam.download.hub.download_checkpoint().
-    """
+    """Download a row of the catalogue, or the family's checkpoint on the hub for None, and return its path."""
     if checkpoint is None:
         return _hub.run_checkpoint(args)
     mirror = "" if getattr(args, "url", None) else args.mirror  # a mirror cannot be checked without a published hash

@@ -149,11 +149,7 @@ def _target(given: Path, image: Path, images: Sequence[Path]) -> Path:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Check that all results can be written and do not overwrite each other or an image.
-
-    Raises:
-        ConfigurationError: a folder does not exist, a path is a folder, or two results have the same path.
-    """
+    """Check that all results can be written and do not overwrite each other or an image."""
     drawn = [given for given in (args.overlay, args.label_image) if given]
     _options.check_writable(drawn)  # a folder has no name to which that of an image could be added
     targets = [_target(given, image, args.images) for given in drawn for image in args.images]

@@ -25,7 +25,6 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
     """Add the options that the command and the scripts share.
 
     Args:
-        parser: the parser to extend.
         families: names of the families whose options are added: all of them for the command, a single one for a script.
     """
     source = parser.add_mutually_exclusive_group(required=True)

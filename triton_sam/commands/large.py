@@ -143,11 +143,7 @@ def _connected(args: argparse.Namespace) -> Iterator[SamTritonClient]:
 
 
 def _embeddings(args: argparse.Namespace) -> Path | None:
-    """Return the folder of the embeddings.
-
-    Raises:
-        ConfigurationError: it would lie beside an image at a URL.
-    """
+    """Return the folder of the embeddings."""
     found: Path | None = args.embeddings
     if found == BESIDE or (args.task == "precompute" and found is None):
         if is_remote(place_of(args.image)):
@@ -172,12 +168,7 @@ def _precompute(args: argparse.Namespace, image: LargeImage) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Check the options that argparse cannot.
-
-    Raises:
-        ConfigurationError: options do not fit each other.
-        MissingDependencyError: contourpy is not installed.
-    """
+    """Check the options that argparse cannot."""
     if args.task == "segment" and not (args.point or args.box):
         raise ConfigurationError("give --point or --box, or `triton-sam large everything`")
     if args.task == "everything":
@@ -189,11 +180,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _prompts(args: argparse.Namespace, image: LargeImage) -> dict[str, Any]:
-    """Return the arguments of LargeImageClient.segment().
-
-    Raises:
-        ConfigurationError: the file does not say where the map lies, or a number of --view is not finite.
-    """
+    """Return the arguments of LargeImageClient.segment()."""
     if args.map and image.georeference is None:
         raise ConfigurationError(f"{image.name} does not say where it lies on a map: leave out --map")
 

@@ -147,12 +147,7 @@ def _print(
 
 
 def _check_options(args: argparse.Namespace, words: bool) -> None:
-    """Check options that do not fit each other.
-
-    Raises:
-        ConfigurationError: an option has no effect, or standard output would get two things.
-        PromptError: the prompt is missing, or several boxes come with points.
-    """
+    """Check options that do not fit each other."""
     if not words and not args.point and not args.box and not args.mask_input:
         raise PromptError('the prompt is missing: give --point X,Y, --box X1,Y1,X2,Y2 or --text "a dog"')
     if args.box and len(args.box) > 1 and args.point:
@@ -179,12 +174,7 @@ def _prompt(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _objects(args: argparse.Namespace, source: Source, prompt: dict[str, Any]) -> int:
-    """Return the number of objects that a prompt names in an image.
-
-    Raises:
-        ImageError: the image cannot be used.
-        PromptError: the prompt does not fit it.
-    """
+    """Return the number of objects that a prompt names in an image."""
     size, mask_size = open_image(source.content).size, get_family(args.model).mask_size
     try:
         return len(check_prompts(*prompt.values(), image_size=size, mask_size=mask_size))

@@ -73,10 +73,6 @@ def reload(transport: Transport, names: Sequence[str]) -> list[str]:
 
     Returns:
         Names of all loaded models.
-
-    Raises:
-        ConfigurationError: the server's repository does not have one of the models or variants.
-        ServerError: see Transport.load_model.
     """
     known = transport.known_models()
     ready = transport.ready_models()
@@ -101,8 +97,6 @@ def _expand(names: Iterable[str], loadable: Collection[str], known: Collection[s
     """Return the models to load, each after those that it calls.
 
     Args:
-        names: models and variants.
-        loadable: models that may be loaded.
         known: these, and models that cannot be loaded; the server says why when it is told to load one.
     """
     wanted: list[str] = []

@@ -92,11 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_source(args: argparse.Namespace, *, has_own: bool) -> None:
-    """Check the options about a checkpoint of the caller's choice.
-
-    Raises:
-        ConfigurationError: an option has no effect or is invalid.
-    """
+    """Check the options about a checkpoint of the caller's choice."""
     if args.name:
         check_name(args.name)
     if args.sha256 is not None and args.url is None:
@@ -121,11 +117,7 @@ def _row_of_url(args: argparse.Namespace) -> Checkpoint | None:
 
 
 def _choose_checkpoint(args: argparse.Namespace) -> None:
-    """Choose the checkpoint for --concepts, because the published ONNX files have no models for words.
-
-    Raises:
-        ConfigurationError: the family has no models for words, or the size is one of published files.
-    """
+    """Choose the checkpoint for --concepts, because the published ONNX files have no models for words."""
     if not get_family(args.family).concepts:
         raise ConfigurationError(f"{args.family} has no models for words: leave --concepts out")
     if chosen_size(args) not in (None, _hub.CHECKPOINT):
@@ -134,11 +126,7 @@ def _choose_checkpoint(args: argparse.Namespace) -> None:
 
 
 def _published_precision(args: argparse.Namespace) -> str:
-    """Return the precision of the published models that the size and --precision select.
-
-    Raises:
-        ConfigurationError: the family has no such size, or the size contradicts --precision.
-    """
+    """Return the precision of the published models that the size and --precision select."""
     size = chosen_size(args)
     if size is None and args.precision is not None:
         return str(args.precision)

@@ -74,9 +74,7 @@ class Plan:
     """The frames to track.
 
     Args:
-        start: the first frame.
         frames: all frames in the order of tracking; None for a stream without an end.
-        reverse: whether they go towards frame 0.
     """
 
     start: int
@@ -139,12 +137,7 @@ def _by_words(args: argparse.Namespace, source: _video.VideoInput, stack: contex
 
 
 def make_plan(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], num_frames: int | None) -> Plan:
-    """Choose the frames to track.
-
-    Raises:
-        ConfigurationError: the range is empty, --every is below 1, or a stream is to be tracked backwards.
-        PromptError: a prompt is at a frame that is not there or not tracked.
-    """
+    """Choose the frames to track."""
     if args.every < 1:
         raise ConfigurationError(f"--every must be at least 1, not {args.every}")
     if args.reverse and num_frames is None:

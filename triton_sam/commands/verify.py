@@ -196,12 +196,7 @@ def _compare_openvino(args: argparse.Namespace) -> int:
 def _models(
     args: argparse.Namespace, settings: Mapping[str, Any], stack: contextlib.ExitStack
 ) -> tuple[Path, Mapping[str, Path]]:
-    """Return a model repository and its ONNX files by role: those of --exported, or a fresh export.
-
-    Raises:
-        ModelNotReadyError: the repository of --exported has no weights for the variant.
-        SamError: see export.registry.export().
-    """
+    """Return a model repository and its ONNX files by role: those of --exported, or a fresh export."""
     if args.exported is None:
         return _export(args, {"precision": args.precision, **settings}, stack)
     files = _exported(args, args.exported, concepts=settings.get("concepts", False))

@@ -41,9 +41,7 @@ def new_instances(
     """Return the instances of a frame that are no tracked object. Without tracked objects, these are all.
 
     Args:
-        found: the instances, see without_doubles().
         tracked: of each tracked object the index of its text and its mask (H,W) in this frame, which may be empty.
-        new_threshold: least score of a new object.
     """
     if not tracked:
         return list(found)

@@ -51,13 +51,7 @@ def scores_of(outputs: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
 
 
 def choose(scores: FloatArray, boxes: FloatArray, query: Query) -> IntArray:
-    """Return the indices of the proposals that are instances, the best first.
-
-    Args:
-        scores: (Q,) of the proposals of one concept.
-        boxes: (Q,4) of these proposals, x1,y1,x2,y2.
-        query: the thresholds.
-    """
+    """Return the indices of the proposals that are instances, the best first."""
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > query.threshold]
     if query.nms is not None:
@@ -69,11 +63,6 @@ def full_size_mask(logits: FloatArray, size: Size, threshold: float) -> BoolArra
     """Return the mask (H,W) of an instance.
 
     As in the reference, the probabilities are resized, and not the logits.
-
-    Args:
-        logits: (h,w) of the mask head.
-        size: width and height of the image in pixels.
-        threshold: see Query.mask_threshold.
     """
     mask: BoolArray = resize_logits(sigmoid(logits), size) > threshold
     return mask

@@ -91,9 +91,6 @@ class Query:
 
         Args:
             size: width and height of that image in pixels.
-
-        Raises:
-            PromptError: a box lies outside, or the masks have another size.
         """
         width, height = size
         if self.mask_size not in (None, size):
@@ -129,10 +126,6 @@ def check_query(
 
     Args:
         masks: example masks, arrays (H,W), foreground where not 0, or COCO RLE; each stands for its tight box.
-        mask_labels: one label for each mask, as box_labels.
-
-    Raises:
-        PromptError: a value, which the message names, is missing or has a wrong type or range.
     """
     texts, (corners, labels), mask_size = _texts(text), _examples(boxes, box_labels), None
     if masks is not None:
@@ -157,21 +150,13 @@ def check_query(
 
 
 def check_parameters(text: Any, boxes: Any, box_labels: Any, parameters: Mapping[str, Any]) -> Query:
-    """Return check_query() with further parameters by name.
-
-    Raises:
-        PromptError: see check_query(); also for a parameter that does not exist.
-    """
+    """Return check_query() with further parameters by name."""
     check_names(parameters, _PARAMETERS, PromptError)
     return check_query(text, boxes, box_labels, **parameters)
 
 
 def read_query(content: bytes) -> Query:
-    """Read a request from JSON.
-
-    Raises:
-        PromptError: it is no JSON, or it is not a valid request.
-    """
+    """Read a request from JSON."""
     try:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -240,9 +225,6 @@ def _boxes_of_masks(masks: Any, labels: Any) -> tuple[list[Box], list[Any], Size
     """Return the boxes of masks, their labels, and the width and height that all masks have.
 
     The model takes boxes alone, as the reference does (Sam3Processor in transformers), so a mask stands for its box.
-
-    Raises:
-        PromptError: there is no mask, one is empty or unreadable, sizes differ, or the labels do not fit.
     """
     single = isinstance(masks, Mapping) or (isinstance(masks, np.ndarray) and masks.ndim == 2)
     given = [masks] if single else masks

@@ -29,12 +29,7 @@ class Tokenizer:
     """Turns texts into tokens.
 
     Args:
-        path: the file of the tokenizer.
         length: number of tokens of each text, with the start, the end and the padding.
-
-    Raises:
-        MissingDependencyError: the package tokenizers is not installed.
-        RepositoryError: the file is missing or damaged.
     """
 
     def __init__(self, path: Path, length: int) -> None:
@@ -58,9 +53,6 @@ class Tokenizer:
 
         Returns:
             input_ids (P,T) int64, and attention_mask (P,T) int64: 1 for a token, 0 for padding.
-
-        Raises:
-            PromptError: a text is too long, or it is no valid text.
         """
         encoded = [self._encode(text) for text in texts]
         ids = np.array([each.ids for each in encoded], np.int64).reshape(-1, self._length)

@@ -28,11 +28,7 @@ def catalogue() -> tuple[Checkpoint, ...]:
 
 
 def sizes(family: str) -> tuple[str, ...]:
-    """Return the words for a family's files: its official sizes in ascending order, then the names of fine-tunes.
-
-    Raises:
-        ConfigurationError: the catalogue has no checkpoints of this family.
-    """
+    """Return the words for a family's files: its official sizes in ascending order, then the names of fine-tunes."""
     found = tuple(checkpoint.word for checkpoint in catalogue() if checkpoint.family == family)
     if not found:
         families = ", ".join(sorted({checkpoint.family for checkpoint in catalogue()}))
@@ -41,21 +37,13 @@ def sizes(family: str) -> tuple[str, ...]:
 
 
 def default_size(family: str) -> str:
-    """Return the size that is downloaded if the caller names none.
-
-    Raises:
-        ConfigurationError: the catalogue has no checkpoints of this family.
-    """
+    """Return the size that is downloaded if the caller names none."""
     known = sizes(family)
     return get_family(family).default_size or known[0]
 
 
 def find(family: str, size: str) -> Checkpoint:
-    """Return the checkpoint of a family and a size, for example ("sam2", "base_plus"), or a fine-tune by its name.
-
-    Raises:
-        ConfigurationError: there is no such checkpoint; the message lists those that exist.
-    """
+    """Return the checkpoint of a family and a size, for example ("sam2", "base_plus"), or a fine-tune by its name."""
     known = sizes(family)
     names = {size, *(row.name for row in get_family(family).sizes if size in row.aliases)}
     for checkpoint in catalogue():
@@ -76,24 +64,13 @@ def download(
     """Download a checkpoint, unless the right file exists already. See triton_sam.download.fetch.fetch().
 
     Args:
-        checkpoint: the file to download, from find(), or one that has no published hash.
-        directory: the folder for the file; it is created if it does not exist.
         mirror: base URL of a mirror. The file is MIRROR/FILENAME, or else MIRROR/ORIGINAL/PATH/FILENAME, as on a proxy
             of the official host. None: the environment variable TRITON_SAM_MIRROR, or else the official host. The
             published hash is checked in any case, so the mirror need not be trusted. A file on the Hugging Face hub
             without a published hash comes from there alone.
-        progress: show a progress bar and messages on stderr.
-        retries: number of attempts in a row that may fail without receiving new data.
-        timeout: seconds to wait for a connection, and for each piece of data.
 
     Returns:
         Path of the file, checked by size and hash.
-
-    Raises:
-        ConfigurationError: the mirror is not an http(s) URL, or has no use for this file, or an option is out of range.
-        DownloadError: the file cannot be downloaded or written; the message says why.
-        ChecksumError: the downloaded file is not the official one; it has been removed.
-        MissingDependencyError: huggingface_hub is missing for a file on the hub, or xxhash for a file with an XXH128.
     """
     if retries < 0 or timeout <= 0:
         raise ConfigurationError("retries must be at least 0, and timeout must be above 0 seconds")

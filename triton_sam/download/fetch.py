@@ -96,26 +96,13 @@ def fetch(
 
     Args:
         urls: http or https URLs of the file. If a server does not have it (404, 410), the next URL is tried.
-        path: path of the file; its folder is created if it does not exist.
-        size: size of the file in bytes; None if it is unknown.
         digest: hash of the file as ALGORITHM:HEXADECIMAL, with sha256, md5 or xxh128. If it is empty, an existing file
             counts as the right one, and a download is not continued by a later call.
-        progress: show a progress bar and messages on stderr.
         retries: number of attempts in a row that may fail without receiving new data. The pauses between attempts grow.
-        timeout: seconds to wait for a connection, and for each piece of data.
         headers: sent with every request. Redirects to another host do not get the Authorization header.
-        installed: another path where the right file may exist already; it is not changed.
-        advice: end of the error when the server cannot be reached.
 
     Returns:
         ``path``, or ``installed`` if the right file is there.
-
-    Raises:
-        ConfigurationError: a URL or a proxy is neither http nor https.
-        NetworkError: the file cannot be downloaded.
-        DownloadError: the file cannot be written.
-        ChecksumError: the downloaded file has another size or hash; it has been removed.
-        MissingDependencyError: the package of the algorithm is missing.
     """
     _new_hash(digest)  # before the download
     job = _Job(path, size, digest, progress, retries, timeout, dict(headers or {}), advice)
@@ -339,11 +326,7 @@ def digest_of(path: Path, like: str) -> str:
 
 
 def _new_hash(digest: str) -> Any:
-    """Return an object that computes the hash of a digest's algorithm; None for an empty digest.
-
-    Raises:
-        MissingDependencyError: the package of the algorithm is missing.
-    """
+    """Return an object that computes the hash of a digest's algorithm; None for an empty digest."""
     algorithm = digest.partition(":")[0]
     if algorithm != "xxh128":
         return hashlib.new(algorithm, usedforsecurity=False) if algorithm else None

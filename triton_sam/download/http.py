@@ -33,7 +33,6 @@ class TransientError(Exception):
     """A failure after which another attempt may succeed.
 
     Args:
-        reason: the message, one line.
         wait: seconds to wait before the next attempt, if the server names them; None if not.
         retries: number of attempts after which more of them are in vain; None if there is no such number.
     """
@@ -101,11 +100,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
-    """Return a connection pool for a URL, which uses the proxy that the environment names.
-
-    Raises:
-        ConfigurationError: the URL or the proxy is not valid, or neither http nor https.
-    """
+    """Return a connection pool for a URL, which uses the proxy that the environment names."""
     parts = _parsed(url)
     if parts.scheme not in ("http", "https") or not parts.host:
         raise ConfigurationError(f"{url!r} must begin with http:// or https://")
@@ -126,11 +121,7 @@ def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
 
 
 def _parsed(url: str) -> urllib3.util.Url:
-    """Parse the URL of a file.
-
-    Raises:
-        ConfigurationError: it is not valid.
-    """
+    """Parse the URL of a file."""
     if _CONTROL.search(url):  # urllib3 would send them in another form
         raise ConfigurationError(f"{url!r} holds a line break or another control character: leave it out")
     try:
@@ -142,11 +133,7 @@ def _parsed(url: str) -> urllib3.util.Url:
 
 
 def _proxy_address(proxy: str, variable: str) -> urllib3.util.Url:
-    """Parse the URL of a proxy. Messages name the variable and not the URL, which may contain a password.
-
-    Raises:
-        ConfigurationError: the URL is not valid, or it is neither http nor https.
-    """
+    """Parse the URL of a proxy. Messages name the variable and not the URL, which may contain a password."""
     try:
         address = urllib3.util.parse_url(proxy)
     except LocationParseError as error:

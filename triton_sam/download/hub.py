@@ -43,23 +43,13 @@ class Hub:
 
     Args:
         endpoint: URL of the hub or of a mirror; None: $HF_ENDPOINT, or else the official hub.
-        progress: show progress bars and messages on stderr.
     """
 
     endpoint: str | None = None
     progress: bool = True
 
     def ask(self, repository: str, call: Callable[[], Result]) -> Result:
-        """Call huggingface_hub, and turn its errors into errors with messages of one line.
-
-        Args:
-            repository: name of the hub repository, for the message.
-            call: the call to make.
-
-        Raises:
-            DownloadError: the user is not logged in or has no access, the file does not exist, the hub does not answer,
-                or the file cannot be written.
-        """
+        """Call huggingface_hub, and turn its errors into errors with messages of one line."""
         try:
             return call()
         except errors.LocalEntryNotFoundError as error:  # huggingface_hub raises it if there is no connection
@@ -81,10 +71,6 @@ class Hub:
 
         The two kinds cannot be told apart by type: versions of huggingface_hub raise different errors for a failed
         connection, and some of them are an OSError too.
-
-        Args:
-            error: the error.
-            what: the thing that could not be written, if it is an error of the file system.
         """
         if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS):
             place = f" in {error.filename}" if error.filename is not None else ""
@@ -101,19 +87,8 @@ class Hub:
     ) -> Path:
         """Download one large file, and check it with the SHA-256 that the hub states. A download can be resumed.
 
-        Args:
-            repository: name of the hub repository.
-            name: name of the file in the hub repository.
-            path: path of the file to write.
-            revision: commit of the hub repository; None: its main branch.
-            installed: another path where the right file may exist already; it is not changed.
-
         Returns:
             ``path``, or ``installed`` if the right file is there.
-
-        Raises:
-            DownloadError: see ask() and triton_sam.download.fetch.fetch().
-            ChecksumError: the downloaded file is not the one that the hub described; it has been removed.
         """
         url = huggingface_hub.hf_hub_url(repository, name, revision=revision, endpoint=self.url)
         meta: Any = self.ask(repository, lambda: huggingface_hub.get_hf_file_metadata(url, token=_token()))
@@ -142,18 +117,11 @@ def download_onnx(
     has arrived, and files that are installed already are not downloaded again.
 
     Args:
-        family: a family with files on the hub (Family.hub).
-        repository: the model repository.
-        precision: "fp32", or "fp16" for GPUs.
         name: name of the variant; the models are `<name>_encoder` and `<name>_decoder`. None: the family's name.
         hub: the hub to download from; None: the default Hub().
 
     Returns:
         Path of each graph in the model repository, by role.
-
-    Raises:
-        ConfigurationError: the family has no files on the hub, or the precision or the name is not valid.
-        DownloadError: see Hub.ask() and Hub.fetch().
     """
     files = _files(family)
     if precision not in files.precisions:
@@ -182,7 +150,6 @@ class _Published:
     """A graph on the hub.
 
     Args:
-        repository: name of the hub repository.
         file: name of the file in the folder `onnx` of the hub repository.
     """
 
@@ -215,12 +182,6 @@ def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = No
 
     Returns:
         The folder of the checkpoint, for `triton-sam export FAMILY --checkpoint`.
-
-    Raises:
-        ConfigurationError: the family has no files on the hub.
-        DownloadError: the user is not logged in or has no access, or the hub does not answer; the message says what to
-            do.
-        ChecksumError: a downloaded file is not the one that the hub described; it has been removed.
     """
     source, wanted = hub or Hub(), _files(family).checkpoint
     api = huggingface_hub.HfApi(endpoint=source.url, token=_token())

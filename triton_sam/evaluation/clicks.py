@@ -31,13 +31,7 @@ _FRAME = 1024
 
 @dataclass(frozen=True)
 class Click:
-    """One click of the simulated user.
-
-    Args:
-        x: column of the pixel, from 0.
-        y: row of the pixel, from 0.
-        label: 1 for foreground, 0 for background.
-    """
+    """One click of the simulated user."""
 
     x: int
     y: int
@@ -51,9 +45,6 @@ def first_click(truth: BoolArray) -> Click:
 
     Args:
         truth: bool (H,W), the ground-truth mask of the object.
-
-    Raises:
-        InputError: the mask is empty.
     """
     depth, x, y = _innermost_pixel(truth, ())
     if depth == 0:
@@ -70,8 +61,6 @@ def next_click(truth: BoolArray, mask: BoolArray, clicks: Sequence[Click] = ()) 
 
     Args:
         truth: bool (H,W), the ground-truth mask of the object.
-        mask: bool (H,W), the model's current mask.
-        clicks: the clicks so far; their pixels are not clicked again.
 
     Returns:
         The click, or None if every wrong pixel has been clicked, or no pixel is wrong.
@@ -93,9 +82,6 @@ def tight_box(truth: BoolArray) -> FloatArray:
 
     Returns:
         float32 (4,), x1,y1,x2,y2 in pixels; see masks.mask_to_box.
-
-    Raises:
-        InputError: the mask is empty.
     """
     box = mask_to_box(truth)
     if box is None:
@@ -110,13 +96,9 @@ def shaken_box(truth: BoolArray, jitter: float, rng: np.random.Generator) -> Flo
         truth: bool (H,W), the ground-truth mask of the object.
         jitter: standard deviation of the offset of each side, as a share of the box's width or height. An offset is
             limited to 20 pixels of the 1024 frame and to a third of the box, which keeps the corners in order.
-        rng: the source of randomness.
 
     Returns:
         float32 (4,), x1,y1,x2,y2 in pixels, inside the image.
-
-    Raises:
-        InputError: the mask is empty.
     """
     height, width = truth.shape
     box = tight_box(truth)

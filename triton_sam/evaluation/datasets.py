@@ -39,8 +39,6 @@ class Sample:
     """One image and its objects.
 
     Args:
-        name: name of the image, for people.
-        image: RGB image.
         labels: integers (H,W), as large as the image: 0 is background, and every other value is one object.
     """
 
@@ -54,9 +52,6 @@ class Dataset:
     """A data set. Iterating over it loads the samples one at a time.
 
     Args:
-        name: short name.
-        about: one line that describes the images and the origin of the labels.
-        loaders: one function for each image, which loads its sample.
         unused: names of the files that are not used because their partner (image or label mask) is missing.
     """
 
@@ -76,15 +71,8 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
     """Open a data set without loading its images.
 
     Args:
-        name: "synthetic" (generated scenes that are never used for training), "coins" (24 coins in one photograph),
-            "cells" (one cell in one micrograph), or a folder of images with label masks, see open_folder().
         count: maximum number of images. None takes 50 generated scenes, or all images of another data set.
         seed: selects the generated scenes, or the ``count`` images of a folder. At least 0.
-
-    Raises:
-        ConfigurationError: there is no such data set or folder, the count is below 1, or the seed is negative.
-        InputError: the folder contains files that cannot be used.
-        MissingDependencyError: the evaluate extra is not installed.
     """
     if seed < 0 or (count is not None and count < 1):
         raise ConfigurationError("the seed must be at least 0 and the count at least 1")
@@ -103,12 +91,6 @@ def synthetic(number: int) -> Sample:
     """Draw one of the held-out scenes. Its labels number the objects but not their parts.
 
     The difficulties of consecutive numbers are spread evenly over 0..1, so that even a few scenes cover them all.
-
-    Args:
-        number: number of the scene, counted from 0.
-
-    Raises:
-        MissingDependencyError: OpenCV is not installed.
     """
     from ..scenes.scenes import HELD_OUT_SEED, generate_scene
 
@@ -123,9 +105,6 @@ def coins() -> Sample:
     The labels follow scikit-image's tutorial "Comparing edge-based and region-based segmentation": a watershed of the
     Sobel gradient that starts from certain background (< 30) and certain coin (> 150), with holes filled. The borders
     are accurate to about a pixel.
-
-    Raises:
-        MissingDependencyError: scikit-image is not installed.
     """
     filters, segmentation, ndimage, photographs = _scikit_image()
     photograph = photographs.coins()
@@ -141,11 +120,7 @@ def coins() -> Sample:
 
 
 def cell() -> Sample:
-    """Return scikit-image's micrograph of one floating cell, 550x660 pixels, labelled by Otsu's threshold.
-
-    Raises:
-        MissingDependencyError: scikit-image is not installed.
-    """
+    """Return scikit-image's micrograph of one floating cell, 550x660 pixels, labelled by Otsu's threshold."""
     filters, _, _, photographs = _scikit_image()
     micrograph = photographs.cell()
     labels = (micrograph > filters.threshold_otsu(micrograph)).astype(np.uint8)
@@ -179,13 +154,6 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
 
     Args:
         folder: the folder. Its only subfolder that is searched is ``labels``.
-        count: maximum number of images; if there are more, a random subset is used.
-        seed: seed of the random subset.
-
-    Raises:
-        ConfigurationError: the folder does not exist.
-        ImageError: a file is damaged.
-        InputError: there is no pair, an image has two files, or a label mask and its image differ in size.
     """
     if not folder.is_dir():
         raise ConfigurationError(f"there is no data set {folder}: give synthetic, coins, cells or a folder of images")
@@ -215,11 +183,7 @@ def _pairs(folder: Path) -> tuple[list[tuple[Path, Path]], list[str]]:
 
 
 def _by_name(paths: Iterable[Path]) -> dict[str, Path]:
-    """Return the files by the name that an image and its label mask share.
-
-    Raises:
-        InputError: two files have the same name.
-    """
+    """Return the files by the name that an image and its label mask share."""
     named: dict[str, Path] = {}
     for path in paths:
         name = path.stem.removesuffix(LABEL_SUFFIX) if _is_label(path) else path.stem
@@ -268,9 +232,6 @@ def read_labels(path: Path) -> NDArray[np.integer[Any]]:
 
     Returns:
         (H,W), with the integer type of the file; uint8 for a file of 1 bit.
-
-    Raises:
-        ImageError: the file is damaged, has several channels, or contains floating-point values.
     """
     try:
         with open_header(path) as image:

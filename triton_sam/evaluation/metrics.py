@@ -27,7 +27,6 @@ class Answer:
 
     Args:
         iou: IoU of the mask with the ground truth, 0..1.
-        score: the IoU that the model predicted.
     """
 
     iou: float
@@ -39,13 +38,8 @@ class ObjectResult:
     """The measurements of one object.
 
     Args:
-        image: name of the image.
-        label: number of the object in the image's label mask.
-        area: area of the object in pixels.
         prompts: the simulated clicks. There are fewer of them than of ``clicks`` if a mask became perfect earlier.
         clicks: the answer after 1, 2, ... clicks. After a perfect mask, its answer is repeated.
-        candidates: the three candidate masks after one click.
-        box: the answer to the tight box.
         shaken_box: the answer to the box drawn in haste; None if it was not measured.
     """
 
@@ -64,7 +58,6 @@ class Target:
     """The number of clicks (NoC) that objects need until they reach an IoU threshold.
 
     Args:
-        iou: the IoU threshold.
         clicks: mean number of clicks; an object that never reaches the threshold counts with the maximum.
         reached: share of objects that reach the threshold, 0..1.
     """
@@ -79,13 +72,9 @@ class Summary:
     """The metrics over all objects of a data set. Every IoU is a mean over the objects, 0..1.
 
     Args:
-        images: number of images with at least one measured object.
-        objects: number of measured objects.
         clicks: IoU after 1, 2, ... clicks.
         quartiles: 25 % and 75 % quantile of the objects' IoU after 1, 2, ... clicks.
         best_by_truth: IoU after one click of the candidate with the highest true IoU (the choice of an oracle).
-        best_by_score: IoU after one click of the candidate with the highest predicted IoU.
-        box: IoU for the tight box.
         shaken_box: IoU for the box drawn in haste; None if it was not measured.
         targets: number of clicks to an IoU of 85 % and of 90 %.
         spearman: rank correlation of predicted and true IoU for each kind of answer: "click" (single mask after one
@@ -106,12 +95,7 @@ class Summary:
 
 
 def clicks_to(target: float, ious: Sequence[float]) -> int | None:
-    """Return the number of clicks after which the IoU first reaches the target, or None if it never does.
-
-    Args:
-        target: IoU threshold, 0..1.
-        ious: IoU after 1, 2, ... clicks.
-    """
+    """Return the number of clicks after which the IoU first reaches the target, or None if it never does."""
     return next((number for number, iou in enumerate(ious, start=1) if iou >= target), None)
 
 
@@ -130,11 +114,7 @@ def spearman(answers: Sequence[Answer]) -> float | None:
 
 
 def summarize(objects: Sequence[ObjectResult]) -> Summary:
-    """Compute the metrics of a data set from the results of all its objects.
-
-    Raises:
-        InputError: there are no objects, or they were measured with different numbers of clicks.
-    """
+    """Compute the metrics of a data set from the results of all its objects."""
     if not objects or len({len(each.clicks) for each in objects}) > 1:
         raise InputError("a summary needs at least one object, and the same number of clicks for each object")
     ious = np.array([[answer.iou for answer in each.clicks] for each in objects])

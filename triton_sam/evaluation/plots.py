@@ -38,7 +38,6 @@ class Example:
     """One object of the contact sheet.
 
     Args:
-        iou: IoU after the first click, by which the rows are sorted.
         tiles: (caption, image) of the ground truth, of the masks after the first and the last click, and of the mask
             for the tight box.
     """
@@ -51,10 +50,6 @@ class Examples:
     """A random sample of all added objects, each with the same chance (reservoir sampling: Vitter, 1985, algorithm R).
 
     Each object is turned into small tiles as it is added, so that its large image and masks need not be kept.
-
-    Args:
-        size: maximum number of objects in the sample.
-        seed: seed of the sample.
     """
 
     def __init__(self, size: int = 8, seed: int = 0) -> None:
@@ -78,13 +73,6 @@ def plot(reports: Sequence[Report], path: Path) -> None:
 
     Each data set has a line, a shaded area for the middle half of its objects, a dashed line for boxes, and a marker
     for the best of three candidates.
-
-    Args:
-        reports: at least one report.
-        path: the file to write.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     figure = Figure(figsize=(7.2, 4.8), dpi=140, layout="constrained")
     axes = figure.add_subplot()
@@ -107,15 +95,7 @@ def plot(reports: Sequence[Report], path: Path) -> None:
 
 
 def contact_sheet(examples: Sequence[Example], path: Path) -> None:
-    """Write examples as a PNG file, with a row for each object, sorted by the IoU after the first click.
-
-    Args:
-        examples: at least one example.
-        path: the file to write.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write examples as a PNG file, with a row for each object, sorted by the IoU after the first click."""
     rows = [example.tiles for example in sorted(examples, key=lambda example: example.iou)]
     width = len(rows[0]) * (_TILE + _GAP) + _GAP
     height = len(rows) * (_TILE + _CAPTION + _GAP) + _GAP

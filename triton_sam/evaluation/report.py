@@ -15,13 +15,7 @@ _FIRST_COLUMN = 34  # characters
 
 @dataclass(frozen=True)
 class Report:
-    """The measurements on one data set.
-
-    Args:
-        dataset: the data set.
-        objects: one result for each object, at least one.
-        complete: False if the measurement stopped before its end.
-    """
+    """The measurements on one data set."""
 
     dataset: Dataset
     objects: tuple[ObjectResult, ...]
@@ -35,11 +29,6 @@ class Report:
 
 def to_json(reports: Sequence[Report], settings: Settings, server: dict[str, Any]) -> dict[str, Any]:
     """Return all measurements as plain Python types, ready for JSON.
-
-    Args:
-        reports: one report for each data set.
-        settings: the settings of the measurement.
-        server: description of the server and model, copied to the result.
 
     Returns:
         The server, the settings, and for each data set its metrics and the results of every object.

@@ -35,9 +35,6 @@ class Settings:
             clicks.shaken_box. 0 measures tight boxes only.
         most_objects: maximum number of objects in one image; if there are more, a random subset is measured.
         seed: seed of that subset and of the boxes drawn in haste. At least 0.
-
-    Raises:
-        ConfigurationError: a value is out of range.
     """
 
     clicks: int = MAX_CLICKS
@@ -60,12 +57,8 @@ class Trial:
     """One object during its measurement. It keeps masks, from which examples are drawn.
 
     Args:
-        sample: the image that contains the object.
-        label: number of the object in the image's label mask.
         truth: bool (H,W), the ground-truth mask of the object.
-        clicks: the clicks so far.
         click_answers: the answer after 1, 2, ... clicks so far.
-        candidates: the three candidate masks after one click.
         segments: the segments after the first click ("first") and the last click ("last"), for the tight box ("box")
             and for the box drawn in haste ("shaken_box").
     """
@@ -114,17 +107,8 @@ class Trial:
 def measure(client: SamTritonClient, dataset: Dataset, settings: Settings) -> Iterator[tuple[int, list[Trial]]]:
     """Measure a data set, a batch of objects at a time, so that a caller can stop early and keep the results so far.
 
-    Args:
-        client: client of the model to measure.
-        dataset: the images and their label masks.
-        settings: the number of clicks and the other choices.
-
     Yields:
         (number of finished images, finished trials).
-
-    Raises:
-        InputError: no image contains an object, or a label mask and its image differ in size.
-        ServerError: a request failed; see triton_sam.errors.
     """
     found_objects = False
     for number, sample in enumerate(dataset):

@@ -34,9 +34,6 @@ class TrackResult:
     """The measurements of one object in one video.
 
     Args:
-        video: name of the video.
-        object_id: number of the object in the label maps.
-        frames: the measured frames.
         j: the IoU of each of these frames, 0..1.
         f: the contour accuracy of each of these frames, 0..1.
     """
@@ -53,10 +50,6 @@ class TrackSummary:
     """The means over objects. As in the toolkit of DAVIS, each object counts once, however long its video is.
 
     Args:
-        objects: number of objects.
-        frames: number of measured frames, over all objects.
-        j: mean region similarity, 0..1.
-        f: mean contour accuracy, 0..1.
         j_recall: share of frames with J above 0.5, 0..1.
         f_recall: share of frames with F above 0.5, 0..1.
     """
@@ -83,14 +76,6 @@ def contour_accuracy(mask: BoolArray, truth: BoolArray, bound: float = BOUND) ->
     """Return F, the F-measure of the contours of two masks bool (H,W), 0..1.
 
     If both masks have no contour, F is 1; if only one has none, F is 0.
-
-    Args:
-        mask: the mask to measure.
-        truth: the true mask.
-        bound: tolerated distance as a share of the diagonal; from 1 on in pixels.
-
-    Raises:
-        InputError: the masks differ in size.
     """
     if mask.shape != truth.shape:
         raise InputError(f"cannot compare a mask of {mask.shape} with one of {truth.shape} rows and columns")
@@ -123,11 +108,7 @@ def _near(pixels: BoolArray, distance: float) -> BoolArray:
 
 
 def summarize_tracks(results: Sequence[TrackResult]) -> TrackSummary:
-    """Return the means over objects.
-
-    Raises:
-        InputError: there are no objects, or an object has no measured frame.
-    """
+    """Return the means over objects."""
     if not results or any(not each.frames for each in results):
         raise InputError("a summary needs at least one object, and at least one frame for each object")
 

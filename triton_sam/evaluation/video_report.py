@@ -13,13 +13,7 @@ from .videos import VideoDataset
 
 @dataclass(frozen=True)
 class VideoReport:
-    """The measurements on one data set of videos.
-
-    Args:
-        dataset: the data set.
-        results: one result for each object, at least one.
-        complete: False if the measurement stopped before its end.
-    """
+    """The measurements on one data set of videos."""
 
     dataset: VideoDataset
     results: tuple[TrackResult, ...]

@@ -32,10 +32,6 @@ class VideoSettings:
     Args:
         prompt: the only prompt of an object, in the first frame in which it is visible: its true mask, its tight box,
             or a click on the pixel that is farthest from its border.
-        most_objects: maximum number of objects in one video; the first ones are measured.
-
-    Raises:
-        ConfigurationError: a value is out of range.
     """
 
     prompt: PromptKind = "mask"
@@ -59,18 +55,8 @@ def measure_video(
     As in the toolkit of DAVIS (semi-supervised): masks do not overlap (see tracks.label_map), and neither the frame of
     the prompt nor the last frame of the video counts.
 
-    Args:
-        opens: opens the frames in a client.
-        known: the video and its label maps.
-        settings: the prompt.
-        progress: called with each frame and its masks.
-
     Returns:
         One result for each object that has a measured frame.
-
-    Raises:
-        InputError: no object is visible, or no frame is left to measure.
-        ServerError: a request failed; see triton_sam.errors.
     """
     first = _first_frames(known, settings.most_objects)
     if not first:

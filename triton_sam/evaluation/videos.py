@@ -34,8 +34,6 @@ class KnownVideo:
     """One video and its objects.
 
     Args:
-        name: name of the video.
-        images: the frames, as paths or pixels.
         truth: functions that load the label map of a frame, integers (H,W), by its number. Frames may be missing.
     """
 
@@ -46,13 +44,7 @@ class KnownVideo:
 
 @dataclass(frozen=True)
 class VideoDataset:
-    """A data set of videos. Each is opened when it is needed.
-
-    Args:
-        name: short name.
-        about: one line that describes the videos and the origin of the labels.
-        loaders: name of each video and the function that opens it.
-    """
+    """A data set of videos. Each is opened when it is needed."""
 
     name: str
     about: str
@@ -68,15 +60,8 @@ def open_videos(name: str, count: int | None = None, seed: int = 0) -> VideoData
     """Open a data set of videos without loading frames.
 
     Args:
-        name: "clips" (drawn clips) or "davis:FOLDER".
         count: maximum number of videos. None takes 4 clips, or all videos of a folder.
         seed: selects the clips. At least 0.
-
-    Raises:
-        ConfigurationError: there is no such folder, the count is below 1, the seed is negative, or the clips would be
-            those of the training.
-        InputError: the folder has no video with annotations.
-        MissingDependencyError: the evaluate extra is not installed.
     """
     if seed < 0 or (count is not None and count < 1):
         raise ConfigurationError("the seed must be at least 0 and the count at least 1")

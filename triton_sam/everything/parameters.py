@@ -29,12 +29,9 @@ class Parameters:
         pred_iou_thresh: masks need a higher predicted IoU than this, 0..1; 0 turns the filter off.
         stability_score_thresh: masks need this stability at least, 0..1; 0 turns the filter off.
         stability_score_offset: distance of the two thresholds of logits that the stability compares.
-        mask_threshold: logits above it are foreground.
         box_nms_thresh: of two masks of one crop whose boxes have a higher IoU than this, one is dropped, 0..1.
         crop_n_layers: layers of crops, 0..3; layer i has (2^i)^2 crops.
-        crop_nms_thresh: as box_nms_thresh, for masks of different crops.
         crop_overlap_ratio: overlap of the crops as a fraction of the shorter side, 0 to below 1.
-        crop_n_points_downscale_factor: layer i has points_per_side divided by this number to the power of i.
         point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
         use_m2m: whether to refine each mask once, with its logits as a prompt.
         multimask_output: whether each point gives all candidates (Family.candidates) instead of the mask for
@@ -45,10 +42,6 @@ class Parameters:
             ``Cleanup(max_hole_area=area, max_sprinkle_area=area)`` here.
         left_open: names of thresholds that the caller has not given. A session model replaces them by those that fit
             the model, see thresholds.py.
-
-    Raises:
-        ConfigurationError: both or none of points_per_side and point_grids are given, or a value has a wrong type or is
-            out of range.
     """
 
     points_per_side: int | None = number(32, 1, MAX_POINTS_PER_SIDE, whole=True, optional=True)
@@ -109,16 +102,7 @@ def _is_grid(value: Any) -> bool:
 
 
 def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
-    """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2.
-
-    Args:
-        family: name of the family.
-        given: the parameters that the caller gives.
-
-    Raises:
-        ConfigurationError: there is no such parameter, it has a wrong type or is out of range, or the family cannot do
-            it.
-    """
+    """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2."""
     names = [each.name for each in fields(Parameters) if each.name != "left_open"]
     check_names(given, names, ConfigurationError)
     try:

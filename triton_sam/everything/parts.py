@@ -28,10 +28,7 @@ class Decode:
     """Asks for masks. The answer is logits (P,C,h,w) and scores (P,C).
 
     Args:
-        image: the answer to Encode.
         points: (P,1,2) in pixels of the encoded image, one foreground point for each object.
-        masks: logits (P,1,h,w) to refine.
-        multimask: whether each object has three candidates.
     """
 
     image: Any
@@ -50,9 +47,7 @@ class FoundObject(Segment):
     """One object that was found without a prompt. ``score`` is the predicted IoU, ``object_index`` its place, from 0.
 
     Args:
-        stability_score: 0..1, see Parameters.
         point: x, y of the click in pixels of the image.
-        crop_box: the crop in which the object was found.
     """
 
     stability_score: float = 0.0
@@ -66,12 +61,8 @@ class FoundMask:
 
     Args:
         bits: the mask in the crop, row by row, 8 pixels in a byte.
-        score: predicted IoU, 0..1.
-        stability: see Parameters, 0..1.
         point: x, y of the click in pixels of the crop.
         box: the first and the last column and row in pixels of the crop.
-        crop: the crop in pixels of the image.
-        size: width and height of the image.
     """
 
     bits: npt.NDArray[np.uint8]
@@ -103,11 +94,7 @@ class Part:
     """Asks for the masks under some points that pass the filters. The answer is PartResult.
 
     Args:
-        image: the answer to Encode.
         points: float64 (N,2), x and y in pixels of the crop.
-        crop: the crop in pixels of the image.
-        whole: width and height of the image.
-        parameters: the filters.
     """
 
     image: Any
@@ -129,9 +116,6 @@ class PartResult:
 
     Args:
         masks: the masks that pass the filters, in the order of the points.
-        decodes: number of masks that the decoder was asked for, in points.
-        candidates: number of masks before the filters.
-        dropped: number of masks that each filter dropped, by the name of its parameter.
     """
 
     masks: list[FoundMask] = field(default_factory=list)

@@ -40,7 +40,6 @@ class NextParts:
     """Tells which points the next parts are about. It needs no answer.
 
     Args:
-        part: all these points in one part.
         step: number of points of each of the next parts; the last one may have fewer.
     """
 
@@ -54,9 +53,6 @@ class Found:
 
     Args:
         masks: the objects, in the order of the official generators.
-        decodes: number of masks that the decoder was asked for, in points.
-        candidates: number of masks before the filters.
-        dropped: number of masks that each filter dropped, by the name of its parameter.
     """
 
     masks: list[FoundMask] = field(default_factory=list)
@@ -81,12 +77,8 @@ class Found:
 class FoundObjects(list[FoundObject]):
     """The objects of an image as a list, in the order of the official generators.
 
-    Args:
-        found: the result of a search.
-
     Attributes:
         reason: a sentence that says which filters dropped how many masks, if there is no object; else None.
-        decodes: number of masks that the decoder was asked for, in points.
     """
 
     def __init__(self, found: Found) -> None:
@@ -97,14 +89,7 @@ class FoundObjects(list[FoundObject]):
 
 @dataclass(frozen=True)
 class Step:
-    """Tells the progress. It needs no answer.
-
-    Args:
-        done: points that are done.
-        total: points in all.
-        clicks: the clicks on the crop at hand.
-        found: the objects of the crops before it.
-    """
+    """Tells the progress. It needs no answer."""
 
     done: int
     total: int
@@ -128,9 +113,6 @@ def search(
     """Search for all objects of an image.
 
     Args:
-        image: the image, upright.
-        family: the family of the models that answer.
-        parameters: the grid and the filters.
         points_per_request: points in one request for masks, at least 1.
     """
     running = search_in_parts(image, parameters, points_per_request)
@@ -153,8 +135,6 @@ def search_in_parts(
     """Search for all objects of an image, and ask for the masks under a few points at a time.
 
     Args:
-        image: the image, upright.
-        parameters: the grid and the filters.
         points_per_request: points in one request for masks, at least 1.
     """
     crops = list(_crops_with_points(image.size, parameters))

@@ -21,11 +21,7 @@ _DEMO_MODEL = {"pred_iou_thresh": 0.35, "stability_score_thresh": 0.6}
 
 
 def check_thresholds(thresholds: Mapping[str, float]) -> None:
-    """Check thresholds.
-
-    Raises:
-        ConfigurationError: a name is not one of NAMES, or a number is not within 0..1.
-    """
+    """Check thresholds."""
     for name, value in thresholds.items():
         if name not in NAMES:
             raise ConfigurationError(f"there is no threshold {name!r}: give {' or '.join(NAMES)}")
@@ -34,11 +30,7 @@ def check_thresholds(thresholds: Mapping[str, float]) -> None:
 
 
 def thresholds_of(metadata: Mapping[str, str]) -> dict[str, float]:
-    """Return the thresholds in the metadata of an ONNX file; an empty dict if the official ones fit.
-
-    Raises:
-        ConfigurationError: the metadata hold something else.
-    """
+    """Return the thresholds in the metadata of an ONNX file; an empty dict if the official ones fit."""
     text = metadata.get(METADATA_KEY)
     if text is None:
         return dict(_DEMO_MODEL) if is_demo_model(metadata) else {}
@@ -53,13 +45,7 @@ def thresholds_of(metadata: Mapping[str, str]) -> dict[str, float]:
 
 
 def thresholds_in(folder: Path, filename: str) -> dict[str, float]:
-    """Return the thresholds of the newest version in the folder of a model; an empty dict for an alias.
-
-    Raises:
-        ConfigurationError: see thresholds_of().
-        OSError: the file cannot be read.
-        ValueError: the file is no ONNX model.
-    """
+    """Return the thresholds of the newest version in the folder of a model; an empty dict for an alias."""
     versions = version_folders(folder)
     path = versions[-1] / filename if versions else folder / filename
     return thresholds_of(read_metadata(path)) if path.is_file() else {}

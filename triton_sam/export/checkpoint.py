@@ -56,15 +56,6 @@ def open_checkpoint(
     ``{"model_state": state dict}``, whose names may begin with ``sam.``, with or without ``decoder_state``. A folder in
     transformers' layout has model.safetensors, or model.safetensors.index.json and its shards. Nothing in a file is
     executed.
-
-    Args:
-        path: the file or folder.
-        download_hint: a command that downloads it, for the message about a missing file.
-        note: is called with a line about weights in the file that are left out.
-
-    Raises:
-        OldFormatError: only PyTorch reads the file.
-        CheckpointError: the checkpoint is missing or damaged, cannot be read, or holds no state dict.
     """
     path = Path(path)
     with contextlib.ExitStack() as stack:
@@ -77,16 +68,7 @@ def open_checkpoint(
 
 
 def state_dict(content: Any, path: Path, tensor: type[Tensor]) -> dict[str, Tensor]:
-    """Return the state dict in the content of a file.
-
-    Args:
-        content: the content.
-        path: the file, for the message.
-        tensor: the type of its tensors.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """Return the state dict in the content of a file."""
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds no state dict: save model.state_dict() and not the model")
     key = next((key for key in _LAYOUTS if isinstance(content.get(key), dict)), "")
@@ -101,15 +83,7 @@ def state_dict(content: Any, path: Path, tensor: type[Tensor]) -> dict[str, Tens
 
 @contextlib.contextmanager
 def explained(path: Path, download_hint: str) -> Iterator[None]:
-    """Turn every error of the block into a CheckpointError that names the file.
-
-    Args:
-        path: the file or folder.
-        download_hint: see open_checkpoint().
-
-    Raises:
-        CheckpointError: the block raised an error.
-    """
+    """Turn every error of the block into a CheckpointError that names the file."""
     try:
         yield
     except CheckpointError:

@@ -46,15 +46,7 @@ _BINARY: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
 
 
 def evaluate(tree: Tree, tensor: Callable[[str], Array]) -> Array:
-    """Return the array that a tree describes.
-
-    Args:
-        tree: the tree.
-        tensor: returns a tensor of the checkpoint by its name.
-
-    Raises:
-        KeyError: there is no such operation.
-    """
+    """Return the array that a tree describes."""
     operation, *arguments = tree
     if operation == TAKE:
         return tensor(arguments[0])

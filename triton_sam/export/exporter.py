@@ -48,15 +48,8 @@ class Exporter(ABC):
     def prepare(self, settings: Settings) -> Settings:
         """Check the settings before anything is built.
 
-        Args:
-            settings: from Settings.complete().
-
         Returns:
             The settings, with the changes that the family needs.
-
-        Raises:
-            ConfigurationError: a setting is invalid.
-            CheckpointError: the checkpoint does not exist.
         """
         if settings.video and self.family.tracking is None:
             raise ConfigurationError(f"{self.name} has no models for videos: leave --video out")
@@ -74,19 +67,7 @@ class Exporter(ABC):
         image_size: int | None = None,
         random_seed: int | None = None,
     ) -> torch.nn.Module:
-        """Build the official model with a checkpoint or with seeded random weights, on the CPU, ready for inference.
-
-        Args:
-            checkpoint: file or folder with the weights; None for random weights.
-            model: the exporter's name of the configuration, see ModelSize.model; None: see choose().
-            image_size: side of the square image that the encoder takes, in pixels; None: the family's.
-            random_seed: seed of random weights; None with a checkpoint.
-
-        Raises:
-            ConfigurationError: checkpoint and random_seed are both given or both None, or the configuration is not
-                usable.
-            CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
-        """
+        """Build the official model with a checkpoint or with seeded random weights, on the CPU, ready for inference."""
         from .weights import seeded
 
         if (checkpoint is None) == (random_seed is None):
@@ -104,9 +85,6 @@ class Exporter(ABC):
         """Return the exporter's name of the configuration: the given one, the only official one, or that of a file.
 
         The name of an official file contains the size, such as vit_b in sam_vit_b_01ec64.pth.
-
-        Raises:
-            ConfigurationError: nothing of this determines the configuration.
         """
         official = {size.name: size.model for size in self.family.sizes if size.official}
         if model is not None or len(official) == 1:
@@ -124,28 +102,11 @@ class Exporter(ABC):
         return official[match[0]]
 
     def build(self, model: str, image_size: int) -> torch.nn.Module:  # noqa: ARG002
-        """Build the official model of a configuration with fresh weights, in eval mode.
-
-        Args:
-            model: the exporter's name of the configuration, see ModelSize.model.
-            image_size: side of the square image that the encoder takes, in pixels.
-
-        Raises:
-            ConfigurationError: the family has no official model, or no such configuration.
-        """
+        """Build the official model of a configuration with fresh weights, in eval mode."""
         raise ConfigurationError(f"{self.name} has no official model: {model!r} cannot be built")
 
     def restore(self, model: Any, checkpoint: str | Path, chosen: str) -> None:
-        """Load the weights of a checkpoint strictly, in place.
-
-        Args:
-            model: from build().
-            checkpoint: see load().
-            chosen: the name of its configuration.
-
-        Raises:
-            CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
-        """
+        """Load the weights of a checkpoint strictly, in place."""
         from .weights import load_strictly, read_state_dict
 
         sizes = self.family.sizes
@@ -166,11 +127,7 @@ class Exporter(ABC):
         randomise(model, seed)
 
     def parameters(self, size: str) -> int:
-        """Return the number of parameters of the official model in a size.
-
-        Raises:
-            ConfigurationError: the family has no such size.
-        """
+        """Return the number of parameters of the official model in a size."""
         import torch
 
         with torch.device(self.counting_device):
@@ -179,74 +136,28 @@ class Exporter(ABC):
 
     @abstractmethod
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
-        """Trace one model of the family. The graph's inputs and outputs have the names of the spec.
-
-        Args:
-            model: the official model, from load().
-            spec: the row of the family's table that describes the model to trace.
-            options: see Settings.options.
-
-        Raises:
-            ExportError: torch cannot export the model.
-        """
+        """Trace one model of the family. The graph's inputs and outputs have the names of the spec."""
 
     def later(self, model: Any, spec: ModelSpec) -> Later:  # noqa: ARG002
-        """Return the weights that trace() has left without content: those that are computed while a file is written.
-
-        Args:
-            model: from load().
-            spec: that of trace().
-        """
+        """Return the weights that trace() has left without content: those that are computed while a file is written."""
         return {}
 
     def add_concepts(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have none
-        """Load the official detector of concepts and attach it to a model from load(), before its graphs are traced.
-
-        Args:
-            model: from load(); changed in place.
-            settings: from prepare(), with ``concepts``.
-
-        Raises:
-            CheckpointError: the checkpoint has no detector, or it is damaged.
-        """
+        """Load the official detector of concepts and attach it to a model from load(), before its graphs are traced."""
 
     def concept_reference(self, model: Any, settings: Settings) -> ConceptReference:  # noqa: ARG002
-        """Return the official detector of concepts.
-
-        Args:
-            model: from load().
-            settings: the weights that load() was given.
-
-        Raises:
-            ConfigurationError: the family has no detector of concepts.
-        """
+        """Return the official detector of concepts."""
         raise ConfigurationError(f"{self.name} has no official detector of concepts to compare with")
 
     def companions(self, role: str, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002 - most models have none
-        """Return the texts of further files that lie beside a model, by file name.
-
-        Args:
-            role: the role of the model.
-            settings: from prepare().
-
-        Raises:
-            ExportError: a file cannot be made; the message says what to do.
-        """
+        """Return the texts of further files that lie beside a model, by file name."""
         return {}
 
     def check(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have nothing to check
-        """Check that all models that the settings ask for can be traced, before the first one is.
-
-        Raises:
-            ConfigurationError: the model's configuration does not allow it.
-        """
+        """Check that all models that the settings ask for can be traced, before the first one is."""
 
     def config(self, settings: Settings) -> str:
-        """Return the name of the model's configuration, for the metadata of the exported files.
-
-        Raises:
-            ConfigurationError: the settings do not determine the configuration.
-        """
+        """Return the name of the model's configuration, for the metadata of the exported files."""
         return f"{self.name}_{self.choose(settings.checkpoint, settings.model)}"
 
     def metadata(self, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002
@@ -254,29 +165,13 @@ class Exporter(ABC):
         return {}
 
     def reference(self, model: Any) -> Reference:  # noqa: ARG002
-        """Return the official predictor around a model from load().
-
-        Raises:
-            ConfigurationError: the family has no official predictor.
-        """
+        """Return the official predictor around a model from load()."""
         raise ConfigurationError(f"{self.name} has no official predictor to compare with")
 
     def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:  # noqa: ARG002
-        """Return the official video predictor around a model from load(), with a video.
-
-        Args:
-            model: from load().
-            frames: the frames, each uint8 (H,W,3) RGB.
-
-        Raises:
-            ConfigurationError: the family has no official video predictor.
-        """
+        """Return the official video predictor around a model from load(), with a video."""
         raise ConfigurationError(f"{self.name} has no official video predictor to compare with")
 
     def everything_reference(self, model: Any) -> EverythingReference:  # noqa: ARG002
-        """Return the official mask generator around a model from load().
-
-        Raises:
-            ConfigurationError: the family has no official mask generator.
-        """
+        """Return the official mask generator around a model from load()."""
         raise ConfigurationError(f"{self.name} has no official mask generator to compare with")

@@ -32,12 +32,7 @@ except ImportError as error:
 
 
 def usable_templates(family: Family, settings: Settings) -> list[Template]:
-    """Return the templates that serve the settings, whatever the checkpoint; none if only a trace does.
-
-    Args:
-        family: the family.
-        settings: from Settings.complete(); the checkpoint may be missing still.
-    """
+    """Return the templates that serve the settings, whatever the checkpoint; none if only a trace does."""
     if settings.trace or settings.device != "cpu" or any(settings.options.values()):
         return []
     wanted = {size.name for size in family.sizes if settings.model in (None, size.model)}
@@ -54,8 +49,6 @@ class FilledExporter(Exporter):
     """Fills a template.
 
     Args:
-        family: the family.
-        template: the template.
         tensors: the tensors of the checkpoint that fits it, open as long as the export lasts.
     """
 
@@ -68,11 +61,7 @@ class FilledExporter(Exporter):
 
     @staticmethod
     def place(checkpoint: Path) -> Path:
-        """Return the file or folder to read for a checkpoint that the caller named.
-
-        Raises:
-            CheckpointError: the checkpoint is missing.
-        """
+        """Return the file or folder to read for a checkpoint that the caller named."""
         return checkpoint
 
     def prepare(self, settings: Settings) -> Settings:
@@ -87,16 +76,7 @@ class FilledExporter(Exporter):
 
     @classmethod
     def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
-        """Return the tensors of a checkpoint by the names of the official model, those of Template.layout.
-
-        Args:
-            tensors: those of the file.
-            template: the template that they may fit.
-            settings: from Settings.complete().
-
-        Raises:
-            ValueError: tensors that belong together have different shapes.
-        """
+        """Return the tensors of a checkpoint by the names of the official model, those of Template.layout."""
         return tensors
 
     @property
@@ -113,11 +93,7 @@ class FilledExporter(Exporter):
         return self._tensors
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
-        """Return a graph with its small weights, which the steps after a trace look at; see Exporter.trace.
-
-        Raises:
-            CheckpointError: a weight is not finite, or the memory is too small.
-        """
+        """Return a graph with its small weights, which the steps after a trace look at; see Exporter.trace."""
         graph, trees = graph_of(self._family, self._template, spec)
         small = {item.name for item in graph.graph.initializer if _is_small(item)}
         fill(graph, {name: partial(_weight, name, tree, model) for name, tree in trees.items() if name in small})
@@ -138,11 +114,7 @@ def _is_small(item: onnx.TensorProto) -> bool:
 
 
 def _weight(name: str, tree: Tree, tensors: Mapping[str, Stored]) -> npt.NDArray[Any]:
-    """Return a weight.
-
-    Raises:
-        CheckpointError: the weight is not finite, or the memory is too small.
-    """
+    """Return a weight."""
     array = np.ascontiguousarray(evaluate(tree, lambda name: tensors[name].read()))
     if not np.isfinite(array).all():
         raise CheckpointError(f"the weights are damaged: {name} contains NaN or infinity")

@@ -30,10 +30,6 @@ def add_guard(model: onnx.ModelProto, spec: ModelSpec) -> None:
 
     Every node behind the guard waits for it, since a node that runs earlier could end the process. A graph that has the
     guard already stays as it is.
-
-    Args:
-        model: keeps the wire contract of the spec; changed in place.
-        spec: the row of the family's table that describes the model.
     """
     if not is_guarded(model):
         _Guard(model, spec).write()

@@ -52,11 +52,7 @@ def strip(model: onnx.ModelProto) -> None:
 
 
 def label_dimensions(model: onnx.ModelProto, spec: ModelSpec) -> None:
-    """Give the dynamic dimensions of inputs and outputs the symbols of the wire contract.
-
-    Raises:
-        ExportError: a name or a rank differs from the contract, or a dimension is dynamic that the contract fixes.
-    """
+    """Give the dynamic dimensions of inputs and outputs the symbols of the wire contract."""
     for values, tensors in ((model.graph.input, spec.inputs), (model.graph.output, spec.outputs)):
         if tuple(value.name for value in values) != tuple(tensor.name for tensor in tensors):
             found = ", ".join(value.name for value in values)
@@ -122,11 +118,7 @@ def is_large(model: onnx.ModelProto, later: onnx_writer.Later = _NOTHING) -> boo
 
 
 def fill(model: onnx.ModelProto, later: onnx_writer.Later) -> None:
-    """Compute the weights that have no content yet, and put them into the model.
-
-    Raises:
-        CheckpointError: a weight cannot be computed.
-    """
+    """Compute the weights that have no content yet, and put them into the model."""
     for item in model.graph.initializer:
         if item.name in later:
             item.raw_data = later[item.name]().tobytes()
@@ -137,10 +129,6 @@ def save(model: onnx.ModelProto, path: Path, later: onnx_writer.Later = _NOTHING
 
     Returns:
         The files that were written, all flushed to the disk.
-
-    Raises:
-        OSError: the disk is full or not writable.
-        CheckpointError: a weight cannot be computed.
     """
     model.ir_version = min(model.ir_version, MAX_IR_VERSION)
     written = [path]
@@ -156,11 +144,7 @@ def save(model: onnx.ModelProto, path: Path, later: onnx_writer.Later = _NOTHING
 
 
 def check(path: Path) -> None:
-    """Check a file by the rules of ONNX. This loads all of it, so the graph that it was written from should be gone.
-
-    Raises:
-        ExportError: the graph is not valid ONNX.
-    """
+    """Check a file by the rules of ONNX. This loads all of it, so the graph that it was written from should be gone."""
     try:
         onnx.checker.check_model(path)
     except onnx.checker.ValidationError as error:
@@ -171,9 +155,6 @@ def try_out(path: Path) -> None:
     """Load a model in ONNX Runtime on the CPU and run it once.
 
     Every dynamic dimension is 1, and optional inputs have their defaults.
-
-    Raises:
-        ExportError: ONNX Runtime refuses the model, or an output is not finite.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

@@ -40,12 +40,7 @@ def size_of(item: TensorProto, later: Later) -> int:
 
 
 def write(model: onnx.ModelProto, path: Path, later: Later) -> None:
-    """Write a model with all weights to one file.
-
-    Raises:
-        OSError: the disk is full or not writable.
-        CheckpointError: a weight cannot be computed.
-    """
+    """Write a model with all weights to one file."""
     parts = list(_parts(model.graph, later))
     length = sum(len(header) + size for header, size, _ in parts)
     with path.open("wb") as stream:
@@ -61,11 +56,7 @@ def write(model: onnx.ModelProto, path: Path, later: Later) -> None:
 
 
 def move_out(model: onnx.ModelProto, path: Path, later: Later) -> None:
-    """Write the larger weights of a model to a file of their own, and let the model refer to it.
-
-    Raises:
-        OSError, CheckpointError: see write().
-    """
+    """Write the larger weights of a model to a file of their own, and let the model refer to it."""
     with path.open("wb") as stream:
         for item in model.graph.initializer:
             size = size_of(item, later)

@@ -48,8 +48,6 @@ class Exported:
     """The result of an export.
 
     Args:
-        files: path of each ONNX file in the repository, by role.
-        version: number of the version folder that holds the files.
         metadata: the `triton_sam.*` metadata, which is the same in all the files.
     """
 
@@ -62,15 +60,6 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     """Export all models of a family, check that ONNX Runtime runs them, and put them into a model repository.
 
     All models appear at once, or none does: a failure leaves the old files as they were.
-
-    Args:
-        exporter: the exporter of the family.
-        settings: the caller's choices.
-
-    Raises:
-        ConfigurationError: a setting is invalid.
-        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
-        ExportError: torch or ONNX Runtime refused the model, or the files cannot be written.
     """
     settings = exporter.prepare(settings.complete(exporter.family))
     family = exporter.family.at(settings.side)
@@ -167,18 +156,7 @@ def _is_converted(settings: Settings) -> bool:
 def finish_graph(
     graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_storage: bool, *, required_inputs: bool = False
 ) -> onnx.ModelProto:
-    """Make a traced graph keep the wire contract, and convert it to the precision.
-
-    Args:
-        graph: the graph.
-        spec: the contract.
-        precision: see Settings.
-        half_storage: see Settings.
-        required_inputs: see Settings.
-
-    Raises:
-        ExportError: the graph does not keep the contract, or cannot be quantised.
-    """
+    """Make a traced graph keep the wire contract, and convert it to the precision."""
     onnx_tools.strip(graph)
     rewrites.reorder_gelu(graph)
     onnx_tools.label_dimensions(graph, spec)

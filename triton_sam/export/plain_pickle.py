@@ -39,11 +39,7 @@ class Name(str):
 
 
 class Foreign:
-    """Stands for an object of a class that the reader does not know. Nothing is stored in it.
-
-    Args:
-        name: name of the class, or of the function that would return the object.
-    """
+    """Stands for an object of a class that the reader does not know. Nothing is stored in it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,12 +52,7 @@ class PlainPickle:
     """Interprets one pickle. Sets become lists, because nothing in a checkpoint of weights needs them."""
 
     def __init__(self, known: Mapping[str, Callable[..., Any]], persistent: Callable[[Any], Any]) -> None:
-        """Prepare for one pickle.
-
-        Args:
-            known: functions that stand for the names that the pickle may call.
-            persistent: returns the object of a persistent id.
-        """
+        """Prepare for one pickle."""
         self._known = known
         self._persistent = persistent
         self._stack: list[Any] = []
@@ -69,14 +60,7 @@ class PlainPickle:
         self._memo: dict[int, Any] = {}
 
     def read(self, data: bytes) -> Any:
-        """Return the content of a pickle.
-
-        Args:
-            data: the pickle.
-
-        Raises:
-            Exception: of any kind, if the pickle is damaged.
-        """
+        """Return the content of a pickle."""
         for opcode, argument, _ in pickletools.genops(data):
             self._execute(_ALIASES.get(opcode.name, opcode.name), argument)
         return self._stack.pop()
@@ -171,11 +155,7 @@ class PlainPickle:
         self._stack.append(self.call(name, arguments))
 
     def call(self, name: Any, arguments: Any) -> Any:
-        """Return the result of a known function, or a Foreign for any other name.
-
-        Raises:
-            ValueError: the pickle calls a plain value, or a known function without a tuple of arguments.
-        """
+        """Return the result of a known function, or a Foreign for any other name."""
         if type(name) not in (Name, Foreign):
             raise ValueError("the pickle calls something that is not a function")
         if type(name) is Foreign or name not in self._known:
@@ -189,11 +169,7 @@ class PlainPickle:
 
 
 def checked_dict(items: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Return a dict of pairs whose keys are plain values, so that hashing a key takes neither a stack nor long.
-
-    Raises:
-        ValueError: a key is not a plain value or a tuple of plain values.
-    """
+    """Return a dict of pairs whose keys are plain values, so that hashing a key takes neither a stack nor long."""
     plain = (str, int, float, bool, bytes, type(None), Name, Foreign)
     made = {}
     for key, value in items:

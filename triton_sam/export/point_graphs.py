@@ -30,10 +30,6 @@ class PointDecoder(nn.Module):
     """The prompt encoder and the mask decoder of an official model.
 
     Image features keep a batch dimension of their own (1 or P), and are broadcast to the P prompts where needed.
-
-    Args:
-        prompt_encoder: the official PromptEncoder.
-        mask_decoder: the official MaskDecoder.
     """
 
     def __init__(self, prompt_encoder: Any, mask_decoder: Any) -> None:
@@ -92,11 +88,6 @@ class PointDecoder(nn.Module):
     def _tokens(self, heads: list[Tensor], points: Tensor, is_point: Tensor) -> tuple[Tensor, Tensor]:
         """Concatenate the output tokens and the points.
 
-        Args:
-            heads: (n,C) weights of the learned output tokens, in order.
-            points: (P,N+1,C) from _embed_points().
-            is_point: (P,N+1) from _embed_points().
-
         Returns:
             (P,T,C) tokens, and (P,1,1,T) attention bias: 0 for tokens that exist, -inf for those that do not.
         """
@@ -118,7 +109,6 @@ class PointDecoder(nn.Module):
 
         Args:
             image: (1 or P,C,h*w) embeddings with the dense prompt added.
-            tokens: (P,T,C) from _tokens().
             ignored: (P,1,1,T) bias from _tokens(), which masks tokens in every attention that reads tokens.
 
         Returns:
@@ -165,10 +155,6 @@ def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None 
     The batch dimensions B1 and B2 are broadcast, for example 1 and P, and never repeated.
 
     Args:
-        attention: the official Attention module of the two-way transformer.
-        q: (B1,Tq,C) input of the query projection.
-        k: (B2,Tk,C) input of the key projection.
-        v: (B2,Tk,C) input of the value projection.
         bias: added to the logits; must broadcast to (B,heads,Tq,Tk).
 
     Returns:
@@ -195,9 +181,6 @@ def attend_to_image(attention: Any, q: Tensor, image: Tensor, position: Tensor) 
     only in rounding.
 
     Args:
-        attention: the official Attention module.
-        q: (P,T,C) tokens.
-        image: (1 or P,L,C) image features.
         position: (C,L) encoding of the positions in the image, a constant.
 
     Returns:
@@ -222,12 +205,9 @@ def attend_from_image(attention: Any, image: Tensor, position: Tensor, k: Tensor
     As in attend_to_image(), the projections are applied to the tokens and not to the positions in the image.
 
     Args:
-        attention: the official Attention module.
-        image: (1 or P,L,C) image features.
         position: (C,L) encoding of the positions in the image, a constant.
         k: (P,T,C) tokens, the input of the key projection.
         v: (P,T,C) tokens, the input of the value projection.
-        bias: (P,1,1,T) added to the logits.
 
     Returns:
         (P,L,C) output of the output projection.
@@ -280,13 +260,7 @@ def trace_decoder(decoder: nn.Module, spec: ModelSpec, embeddings: Sequence[Tens
     The trace uses a batch of 1 for images and masks, which is broadcast. Both batches become dynamic afterwards.
 
     Args:
-        decoder: takes the inputs of ``spec`` in order.
-        spec: the decoder in the table of its family.
         embeddings: one image's outputs of the encoder (1,C,h,w), on the device of the decoder.
-        side: side of the image, pixels.
-
-    Raises:
-        ExportError: torch cannot export the decoder.
     """
     prompts, points = torch.export.Dim("prompts", min=1), torch.export.Dim("points", min=0)
     device = embeddings[0].device

@@ -35,9 +35,6 @@ def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with its matrix products in int8.
 
     Weights are quantised now, per output channel; activations are quantised at run time.
-
-    Raises:
-        ExportError: ONNX Runtime could not quantise the model, or the folder for temporary files has no space left.
     """
     try:
         with tempfile.TemporaryDirectory() as folder, quiet():

@@ -19,11 +19,6 @@ _CHECKPOINT_KEYS = ("triton_sam.checkpoint", "triton_sam.checkpoint_sha256", "tr
 def program_moves(files: Mapping[Path, str], repository: Path, stack: ExitStack) -> list[tuple[Path, Path]]:
     """Write the files of missing_programs() to temporary folders of the repository.
 
-    Args:
-        files: texts by their places.
-        repository: the model repository.
-        stack: removes the temporary folders.
-
     Returns:
         (finished file, place) pairs for install().
     """
@@ -38,13 +33,7 @@ def program_moves(files: Mapping[Path, str], repository: Path, stack: ExitStack)
 
 
 def session_warning(family: Family, variant: str, *, video: bool) -> str:
-    """Return a one-line warning if no client can click on images of a variant, because of its size; "" if clients can.
-
-    Args:
-        family: the family for the image size of the export.
-        variant: name of the variant.
-        video: whether the models for videos are exported.
-    """
+    """Return a one-line warning if clients cannot click on images of a variant, because of its size; else ""."""
     official = get_family(family.name).image_size
     if family.image_size == official:
         return ""
@@ -62,14 +51,7 @@ def text_move(name: str, text: str, workspace: Path, folder: Path) -> list[tuple
 
 
 def other_weights_warning(family: Family, variant: str, repository: Path, metadata: Mapping[str, str]) -> str:
-    """Return a one-line warning if the models for videos of a variant belong to other weights; "" if they do not.
-
-    Args:
-        family: the family.
-        variant: name of the variant, whose model pair was exported without the models for videos.
-        repository: the model repository.
-        metadata: the metadata of the exported pair.
-    """
+    """Return a one-line warning if the models for videos of a variant belong to other weights; "" if they do not."""
     roles = family.tracking.models if family.tracking else {}
     names = [family.model_name(role, variant) for role in roles if role != ENCODER]
     wanted = [metadata.get(key) for key in _CHECKPOINT_KEYS]

@@ -20,13 +20,7 @@ Prompt = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a predictor to a prompt with P objects and M masks for each; the masks of an object are adjacent.
-
-    Args:
-        logits: (P*M,h,w) low-resolution mask logits.
-        scores: (P*M,) predicted IoU of each mask.
-        masks: (P*M,H,W) masks in the size of the image.
-    """
+    """The answer of a predictor to a prompt with P objects and M masks for each; masks of an object are adjacent."""
 
     logits: FloatArray
     scores: FloatArray
@@ -78,10 +72,6 @@ class EverythingReference(Protocol):
     def generate(self, image: npt.NDArray[np.uint8], **parameters: Any) -> list[dict[str, Any]]:
         """Segment all objects of an image.
 
-        Args:
-            image: uint8 (H,W,3) RGB.
-            parameters: parameters of the official generator.
-
         Returns:
             The records of the official generator.
         """
@@ -105,9 +95,7 @@ class FoundInstance:
 
     Args:
         text_index: index of the text that found it; 0 for example boxes alone.
-        score: probability of the concept and of the proposal.
         box: x1, y1, x2, y2 in pixels of the image.
-        mask: (H,W).
     """
 
     text_index: int
@@ -134,11 +122,7 @@ class ConceptReference(Protocol):
         """Find instances; of the first text, the best first, then of the next text.
 
         Args:
-            text: the texts; None for example boxes alone.
             boxes: example boxes (N,4), x1,y1,x2,y2 in pixels of the image.
-            box_labels: (N,): 1 positive, 0 negative.
-            threshold: smallest score.
-            mask_threshold: smallest probability of a pixel.
         """
         ...
 

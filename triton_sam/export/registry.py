@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 
 def exporter(family: str) -> Exporter:
-    """Return the exporter that a family's table names.
-
-    Raises:
-        ConfigurationError: there is no such family, or its table names no exporter.
-        MissingDependencyError: a package that the exporter needs is missing.
-    """
+    """Return the exporter that a family's table names."""
     module, _, name = get_family(family).exporter.partition(":")
     if not name:
         raise ConfigurationError(f"{family} cannot be exported: its table names no exporter")
@@ -47,16 +42,6 @@ def export(family: str, settings: Settings) -> Exported:
     """Export a checkpoint, or random weights, of any family into a model repository.
 
     All models of the family appear at once, or none does: a failure leaves the old files as they were.
-
-    Args:
-        family: name of the family, for example "sam2".
-        settings: the caller's choices.
-
-    Raises:
-        ConfigurationError: there is no such family, or a setting is invalid.
-        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
-        ExportError: torch or ONNX Runtime refused the model, or the files cannot be written.
-        MissingDependencyError: a package that the exporter needs is missing.
     """
     with contextlib.ExitStack() as stack:
         chosen = _filled(stack, family, settings) or exporter(family)
@@ -67,15 +52,7 @@ def export(family: str, settings: Settings) -> Exported:
 
 
 def check_packages(family: str, settings: Settings) -> None:
-    """Check before a download that the packages that an export needs are installed.
-
-    Args:
-        family: name of the family.
-        settings: the settings of the export, without the checkpoint.
-
-    Raises:
-        MissingDependencyError: a package is missing.
-    """
+    """Check before a download that the packages that an export needs are installed."""
     from .filled import usable_templates
 
     table = get_family(family)
@@ -87,14 +64,6 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
     """Return the exporter that fills the template for the weights; None if there is no such template.
 
     Random weights are those of the official model, so they need torch; the template saves the trace.
-
-    Args:
-        stack: closes the checkpoint.
-        family: name of the family.
-        settings: the caller's choices.
-
-    Raises:
-        CheckpointError: the checkpoint is missing or damaged, or fits no template.
     """
     from .filled import usable_templates
 
@@ -122,11 +91,7 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
 def _fit(
     table: Family, found: Sequence[Template], tensors: Mapping[str, Stored], settings: Settings
 ) -> tuple[str, FilledExporter]:
-    """Return the exporter of the template that fits the tensors best, and what does not fit; an empty text if all do.
-
-    Raises:
-        ValueError: tensors that belong together have different shapes.
-    """
+    """Return the exporter of the template that fits the tensors best, and what does not fit ("" if all do)."""
     from .templates import misfit
 
     kind = _filled_exporter(table)

@@ -27,16 +27,8 @@ except ImportError as error:
 def add_missing_guards(repository: Path) -> list[Path]:
     """Put the guard into every graph of a model repository that has none; all graphs change, or none does.
 
-    Args:
-        repository: the model repository.
-
     Returns:
         The ONNX files that were changed.
-
-    Raises:
-        RepositoryError: the repository does not exist, or has a file that differs from its recorded hash, which would
-            get a new hash.
-        ExportError: a file is damaged, or cannot be written.
     """
     changed = unguarded_graphs(repository)
     moves: list[tuple[Path, Path]] = []

@@ -21,15 +21,7 @@ _NAMES = {
 
 
 def read_safetensors(mapped: mmap.mmap) -> dict[str, Stored]:
-    """Return the tensors of a safetensors file.
-
-    Args:
-        mapped: the file.
-
-    Raises:
-        UnsupportedError: a tensor has an unsupported type.
-        Exception: of any kind, if the file is damaged.
-    """
+    """Return the tensors of a safetensors file."""
     length = int.from_bytes(mapped[:_LENGTH], "little")
     first = _LENGTH + length
     if length > MAX_HEADER or first > len(mapped):

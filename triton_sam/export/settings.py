@@ -23,7 +23,6 @@ class Settings:
     """The settings of an export.
 
     Args:
-        output_dir: the model repository.
         checkpoint: file or folder with the weights; None for random weights.
         model: configuration of the official model, under the name that the family's exporter has for it (see
             ModelSize.model). None: chosen by the file name of the checkpoint.
@@ -32,7 +31,6 @@ class Settings:
             one that clients send.
         random_seed: seed of random weights, which replace a checkpoint in tests; None with a checkpoint.
         trace: trace the official model with torch also where there is a template for it, see templates.py.
-        device: the torch device that traces the graphs, for example "cpu" or "cuda".
         precision: "fp32"; "fp16" for GPUs: weights and arithmetic are FP16, inputs and outputs FP32; or "int8" for
             CPUs: the encoder's matrix products are quantised dynamically, and the other models stay FP32.
         half_storage: store the weights as FP16, which halves the files, and compute in FP32. Only with "fp32".
@@ -45,8 +43,6 @@ class Settings:
             for the official ones.
         version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
             other weights.
-        progress: report each step on stderr.
-        options: values of the family's own options by name, see Family.options.
     """
 
     output_dir: Path
@@ -88,12 +84,7 @@ def check_settings(settings: Settings, stride: int, options: tuple[str, ...] = (
     """Check settings before anything is built.
 
     Args:
-        settings: from Settings.complete().
         stride: the image size must be a multiple of this number of pixels.
-        options: names of the family's own options.
-
-    Raises:
-        ConfigurationError: a setting is invalid.
     """
     check_name(settings.variant)
     if (shown := valid_utf8(str(settings.output_dir))) != str(settings.output_dir):

@@ -46,7 +46,6 @@ class Stored:
     Attributes:
         shape: of the tensor. It comes from the file: compare it with the expected shape before calling read(), because
             an expanded tensor can be much larger than the file.
-        dtype: of the tensor in the file.
     """
 
     def __init__(
@@ -62,15 +61,7 @@ class Stored:
         """Describe a tensor in a buffer of a file.
 
         Args:
-            source: returns the buffer, little-endian.
-            elements: number of elements in the buffer.
-            dtype: of the buffer, a value of DTYPES.
-            shape: of the tensor.
-            offset: index of the tensor's first element in the buffer.
             strides: between the elements of the tensor, in elements; None: it is C-contiguous.
-
-        Raises:
-            ValueError: the tensor does not lie inside the buffer.
         """
         if len(shape) > MAX_DIMENSIONS or (strides is not None and len(strides) != len(shape)):
             raise ValueError(f"a tensor has {len(shape)} sizes, or another number of strides")
@@ -95,9 +86,6 @@ class Stored:
 
         Call it inside the context of open_checkpoint(). The array may be a read-only view of the file, which then stays
         mapped until the array is gone. A file that another program shortens meanwhile ends this process.
-
-        Raises:
-            CheckpointError: the memory is too small, or the tensor cannot be decompressed.
         """
         wanted = self.dtype if self.dtype.kind in "iub" else np.dtype(np.float32)
         try:
@@ -112,11 +100,7 @@ class Stored:
 
 
 class Derived(Stored):
-    """A tensor that is computed from others when it is read.
-
-    Attributes:
-        shape: of the tensor.
-    """
+    """A tensor that is computed from others when it is read."""
 
     def __init__(self, shape: Sequence[int], compute: Callable[[], npt.NDArray[np.generic]]) -> None:
         self.shape = tuple(shape)
@@ -127,11 +111,7 @@ class Derived(Stored):
 
 
 def joined(tensors: Sequence[Stored]) -> Stored:
-    """Return tensors one below the other.
-
-    Raises:
-        ValueError: they differ in more than the number of rows.
-    """
+    """Return tensors one below the other."""
     if len({(len(each.shape), each.shape[1:]) for each in tensors}) != 1 or not tensors[0].shape:
         raise ValueError("tensors that belong together have different shapes")
     rows = sum(each.shape[0] for each in tensors)
@@ -139,11 +119,7 @@ def joined(tensors: Sequence[Stored]) -> Stored:
 
 
 def halves(tensor: Stored) -> tuple[Stored, Stored]:
-    """Return the upper and the lower half of the rows of a tensor.
-
-    Raises:
-        ValueError: it has no even number of rows.
-    """
+    """Return the upper and the lower half of the rows of a tensor."""
     if not tensor.shape or tensor.shape[0] % 2:
         raise ValueError("a tensor with two halves has no even number of rows")
     middle = tensor.shape[0] // 2

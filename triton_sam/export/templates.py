@@ -34,14 +34,7 @@ LAYOUT, MADE = "layout.json", "made.json"
 
 @dataclass(frozen=True)
 class Template:
-    """The graphs of one size and image size.
-
-    Args:
-        size: name of the size, as in Family.sizes.
-        side: side of the encoder's image in pixels.
-        roles: the models that have a graph.
-        layout: shapes of the model's tensors, by name.
-    """
+    """The graphs of one size and image size."""
 
     size: str
     side: int

@@ -38,16 +38,7 @@ class Storage(NamedTuple):
 
 
 def read_torch_file(mapped: mmap.mmap, archive: zipfile.ZipFile) -> Any:
-    """Return the content of a file that torch.save() wrote, with a Stored for each tensor.
-
-    Args:
-        mapped: the file.
-        archive: the same file.
-
-    Raises:
-        UnsupportedError: the content needs more than tensors and plain values, or has another byte order.
-        Exception: of any kind, if the file is damaged.
-    """
+    """Return the content of a file that torch.save() wrote, with a Stored for each tensor."""
     return _TorchFile(mapped, archive).content()
 
 

@@ -32,12 +32,7 @@ def trace(
     Args:
         module: its forward() takes the spec's inputs and returns the spec's outputs, in the spec's order. It is moved
             to the device of the example, because buffers that a wrapper module registers are on the CPU at first.
-        spec: the names of inputs and outputs.
-        example: one tensor for each input.
         dynamic: maps the name of an input to its dynamic dimensions, by axis. All other dimensions are fixed.
-
-    Raises:
-        ExportError: torch cannot export the module.
     """
     # Given by position, because some tensor names are not valid names of Python arguments.
     shapes = tuple(dict(dynamic[name]) if name in dynamic else None for name in spec.input_names)

@@ -12,13 +12,7 @@ from .reference import Answer, Prompt
 
 
 class TransformersReference:
-    """Runs a model of transformers with its processor; subclasses say how it answers a prompt.
-
-    Args:
-        family: name of the family.
-        model: the model.
-        processor: its processor.
-    """
+    """Runs a model of transformers with its processor; subclasses say how it answers a prompt."""
 
     def __init__(self, family: str, model: Any, processor: Any) -> None:
         self.family = get_family(family)

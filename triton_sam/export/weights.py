@@ -38,13 +38,6 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
     """Read a state dict in one of the layouts of open_checkpoint(), or in PyTorch's format before 1.6.
 
     No code in the file is executed.
-
-    Args:
-        path: the checkpoint file.
-        download_hint: a command that downloads such a file, for the message.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, cannot be read, or holds no state dict.
     """
     try:
         with open_checkpoint(path, download_hint) as tensors:
@@ -65,17 +58,7 @@ def _load(path: Path) -> Any:
 
 
 def load_strictly(model: torch.nn.Module, state: Weights, path: Path, question: str) -> None:
-    """Load weights that have exactly the model's names and shapes. FP16 weights are converted to FP32.
-
-    Args:
-        model: changed in place.
-        state: the weights, from read_state_dict().
-        path: the checkpoint file, for the message.
-        question: a question that helps to find the mistake, for the message.
-
-    Raises:
-        CheckpointError: the weights belong to another model.
-    """
+    """Load weights that have exactly the model's names and shapes. FP16 weights are converted to FP32."""
     expected = model.state_dict()
     missing = sorted(expected.keys() - state.keys())
     surplus = sorted(state.keys() - expected.keys())

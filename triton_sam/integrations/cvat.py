@@ -28,15 +28,9 @@ def create(
         kind: "everything", which annotates all objects of an image, "words", which annotates every instance of words,
             "interactor", which answers clicks and boxes, or "tracker", which follows objects from frame to frame.
         url: URL of Triton; None: $TRITON_URL, or else localhost:8000.
-        model: family of the models.
-        name: name of the model pair, if it is not that of the family.
         parameters: with "everything", the parameters of client.everything(), for example points_per_side. With
             "words", ``words``, which have commas between them, and the parameters of client.find(). ``model`` must then
             be a family that finds words: "sam3".
-
-    Raises:
-        ConfigurationError: there is no such kind, or it takes no parameters.
-        MissingDependencyError: cvat-sdk is not installed.
     """
     makers: dict[str, Callable[..., Any]] = {
         EVERYTHING: Everything,
@@ -59,12 +53,7 @@ def create(
 
 
 class Everything:
-    """A detection function: all objects of an image, under one label.
-
-    Args:
-        client: asks Triton.
-        parameters: of client.everything().
-    """
+    """A detection function: all objects of an image, under one label."""
 
     def __init__(self, client: SamTritonClient, **parameters: Any) -> None:
         from cvat_sdk import auto_annotation
@@ -78,10 +67,6 @@ class Everything:
 
         Args:
             context: a DetectionFunctionContext; its ``conf_threshold`` is the least predicted IoU of an object.
-            image: the frame, a Pillow image.
-
-        Raises:
-            ServerError: see triton_sam.errors.
         """
         threshold = {} if context.conf_threshold is None else {"pred_iou_thresh": context.conf_threshold}
         found = self._client.everything(image, **{**self._parameters, **threshold})
@@ -89,16 +74,7 @@ class Everything:
 
 
 class Words:
-    """A detection function: every instance of words, each word under a label of its own.
-
-    Args:
-        client: asks Triton; its family must find words.
-        words: the words, with commas between them.
-        parameters: of client.find().
-
-    Raises:
-        ConfigurationError: there are no words.
-    """
+    """A detection function: every instance of words, each word under a label of its own."""
 
     def __init__(self, client: SamTritonClient, words: str = "", **parameters: Any) -> None:
         from cvat_sdk import auto_annotation
@@ -115,10 +91,6 @@ class Words:
 
         Args:
             context: a DetectionFunctionContext; its ``conf_threshold`` is the least score of an instance.
-            image: the frame, a Pillow image.
-
-        Raises:
-            ServerError: see triton_sam.errors.
         """
         threshold = {} if context.conf_threshold is None else {"threshold": context.conf_threshold}
         found = self._client.find(self._words, image=image, **{**self._parameters, **threshold})
@@ -139,23 +111,11 @@ class Interactor:
         self.spec = auto_annotation.InteractionFunctionSpec(min_pos_points=0, min_neg_points=0, min_bounding_boxes=0)
 
     def preprocess_image(self, _: Any, image: Any) -> ImageEmbeddings:
-        """Encode an image.
-
-        Raises:
-            ServerError: see triton_sam.errors.
-        """
+        """Encode an image."""
         return self._client.encode(image)
 
     def detect(self, _: Any, pp_image: ImageEmbeddings, prompts: Any) -> list[Any]:
-        """Return the mask of the object; nothing if it is empty or there is no prompt.
-
-        Args:
-            pp_image: answer of preprocess_image().
-            prompts: an InteractionPrompts.
-
-        Raises:
-            ServerError: see triton_sam.errors.
-        """
+        """Return the mask of the object; nothing if it is empty or there is no prompt."""
         from cvat_sdk import auto_annotation, models
         from cvat_sdk.masks import encode_mask
 

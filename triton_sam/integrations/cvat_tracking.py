@@ -29,9 +29,6 @@ SHAPES = ("mask", "polygon", "rectangle")
 class Frame:
     """A frame that is ready to be sent.
 
-    Args:
-        image: a Pillow image.
-
     Attributes:
         session: the session that began in this frame; None if none has.
     """
@@ -44,13 +41,7 @@ class Frame:
 
 @dataclass(eq=False)
 class State:
-    """An object that is tracked.
-
-    Args:
-        session: the session that tracks it.
-        number: its number there.
-        kind: the kind of its shapes.
-    """
+    """An object that is tracked."""
 
     session: Session
     number: int
@@ -75,33 +66,14 @@ class Tracker:
         return Frame(image)
 
     def init_tracking_state(self, _: Any, pp_image: Frame, shape: Any) -> State:
-        """Begin to track an object.
-
-        Args:
-            pp_image: answer of preprocess_image().
-            shape: a TrackableShape: a mask, a polygon or a rectangle.
-
-        Raises:
-            PromptError: the shape covers no pixel of the image.
-            ServerError: see triton_sam.errors.
-        """
+        """Begin to track an object."""
         if pp_image.session is None or not pp_image.session.is_at_start:
             pp_image.session = Session(self._client, pp_image)
         session = pp_image.session
         return State(session, session.add(_prompt(shape, pp_image.size)), str(shape.type))
 
     def track(self, _: Any, pp_image: Frame, state: State) -> Any:
-        """Return the shape of an object in the next frame; None if it is not in it.
-
-        Args:
-            pp_image: answer of preprocess_image() for the next frame.
-            state: answer of init_tracking_state().
-
-        Raises:
-            VideoError: the frame has another size than the first one, or others of the objects that began with this
-                one were tracked through another frame.
-            ServerError: see triton_sam.errors. The call can be repeated.
-        """
+        """Return the shape of an object in the next frame; None if it is not in it."""
         from cvat_sdk import auto_annotation
         from cvat_sdk.masks import encode_mask
 
@@ -118,12 +90,7 @@ class Tracker:
 
 
 class Session:
-    """The objects that began in one frame. It ends at Triton when nothing refers to it any more.
-
-    Args:
-        client: asks Triton.
-        frame: the first frame.
-    """
+    """The objects that began in one frame. It ends at Triton when nothing refers to it any more."""
 
     def __init__(self, client: SAM2VideoClient, frame: Frame) -> None:
         self._frames = GrowingFrames(frame.content, frame.size)

@@ -92,7 +92,6 @@ def closed_options(links: Path, given: Sequence[str]) -> list[str]:
     """Return the options with which Triton loads the linked models and refuses administrative requests.
 
     Args:
-        links: the folder of links.
         given: the user's options. Triton accepts each of these options once only, so the user's replace ours.
     """
     # No log contains this random key, so no client can use the restricted APIs.

@@ -43,13 +43,8 @@ def become_supervisor(
     """Replace this process by the supervisor, which starts tritonserver and starts it again when a model dies.
 
     Args:
-        program: path of tritonserver.
-        repository: the model repository.
-        folders: the models to load.
         options: further options of tritonserver. With a control mode among them, the user decides about requests that
             load models.
-        admin: accept requests that load and unload models, share memory, and change traces and logging.
-        verify: see intact_models(); `triton-sam reload` does the same again.
     """
     run_directory = make_run_directory()
     try:

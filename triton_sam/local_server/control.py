@@ -30,12 +30,7 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class SupervisedServer:
-    """A server of this user on this machine with its supervisor. load_again() is for one without administration.
-
-    Args:
-        run_directory: the folder of the run.
-        state: the content of its state file when the server was found.
-    """
+    """A server of this user on this machine with its supervisor. load_again() is for one without administration."""
 
     run_directory: Path
     state: dict[str, Any]
@@ -50,18 +45,8 @@ class SupervisedServer:
 
         The files are checked first: a model without weights or with damaged ones stops nothing.
 
-        Args:
-            names: names of the models; those that they call are loaded, too.
-            timeout: seconds to wait.
-
         Returns:
             The versions of all models by name.
-
-        Raises:
-            RepositoryError: a model has no weights, or its files differ from their hashes. The server runs on.
-            LocalServerError: a model does not load, or the server ended. The next start of the server does without
-                the models that it did not have before.
-            ServerTimeoutError: the models are not ready yet.
         """
         links = Path(self.state["links"])
         served = sorted(path.name for path in links.iterdir())
@@ -114,21 +99,13 @@ class SupervisedServer:
 
 
 def find_closed_server(port: int) -> SupervisedServer | None:
-    """Return the server of find_server() if it accepts no requests to load models.
-
-    Args:
-        port: port of the HTTP or the gRPC endpoint.
-    """
+    """Return the server of find_server() if it accepts no requests to load models."""
     server = find_server(port)
     return server if server is not None and server.state.get("links") else None
 
 
 def find_server(port: int) -> SupervisedServer | None:
-    """Return the server of this user that listens on a port of this machine and that `LocalServer` started.
-
-    Args:
-        port: port of the HTTP or the gRPC endpoint.
-    """
+    """Return the server of this user that listens on a port of this machine and that `LocalServer` started."""
     for lock in sorted(SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}")):
         with contextlib.suppress(OSError, ValueError, KeyError):
             if lock.stat().st_uid == os.getuid() and is_held(lock):

@@ -34,7 +34,6 @@ def server_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list
     """Return all options of this module for a server.
 
     Args:
-        folders: the models that Triton loads.
         given: the user's options. An option among them replaces ours.
     """
     return [*cuda_pool_options(folders, given), *load_options(given), *metrics_options(given)]
@@ -86,7 +85,6 @@ def cuda_pool_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> l
     release 24.10).
 
     Args:
-        folders: the models that Triton loads.
         given: the user's options. With a pool among them, the user decides.
     """
     if values_of(given, CUDA_POOL):

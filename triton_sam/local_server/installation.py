@@ -31,11 +31,7 @@ class Triton:
     """A tritonserver that can be started.
 
     Attributes:
-        executable: the program.
-        backend_directory: the folder that holds one folder per backend.
         cache_directory: the folder of response caches, which `--cache-config` picks from; it need not exist.
-        environment: the complete environment to start it in.
-        from_wheel: True for the nvidia-pytriton wheel with our Python-based ONNX Runtime backend.
     """
 
     executable: Path
@@ -46,18 +42,7 @@ class Triton:
 
 
 def prepare_triton(run_directory: Path, tritonserver: Path | None, backend_directory: Path | None) -> Triton:
-    """Find Triton and write what one run of it needs into `run_directory`.
-
-    Args:
-        run_directory: an empty folder with a plain path that lives as long as the server.
-        tritonserver: an installation (`DIR/bin/tritonserver`) or the program itself; None is the wheel's.
-        backend_directory: a folder of backends to use as it is; None is the installation's own.
-
-    Raises:
-        MissingDependencyError: the nvidia-pytriton wheel is not installed.
-        ConfigurationError: `tritonserver` or `backend_directory` is not what it should be.
-        LocalServerError: the wheel cannot run here (platform, Python, no shared libpython).
-    """
+    """Find Triton and write what one run of it needs into `run_directory`."""
     if backend_directory is not None and not Path(backend_directory).is_dir():
         raise ConfigurationError(f"no such backend directory: {backend_directory}")
     if tritonserver is not None:
@@ -91,12 +76,7 @@ def _wheel_triton(run_directory: Path, backend_directory: Path | None) -> Triton
 
 
 def find_wheel() -> Path:
-    """Return the folder of the installed `pytriton` package, without importing it (that takes a second).
-
-    Raises:
-        MissingDependencyError: nvidia-pytriton is not installed.
-        LocalServerError: there is no such wheel for this platform or Python.
-    """
+    """Return the folder of the installed `pytriton` package, without importing it (that takes a second)."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         where = f"{platform.system()} {platform.machine()}"
         needs = f"Linux on {' or '.join(MACHINES)}"
@@ -124,11 +104,7 @@ def _wrong_python(supported: Sequence[str]) -> LocalServerError:
 
 
 def find_libpython() -> Path:
-    """Return this interpreter's shared libpython, which Triton's Python backend embeds.
-
-    Raises:
-        LocalServerError: this Python was built without one.
-    """
+    """Return this interpreter's shared libpython, which Triton's Python backend embeds."""
     name = f"libpython{_python_version()}.so.1.0"
     mapped = _mapped_library(name)
     if mapped is not None:

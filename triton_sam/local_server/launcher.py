@@ -46,7 +46,6 @@ class LocalServer:
         ```
 
     Args:
-        model_repository: the folder that contains a folder for each model.
         settings: those of `ServerSettings`, by name, for example `http_port=8000`.
     """
 
@@ -76,14 +75,6 @@ class LocalServer:
 
         Returns:
             This object.
-
-        Raises:
-            RepositoryError: the repository or a model does not exist, or a model has no weights.
-            PortInUseError: another process listens on a port.
-            MissingDependencyError: the nvidia-pytriton wheel is not installed.
-            ConfigurationError: an argument is out of range or contradicts another.
-            LocalServerError: the server runs already, it ended during its start, a model failed to load (with the
-                server's reason), or the models were not ready within `startup_timeout`.
         """
         if self.is_alive():
             raise LocalServerError("this server runs already: stop it before you start it again")
@@ -112,14 +103,8 @@ class LocalServer:
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until the server ends by itself.
 
-        Args:
-            timeout: seconds to wait; None waits without a limit.
-
         Returns:
             The exit status of tritonserver; None when it still runs after `timeout` seconds.
-
-        Raises:
-            LocalServerError: the server was never started.
         """
         if self._run is None:
             raise LocalServerError("the server was not started: call start() first")

@@ -49,11 +49,7 @@ def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
 
 
 def is_held(lock: Path) -> bool:
-    """Return whether a living supervisor holds a lock file. The process id of a dead one may be another program's.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """Return whether a living supervisor holds a lock file. The process id of a dead one may be another program's."""
     import fcntl  # see hold_lock()
 
     descriptor = os.open(lock, os.O_RDWR)

@@ -22,13 +22,7 @@ _ENDED = "is not healthy"
 
 
 def explain(failures: Mapping[str, str], log: str, repository: Path) -> dict[str, str]:
-    """Return the reasons why models failed to load, with those of the log where the index has none.
-
-    Args:
-        failures: the reasons in Triton's repository index, by model; see failed_models().
-        log: Triton's output since its start.
-        repository: the folder with the models, whose files the reasons name and quote.
-    """
+    """Return the reasons why models failed to load, with those of the log where the index has none."""
     unread = unread_configs(log, repository)
     return {name: unread.get(name) or _explained(name, reason, log) for name, reason in failures.items()}
 
@@ -56,10 +50,6 @@ def _lines_of_processes(log: str) -> list[str]:
 
 def unread_configs(log: str, repository: Path) -> dict[str, str]:
     """Return Triton's reason for each model whose config.pbtxt it refused before it loaded anything.
-
-    Args:
-        log: Triton's output since its start.
-        repository: the folder with the models, whose files the reasons name and quote.
 
     Returns:
         One line for each model, by name. A later reason for a model replaces an earlier one.

@@ -17,12 +17,7 @@ _BLOCK = 1 << 16
 
 
 class Output:
-    """The output of tritonserver: either a file that is read here, or a pipe that is copied to standard error.
-
-    Args:
-        log_file: the file that is this process's standard error; "" for a pipe.
-        is_own: whether the file is a temporary one, which may not fill the disk.
-    """
+    """The output of tritonserver: either a file that is read here, or a pipe that is copied to standard error."""
 
     def __init__(self, log_file: str, *, is_own: bool = False) -> None:
         self._log_file = log_file
@@ -74,11 +69,7 @@ def log(text: str) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write bytes to a file or a pipe, which may take only a part of them at a time.
-
-    Raises:
-        OSError: nobody reads the pipe, or the disk is full.
-    """
+    """Write bytes to a file or a pipe, which may take only a part of them at a time."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

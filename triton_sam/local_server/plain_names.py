@@ -25,11 +25,7 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
 
 
 def make_run_directory() -> Path:
-    """Make the temporary folder of a run, whose path is plain.
-
-    Raises:
-        LocalServerError: no temporary folder with a plain path can be written.
-    """
+    """Make the temporary folder of a run, whose path is plain."""
     for parent in (tempfile.gettempdir(), *_OTHER_PARENTS):
         with contextlib.suppress(OSError):
             if is_plain(parent):
@@ -41,11 +37,7 @@ def make_run_directory() -> Path:
 
 
 class PlainNames:
-    """Links with plain names in one folder.
-
-    Args:
-        folder: the folder; it is created for the first link.
-    """
+    """Links with plain names in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -11,14 +11,7 @@ from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseErr
 
 
 def resolve_host(host: str) -> str:
-    """Return the IPv4 address of a host, because Triton does not accept host names.
-
-    Args:
-        host: an IPv4 address or a host name.
-
-    Raises:
-        ConfigurationError: the name has no IPv4 address.
-    """
+    """Return the IPv4 address of a host, because Triton does not accept host names."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
@@ -36,17 +29,11 @@ def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
     """Check that the wanted ports are free, and replace every 0 by a free port.
 
     Args:
-        address: the IPv4 address to listen on.
         wanted: port by service ("http", "grpc", "metrics"); 0 means any free port. Errors name the command-line
             option of the port, which is --SERVICE-port, or --port when there is only one service.
 
     Returns:
         Port by service.
-
-    Raises:
-        PortInUseError: another process listens on a port.
-        ConfigurationError: a port is out of range or named twice, or the address is not one of this machine.
-        LocalServerError: this user may not listen on a port.
     """
     fixed = [port for port in wanted.values() if port]
     if len(set(fixed)) != len(fixed):

@@ -25,8 +25,6 @@ class ServedModel:
     """A model that a server has ready.
 
     Attributes:
-        name: name of the model.
-        version: the served version.
         device: "CPU", "GPU 0", "GPU 0, 1" and so on; "" for an ensemble, which runs on no device.
     """
 

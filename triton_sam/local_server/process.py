@@ -26,18 +26,9 @@ class SupervisedTriton:
     """A running tritonserver with its supervisor, its log and its temporary folder.
 
     Args:
-        command: tritonserver and its arguments.
-        environment: all environment variables of the process.
-        run_directory: a folder that is removed at the end.
         log_path: the file to which the output is appended. The output begins at the offset ``log_start``.
-        shm_prefix: prefix of the names of the server's shared-memory segments.
         grace_seconds: seconds for which running requests may continue after stop().
-        address: host and port of the HTTP endpoint.
         heal: whether the supervisor starts tritonserver again when it or one of its models dies.
-        facts: facts about the server for `triton-sam reload`.
-
-    Raises:
-        ConfigurationError: the log cannot be written.
     """
 
     def __init__(
@@ -95,11 +86,7 @@ class SupervisedTriton:
             raise
 
     def learn_pid(self) -> None:
-        """Wait for the supervisor to report the process id of tritonserver, which takes a few milliseconds.
-
-        Raises:
-            LocalServerError: tritonserver cannot be run.
-        """
+        """Wait for the supervisor to report the process id of tritonserver, which takes a few milliseconds."""
         if self._process.stdout is None:  # never, but the type checker does not know that stdout is a pipe
             return
         with self._process.stdout as answers:

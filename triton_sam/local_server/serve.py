@@ -38,16 +38,11 @@ def serve(
 
     Args:
         model_repository: the folder with a folder for each model. One of an earlier version is completed.
-        verbose: copy the server's log to standard error as it grows.
-        quiet: print nothing but the URL of the HTTP endpoint.
         output: stream for the summary; None means standard output.
         settings: those of `ServerSettings`, by name; the ports are 8000, 8001 and 8002 by default.
 
     Returns:
         The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself and was not started again.
-
-    Raises:
-        SamError: the server cannot be started; see `LocalServer.start`.
     """
     out = output or sys.stdout
     _complete(Path(model_repository))

@@ -37,10 +37,6 @@ class ServerSettings:
         verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
         decoder_in_session: let session models of images run their decoders in their own processes, which copies less
             for each click. For CPUs; without it, the parameter `decoder_in_session` in config.pbtxt alone decides.
-        extra_args: further arguments for tritonserver.
-
-    Raises:
-        ConfigurationError: `models` is a string.
     """
 
     models: Sequence[str] | None = None

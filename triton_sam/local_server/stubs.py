@@ -43,15 +43,9 @@ class Stub:
 class StubWatch:
     """Finds models that Triton reports as ready although one of their processes is gone.
 
-    Args:
-        server_pid: process id of tritonserver.
-        address: host and port of its HTTP endpoint.
-        expected: models that should load, because they were ready in an earlier run.
-
     Attributes:
         is_up: whether Triton has answered, which it does after all models are loaded or have failed.
         up_since: the time of the monotonic clock, in seconds, at which it was found up.
-        ready: the models that were ready then.
         unloadable: one of the expected models that failed to load; "" if there is none.
     """
 

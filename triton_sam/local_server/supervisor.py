@@ -74,14 +74,8 @@ class Job:
     """The command to run, and the files and shared memory to remove afterwards.
 
     Attributes:
-        command: tritonserver and its arguments.
         log_file: the file that tritonserver's output goes to; "" if nobody can read it (in a container).
-        run_directory: the folder to remove when the program has ended.
-        shm_prefix: prefix of the names of the server's shared-memory segments.
-        grace_seconds: seconds for which running requests may continue.
         parent_pid: process id of the program; 0 without one.
-        address: host and port of the HTTP endpoint.
-        heal: whether to start tritonserver again when it or one of its models dies.
         facts: facts about the server that `triton-sam reload` needs; they are copied to the state file.
     """
 
@@ -153,10 +147,7 @@ class Run:
     Attributes:
         pid: its process id; 0 if it could not be run.
         reason: the answer of wait_for_an_end(), or a sentence that says why it could not be run.
-        returncode: the return code of its process.
         seconds_up: seconds for which it had its models ready.
-        was_up: whether it answered.
-        ready: the models that were ready when it first answered.
     """
 
     pid: int
@@ -213,11 +204,6 @@ def run_once(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output, restarts:
     """Start tritonserver, wait until it ends or should not go on, and end it.
 
     Args:
-        job: the command and its files.
-        libc: the C library.
-        wakeup: the pipe of install_wakeup().
-        output: the output of tritonserver.
-        restarts: the number of restarts.
         expected: models that an earlier run had ready. If one of them does not load, this run should not go on.
     """
     output.remember_place()

@@ -23,7 +23,6 @@ class Scene:
     """One generated image with its objects and parts.
 
     Attributes:
-        image: uint8 (H, W, 3), RGB.
         labels: uint8 (H, W), the number (1..N) of the topmost object at each pixel, or 0 for the background.
         parts: uint8 (H, W), the number (1..M) of the part at each pixel, or 0. A part lies inside the visible region of
             one object.
@@ -53,9 +52,6 @@ class Canvas:
     """The image, the label map and the part map of a scene while its objects are drawn.
 
     Args:
-        rng: the source of randomness.
-        size: side of the image in pixels.
-        difficulty: 0..1; see scenes.generate_scene.
         background: RGB in 0..1, float32 (3,), the base colour of the background.
     """
 
@@ -78,7 +74,6 @@ class Canvas:
         """Draw an object on top of all others.
 
         Args:
-            mask: bool (H, W), the object.
             surface: takes the mask cropped to its bounding box (h, w), and returns the painted box (h, w, 3). None
                 only labels the object, whose pixels the caller has drawn.
 
@@ -135,9 +130,6 @@ def _renumber(
 
     Args:
         numbers: (H, W), the number (1..count) of the region at each pixel, or 0.
-        count: number of regions.
-        min_area: minimum area in pixels.
-        max_areas: (count + 1,), maximum area of each number in pixels, or None.
 
     Returns:
         The new map, and the new number of each old number that was kept.

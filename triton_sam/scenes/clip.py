@@ -32,8 +32,6 @@ class Clip:
     """A drawn video.
 
     Args:
-        seed: the number of the clip.
-        images: uint8 (T,H,W,3), RGB.
         labels: uint8 (T,H,W), the number (1..3) of the topmost object at each pixel, or 0 for the background.
     """
 
@@ -53,9 +51,7 @@ class Layer:
     Args:
         label: number of the object, 0 for the post, which is no object.
         mask: float32 (H,W), 1 inside, around the middle of the image.
-        pixels: float32 (H,W,3), its surface.
         place: returns x and y of its middle, in pixels, for a time 0..1.
-        turn: degrees by which it turns during the clip.
     """
 
     label: int
@@ -72,12 +68,8 @@ def generate_clip(seed: int, frames: int = FRAMES, size: int = SIZE) -> Clip:
     comes the other way and covers the post and object 1 where they meet. Object 3 crosses both from top to bottom.
 
     Args:
-        seed: number of the clip, at least 0.
         frames: number of frames, at least 2. From 24 on the movements are smooth.
         size: side of the square frames in pixels, at least 64.
-
-    Raises:
-        ConfigurationError: an argument is out of range.
     """
     if seed < 0 or frames < 2 or size < _MIN_SIZE:
         raise ConfigurationError(

@@ -22,11 +22,6 @@ def generate_scene(seed: int, size: int = 512, difficulty: float = 1.0) -> Scene
 
     Args:
         seed: number of the scene, at least 0. Scenes from `HELD_OUT_SEED` on are not used for training.
-        size: side of the square image in pixels, at least 64.
-        difficulty: from 0 (few large objects with high contrast) to 1 (many small objects, low contrast, blur, noise).
-
-    Raises:
-        ConfigurationError: an argument is out of range.
     """
     if seed < 0 or size < 64 or not 0 <= difficulty <= 1:
         raise ConfigurationError(

@@ -30,12 +30,6 @@ def fill(size: int, *outlines: Points) -> Mask:
 def radial_outline(rng: np.random.Generator, center: tuple[float, float], radius: float, rough: float) -> Points:
     """Draw a closed curve whose radius is a random Fourier series of the angle, and squeeze it along a random axis.
 
-    Args:
-        rng: the source of randomness.
-        center: x and y of the centre.
-        radius: mean radius.
-        rough: amplitude of the series: 0 gives an ellipse, 0.3 a strongly lobed outline.
-
     Returns:
         (N, 2) float64 points.
     """

@@ -32,14 +32,10 @@ class Adapter:
     """The protocol of one tool.
 
     Args:
-        tool: name of the tool, as its users know it.
         address: path that users append to the address of the service where they enter it into the tool.
-        paths: paths that belong to the adapter, each with everything below it.
-        router: returns the routes.
         error: turns a problem into the body of the tool's own error answer; text is sent as plain text.
         tokens: the ways in which the tool can send a token besides ``Authorization: Bearer``.
         sign_in: how to send the token, for the answer 401.
-        open_paths: paths that need no token.
     """
 
     name: str

@@ -27,11 +27,7 @@ MAX_MASK_PIXELS = 400_000_000
 
 
 def client_prompt(request: SegmentRequest) -> dict[str, Any]:
-    """Return coords, labels, box, mask_input and cleanup for SpeculativeSAM2Client.segment_each_async().
-
-    Raises:
-        Problem: 422, parts of the request contradict each other.
-    """
+    """Return coords, labels, box, mask_input and cleanup for SpeculativeSAM2Client.segment_each_async()."""
     objects = _objects(request)
     if request.mask is None and not any(prompt.points or prompt.box is not None for prompt in objects):
         text = "there is nothing to go by: give `points`, `box`, or both, of one object here or of several in `objects`"
@@ -57,13 +53,7 @@ def client_prompt(request: SegmentRequest) -> dict[str, Any]:
 
 
 def clean_previews(logits: FloatArray, prompt: Prompt, cleanup: Cleanup, family: Family, size: Size) -> FloatArray:
-    """Return the logits of one object's candidates, float32 (M,S,S), cleaned for an outline on the screen.
-
-    Args:
-        logits: float32 (M,S,S).
-        prompt: points and box in pixels of the image.
-        size: width and height of the image, pixels.
-    """
+    """Return the logits of one object's candidates, float32 (M,S,S), cleaned for an outline on the screen."""
     cells = np.array(family.scale(size)) * family.mask_size / family.image_size
     labels = prompt.labels or [1] * len(prompt.points)
     clicks = [point for point, label in zip(prompt.points, labels, strict=True) if label]
@@ -73,15 +63,7 @@ def clean_previews(logits: FloatArray, prompt: Prompt, cleanup: Cleanup, family:
 
 
 def check_amount(request: SegmentRequest, size: Size, family: Family) -> None:
-    """Refuse a request whose masks would take too much memory.
-
-    Args:
-        size: width and height of the image in pixels.
-        family: the family that answers; it says how many candidates an object has.
-
-    Raises:
-        Problem: 422.
-    """
+    """Refuse a request whose masks would take too much memory."""
     count = len(_objects(request)) * (family.candidates if request.multimask else 1)
     if count * size[0] * size[1] > MAX_MASK_PIXELS:
         raise Problem(
@@ -94,9 +76,6 @@ def choose_format(asked: str | None, accept: str) -> tuple[Format, bool]:
 
     Args:
         asked: the format that the request names. None: the header decides.
-
-    Raises:
-        Problem: 406, the service has no format that the header Accept names.
     """
     preferred = next(filter(None, map(_format_of, _accepted(accept))), None)
     if asked is None and preferred is None and accept.strip():

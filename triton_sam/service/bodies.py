@@ -38,12 +38,7 @@ MAX_ADAPTER_VALUES = 1 << 20
 
 
 class Body:
-    """The body of one request. The application receives its messages from receive().
-
-    Args:
-        settings: limits.
-        arrived: called when the body is there; it may raise a Problem.
-    """
+    """The body of one request. The application receives its messages from receive()."""
 
     def __init__(
         self,
@@ -79,11 +74,7 @@ class Body:
         self._ended = not self._length and "transfer-encoding" not in headers
 
     def start(self) -> None:
-        """Begin to receive.
-
-        Raises:
-            Problem: 413, the body says that it is too large; 429, a quota; 503, the service is busy.
-        """
+        """Begin to receive."""
         if self._length > self._limit:
             raise self._too_large()
         if self._has_files:
@@ -100,11 +91,7 @@ class Body:
             self._unread.give()
 
     async def receive(self) -> Message:
-        """Return the next message.
-
-        Raises:
-            Problem: 408, it comes too slowly; 413, it is too large; 429, a quota; 503, the service is busy.
-        """
+        """Return the next message."""
         if self._ended:
             return await self._receive()
         left = self._began + self._seconds + self._read / SECOND_BYTES - self._clock()
@@ -172,7 +159,6 @@ class Answer:
     """The answer to one request: large ones are written in pieces, no faster than the client reads them.
 
     Args:
-        settings: limits.
         budgets: the bytes of large answers count until they are sent.
     """
 
@@ -184,12 +170,7 @@ class Answer:
         self._is_refused = False
 
     async def send(self, message: Message) -> None:
-        """Send a message. An answer that has no room is replaced by a 503.
-
-        Raises:
-            Problem: 503, a later part of an answer has no room.
-            UnreadError: the client does not read its answer.
-        """
+        """Send a message. An answer that has no room is replaced by a 503."""
         if self._is_refused:
             return
         if message["type"] == "http.response.start":

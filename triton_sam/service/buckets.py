@@ -8,13 +8,7 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """Something that may be used up, and fills again at a constant rate. It starts full.
-
-    Args:
-        rate: how much comes back in a second.
-        burst: how much it holds.
-        clock: returns seconds; tests give their own.
-    """
+    """Something that may be used up, and fills again at a constant rate. It starts full."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate

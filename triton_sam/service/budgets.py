@@ -46,19 +46,11 @@ class Lease:
         self.amount = amount
 
     def check(self, amount: int) -> None:
-        """Refuse more that is not left.
-
-        Raises:
-            Problem: 503.
-        """
+        """Refuse more that is not left."""
         self._budget.check(amount)
 
     def grow(self, amount: int) -> None:
-        """Hold more.
-
-        Raises:
-            Problem: 503, so much is not left.
-        """
+        """Hold more."""
         self.check(amount)
         self._budget.book(amount)
         self.amount += amount
@@ -103,21 +95,13 @@ class Budget:
         self._gauge = metrics.budget_used.labels(name)
 
     def take(self, amount: int = 1) -> Lease:
-        """Return a lease.
-
-        Raises:
-            Problem: 503, so much is not left.
-        """
+        """Return a lease."""
         lease = Lease(self, 0)
         lease.grow(amount)
         return lease
 
     def check(self, amount: int = 1) -> None:
-        """Refuse an amount that is not left.
-
-        Raises:
-            Problem: 503.
-        """
+        """Refuse an amount that is not left."""
         if self.used + amount > self.limit and (self.used or not self._takes_one):
             self._metrics.refused.labels(self._name).inc()
             raise busy(self._refusal)
@@ -140,11 +124,7 @@ class WaitingBudget(Budget):
         self.is_closed = False
 
     async def wait(self, amount: int) -> Lease:
-        """Wait for a lease.
-
-        Raises:
-            Problem: 503, the service stops.
-        """
+        """Wait for a lease."""
         if self.is_closed:
             raise stopping()
         waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
@@ -191,10 +171,6 @@ class Workers:
 
     Small ones never wait for large ones. A thread cannot be interrupted, so the pixels of work whose caller went away
     are given back when the thread is done. The work stops at the next mask.
-
-    Args:
-        pixels: pixels at a time.
-        metrics: shows how many are used.
     """
 
     def __init__(self, pixels: int, metrics: Metrics) -> None:
@@ -223,10 +199,6 @@ class Workers:
         Args:
             pixels: the most pixels that are in memory at a time.
             fetch: returns the items; it is called when the pixels are free.
-            work: makes the result of them.
-
-        Raises:
-            Problem: 503, the service stops.
         """
         budget, executor = self._small if pixels <= self._largest_small else self._large
         lease = await budget.wait(pixels)
@@ -253,26 +225,12 @@ class Workers:
             stop.set()
 
     async def call(self, pixels: int, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a function that runs in a thread.
-
-        Args:
-            pixels: the most pixels that are in memory at a time.
-
-        Raises:
-            Problem: 503, the service stops.
-        """
+        """Return the result of a function that runs in a thread."""
         (result,) = await self.map(pixels, lambda _: work(*arguments), [None])
         return result
 
     async def map(self, pixels: int, convert: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return the results of a function that runs in a thread for one item after the other.
-
-        Args:
-            pixels: the most pixels that are in memory at a time.
-
-        Raises:
-            Problem: 503, the service stops.
-        """
+        """Return the results of a function that runs in a thread for one item after the other."""
 
         async def fetch() -> Iterable[Item]:
             return items
@@ -294,11 +252,7 @@ class Workers:
 
 
 class Budgets:
-    """All budgets of one service.
-
-    Args:
-        settings: their limits.
-    """
+    """All budgets of one service."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.bodies = Budget("body_bytes", settings.body_bytes, "uploads at a time", metrics)
@@ -322,7 +276,6 @@ class Pace:
     """A rate that refuses nobody: a caller that is too fast waits.
 
     Args:
-        rate: how often in a second.
         burst: seconds after a pause for which everything may come at once.
     """
 
@@ -343,13 +296,7 @@ class Pace:
 
 
 def work_pixels(size: tuple[int, int], kept: int, masks: int, side: int, *, logits: bool = False) -> int:
-    """Return the pixels that the work on an answer has in memory.
-
-    Args:
-        size: width and height of the image.
-        kept: full-size masks that are in memory at a time.
-        logits: whether the answer contains these logits as text.
-    """
+    """Return the pixels that the work on an answer has in memory."""
     return kept * size[0] * size[1] + masks * side**2 * (1 + LOGITS_AS_TEXT * logits)
 
 

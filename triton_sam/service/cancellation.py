@@ -19,9 +19,6 @@ class CancellableRequests:
     """The requests that the service works on. A request with a ``session_id`` can be cancelled by it.
 
     This is the ``session_id`` of the 2024 API: a client chooses it, and sends it with its requests.
-
-    Args:
-        timeout: seconds that one request may take.
     """
 
     def __init__(self, timeout: float, metrics: Metrics) -> None:
@@ -40,12 +37,7 @@ class CancellableRequests:
         """Return the result of ``work``.
 
         Args:
-            session_id: the name by which the client may cancel it.
             timeout: seconds that it may take; None: those of every request.
-
-        Raises:
-            Problem: 408 or 413, an unread body is too slow or too large; 499, the client hung up or cancelled its
-                ``session_id``; 504, the time is up. This method then cancels the work, also at Triton.
         """
         seconds = self._timeout if timeout is None else timeout
         task = asyncio.create_task(work)

@@ -105,10 +105,6 @@ class FindRequest(Strict):
         Args:
             size: width and height of the image to search, pixels.
             example_size: width and height of the image that the boxes belong to, pixels.
-
-        Raises:
-            PromptError: a part of the request cannot be used.
-            Problem: 422; the masks would be too large together, or an example image has no boxes or masks.
         """
         if self.example_image is not None and not (self.boxes or self.masks):
             raise Problem(422, "example_image needs boxes or masks, which show the concept in it")
@@ -165,11 +161,7 @@ class FindAnswer(BaseModel):
 
 
 def check_pair(pair: Pair) -> None:
-    """Check that models find concepts.
-
-    Raises:
-        Problem: 404; the detail says how to serve models that do.
-    """
+    """Check that models find concepts."""
     if pair.finds_concepts:
         return
     able = [family for family in FAMILIES if get_family(family).concepts]
@@ -189,10 +181,6 @@ async def find(
 
     Args:
         example: the image that the boxes of the query belong to; None for ``image``.
-
-    Raises:
-        ServerError: the search failed.
-        Problem: 503, the service searches too many images.
     """
     client = engine.client(pair, keeps_images=True)
     known = image.embeddings.get(pair.origin)
@@ -247,11 +235,7 @@ def _feature(instance: Instance, tolerance: float) -> dict[str, Any]:
 
 
 def _limit(asked: int | None, texts: int, size: Size) -> int:
-    """Return the maximum number of instances for each text.
-
-    Raises:
-        Problem: 422, the masks could have too many pixels together.
-    """
+    """Return the maximum number of instances for each text."""
     pixels = size[0] * size[1] * texts
     if pixels * (asked or 1) > MAX_MASK_PIXELS:
         raise Problem(

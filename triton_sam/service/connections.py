@@ -64,10 +64,5 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def limited(unread_seconds: float, head_seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol for HTTP with time limits. A connection beyond them is aborted.
-
-    Args:
-        unread_seconds: so long a client may read nothing of its answers, once no buffer has room for more of them.
-        head_seconds: so long the head of a request may take.
-    """
+    """Return uvicorn's protocol for HTTP with time limits. A connection beyond them is aborted."""
     return type("Limited", (_Limited,), {"unread_seconds": unread_seconds, "head_seconds": head_seconds})

@@ -48,9 +48,7 @@ class Pair:
     Args:
         name: name of the pair for callers, for example "sam2" or "sam2.1_large".
         keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
-        tracks_videos: whether it has a video model.
         finds_concepts: whether it has a session model, and all models that find words and examples.
-        is_demo: whether it has the weights of the demo model.
     """
 
     name: str
@@ -149,11 +147,7 @@ class Engine:
         return self.state
 
     async def pair(self, name: str | None) -> Pair:
-        """Return the pair that a caller names. None or "" stands for the default pair, or else for the first one.
-
-        Raises:
-            Problem: 404, no such pair; 503, Triton is gone.
-        """
+        """Return the pair that a caller names. None or "" stands for the default pair, or else for the first one."""
         wanted = name or self.settings.model
         if wanted not in self.state.pairs:
             await self.look()
@@ -194,23 +188,14 @@ class Engine:
         return self.client(pair, keeps_images=isinstance(embeddings, SessionImage))
 
     async def store(self, content: bytes) -> StoredImage:
-        """Check an image's header and keep it.
-
-        Raises:
-            ImageError: a HEIC photograph is damaged.
-            Problem: 4xx; not an image, or one that is too large.
-        """
+        """Check an image's header and keep it."""
         content, size = await accept_image(content, self.settings.max_megapixels, self.budgets.workers)
         image = self.images.add(StoredImage(await asyncio.to_thread(id_of, content), content, size))
         self._count()
         return image
 
     def image(self, image_id: str) -> StoredImage:
-        """Return an uploaded image.
-
-        Raises:
-            Problem: 404; it is not kept, or not any more.
-        """
+        """Return an uploaded image."""
         image = self.images.get(image_id)
         if image is None:
             raise Problem(404, "there is no such image (any more): upload it again", code="unknown_image")
@@ -235,21 +220,13 @@ class Engine:
                 self._shared.pop(key, None)
 
     async def adopt(self, image: StoredImage, pair: Pair, load: Callable[[], ImageEmbeddings]) -> None:
-        """Keep embeddings that were made elsewhere, unless the image has some.
-
-        Raises:
-            InputError: ``load`` cannot read them.
-        """
+        """Keep embeddings that were made elsewhere, unless the image has some."""
         if pair.origin not in image.embeddings:
             image.keep(pair.origin, await asyncio.to_thread(load))
             self._grown(image)
 
     async def encoder(self, pair: Pair) -> EncoderIdentity:
-        """Return which encoder Triton has for a pair. A fixed image is encoded when it is first asked for.
-
-        Raises:
-            ServerError: see triton_sam.errors.
-        """
+        """Return which encoder Triton has for a pair. A fixed image is encoded when it is first asked for."""
         if pair.origin not in self._encoders:
             client = self.client(pair, keeps_images=pair.keeps_images)
             image = await self._encode(lambda: client.encode_async(FIXED_IMAGE))
@@ -275,14 +252,7 @@ class Engine:
         """Return full-size masks in a form of the caller's.
 
         Args:
-            prompt: the prompt, as SpeculativeSAM2Client.segment_async takes it.
             write: makes the result of the masks, in a thread. Each mask is computed when it is asked for.
-            multimask: whether there are three candidates for each object.
-            at_a_time: the most masks that ``write`` keeps.
-            logits: whether ``write`` also makes text of the logits of all masks.
-
-        Raises:
-            Problem: 503, the service stops.
         """
         client = self.client_of(pair, image)
         objects = max(len(prompt.get(part) or ()) for part in ("coords", "box"))
@@ -295,12 +265,7 @@ class Engine:
         return await self.budgets.workers.run(pixels, fetch, write)
 
     async def preview(self, image: StoredImage) -> bytes:
-        """Return an image as JPEG. It is made once, also if several callers ask at the same time.
-
-        Raises:
-            ImageError: the image is damaged.
-            Problem: 503, the service stops.
-        """
+        """Return an image as JPEG. It is made once, also if several callers ask at the same time."""
         loop = asyncio.get_running_loop()
 
         def make() -> None:

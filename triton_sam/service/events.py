@@ -48,19 +48,11 @@ class Events(Generic[Item]):
             self._queue.put_nowait(last)
 
     async def begin(self) -> None:
-        """Wait for the first event, so that a failure before it has a status of its own.
-
-        Raises:
-            Problem: the task failed.
-        """
+        """Wait for the first event, so that a failure before it has a status of its own."""
         self._first = [await self.get()]
 
     async def get(self) -> Item | None:
-        """Return the next event, None after the last one.
-
-        Raises:
-            Problem: the task failed.
-        """
+        """Return the next event, None after the last one."""
         if self._first:
             return self._first.pop()
         found = await self._queue.get()
@@ -102,12 +94,7 @@ async def stream(events: Events[Item], write: Callable[[Item], Awaitable[bytes]]
 
 
 class EventStream(StreamingResponse):
-    """An answer of events. What makes them ends with the connection, also if not a single event was sent.
-
-    Args:
-        content: the events as they are sent.
-        leave: called at the end.
-    """
+    """An answer of events. What makes them ends with the connection, also if not a single event was sent."""
 
     media_type = MEDIA_TYPE
 

@@ -72,16 +72,7 @@ class Export:
 
     @classmethod
     def read(cls, file: IO[bytes], max_line: int, max_megapixels: float) -> Export:
-        """Read a request, line by line.
-
-        Args:
-            file: an ExportedImage as JSON in each line.
-            max_line: bytes of a line.
-            max_megapixels: millions of pixels of an image.
-
-        Raises:
-            Problem: 413, a line or an image is too large; 422, a line cannot be used, or there is none.
-        """
+        """Read a request, line by line."""
         images = []
         number = 0
         while line := file.readline(max_line + 1):
@@ -100,10 +91,6 @@ class Export:
 
         Args:
             check: called before each image; it raises when nobody waits for the files any more.
-
-        Raises:
-            InputError: a mask is damaged or has another size than its image, or two images would have the same files.
-            MissingDependencyError: the format needs a package that is not installed.
         """
         writer = WRITERS[form]
         writer.check()

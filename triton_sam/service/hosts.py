@@ -78,9 +78,6 @@ def check_origin(scope: Scope, origins: Sequence[str], allowed: Sequence[str]) -
         origins: further origins whose pages may do so, ``*`` for all.
         allowed: names that the operator has given the service, see TrustedHosts. A proxy may leave the port out of the
             header Host, or put a name of its own there, so a page of one of these names is the service's own.
-
-    Raises:
-        Problem: 403.
     """
     if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
         return

@@ -23,12 +23,7 @@ AS_JPEG = "save it as JPEG (on an iPhone: Settings, Camera, Formats, Most Compat
 
 
 def check_image(content: bytes, max_megapixels: float) -> Size:
-    """Read an image's header only; return width and height, upright.
-
-    Raises:
-        Problem: 400, empty; 415, not an image of a known format, or a HEIC photograph without the extra `heic`; 413,
-            too many pixels.
-    """
+    """Read an image's header only; return width and height, upright."""
     if not content:
         raise Problem(400, "the image is empty (0 bytes)")
     limit = Image.MAX_IMAGE_PIXELS
@@ -67,10 +62,6 @@ async def accept_image(content: bytes, max_megapixels: float, workers: Workers) 
 
     An image that Triton does not read, or not as this project reads images (see open_image()), becomes a PNG with all
     its pixels, for example a HEIC photograph. Other images stay as they are.
-
-    Raises:
-        ImageError: such an image is damaged.
-        Problem: as check_image(); 503, the service stops.
     """
     size = await asyncio.to_thread(check_image, content, max_megapixels)
     if await asyncio.to_thread(servers_read, content):
@@ -84,11 +75,7 @@ async def accept_image(content: bytes, max_megapixels: float, workers: Workers) 
 
 
 def to_jpeg(content: bytes) -> bytes:
-    """Return an image as JPEG, no side longer than PREVIEW_SIDE.
-
-    Raises:
-        ImageError: the image is damaged.
-    """
+    """Return an image as JPEG, no side longer than PREVIEW_SIDE."""
     image = open_image(content, FORMATS)
     image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
     buffer = io.BytesIO()

@@ -42,12 +42,7 @@ class ImageUrls:
         self._fetches = budgets.fetches
 
     async def fetch(self, url: str) -> bytes:
-        """Return the content at an address, at most ``max_body`` bytes.
-
-        Raises:
-            Problem: 403, the operator has not allowed it; 413, the image is too large; 422, no such address may be
-                used; 502, there is no image to be had; 503, the service fetches other images; 504, it takes too long.
-        """
+        """Return the content at an address, at most ``max_body`` bytes."""
         if not self._is_allowed:
             raise Problem(
                 403,

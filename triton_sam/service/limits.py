@@ -21,12 +21,6 @@ def read_limits(given: str) -> dict[str, Any]:
     """Return arguments of Settings.
 
     ``{"max_body": 128, "requests_per_minute": 600, "cvat_words": ["person", "car"]}``
-
-    Args:
-        given: path of a JSON file, or the JSON object itself.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or something in it cannot be used.
     """
     where = "--limits" if given.lstrip().startswith("{") else f"--limits {given}"
     try:

@@ -89,11 +89,7 @@ _MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discrimin
 
 
 def read_hello(message: dict[str, Any]) -> Hello:
-    """Read the page's first message.
-
-    Raises:
-        Problem: 422, it is no hello, or one of another version.
-    """
+    """Read the page's first message."""
     try:
         hello = Hello.model_validate(message)
     except ValidationError:
@@ -104,11 +100,7 @@ def read_hello(message: dict[str, Any]) -> Hello:
 
 
 def read_message(message: dict[str, Any]) -> Message:
-    """Read any later message of the page.
-
-    Raises:
-        Problem: 422, it is none.
-    """
+    """Read any later message of the page."""
     try:
         return _MESSAGES.validate_python(message)
     except ValidationError as error:
@@ -132,11 +124,7 @@ def used_part(family: Family, size: Size) -> list[float]:
 
 
 def pack(header: MasksHeader, logits: FloatArray) -> bytes:
-    """Return the binary message of masks: uint32 length of the header, the header, int8 logits.
-
-    Args:
-        logits: float32 (candidates, side, side).
-    """
+    """Return the binary message of masks: uint32 length of the header, the header, int8 logits."""
     text = header.model_dump_json().encode()
     steps = np.clip(np.rint(logits * LOGIT_STEPS), -127, 127)
     steps[(steps == 0) & (logits > 0)] = 1  # the sign is what counts

@@ -111,12 +111,7 @@ class Observe:
 
 
 class Guard:
-    """Refuses requests of foreign web pages, without a token, over a quota, or beyond the budgets of the service.
-
-    Args:
-        settings: limits.
-        budgets: what all requests share.
-    """
+    """Refuses requests of foreign web pages, without a token, over a quota, or beyond the budgets of the service."""
 
     def __init__(self, app: ASGIApp, settings: Settings, budgets: Budgets, callers: Callers, metrics: Metrics) -> None:
         self._app = app
@@ -190,12 +185,7 @@ def bearer_token(headers: Headers) -> str:
 
 
 def no_token(given: str = "", how: str = "") -> Problem:
-    """Return the answer to a caller without a token, or with a token that is not known here.
-
-    Args:
-        given: the token that the caller has sent.
-        how: how the caller can send it; "": as a bearer token.
-    """
+    """Return the answer to a caller without a token, or with a token that is not known here."""
     fault = "this token is not known here" if given else "this service needs a token"
     return Problem(
         401,

@@ -67,12 +67,7 @@ LIVE: dict[str, Any] = {
 
 
 def complete(app: FastAPI, *, with_token: bool, root_path: str = "") -> None:
-    """Complete the document that FastAPI writes, and replace its form of errors by ours.
-
-    Args:
-        with_token: whether the service asks for a token.
-        root_path: the path that a proxy adds, see Settings.
-    """
+    """Complete the document that FastAPI writes, and replace its form of errors by ours."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -38,8 +38,6 @@ class FetchError(Exception):
     """There is no file to be had.
 
     Args:
-        fault: what is wrong.
-        url: the URL that fails; a redirect may have named it.
         status: that of the answer, with the fault ``status``.
     """
 
@@ -57,14 +55,7 @@ class FetchError(Exception):
 
 
 async def fetch(url: str, limit: int, request: Callable[[str], urllib3.BaseHTTPResponse]) -> bytes:
-    """Return the content behind a URL and its redirects, at most ``limit`` bytes.
-
-    Args:
-        request: requests a URL, in a thread whose calls end in time.
-
-    Raises:
-        FetchError: there is none.
-    """
+    """Return the content behind a URL and its redirects, at most ``limit`` bytes."""
     end = time.monotonic() + SECONDS
     call = Call(end)
     try:

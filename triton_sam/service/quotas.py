@@ -16,11 +16,7 @@ MINUTE, HOUR = 60.0, 3600.0
 
 
 class Caller:
-    """The holder of one token, and what is left of its quota.
-
-    Args:
-        quota: its limits.
-    """
+    """The holder of one token, and what is left of its quota."""
 
     def __init__(self, name: str, quota: Quota, metrics: Metrics) -> None:
         self.name = name
@@ -32,11 +28,7 @@ class Caller:
         self._pages = 0
 
     def start_request(self) -> None:
-        """Count a request that begins; end_request() must follow.
-
-        Raises:
-            Problem: 429, the quota is used up.
-        """
+        """Count a request that begins; end_request() must follow."""
         limit = self._quota.requests_at_a_time
         if limit is not None and self._running >= limit:
             raise self._refusal("requests_at_a_time", f"{limit:g} requests at a time", 1.0)
@@ -50,11 +42,7 @@ class Caller:
         self._running -= 1
 
     def check_upload(self, count: int) -> None:
-        """Refuse an upload of so many bytes before it is read, if the quota has no room for it.
-
-        Raises:
-            Problem: 413, it is larger than the whole quota; 429, try again later.
-        """
+        """Refuse an upload of so many bytes before it is read, if the quota has no room for it."""
         wait = self._bytes.missing(count) if self._bytes else 0.0
         text = f"{self._quota.image_mib_per_hour or 0:g} MiB of uploads an hour"
         if math.isinf(wait):
@@ -70,21 +58,13 @@ class Caller:
             raise self._refusal("image_mib_per_hour", text, wait)
 
     def upload(self, count: int) -> None:
-        """Count bytes of an upload that have arrived.
-
-        Raises:
-            Problem: 413 or 429, as check_upload().
-        """
+        """Count bytes of an upload that have arrived."""
         self.check_upload(count)
         if self._bytes:
             self._bytes.take(count)
 
     def open_page(self) -> None:
-        """Count a page that opens; close_page() must follow.
-
-        Raises:
-            Problem: 429, the quota is used up.
-        """
+        """Count a page that opens; close_page() must follow."""
         limit = self._quota.pages
         if limit is not None and self._pages >= limit:
             raise self._refusal("pages", f"{limit:g} open pages", 10.0)

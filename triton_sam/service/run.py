@@ -39,14 +39,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     """Serve until SIGINT or SIGTERM; running requests get SECONDS_TO_STOP seconds.
 
     Args:
-        port: the port; 0: any free port.
         repository: if no Triton answers at ``settings.url``, start a local one with this model repository.
-        quiet: whether to print no line with the URL of the page.
-
-    Raises:
-        MissingDependencyError: the `service` extra is not installed.
-        PortInUseError: another process listens on this port.
-        LocalServerError: the local Triton did not start.
     """
     try:
         import uvicorn

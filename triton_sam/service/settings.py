@@ -47,8 +47,6 @@ class Settings:
     Args:
         url: Triton's URL; gRPC is the better choice, since only there a cancelled request is dropped from its queue.
         triton_token: sent to Triton as a bearer token, where a proxy before it asks for one.
-        ca_certs: PEM file with certificates to trust, for https and grpcs to Triton.
-        model: name of the pair that answers where a request names none.
         token: callers must send it as ``Authorization: Bearer TOKEN``.
         tokens: further tokens, each with a name and a quota. Without any token, everybody may call.
         quota: the quota of ``token``, or of all callers together if there is no token.
@@ -56,40 +54,20 @@ class Settings:
         allowed_hosts: names by which callers may address the service, besides those of this machine; ``*`` for all.
             With tokens, all names are allowed.
         max_body: bytes that a request with files may carry.
-        max_json: bytes that any other request may carry.
         body_seconds: seconds until a body is there; each 256 KiB that have arrived add one second.
-        body_bytes: memory for the bodies of all requests.
-        answer_bytes: memory for the answers that are being sent.
         max_megapixels: size of an image, in millions of pixels.
         work_megapixels: millions of pixels of masks and previews that are computed at a time; more wait.
         max_requests: requests that are worked on at a time; more are answered 503.
-        max_encodes: images that are encoded at a time; more wait.
         max_pages: open WebSockets of the page; more are answered 503.
         page_messages: messages that one page may send in a second; the service reads no faster.
-        timeout: seconds that one request may take.
-        store_bytes: memory for uploaded images; the ones used longest ago go first.
         max_video: bytes that the upload of a video may carry.
         max_videos: uploaded videos at a time; more are answered 503.
-        max_video_frames: frames of one video.
-        video_bytes: disk for uploaded videos.
-        video_mask_bytes: memory for the masks of all tracked videos.
-        video_idle_seconds: a video that nobody has used for so long is removed.
         max_tracks: videos that are tracked at a time; more are answered 503.
         max_searches: images that are searched for everything or for words at a time; more are answered 503.
-        search_seconds: seconds that one such search may take.
         image_urls: whether callers may name images by their addresses, which the service fetches if they are public.
         root_path: the path that a proxy adds before those of the service, such as ``/sam``; "" for none.
         static_max_age: seconds that a browser may keep the files of the page without asking.
-        log_format: form of the log: "json" or "text".
         large_images: folder of large images that callers may look at and segment; None: there are none.
-        adapters: names of other tools whose protocols the service speaks, see triton_sam/service/adapters.
-        cvat_words: words of the detectors for CVAT, which become their labels.
-        label_studio_url: address of the Label Studio whose tasks name their images by path.
-        label_studio_token: access token of that Label Studio.
-        label_studio_private_storage: whether it may lead to a storage in a private network.
-
-    Raises:
-        ConfigurationError: a limit that cannot work, or two equal tokens.
     """
 
     url: str = DEFAULT_TRITON

@@ -25,7 +25,6 @@ class StoredImage:
     Args:
         image_id: hash of ``content``, so that equal uploads are one.
         content: encoded bytes as they came; the PNG of a HEIC photograph.
-        size: width and height, upright, pixels.
     """
 
     image_id: str
@@ -57,11 +56,7 @@ def id_of(content: bytes) -> str:
 
 
 class ImageStore:
-    """The images used last; never more than ``limit`` bytes, a single image aside.
-
-    Args:
-        limit: bytes.
-    """
+    """The images used last; never more than ``limit`` bytes, a single image aside."""
 
     def __init__(self, limit: int) -> None:
         self._images: ByteLru[str, StoredImage] = ByteLru(limit)
@@ -98,9 +93,6 @@ class LegacyEmbeddingIndex:
     """An index that finds the image of an embedding that a client received as plain numbers.
 
     The plain form holds one of SAM2's three embeddings; with the bytes of the image, the others can be made again.
-
-    Args:
-        limit: bytes of images to remember.
     """
 
     def __init__(self, limit: int) -> None:

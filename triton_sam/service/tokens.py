@@ -18,17 +18,7 @@ SINGLE = "default"
 
 @dataclass(frozen=True)
 class Quota:
-    """The limits of one caller. None: no limit.
-
-    Args:
-        requests_per_minute: HTTP requests, except for /health and the files of the page.
-        image_mib_per_hour: MiB of uploads with images or embeddings.
-        requests_at_a_time: HTTP requests that are worked on at the same time.
-        pages: open WebSockets of the page.
-
-    Raises:
-        ConfigurationError: a limit is not a finite number above 0.
-    """
+    """The limits of one caller. None: no limit."""
 
     requests_per_minute: float | None = None
     image_mib_per_hour: float | None = None
@@ -53,13 +43,7 @@ NO_QUOTA = Quota()
 
 @dataclass(frozen=True)
 class Token:
-    """A token that callers may send.
-
-    Args:
-        name: name of the caller, for logs and metrics.
-        secret: the token itself.
-        quota: limits of this caller.
-    """
+    """A token that callers may send."""
 
     name: str
     secret: str = field(repr=False)
@@ -70,13 +54,6 @@ def read_tokens(path: str | Path, quota: Quota = NO_QUOTA) -> tuple[Token, ...]:
     """Read a file of tokens: JSON with an object for each caller, by name.
 
     ``{"lab": {"token": "SECRET", "requests_per_minute": 60}, "clinic": {"token": "OTHER"}}``
-
-    Args:
-        path: the file.
-        quota: the limits that a caller has unless the file says another one; null in the file removes a limit.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or something in it cannot be used.
     """
     try:
         callers = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -31,7 +31,6 @@ class Trace:
 
     Args:
         trace_id: 32 hexadecimal digits, the same for all parts of the trace.
-        parent_id: 16 hexadecimal digits: the caller's span.
         flags: 2 hexadecimal digits; 01: the caller records the trace.
     """
 
@@ -66,9 +65,6 @@ def add_traces(app: FastAPI) -> Callable[[], object]:
     Returns:
         A function that sends the spans that wait, and blocks until the collector has them. Call it at the end: uvicorn
         ends the process by the signal that it received, without the functions that Python calls at its exit.
-
-    Raises:
-        MissingDependencyError: the environment names a collector, and OpenTelemetry is not installed.
     """
     if not any(os.environ.get(name) for name in _ENDPOINTS) or os.environ.get("OTEL_SDK_DISABLED") == "true":
         return lambda: None

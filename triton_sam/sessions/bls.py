@@ -40,19 +40,7 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 def call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
-    """Run another model of this Triton, as a step of the trace of the current task; return its outputs by name.
-
-    Args:
-        model: name of the model.
-        inputs: tensors of Triton.
-        outputs: names of the outputs.
-        memory: memory in which the model puts the outputs, see cpu() and gpu().
-
-    Raises:
-        NoRoomError: memory lacks.
-        ServerBusyError: too many requests wait for the model.
-        InferenceError: the model failed.
-    """
+    """Run another model of this Triton, as a step of the trace of the current task; return its outputs by name."""
     task = tasks.current()
     options = {} if task is None or task.trace is None else {"trace": task.trace}
     request = pb_utils.InferenceRequest(
@@ -100,11 +88,7 @@ def weights_identity(folder: Path) -> str:
 
 
 def check_ready(model: str, remedy: str) -> None:
-    """Check that Triton has a model ready.
-
-    Raises:
-        ModelNotReadyError: it has not; the message ends with the remedy.
-    """
+    """Check that Triton has a model ready."""
     if not pb_utils.is_model_ready(model_name=model):
         raise ModelNotReadyError(f"this server does not have {model}: {remedy}")
 

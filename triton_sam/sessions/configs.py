@@ -45,9 +45,7 @@ def programs(family: Family, variant: str | None = None, *, video: bool = True) 
     families of this package have programs.
 
     Args:
-        family: the family.
         variant: name of the variant; None for the family's name.
-        video: with the video model, if the family follows objects through videos.
     """
     if family.name not in PACKAGED:
         return {}
@@ -72,7 +70,6 @@ class Missing:
     """The programs that a repository lacks.
 
     Args:
-        files: the texts to write, by path.
         warnings: a line for each model that cannot be written, because another model has its name.
     """
 
@@ -84,12 +81,6 @@ def missing_programs(repository: Path, family: Family, variant: str | None = Non
     """Return the programs of a variant that a repository lacks, or has for tensors of other sizes or names.
 
     A config.pbtxt with the same tensors stays as it is, because it may have settings of the host.
-
-    Args:
-        repository: the model repository.
-        family: see programs().
-        variant: see programs().
-        video: see programs().
     """
     missing = Missing()
     for model, files in programs(family, variant, video=video).items():
@@ -107,11 +98,7 @@ def missing_programs(repository: Path, family: Family, variant: str | None = Non
 
 
 def write_programs(repository: Path, family: Family, variant: str | None = None, *, video: bool = True) -> list[str]:
-    """Write the programs of missing_programs() and return its warnings.
-
-    Raises:
-        OSError: the repository cannot be written.
-    """
+    """Write the programs of missing_programs() and return its warnings."""
     missing = missing_programs(repository, family, variant, video=video)
     for path, text in missing.files.items():
         _write(path, text)
@@ -122,11 +109,6 @@ def complete_repository(repository: Path) -> list[Path]:
     """Write what the models with weights in an older repository lack, and return the files that were written.
 
     The package once had the config.pbtxt files and the session models of all families. Today an export writes them.
-
-    Raises:
-        RepositoryError: the repository cannot be read.
-        MissingDependencyError: a config.pbtxt is missing, and so is the onnx package.
-        OSError: the repository cannot be written.
     """
     written = []
     for model in list_models(repository):
@@ -166,11 +148,7 @@ def written_configs() -> dict[str, str]:
 
 
 def write_configs(repository: Path) -> list[Path]:
-    """Write the files of each committed program into a repository; return those that changed.
-
-    Raises:
-        OSError: the repository cannot be written.
-    """
+    """Write the files of each committed program into a repository; return those that changed."""
     wanted = {repository / model / path: text for model, files in _committed().items() for path, text in files.items()}
     changed = [path for path, text in wanted.items() if _text_of(path) != text]
     for path in changed:
@@ -225,7 +203,6 @@ def session_config(family: Family, variant: str | None = None) -> str:
     """Return the config.pbtxt of a session model.
 
     Args:
-        family: the SAM family.
         variant: name of the model pair that it uses, which is also its own name; None for the default pair.
     """
     subject = f"{family.label} with the images kept on the server: an image once, then an id and a prompt."
@@ -317,7 +294,6 @@ def video_config(family: Family, variant: str | None = None) -> str:
     """Return the config.pbtxt of a video model.
 
     Args:
-        family: the SAM family; Family.at() gives it another image size.
         variant: name of the models that it uses, for example "sam2.1_large"; None for the default ones.
     """
     subject = f"{family.name.upper()} for videos, with frames and memory on the server: a prompt, then frame by frame."
@@ -339,13 +315,7 @@ def video_config(family: Family, variant: str | None = None) -> str:
 
 
 def program(package: str, purpose: str, module: str = "triton_model") -> str:
-    """Return the text of a model.py that takes its program from a package in triton_sam.sessions.
-
-    Args:
-        package: name of the package.
-        purpose: the docstring.
-        module: the module of the package that has the program.
-    """
+    """Return the text of a model.py that takes its program from a package in triton_sam.sessions."""
     return f'''"""{purpose}"""
 
 try:
@@ -380,11 +350,7 @@ def parameter_lines(parameters: Iterable[Parameter]) -> list[str]:
 
 
 def checked(lines: list[str]) -> str:
-    """Return lines as the text of a config.pbtxt.
-
-    Raises:
-        RepositoryError: Triton could not parse it.
-    """
+    """Return lines as the text of a config.pbtxt."""
     text = "\n".join(lines) + "\n"
     parse_config(text)
     return text

@@ -33,10 +33,8 @@ class HeldImage:
     """One encoded image.
 
     Args:
-        image_id: its content hash.
         image_size: width and height of the original image, pixels.
         tensors: the decoder's inputs by name; numpy arrays, or tensors of Triton that may lie on a GPU.
-        nbytes: size of all tensors, bytes.
     """
 
     image_id: str
@@ -91,9 +89,7 @@ class ImageStore:
     """Finds or encodes images, from any number of threads. Equal files are encoded once.
 
     Args:
-        encoder: calls the encoder.
         limit: maximum size of the embeddings that it keeps, in bytes.
-        prepare: turns an RGB image into the inputs of the encoder by name.
         select: returns the outputs of the encoder that the other models take, by the names of their inputs.
         identity: text that identifies everything besides the image on which the embeddings depend: the encoder, its
             weights, and how images are resized.
@@ -132,11 +128,7 @@ class ImageStore:
         return image
 
     def find(self, content: bytes, reply: Reply) -> HeldImage:
-        """Return the image of a file from the cache, or encode it.
-
-        Raises:
-            ImageError: the content is not a usable image.
-        """
+        """Return the image of a file from the cache, or encode it."""
         image_id = self.image_id(content)
         image = self.get(image_id, reply)
         return image or self._flights.run(image_id, partial(self._encode, image_id, content, reply))
@@ -164,13 +156,7 @@ class ImageStore:
         reason: the limit stays as it was, and so does half of the images, until a call of this step succeeds.
 
         Args:
-            step: name of the call.
-            call: calls the model.
-            reply: counts the evictions.
             keep: bytes of images that stay in any case.
-
-        Raises:
-            NoRoomError: memory still lacks.
         """
         evicted = 0
         while True:
@@ -191,16 +177,8 @@ class ImageStore:
     def encode_file(self, content: bytes, encoder: Encoder, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
         """Open and encode an image file, which the cache does not keep.
 
-        Args:
-            content: the file.
-            encoder: calls the encoder; it takes the same inputs as that of this store.
-            reply: counts the encode.
-
         Returns:
             Width and height of the image in pixels, and all outputs of the encoder.
-
-        Raises:
-            ImageError: the content is not a usable image.
         """
         with place_in(self._encoders):
             with reply.timed("open"):
@@ -220,11 +198,7 @@ class ImageStore:
         return self.put(HeldImage(image_id, size, selected, self._encoder.nbytes(selected)), reply)
 
     def put(self, image: HeldImage, reply: Reply) -> HeldImage:
-        """Put an image into the cache, and return it. The least recently used ones make room.
-
-        Raises:
-            ConfigurationError: the image is larger than the whole cache.
-        """
+        """Put an image into the cache, and return it. The least recently used ones make room."""
         if image.nbytes > self.cache.limit:
             raise ConfigurationError(
                 f"the embeddings of one image take {image.nbytes} bytes, but cache_bytes is {self.cache.limit}"

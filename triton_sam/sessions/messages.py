@@ -28,9 +28,6 @@ class Reply:
 
     Args:
         tensors: outputs by name; after an error only ``result_json``, if the request can read the error there.
-        error: the error of the request, or None.
-        counts: amounts to add to the counters, by the names in metrics.py.
-        seconds: duration of each step in seconds.
         undo: closes what the request has opened, if its client does not get the answer.
     """
 
@@ -58,11 +55,7 @@ class Reply:
 
 
 def read_bytes(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> bytes | None:
-    """Return the content of a BYTES input with one element; None if the request does not have it.
-
-    Raises:
-        InputError: it has no element.
-    """
+    """Return the content of a BYTES input with one element; None if the request does not have it."""
     array = tensors.get(name)
     if array is None:
         return None
@@ -73,11 +66,7 @@ def read_bytes(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> bytes | No
 
 
 def read_format(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Return the format of masks that a request asks for, one of OUTPUT_FORMATS.
-
-    Raises:
-        InputError: there is no such format.
-    """
+    """Return the format of masks that a request asks for, one of OUTPUT_FORMATS."""
     content = read_bytes(tensors, contract.OUTPUT_FORMAT)
     if content is None:
         return contract.LOGITS

@@ -82,13 +82,6 @@ class TritonMetrics:
     """Reports to custom metrics of Triton, ``triton_sam_*{model="NAME"}``, those of TIMES also with a ``kind``.
 
     Only one thread may call the methods, see tasks.Reports.
-
-    Args:
-        pb_utils: Triton's module ``triton_python_backend_utils``.
-        model: name of the model, which is the label of its metrics.
-        kinds: the kinds of its requests.
-        counters: descriptions of the counters by name.
-        gauges: descriptions of the gauges by name.
     """
 
     def __init__(
@@ -121,13 +114,7 @@ class TritonMetrics:
             self._metrics[name].set(value)
 
     def observe(self, kind: str, waited: float, took: float | None) -> None:
-        """Add one request to the histograms.
-
-        Args:
-            kind: the kind of the request.
-            waited: seconds of waiting.
-            took: seconds from arrival to answer; None if the request was cancelled.
-        """
+        """Add one request to the histograms."""
         self._times[WAITING_SECONDS, kind].observe(waited)
         if took is not None:
             self._times[REQUEST_SECONDS, kind].observe(took)

@@ -104,13 +104,7 @@ class PythonModel(ABC):
         """Answer a request, or start() it. Return its future if it is traced.
 
         Args:
-            request: the request.
             inputs: its tensors by name. The arrays of a request that is refused need not be read.
-            sender: its response sender.
-            wanted: names of the requested outputs.
-
-        Raises:
-            SamError: the request is refused.
         """
 
     def error_tensors(self, error: Exception, inputs: Mapping[str, Any]) -> Tensors:  # noqa: ARG002 - for subclasses

@@ -42,8 +42,6 @@ class Waiting:
 
     Args:
         kinds: kinds of requests, the values of the label ``kind``.
-        reports: runs the metric updates.
-        set_waiting: sets the number of waiting requests of a kind.
     """
 
     def __init__(self, kinds: Iterable[str], reports: Reports, set_waiting: Callable[[str, int], None]) -> None:
@@ -80,8 +78,6 @@ class Pool:
 
     Args:
         name: the kind of requests, used as a label of metrics and as prefix of thread names.
-        threads: number of requests that run at a time.
-        pending: number of requests that may run or wait.
     """
 
     def __init__(self, name: str, threads: int, pending: int) -> None:
@@ -91,11 +87,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def check_room(self) -> None:
-        """Check that a place is free. Only the thread that calls this takes places.
-
-        Raises:
-            ServerBusyError: all are taken.
-        """
+        """Check that a place is free. Only the thread that calls this takes places."""
         if self._free <= 0:
             raise ServerBusyError("too many requests wait here already: try again in a moment")
 
@@ -109,10 +101,6 @@ class Task:
     """One request, from its arrival to its answer: it waits for a thread, and is worked on inside ``with task:``.
 
     Args:
-        kind: the kind of the request.
-        waiting: counts the waiting requests.
-        sender: the response sender of the request.
-        wanted: names of the requested outputs.
         trace: the trace of OpenTelemetry that the request belongs to, or None.
     """
 
@@ -137,8 +125,6 @@ class Task:
         """Take a place and let a thread work on the request. The place is given back by release() or at the end.
 
         Args:
-            pool: has the place and the threads.
-            work: is done inside ``with task:``.
             submit: runs the work later; None: a thread of the pool runs it.
         """
         try:

@@ -13,16 +13,7 @@ from .pyramid import Region
 
 
 def check_tiles(tile: int, overlap: int, dashes: str = "") -> None:
-    """Check the size of tiles.
-
-    Args:
-        tile: width and height of a tile in pixels, at least 64.
-        overlap: pixels that neighbours share, from 0 to half a tile.
-        dashes: is written before both names, for options of the command line.
-
-    Raises:
-        ConfigurationError: a value is out of range.
-    """
+    """Check the size of tiles."""
     if tile < 64:
         raise ConfigurationError(f"{dashes}tile must be at least 64 pixels, not {tile}")
     if not 0 <= overlap <= tile // 2:
@@ -37,7 +28,6 @@ class Blocks:
 
     Args:
         size: width and height of the image in pixels.
-        block: width and height of a block.
         halo: pixels that are added on each side, left and right, above and below; inside the image only.
     """
 
@@ -47,11 +37,7 @@ class Blocks:
 
     @classmethod
     def of_tiles(cls, size: Size, tile: int, overlap: int) -> Blocks:
-        """Return blocks that have ``tile`` pixels on a side with their surroundings, of which neighbours share some.
-
-        Raises:
-            ConfigurationError: a value is out of range.
-        """
+        """Return blocks that have ``tile`` pixels on a side with their surroundings, of which neighbours share some."""
         check_tiles(tile, overlap)
         halo = overlap // 2
         return cls(size, (tile - 2 * halo,) * 2, (halo,) * 2)

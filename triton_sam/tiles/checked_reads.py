@@ -20,11 +20,7 @@ FAILURES: ContextVar[list[Exception]] = ContextVar("failures")
 
 @contextlib.contextmanager
 def checked() -> Iterator[None]:
-    """Read from a store that notes its failures.
-
-    Raises:
-        Exception: the first failure.
-    """
+    """Read from a store that notes its failures."""
     failures: list[Exception] = []
     token = FAILURES.set(failures)
     try:
@@ -40,11 +36,7 @@ def checked() -> Iterator[None]:
 
 
 class CheckedArray:
-    """An array of Zarr in a store that notes its failures.
-
-    Args:
-        array: the array.
-    """
+    """An array of Zarr in a store that notes its failures."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

@@ -19,11 +19,7 @@ FEATURES = "features"
 
 
 def is_zarr(path: Path) -> bool:
-    """Return whether a path, which may lie at a URL, is a folder of Zarr.
-
-    Raises:
-        DownloadError: the storage cannot be reached.
-    """
+    """Return whether a path, which may lie at a URL, is a folder of Zarr."""
     if is_remote(path):
         return path.suffix.lower() not in LARGE_SUFFIXES and any(exists(path / mark) for mark in _MARKS)
     return path.is_dir() and any((path / mark).is_file() for mark in _MARKS)
@@ -39,14 +35,6 @@ def large_images_below(folder: Path, others: list[Path] | None = None) -> list[t
 
     An OME-Zarr image is a folder, so nothing is looked for inside it, except for the series of one that bioformats2raw
     wrote. Embeddings are no images. Links to folders are not followed. The folder may lie at a URL.
-
-    Args:
-        folder: the folder.
-        others: receives all other files.
-
-    Raises:
-        ImageError: (at a URL) there is no such folder.
-        DownloadError: (at a URL) the storage cannot be reached.
     """
     found: list[Path] = []
     left = others if others is not None else []

@@ -18,13 +18,7 @@ Box = tuple[int, int, int, int]
 
 
 def tiles(size: Size, side: int, overlap: int) -> Iterator[Region]:
-    """Yield tiles that cover an image, row by row. The last ones are moved inwards, so that all have the full side.
-
-    Args:
-        size: width and height of the image in pixels.
-        side: width and height of a tile in pixels; an image that is smaller has one tile.
-        overlap: pixels that neighbours share at least.
-    """
+    """Yield tiles that cover an image, row by row. The last ones are moved inwards, so that all have the full side."""
     for top in _starts(size[1], side, overlap):
         for left in _starts(size[0], side, overlap):
             yield left, top, min(size[0], left + side), min(size[1], top + side)
@@ -34,10 +28,8 @@ class Placed:
     """A mask, cropped to its box, at its place in a level.
 
     Args:
-        bits: bool (h,w).
         left: column of the first pixel in the level.
         top: row of the first pixel in the level.
-        score: predicted IoU.
     """
 
     def __init__(self, bits: BoolArray, left: int, top: int, score: float) -> None:

@@ -25,9 +25,7 @@ class LargeObject:
     Args:
         mask: bool (h,w) of a part of the image. It has fewer pixels than the part if a smaller level was used.
         region: the part, in pixels of the whole image.
-        score: predicted IoU, about 0..1.
         is_cut: whether the mask reaches a border of the part inside the image, so that some of it may be missing.
-        object_index: index of the prompt.
         candidate: index of the candidate for that prompt, from 0.
     """
 
@@ -77,15 +75,7 @@ class LargeObject:
         return result
 
     def polygons(self, tolerance: float = TOLERANCE, *, trace: Trace = trace_polygons) -> list[Polygon]:
-        """Return the outline in pixels of the whole image, with holes.
-
-        Args:
-            tolerance: maximum distance to the outline of the mask, in pixels of the mask.
-            trace: main_polygons() leaves out specks and pinholes.
-
-        Raises:
-            MissingDependencyError: contourpy is not installed.
-        """
+        """Return the outline in pixels of the whole image, with holes."""
         origin = np.array(self.region[:2], np.float64)
         return [
             Polygon(each.exterior * self.scale + origin, tuple(hole * self.scale + origin for hole in each.holes))
@@ -106,11 +96,7 @@ def to_geojson(
         objects: the objects. Those with empty masks are left out.
         georeference: the place of the map. The coordinates are then those of its reference system, which the member
             ``crs`` names; without it, they are pixels of the whole image, y downwards.
-        tolerance: see LargeObject.polygons().
         trace: the same. By default, specks and pinholes are left out; trace_polygons() keeps them.
-
-    Raises:
-        MissingDependencyError: contourpy is not installed.
     """
     document: dict[str, Any] = {"type": "FeatureCollection"}
     if georeference is not None and georeference.crs is not None:
@@ -129,16 +115,7 @@ def to_feature(
     label: str = "",
     **properties: Any,
 ) -> dict[str, Any]:
-    """Return an object as a Feature of GeoJSON. See to_geojson().
-
-    Args:
-        each: the object.
-        georeference: the place of the map.
-        tolerance: see LargeObject.polygons().
-        trace: the same.
-        label: name of its class; "" for none.
-        properties: further properties.
-    """
+    """Return an object as a Feature of GeoJSON. See to_geojson()."""
 
     def ring(points: Any) -> list[list[float]]:
         placed: list[list[float]] = (points if georeference is None else georeference.to_map(points)).tolist()

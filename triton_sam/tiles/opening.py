@@ -59,23 +59,13 @@ def open_large_image(
     Palettes, inks, grey values where 0 is white, and premultiplied colours are shown as open_image() shows them.
 
     Args:
-        path: a TIFF file (also BigTIFF, GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image, on this machine
-            or at a URL that fsspec reads; or, on this machine, a map that rasterio reads (.jp2, .j2k, .vrt, .img).
         channels: the channels that become red, green and blue. An image with fewer channels is grey.
-        index: the position along further axes by their name, for example ``{"T": 3, "Z": 10}``; 0 for the others, of
-            which a line in the log says so once.
         stretch: two percentiles of the values of the smallest level that become black and white, for example
             ``(1, 99)``, for values of more than 8 bits; None: the smallest and the largest value. NaN, infinity and the
             value that the file calls nodata do not count, and become black.
 
     Returns:
         The image.
-
-    Raises:
-        ImageError: the file is missing, damaged, or of another format.
-        MissingDependencyError: tifffile or zarr, or a package for this kind of URL, is not installed.
-        ConfigurationError: fsspec does not know this kind of URL.
-        DownloadError: the storage cannot be reached, even after several attempts.
     """
     place = cast(Path, path) if is_remote(path) else place_of(os.fspath(path))
     view = _View(tuple(channels), dict(index or {}), stretch)
@@ -92,11 +82,7 @@ def open_large_image(
 
 
 def _kind_of(place: Path) -> Callable[[Path, _View], LargeImage]:
-    """Return the function that opens an image.
-
-    Raises:
-        ImageError: a map of this format lies at a URL.
-    """
+    """Return the function that opens an image."""
     if place.suffix.lower() in RASTER_SUFFIXES and not place.is_dir():
         if is_remote(place):
             raise ImageError(f"{place}: maps of this format are read from this machine only: copy it first")
@@ -106,11 +92,7 @@ def _kind_of(place: Path) -> Callable[[Path, _View], LargeImage]:
 
 
 def check_packages() -> None:
-    """Check that large images can be opened.
-
-    Raises:
-        MissingDependencyError: tifffile or zarr is not installed.
-    """
+    """Check that large images can be opened."""
     try:
         import tifffile  # noqa: F401
         import zarr  # noqa: F401
@@ -124,11 +106,7 @@ def _line(error: Exception) -> str:
 
 
 def _check_header(path: Path, file: IO[bytes]) -> None:
-    """Check the first bytes of a file, because tifffile's error for another format shows them as they are.
-
-    Raises:
-        ImageError: they are not those of a TIFF file.
-    """
+    """Check the first bytes of a file, because tifffile's error for another format shows them as they are."""
     if file.read(2) not in _BYTE_ORDERS:
         raise ImageError(
             f"{path} cannot be read as a large image: {_GIVE}; for small images, such as JPEG and PNG, "
@@ -243,14 +221,7 @@ def _open_raster(path: Path, view: _View) -> LargeImage:
 
 @dataclass(frozen=True)
 class _Stored:
-    """What a file holds.
-
-    Args:
-        arrays: the levels, from the largest one.
-        axes: the names of the axes of each.
-        samples: what the values mean.
-        orientation: the EXIF orientation.
-    """
+    """What a file holds."""
 
     arrays: Sequence[Any]
     axes: Sequence[str]
@@ -278,11 +249,7 @@ def _levels(stored: _Stored, view: _View, name: str) -> list[Level]:
 
 
 def _check_axes(array: Any, axes: str, view: _View, name: str) -> None:
-    """Check the axes of a level, and say which positions along further axes are shown.
-
-    Raises:
-        ImageError: there is no Y or X, or no such position.
-    """
+    """Check the axes of a level, and say which positions along further axes are shown."""
     if not {"Y", "X"} <= set(axes):
         raise ImageError(f"an image with the axes {axes} has no Y and X")
     if 0 in array.shape:
@@ -337,12 +304,7 @@ def _as_bytes(read: Any, stretch: Stretch, x1: int, y1: int, x2: int, y2: int) -
 
 
 def _readable(read: Any, x1: int, y1: int, x2: int, y2: int) -> np.ndarray[Any, Any]:
-    """Return a part of a level.
-
-    Raises:
-        ImageError: this part of the file is damaged.
-        DownloadError: its storage cannot be reached.
-    """
+    """Return a part of a level."""
     try:
         values: np.ndarray[Any, Any] = read(x1, y1, x2, y2)
     except DownloadError:

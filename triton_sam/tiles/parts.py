@@ -24,7 +24,6 @@ def length_for(around: np.ndarray[Any, Any], least: float) -> int:
 
     Args:
         around: (N,2) points of the prompts, and corners of their box, in pixels of the whole image.
-        least: the smallest length, in the same pixels.
     """
     return max(int(np.ceil(least)), int(np.ceil(ROOM * np.ptp(around, axis=0).max())))
 

@@ -45,22 +45,7 @@ def precompute(
     A tile is there completely or not at all, whenever the process is killed.
 
     Args:
-        client: asks the encoder.
-        image: the image.
         path: the folder, whose parent exists. See `stored` for its layout.
-        tile: width and height of a tile, in pixels of the level.
-        overlap: pixels that neighbours share; an odd number counts as the even one below.
-        level: number of the level; 0 is the largest one.
-        micro_sam: name of the model in micro-sam, for example "vit_b_lm", so that micro-sam takes the file as its own.
-        progress: is called with the number of tiles that are done, and of all.
-
-    Raises:
-        ConfigurationError: a value is out of range, or the folder holds embeddings of another kind.
-        InputError: the folder belongs to another image, or to this one before it changed.
-        ImageError: the image is damaged.
-        ServerError: see triton_sam.errors. The tiles that were written stay.
-        OSError: the folder cannot be written.
-        MissingDependencyError: zarr is not installed.
     """
     chosen = image.level_at(level)
     if micro_sam is not None and client.family.name != SAM1.name:

@@ -28,7 +28,6 @@ class Level:
     """One level of a pyramid.
 
     Args:
-        size: width and height in pixels.
         read: returns the pixels x1, y1, x2, y2 of the level as uint8 (h,w,3).
         values: returns the same part as the file holds it, (h,w), or (h,w,c) with all channels; None without a file.
     """
@@ -40,12 +39,7 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """A part of a large image, as it is sent to a server.
-
-    Args:
-        pixels: uint8 (h,w,3), RGB.
-        region: the part of the whole image that it shows.
-    """
+    """A part of a large image, as it is sent to a server."""
 
     pixels: Bytes
     region: Region
@@ -72,10 +66,7 @@ class LargeImage:
     """An image of which parts are read as they are needed.
 
     Args:
-        name: name of the file, for messages.
-        levels: the levels of the pyramid, from the largest one.
         georeference: the place of a map; None if the file describes none.
-        close: closes the file.
 
     Attributes:
         size: width and height of the largest level in pixels.
@@ -107,12 +98,7 @@ class LargeImage:
         """Read a part of the image, at the coarsest level that still has ``side`` pixels along its longest side.
 
         Args:
-            region: the part; it is clipped to the image.
             side: width or height of the result at most, in pixels. Smaller parts are not enlarged.
-
-        Raises:
-            InputError: the part lies outside the image, or the file has no level that is small enough to be read.
-            ImageError: this part of the file is damaged.
         """
         region = self.clip(region)
         longest = max(region[2] - region[0], region[3] - region[1])
@@ -134,11 +120,7 @@ class LargeImage:
         return Window(pixels, shown)
 
     def level_at(self, number: int) -> Level:
-        """Return the level with a number; 0 is the largest one.
-
-        Raises:
-            ConfigurationError: there is no such level.
-        """
+        """Return the level with a number; 0 is the largest one."""
         last = len(self.levels) - 1
         if not 0 <= number <= last:
             known = f"0 to {last}" if last else f"0, the only one of {self.name}"
@@ -153,11 +135,7 @@ class LargeImage:
         return int(((x2 - x1) * across + 1) * ((y2 - y1) * down + 1))
 
     def clip(self, region: Region) -> Region:
-        """Return the part of a region that lies inside the image.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return the part of a region that lies inside the image."""
         x1, y1 = max(0, region[0]), max(0, region[1])
         x2, y2 = min(self.size[0], region[2]), min(self.size[1], region[3])
         if x1 >= x2 or y1 >= y2:

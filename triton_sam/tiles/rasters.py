@@ -21,11 +21,7 @@ _KINDS: dict[str, Kind] = {"cyan": "cmyk", "Y": "ycbcr"}
 
 
 class Bands:
-    """One level of a map as an array (c,y,x) of which parts can be read. Threads may share it.
-
-    Args:
-        dataset: an open dataset of rasterio.
-    """
+    """One level of a map as an array (c,y,x) of which parts can be read. Threads may share it."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -41,12 +37,7 @@ class Bands:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[list[Bands], Samples, Georeference | None]]:
-    """Open a map while the block runs: its levels from the largest one, what its values mean, and its place.
-
-    Raises:
-        MissingDependencyError: rasterio is not installed.
-        FileNotFoundError: there is no such file.
-    """
+    """Open a map while the block runs: its levels from the largest one, what its values mean, and its place."""
     try:
         import rasterio
     except ImportError as error:

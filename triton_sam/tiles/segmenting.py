@@ -35,18 +35,9 @@ class LargeImageClient:
         ...     print(found.box, found.polygons())
 
     Args:
-        client: sends the requests.
-        image: the image.
         side: pixels of the longest side of a part that is sent.
-        kept: number of parts whose embeddings are kept for further clicks.
         embeddings: a folder that precompute() or micro-sam filled. A prompt then looks at the tile around it, which is
             not encoded again, and at a larger part if the mask reaches the border of the tile.
-
-    Raises:
-        ConfigurationError: ``side`` or ``kept`` is too small, or another encoder made the embeddings.
-        InputError: the embeddings are missing, damaged, or of another image.
-        ServerError: (with embeddings) see triton_sam.errors.
-        MissingDependencyError: (with embeddings) zarr is not installed.
     """
 
     def __init__(
@@ -85,18 +76,12 @@ class LargeImageClient:
             point_coords: (N,2) points, x and y in pixels of the whole image.
             point_labels: (N,): 1 foreground, 0 background; None: all foreground.
             box: (4,) x1, y1, x2, y2 in pixels of the whole image.
-            multimask_output: whether to return three candidates instead of one mask.
             view: the part that the user sees, as x1, y1, x2, y2. None: the tile of the embeddings, or 1,024 pixels
                 around the prompts, or more if they lie further apart.
             enlarge: without ``view``, how often a part of twice the length is tried if the mask reaches its border.
 
         Returns:
             One object, or three with multimask_output.
-
-        Raises:
-            PromptError: there is no prompt, it is not of one object, or it lies outside the image or the view.
-            InputError: the image has no level for a part of this size, or it does not fit the embeddings any more.
-            ServerError: see triton_sam.errors.
         """
         points = _array("point_coords", point_coords, 2)
         corners = _array("box", box, 4)
@@ -129,19 +114,7 @@ class LargeImageClient:
         progress: Callable[[int, int], None] | None = None,
         **parameters: Any,
     ) -> list[LargeObject]:
-        """Find all objects of the image, tile by tile. Objects that two tiles show are joined.
-
-        Args:
-            tile: width and height of a tile, in pixels of the level.
-            overlap: pixels that neighbours share at least; more than the size of a usual object.
-            level: number of the level that is searched; 0 is the largest one.
-            progress: is called after each tile with the number of tiles that are done, and of all.
-            parameters: see SamTritonClient.everything().
-
-        Raises:
-            ConfigurationError: a parameter is out of range.
-            ServerError: see triton_sam.errors.
-        """
+        """Find all objects of the image, tile by tile. Objects that two tiles show are joined."""
         chosen = self.image.level_at(level)
         check_tiles(tile, overlap)
         regions = list(tiles(chosen.size, tile, overlap))
@@ -216,11 +189,7 @@ class LargeImageClient:
 
 
 def _array(name: str, values: PromptArray, columns: int) -> np.ndarray[Any, Any]:
-    """Return points (N,2) or a box (1,4) as float64; without values, no rows.
-
-    Raises:
-        PromptError: the shape or the type is wrong.
-    """
+    """Return points (N,2) or a box (1,4) as float64; without values, no rows."""
     if values is None:
         return np.empty((0, columns))
     try:

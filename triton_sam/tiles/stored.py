@@ -62,11 +62,7 @@ def hash_of(pixels: Bytes) -> str:
 
 
 def signature_of(level: Level) -> str:
-    """Return the SHA-1 of all values of a level, row by row, as micro-sam's `data_signature`.
-
-    Raises:
-        ImageError: the file is damaged.
-    """
+    """Return the SHA-1 of all values of a level, row by row, as micro-sam's `data_signature`."""
     width, height = level.size
     read = level.values or level.read
     rows = max(1, min(_ROWS, _STRIP // width))
@@ -79,18 +75,8 @@ def signature_of(level: Level) -> str:
 class StoredTiles:
     """The embeddings of an image's tiles. Threads may share it. Tiles that are not computed yet are just not there.
 
-    Args:
-        path: the folder.
-        image: the image that the embeddings belong to.
-
     Attributes:
-        blocks: how the level was cut.
-        level: number of the level.
         length: pixels of the whole image along the side of a tile.
-
-    Raises:
-        InputError: the folder does not exist, has no embeddings, or belongs to another image.
-        MissingDependencyError: zarr is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str], image: LargeImage) -> None:
@@ -119,9 +105,6 @@ class StoredTiles:
 
         Returns:
             Whether that was enough. If not, encode sample() and call check_sample().
-
-        Raises:
-            ConfigurationError: the embeddings were made by another encoder.
         """
         made_by = (self.family, self._own.get("encoder", encoder.encoder))
         if made_by != (encoder.family, encoder.encoder):
@@ -142,11 +125,7 @@ class StoredTiles:
         return None if number is None else (number, self._seen(number))
 
     def check_sample(self, number: int, tensors: Mapping[str, FloatArray], encoder: str) -> None:
-        """Compare the embeddings of a tile with those that the server makes of its pixels.
-
-        Raises:
-            ConfigurationError: they differ.
-        """
+        """Compare the embeddings of a tile with those that the server makes of its pixels."""
         name = get_family(self.family).encoder.output_names[0]
         before, now = self._tensor(name, number), tensors[name]
         if before.shape != now.shape or _rms(before - now) > _AGREES * _rms(before):
@@ -183,27 +162,14 @@ class StoredTiles:
         return number if self.region(number) == region and self.has(number) else None
 
     def window(self, number: int) -> Window:
-        """Read the pixels of a tile from the image.
-
-        Raises:
-            InputError: they are not those that the embeddings were made of.
-            ImageError: this part of the image is damaged.
-        """
+        """Read the pixels of a tile from the image."""
         pixels = self.image.levels[self.level].read(*self.blocks.region(number))
         if self._own and self._array(FEATURES, number).attrs.get(PIXELS) != hash_of(pixels):
             raise self._stale(f"the pixels of tile {number}, or the channels, are others")
         return Window(pixels, self.region(number))
 
     def embeddings(self, number: int, encoder: str) -> ImageEmbeddings:
-        """Read the embeddings of a tile.
-
-        Args:
-            number: the tile.
-            encoder: name of the encoder; check it first.
-
-        Raises:
-            InputError: the file is damaged.
-        """
+        """Read the embeddings of a tile."""
         x1, y1, x2, y2 = self.blocks.region(number)
         names = get_family(self.family).encoder.output_names
         tensors = {name: self._tensor(name, number) for name in names}

@@ -15,13 +15,7 @@ Read = Callable[[int, int, int, int], Values]
 
 
 def upright_reader(read: Read, size: Size, orientation: int) -> tuple[Read, Size]:
-    """Return a reader of parts of the upright image, and its width and height.
-
-    Args:
-        read: reads parts of the stored image.
-        size: width and height of the stored image.
-        orientation: the EXIF orientation, 1 to 8.
-    """
+    """Return a reader of parts of the upright image, and its width and height."""
     if orientation == 1:
         return read, size
     width, height = size

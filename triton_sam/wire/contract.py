@@ -85,12 +85,7 @@ DEFAULT_MAX_JOBS = 2
 
 @dataclass(frozen=True)
 class WireTensor(Tensor):
-    """One input or output with the comments for its config.pbtxt.
-
-    Args:
-        note: a few words about the values.
-        heading: a sentence about this tensor and the tensors that follow it.
-    """
+    """One input or output with the comments for its config.pbtxt."""
 
     note: str = ""
     heading: str = ""
@@ -101,8 +96,6 @@ class Parameter:
     """One parameter of a session model.
 
     Args:
-        name: key in config.pbtxt.
-        value: default value, as text.
         meaning: a sentence that explains it; empty if the name is clear.
     """
 

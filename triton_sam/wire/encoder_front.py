@@ -37,7 +37,6 @@ class FrontOptions:
 
     Args:
         fp16: whether the embeddings are FP16 instead of FP32.
-        pixels: what a raw tensor holds.
     """
 
     fp16: bool
@@ -48,7 +47,6 @@ def front_inputs(family: Family, shape: tuple[int | str, ...]) -> tuple[WireTens
     """Return the inputs of a front end.
 
     Args:
-        family: the SAM family.
         shape: shape of the encoder's input, (images, 3, side, side).
     """
     (raw,) = family.encoder.inputs
@@ -68,14 +66,7 @@ def front_inputs(family: Family, shape: tuple[int | str, ...]) -> tuple[WireTens
 
 
 def front_parameters(family: Family, encoder_parameter: str, encoder: str, pixels: Pixels) -> tuple[Parameter, ...]:
-    """Return the parameters of a front end.
-
-    Args:
-        family: the SAM family.
-        encoder_parameter: the key of the parameter that names the encoder.
-        encoder: name of the encoder.
-        pixels: the contents of raw tensors, if a request does not tell them.
-    """
+    """Return the parameters of a front end."""
     return (
         Parameter("family", family.name.upper()),
         Parameter(encoder_parameter, encoder),
@@ -84,11 +75,7 @@ def front_parameters(family: Family, encoder_parameter: str, encoder: str, pixel
 
 
 def check_pixels(value: Any) -> Pixels:
-    """Return a mode of pixels.
-
-    Raises:
-        ConfigurationError: there is no such mode.
-    """
+    """Return a mode of pixels."""
     for mode in PIXEL_MODES:
         if value == mode:
             return mode
@@ -100,10 +87,6 @@ def read_options(text: str, pixels: Pixels) -> FrontOptions:
 
     Args:
         text: the parameters as a JSON object, as Triton hands them to a Python model; empty for none.
-        pixels: what a raw tensor holds if the request does not say it.
-
-    Raises:
-        InputError: a parameter has an unknown value.
     """
     parameters: dict[str, Any] = json.loads(text or "{}")
     switch = parameters.get(REQUEST_FP16, False)

@@ -50,7 +50,6 @@ class ModelPair:
     """Builds requests and reads answers for one model pair.
 
     Args:
-        family: the SAM family.
         variant: name of the model pair, for example "sam2.1_large"; None for the family's default pair.
     """
 
@@ -69,11 +68,7 @@ class ModelPair:
         object.__setattr__(self, "session_model", self.variant or self.family.name)
 
     def encode(self, source: ImageSource) -> tuple[Request, tuple[int, int]]:
-        """Build the encoder's request; also return width and height of the original image.
-
-        Raises:
-            ImageError: the source is not a usable image.
-        """
+        """Build the encoder's request; also return width and height of the original image."""
         image = open_image(source)
         (spec,) = self.family.encoder.inputs
         request = Request(
@@ -82,11 +77,7 @@ class ModelPair:
         return request, image.size
 
     def read_embeddings(self, outputs: Mapping[str, npt.NDArray[Any]], size: tuple[int, int]) -> ImageEmbeddings:
-        """Read the encoder's answer.
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
+        """Read the encoder's answer."""
         embeddings = ImageEmbeddings(self.family.name, self.encoder, size, dict(outputs))
         try:
             embeddings.check()
@@ -97,12 +88,7 @@ class ModelPair:
         return embeddings
 
     def check_origin(self, embeddings: ImageEmbeddings) -> None:
-        """Refuse embeddings of another encoder, since their masks would be wrong without an error.
-
-        Raises:
-            InputError: these are no embeddings.
-            ConfigurationError: another encoder made them.
-        """
+        """Refuse embeddings of another encoder, since their masks would be wrong without an error."""
         if not isinstance(embeddings, ImageEmbeddings):
             kind = type(embeddings).__name__
             raise InputError(f"image takes the embeddings that encode() returns, not {kind}: or call set_image() first")
@@ -119,11 +105,7 @@ class ModelPair:
     def read_masks(
         self, outputs: Mapping[str, npt.NDArray[Any]], prompts: Prompts, multimask_output: bool
     ) -> Prediction:
-        """Read the decoder's answer.
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
+        """Read the decoder's answer."""
         logits, scores = self.family.read_masks(outputs, multimask_output)
         if logits.ndim != 4 or len(logits) != len(prompts) or logits.shape[:2] != scores.shape:
             raise InferenceError(

@@ -17,11 +17,7 @@ from .sam2_modules import PixelPositions
 
 
 class EdgeTamEncoder(Sam3Encoder):
-    """Computes the embeddings of images, as EdgeTamModel.get_image_embeddings does.
-
-    Args:
-        model: a transformers EdgeTamVideoModel or EdgeTamModel; it is not changed.
-    """
+    """Computes the embeddings of images, as EdgeTamModel.get_image_embeddings does."""
 
     mean: Tensor
     std: Tensor

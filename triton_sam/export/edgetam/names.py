@@ -116,13 +116,7 @@ def adapt_names(
     join: Callable[[list[Weight]], Weight],
     halve: Callable[[Weight], tuple[Weight, Weight]],
 ) -> None:
-    """Turn a state dict with names of either layout into one with those of transformers, in place.
-
-    Args:
-        state: the weights, of whatever type.
-        join: returns weights one below the other.
-        halve: returns the upper and the lower half of the rows of a weight.
-    """
+    """Turn a state dict with names of either layout into one with those of transformers, in place."""
     if any(name.startswith(_META) for name in state):
         _adapt_meta(state, join, halve)
     if POINT_POSITION in state:

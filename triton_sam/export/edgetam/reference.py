@@ -11,11 +11,7 @@ from ..transformers_reference import TransformersReference
 
 
 class EdgeTamReference(TransformersReference):
-    """Reference that runs transformers' EdgeTamModel with its processor.
-
-    Args:
-        model: a transformers EdgeTamModel.
-    """
+    """Reference that runs transformers' EdgeTamModel with its processor."""
 
     def __init__(self, model: Any) -> None:
         from transformers.models.sam2.image_processing_sam2 import Sam2ImageProcessor

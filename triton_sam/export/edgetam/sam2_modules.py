@@ -122,11 +122,7 @@ def _memory_encoder(config: Any) -> nn.Module:
 
 
 class PixelPositions(Sam2Decoder):
-    """A decoder with the positions of pixels in a buffer of their own, as transformers has them.
-
-    Args:
-        model: from sam2_of().
-    """
+    """A decoder with the positions of pixels in a buffer of their own, as transformers has them."""
 
     image_position: Tensor
 

@@ -25,12 +25,7 @@ class EdgeTamVideoReference:
     Frames are prepared as by Meta's predictor: Pillow's bicubic resize of bytes.
 
     Args:
-        model: an EdgeTamVideoModel from load_model(); its parameters are shared, not copied.
         frames: the frames of a video, each (height,width,3) uint8 RGB, all of one size.
-        as_meta: whether to compute as Meta's predictor where transformers does not; see MetaRules.
-
-    Raises:
-        VideoError: there is no frame, or the frames differ in size.
     """
 
     def __init__(self, model: Any, frames: Frames, *, as_meta: bool = True) -> None:

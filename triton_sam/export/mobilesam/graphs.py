@@ -16,11 +16,7 @@ from ..sam1.graphs import Sam1Encoder
 
 
 class MobileSamEncoder(Sam1Encoder):
-    """Computes the embeddings of images, as mobile_sam.SamPredictor.set_torch_image does.
-
-    Args:
-        model: a mobile_sam.modeling.Sam.
-    """
+    """Computes the embeddings of images, as mobile_sam.SamPredictor.set_torch_image does."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -46,11 +42,7 @@ class MobileSamEncoder(Sam1Encoder):
 
 
 class Stage(nn.Module):
-    """A stage of TinyViT with attention in windows.
-
-    Args:
-        layer: a mobile_sam.modeling.tiny_vit_sam.BasicLayer, whose blocks have windows of one size.
-    """
+    """A stage of TinyViT with attention in windows."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -86,11 +78,6 @@ class Windows(nn.Module):
     The official code pads the image, transposes it into windows, transposes the heads, and cuts the padding off. Here,
     a single operator gathers the rows in the new order, and another puts them back: ONNX Runtime does this in several
     threads, and its transposition in one.
-
-    Args:
-        size: height and width of the image in positions.
-        window: height and width of a window in positions.
-        heads: number of attention heads.
     """
 
     there: Tensor
@@ -132,9 +119,6 @@ class WindowAttention(nn.Module):
     row of the padding is zero, and so are the biases of keys and values. That of the keys adds the same number to all
     logits of a query, which the softmax ignores. That of the values adds the same row to every result, because the
     weights of a softmax sum to 1; so it is part of the bias of the output projection.
-
-    Args:
-        attention: a mobile_sam.modeling.tiny_vit_sam.Attention.
     """
 
     query: Tensor

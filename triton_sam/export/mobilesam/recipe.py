@@ -31,8 +31,6 @@ class Tiny:
     Args:
         widths: number of channels. The last must be 320: by this number the official code knows the stage that keeps
             the resolution of the stage before.
-        depths: number of blocks.
-        heads: number of attention heads in a block.
     """
 
     widths: tuple[int, int, int, int]
@@ -105,11 +103,6 @@ def randomise_convolutions(model: torch.nn.Module, seed: int, kind: type[Any]) -
     The statistics of batch normalisation get random values. The weights are scaled to a standard deviation of
     sqrt(2 / inputs), so that a signal keeps its size through GELU; with torch's smaller weights, embeddings hardly
     depend on the image.
-
-    Args:
-        model: the model.
-        seed: seed of the statistics.
-        kind: the class of the convolutions with a batch normalisation, Conv2d_BN of mobile_sam or of a copy of it.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -16,11 +16,7 @@ from ..point_graphs import PointDecoder, channel_norm
 
 
 class Sam1Encoder(nn.Module):
-    """Computes the embeddings of images, as SamPredictor.set_torch_image does.
-
-    Args:
-        model: a segment_anything.modeling.Sam.
-    """
+    """Computes the embeddings of images, as SamPredictor.set_torch_image does."""
 
     mean: Tensor
     std: Tensor
@@ -53,9 +49,6 @@ class Sam1Decoder(PointDecoder):
     """Computes masks from embeddings and prompts, as SamPredictor.predict_torch does.
 
     One call gives both the single mask and the three multimasks.
-
-    Args:
-        model: a segment_anything.modeling.Sam.
     """
 
     def __init__(self, model: Any) -> None:
@@ -72,7 +65,6 @@ class Sam1Decoder(PointDecoder):
         """Decode P prompts of up to N points each, in a frame with a side of S pixels.
 
         Args:
-            image_embeddings: (1 or P,256,S/16,S/16) from Sam1Encoder.
             point_coords: (P,N,2) x, y in pixels of the frame, without the shift of 0.5 to pixel centres; N may be 0.
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point.
             mask_input: (1 or P,1,S/4,S/4) logits of an earlier prediction.

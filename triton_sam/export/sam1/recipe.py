@@ -38,9 +38,6 @@ class Vit:
     """The dimensions of an image encoder, as in segment_anything.build_sam.
 
     Args:
-        width: number of channels in the transformer.
-        depth: number of blocks.
-        heads: number of attention heads in a block.
         global_blocks: indices of the blocks that attend to the whole image. The others attend to windows of 14x14.
     """
 
@@ -79,11 +76,7 @@ class Sam1Exporter(Exporter):
         return assemble(modeling, encoder, modeling.MaskDecoder, image_size)
 
     def dimensions(self, sizes: Mapping[str, Dimensions], model: str) -> Dimensions:
-        """Return the dimensions of a size.
-
-        Raises:
-            ConfigurationError: there is no such size.
-        """
+        """Return the dimensions of a size."""
         if model not in sizes:
             official = ", ".join(size.name for size in self.family.sizes if size.official)
             raise ConfigurationError(f"{self.family.label} has no size {model!r}: choose one of {official}")
@@ -145,9 +138,7 @@ def assemble(
     """Put an image encoder, the prompt encoder and the mask decoder together, in eval mode.
 
     Args:
-        modeling: segment_anything.modeling, or a module with the same classes.
         encoder: takes images of ``image_size`` and gives CHANNELS channels for each patch.
-        mask_decoder: builds the mask decoder; it takes the arguments of segment_anything's MaskDecoder.
         image_size: side of the image in pixels, a multiple of PATCH.
 
     Returns:

@@ -16,11 +16,7 @@ from ..reference import Answer, Prompt, official_records
 
 
 class Sam1Reference:
-    """Reference that runs segment_anything.SamPredictor.
-
-    Args:
-        model: a segment_anything.modeling.Sam.
-    """
+    """Reference that runs segment_anything.SamPredictor."""
 
     family_name: ClassVar[str] = "sam1"
     package: ClassVar[str] = "segment_anything"
@@ -51,11 +47,7 @@ class Sam1Reference:
 
 
 class Sam1EverythingReference:
-    """Reference that runs segment_anything.SamAutomaticMaskGenerator.
-
-    Args:
-        model: a segment_anything.modeling.Sam.
-    """
+    """Reference that runs segment_anything.SamAutomaticMaskGenerator."""
 
     package: ClassVar[str] = "segment_anything"
     """The package whose SamAutomaticMaskGenerator is run."""

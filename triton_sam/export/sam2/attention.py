@@ -58,12 +58,6 @@ def _forward(self: MultiScaleAttention, x: Tensor) -> Tensor:
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
     """Return a graph node for softmax(q k^T / sqrt(d)) v. It cannot be run.
 
-    Args:
-        query: (B,positions,heads*d).
-        key: (B,others,heads*d).
-        value: (B,others,heads*v).
-        heads: number of heads.
-
     Returns:
         (B,positions,heads*v)
     """

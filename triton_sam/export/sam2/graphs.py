@@ -19,11 +19,7 @@ PIXEL_STD = (0.229, 0.224, 0.225)
 
 
 class Sam2Encoder(nn.Module):
-    """Computes the embeddings of images, as SAM2ImagePredictor.set_image does.
-
-    Args:
-        model: a sam2.modeling.sam2_base.SAM2Base with high-res features.
-    """
+    """Computes the embeddings of images, as SAM2ImagePredictor.set_image does."""
 
     mean: Tensor
     std: Tensor
@@ -54,9 +50,6 @@ class Sam2Decoder(PointDecoder):
     """Computes masks from embeddings and prompts, as SAM2ImagePredictor._predict does.
 
     One call gives both the single mask and the three multimasks.
-
-    Args:
-        model: a sam2.modeling.sam2_base.SAM2Base with high-res features.
     """
 
     def __init__(self, model: Any) -> None:
@@ -75,9 +68,6 @@ class Sam2Decoder(PointDecoder):
         """Decode P prompts of up to N points each, in a frame with a side of S pixels.
 
         Args:
-            image_embeddings: (1 or P,256,S/16,S/16) from Sam2Encoder.
-            high_res_feats_0: (1 or P,32,S/4,S/4) from Sam2Encoder.
-            high_res_feats_1: (1 or P,64,S/8,S/8) from Sam2Encoder.
             point_coords: (P,N,2) x, y in pixels of the frame, without the shift of 0.5 to pixel centres; N may be 0.
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point.
             mask_input: (1 or P,1,S/4,S/4) logits of an earlier prediction.
@@ -105,10 +95,6 @@ class Sam2Decoder(PointDecoder):
 
         Args:
             image: (1 or P,256,S/16*S/16) embeddings with the dense prompt added.
-            high_res_0: see high_res_feats_0 of forward().
-            high_res_1: see high_res_feats_1 of forward().
-            coords: (P,N,2), see point_coords of forward().
-            labels: (P,N), see point_labels of forward().
 
         Returns:
             (P,4,S/4,S/4) mask logits and (P,4) scores, both with mask token 0 first, and (P,1) object score logits.

@@ -28,7 +28,6 @@ class MemoryAttention(nn.Module):
     The self-attention of the first layer reads the image alone, so all objects share it.
 
     Args:
-        model: a sam2.modeling.sam2_base.SAM2Base that check_video_model() accepts.
         fused: use ONNX Runtime's own attention operator. The module can then be traced, but not run.
     """
 
@@ -71,7 +70,6 @@ class MemoryAttention(nn.Module):
             image_embeddings: (1 or P,C,h,w) from Sam2Encoder; the no-memory embedding in them is subtracted.
             memories: (P,M,c,h,w) from MemoryEncoder; M is at least 1. A subclass may have another shape.
             memory_ages: (P,M) steps between the frame of the memory and this one, 1 to 6; 0 for a prompted frame.
-            object_pointers: (P,K,C) from TrackingDecoder; K may be 0.
             pointer_ages: (P,K) steps between the frame of the pointer and this one, divided by min(frames, 16) - 1.
 
         Returns:
@@ -152,12 +150,7 @@ class _Layer(nn.Module):
         """Run the layer.
 
         Args:
-            x: (1 or P,L,C) image.
-            keys: (P,M,T,c) tokens of memories with their positions.
-            pointer_keys: (P,4K,c) tokens of pointers with their positions.
             values: (P,M*T+4K,c) tokens of memories and of pointers, without positions.
-            rotation: cosines and sines of the positions of the image.
-            key_rotation: cosines and sines of the tokens of a memory.
 
         Returns:
             (P,L,C)
@@ -180,10 +173,6 @@ class _RotaryAttention(nn.Module):
     The official module rotates neighbouring channels, (0, 1), (2, 3) and so on, as complex numbers. Here the rows of
     both projections are sorted, the even channels first: then a rotation multiplies halves. The products of queries
     and keys stay the same.
-
-    Args:
-        attention: the official module, with one head.
-        fused: see MemoryAttention.
     """
 
     def __init__(self, attention: Any, fused: bool) -> None:
@@ -258,11 +247,7 @@ def _rotation_axes(attention: Any, side: int) -> tuple[Tensor, Tensor]:
 
 
 class MemoryEncoder(nn.Module):
-    """Encodes the mask of an object in a frame into a memory.
-
-    Args:
-        model: a sam2.modeling.sam2_base.SAM2Base that check_video_model() accepts.
-    """
+    """Encodes the mask of an object in a frame into a memory."""
 
     no_memory: Tensor
 
@@ -278,7 +263,6 @@ class MemoryEncoder(nn.Module):
 
         Args:
             image_embeddings: (1 or P,C,h,w) from Sam2Encoder; the no-memory embedding in them is subtracted.
-            masks: (P,1,S/4,S/4) mask logits.
             object_score_logits: (P,1) above 0 if the object is visible.
             is_prompted: (P,) 1 if the frame has a prompt for the object, else 0.
 

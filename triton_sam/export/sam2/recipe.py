@@ -136,9 +136,6 @@ def guess_config(checkpoint: Path) -> str:
     """Return the configuration that belongs to the file name of a checkpoint.
 
     A name such as sam2_hiera_tiny.pt stands for SAM2.0, and one such as sam2.1_hiera_tiny.pt for SAM2.1.
-
-    Raises:
-        ConfigurationError: the name follows no known pattern.
     """
     match = re.search(r"(sam2_)?hiera_(tiny|small|base_plus|large|micro)", checkpoint.name)
     known = _CONFIG_OF_SAM20_SIZE if match and match[1] else CONFIG_OF_SIZE
@@ -157,9 +154,6 @@ def find_config(model_cfg: str | Path) -> Path:
         model_cfg: path of a file, or the name of a configuration in the `sam2` package (with or without its folder) or
             in OWN_CONFIGS. The suffix .yaml is optional. A path into a clone of Meta's repository that does not exist,
             such as sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml, stands for the same file in the package.
-
-    Raises:
-        ConfigurationError: there is no such file.
     """
     package = Path(sam2.__path__[0])
     folders = (Path(), package, OWN_CONFIGS, *(package / folder for folder in _FOLDERS))

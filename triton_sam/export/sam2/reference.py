@@ -14,11 +14,7 @@ from ..reference import Answer, Prompt, official_records
 
 
 class Sam2Reference:
-    """Reference that runs sam2.sam2_image_predictor.SAM2ImagePredictor.
-
-    Args:
-        model: a sam2.modeling.sam2_base.SAM2Base.
-    """
+    """Reference that runs sam2.sam2_image_predictor.SAM2ImagePredictor."""
 
     def __init__(self, model: Any) -> None:
         from sam2.sam2_image_predictor import SAM2ImagePredictor
@@ -42,11 +38,7 @@ class Sam2Reference:
 
 
 class Sam2EverythingReference:
-    """Reference that runs sam2.automatic_mask_generator.SAM2AutomaticMaskGenerator.
-
-    Args:
-        model: a sam2.modeling.sam2_base.SAM2Base.
-    """
+    """Reference that runs sam2.automatic_mask_generator.SAM2AutomaticMaskGenerator."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

@@ -18,11 +18,7 @@ MASK_SCALE, MASK_BIAS = 20.0, -10.0
 
 
 class TrackingDecoder(Sam2Decoder):
-    """Computes the mask, the score and the pointer of objects in a frame of a video.
-
-    Args:
-        model: a sam2.modeling.sam2_base.SAM2Base that check_video_model() accepts.
-    """
+    """Computes the mask, the score and the pointer of objects in a frame of a video."""
 
     no_memory: Tensor
 
@@ -48,8 +44,6 @@ class TrackingDecoder(Sam2Decoder):
         Args:
             image_embeddings: (1 or P,256,S/16,S/16) from Sam2Encoder for a frame without memory, else from
                 MemoryAttention.
-            high_res_feats_0: (1 or P,32,S/4,S/4) from Sam2Encoder.
-            high_res_feats_1: (1 or P,64,S/8,S/8) from Sam2Encoder.
             point_coords: (P,N,2) x, y in pixels of the frame, without the shift of 0.5 to pixel centres; N may be 0.
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point. An object
                 without points has one point with the label -1, as the official predictor gives it.
@@ -100,11 +94,7 @@ class TrackingDecoder(Sam2Decoder):
 
 
 class MaskPrompt(nn.Module):
-    """Turns a mask as prompt into the logits that are its answer, and into the mask input of TrackingDecoder.
-
-    Args:
-        model: a sam2.modeling.sam2_base.SAM2Base that check_video_model() accepts.
-    """
+    """Turns a mask as prompt into the logits that are its answer, and into the mask input of TrackingDecoder."""
 
     kernel: Tensor
     border: Tensor
@@ -123,9 +113,6 @@ class MaskPrompt(nn.Module):
 
     def forward(self, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Prepare the masks of P objects.
-
-        Args:
-            mask: (P,1,S,S) 1 inside the object, 0 outside.
 
         Returns:
             mask_input (P,1,S/4,S/4) for TrackingDecoder, and masks (P,1,S/4,S/4), logits from -10 to 10.

@@ -49,11 +49,7 @@ _LAYER_SETTINGS = {
 
 
 def check_video_model(model: Any) -> None:
-    """Check that a SAM2Base follows objects in the way of the official configurations.
-
-    Raises:
-        ConfigurationError: its configuration has another value for a setting of the memory.
-    """
+    """Check that a SAM2Base follows objects in the way of the official configurations."""
     expected = {
         **_SETTINGS,
         "num_maskmem": SAM2_TRACKING.memories + 1,
@@ -95,18 +91,7 @@ GRAPHS: Mapping[str, Graph] = MappingProxyType(
 def trace_video(
     model: Any, spec: ModelSpec, standard_operators: bool = False, graphs: Mapping[str, Graph] = GRAPHS
 ) -> onnx.ModelProto:
-    """Trace one of the models for videos.
-
-    Args:
-        model: from load_model().
-        spec: one of Tracking.models, for the model's image size.
-        standard_operators: use only operators of the ONNX standard.
-        graphs: the module of each role.
-
-    Raises:
-        ConfigurationError: see check_video_model().
-        ExportError: torch cannot export the model.
-    """
+    """Trace one of the models for videos."""
     check_video_model(model)
     free = {
         symbol: torch.export.Dim(symbol, min=_minimum(spec, symbol))

@@ -30,9 +30,7 @@ class ObjectState:
 
     Args:
         is_prompted: whether later frames treat it as a prompted frame.
-        logits: (S/4,S/4) mask logits.
         object_score: above 0 if the object is visible; a logit.
-        pointer: (256,) object pointer.
         memory: (64,S/16,S/16), rounded to bfloat16; None before the next propagation encodes it.
     """
 
@@ -54,9 +52,6 @@ class Sam2VideoReference:
     Args:
         model: a sam2.modeling.sam2_base.SAM2Base from load_model(); its parameters are shared, not copied.
         frames: the frames of a video, each (height,width,3) uint8 RGB, all of one size.
-
-    Raises:
-        VideoError: there is no frame, or the frames differ in size.
     """
 
     def __init__(self, model: Any, frames: Frames) -> None:
@@ -110,7 +105,6 @@ class Sam2VideoReference:
         Args:
             start: index of the first frame; None for the earliest prompted one.
             count: number of frames after the first one; None for all.
-            reverse: whether to go backwards.
         """
         found = self._predictor.propagate_in_video(self._state, start, count, reverse)
         while True:
@@ -206,11 +200,7 @@ def _predictor_of(model: Any) -> Any:
 
 
 def frame_tensors(frames: Frames, side: int) -> torch.Tensor:
-    """Return the (N,3,S,S) FP32 inputs of the encoder for the frames of a video.
-
-    Raises:
-        VideoError: there is no frame, or the frames differ in size.
-    """
+    """Return the (N,3,S,S) FP32 inputs of the encoder for the frames of a video."""
     if not frames:
         raise VideoError("the video has no frames: give at least one")
     if other := next((frame.shape for frame in frames if frame.shape != frames[0].shape), None):

@@ -15,11 +15,7 @@ _BACKBONE, _NECK = "vision_encoder.backbone.", "vision_encoder.neck."
 
 
 def checkpoint_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint that is given as a folder or as a file in that folder.
-
-    Raises:
-        CheckpointError: the checkpoint or its config.json is missing.
-    """
+    """Return the folder of a checkpoint that is given as a folder or as a file in that folder."""
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     if not checkpoint.exists():
         raise CheckpointError(f"no checkpoint at {checkpoint}: get one with `scripts/download_sam3.sh`")
@@ -50,10 +46,6 @@ def by_official_names(tensors: Mapping[str, Stored], names: Iterable[str]) -> di
 
     The checkpoint is that of a Sam3VideoModel, which has the tracker, a detector, and one backbone for both; or that of
     a Sam3TrackerModel. Reference: the entry sam3_tracker in transformers' conversion_mapping.
-
-    Args:
-        tensors: those of the file.
-        names: those of Sam3TrackerModel.
     """
     found = {name: next((place for place in _places(name) if place in tensors), None) for name in names}
     return {name: tensors[place] for name, place in found.items() if place is not None}

@@ -28,7 +28,6 @@ class ConceptEncoder(nn.Module):
     """Computes the tracker's embeddings and the detector's feature maps of images with one pass of the backbone.
 
     Args:
-        tracker: a Sam3Encoder.
         detector: a transformers Sam3Model, whose backbone has the weights of the tracker's.
     """
 
@@ -43,9 +42,6 @@ class ConceptEncoder(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         """Encode images.
-
-        Args:
-            pixel_values: (B,3,1008,1008) RGB in -1..1.
 
         Returns:
             The three outputs of Sam3Encoder, then concept_features.0 (B,256,288,288), .1 (B,256,144,144) and .2
@@ -73,11 +69,7 @@ class ConceptEncoder(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Computes the features of texts, as Sam3Model.get_text_features does.
-
-    Args:
-        detector: a transformers Sam3Model.
-    """
+    """Computes the features of texts, as Sam3Model.get_text_features does."""
 
     def __init__(self, detector: Any) -> None:
         super().__init__()
@@ -87,7 +79,6 @@ class TextEncoder(nn.Module):
         """Encode texts.
 
         Args:
-            input_ids: (P,T) int64 tokens.
             attention_mask: (P,T) int64: 1 for a token, 0 for padding.
 
         Returns:
@@ -103,9 +94,6 @@ class Detector(nn.Module):
 
     MaskHead makes the masks. So no mask is computed for a prompt without an instance, nor for the queries of Q that
     are no instance.
-
-    Args:
-        detector: a transformers Sam3Model.
     """
 
     def __init__(self, detector: Any) -> None:
@@ -129,10 +117,8 @@ class Detector(nn.Module):
         """Find the instances of P prompts in one image.
 
         Args:
-            states: (1,256,72,72), concept_states from ConceptEncoder.
             examples_coarse: (1,256,72,72), concept_features.2 from ConceptEncoder, of the image that the boxes belong
                 to. That is usually the same image; the reference has no examples from other images.
-            text_features: (P,T,256) from TextEncoder.
             attention_mask: (P,T) int64: 1 for a token, 0 for padding.
             boxes: (P,N,4) centre x, centre y, width, height in 0..1; N may be 0.
             labels: (P,N) int64: 1 positive, 0 negative, LABEL_NO_BOX no box.
@@ -274,9 +260,6 @@ class MaskHead(nn.Module):
 
     Sam3PixelDecoder adds a map of the image to the doubled map of the step before, and convolves the sum. A convolution
     is linear, so the part of the image's map is computed once, in ConceptEncoder.
-
-    Args:
-        detector: a transformers Sam3Model.
     """
 
     def __init__(self, detector: Any) -> None:
@@ -291,9 +274,6 @@ class MaskHead(nn.Module):
         """Make masks.
 
         Args:
-            fine: (1,256,288,288), concept_features.0 from ConceptEncoder.
-            middle: (1,256,144,144), concept_features.1 from ConceptEncoder.
-            mask_features: (P,256,72,72) from Detector.
             mask_queries: (P,I,256), the rows of I instances from Detector.
 
         Returns:

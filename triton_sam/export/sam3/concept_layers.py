@@ -43,10 +43,8 @@ def attend_to_tokens(attention: Any, image: Tensor, tokens: Tensor, bias: Tensor
     The projections of queries and outputs are applied to the tokens: (X Wq) k^T = X (k Wq^T)^T, and so for the outputs.
 
     Args:
-        attention: a Sam3Attention.
         image: (1 or P,L,C), the input of the query projection.
         tokens: (P,T,C), the input of the key and value projections.
-        bias: from token_bias().
 
     Returns:
         (P,L,C) output of the output projection.
@@ -69,9 +67,6 @@ def attend_to_image(attention: Any, tokens: Tensor, image: Tensor, placed: Tenso
     The projections of keys and values are applied to the tokens: see attend_to_tokens().
 
     Args:
-        attention: a Sam3Attention.
-        tokens: (P,T,C), the input of the query projection.
-        image: (1,L,C), the input of the value projection.
         placed: (1,L,C), the input of the key projection: the image with the encoding of its positions.
 
     Returns:
@@ -95,12 +90,6 @@ def linear(layer: Any, states: Tensor) -> Any:
 
 def fuse(layer: Any, states: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
     """Apply the second and third part of a Sam3DetrEncoderLayer: attention to the tokens, and the MLP.
-
-    Args:
-        layer: the layer.
-        states: (1 or P,L,C), the image after self-attention.
-        tokens: (P,T,C) of texts and examples.
-        bias: from token_bias().
 
     Returns:
         (P,L,C)
@@ -129,11 +118,8 @@ def decode(decoder: Any, image: Tensor, placed: Tensor, tokens: Tensor, bias: Te
     all prompts.
 
     Args:
-        decoder: a Sam3DetrDecoder.
         image: (P,L,C), the image with the prompts in it.
         placed: (P,L,C), the same with the encoding of the positions.
-        tokens: (P,T,C) of texts and examples.
-        bias: from token_bias().
 
     Returns:
         Queries (P,Q,C) after the last norm, boxes (P,Q,4) centre x, centre y, width, height, and presence_logits (P,1).

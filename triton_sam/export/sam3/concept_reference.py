@@ -17,7 +17,6 @@ class Sam3ConceptReference:
     """Reference that runs transformers' Sam3Model with Sam3Processor.
 
     Args:
-        detector: a transformers Sam3Model.
         checkpoint: the checkpoint, whose folder may have a tokenizer; None for random weights.
     """
 

@@ -24,7 +24,6 @@ class Sam3Encoder(nn.Module):
     """Computes the embeddings of images, as Sam3TrackerModel.get_image_embeddings does.
 
     Args:
-        model: a transformers Sam3TrackerModel.
         add_no_memory: add no_memory_embedding to the coarsest feature map, as Meta's own code does. transformers adds
             it to a feature map that it then discards, and the published ONNX files follow transformers.
     """
@@ -37,9 +36,6 @@ class Sam3Encoder(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Encode images.
-
-        Args:
-            pixel_values: (B,3,1008,1008) RGB in -1..1.
 
         Returns:
             image_embeddings.0 (B,32,288,288), .1 (B,64,144,144), .2 (B,256,72,72).
@@ -55,11 +51,7 @@ class Sam3Encoder(nn.Module):
 
 
 class Sam3Decoder(nn.Module):
-    """Computes three candidate masks for each prompt, as Sam3TrackerModel.forward does with multimask_output=True.
-
-    Args:
-        model: a transformers Sam3TrackerModel.
-    """
+    """Computes three candidate masks for each prompt, as Sam3TrackerModel.forward does with multimask_output=True."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -80,9 +72,6 @@ class Sam3Decoder(nn.Module):
         """Decode P prompts on each of B images.
 
         Args:
-            embeddings_0: (B,32,288,288) from Sam3Encoder.
-            embeddings_1: (B,64,144,144) from Sam3Encoder.
-            embeddings_2: (B,256,72,72) from Sam3Encoder.
             input_points: (B,P,N,2) x, y in pixels of the 1008x1008 frame, without the shift of 0.5 to the centres of
                 pixels; N may be 0.
             input_labels: (B,P,N) int64: 0 background, 1 foreground, -1 padding, -2 or -10 no point.
@@ -147,8 +136,6 @@ class Sam3Decoder(nn.Module):
         """Run the two-way transformer; see Sam3TrackerTwoWayTransformer.
 
         Args:
-            image: (B,C,h,w) embeddings with the dense prompt added.
-            tokens: (B,P,T,C) output tokens and prompts.
             bias: (B,P,1,1,T) attention bias: 0 for tokens that exist, -inf for those that do not.
 
         Returns:
@@ -180,9 +167,6 @@ class Sam3Decoder(nn.Module):
 
         Args:
             mask_tokens: (B,P,T,C) with the tokens of the three candidates first.
-            image: (B,P,h*w,C) from _transform().
-            fine: (B,32,4h,4w), see embeddings_0 of forward().
-            middle: (B,64,2h,2w), see embeddings_1 of forward().
         """
         decoder, (height, width) = self.decoder, self.prompts.image_embedding_size
         images, prompts = image.shape[:2]
@@ -204,10 +188,6 @@ def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None 
     P1 and P2 are broadcast, for example 1 and P, and never repeated.
 
     Args:
-        attention: the official module.
-        q: (B,P1,Tq,C) input of the query projection.
-        k: (B,P2,Tk,C) input of the key projection.
-        v: (B,P2,Tk,C) input of the value projection.
         bias: added to the logits; must broadcast to (B,P,heads,Tq,Tk).
 
     Returns:

@@ -35,12 +35,7 @@ _REDUCED_TEXT: dict[str, Any] = {
 
 
 def check_choice(choice: str, *, is_random: bool, concepts: bool) -> None:
-    """Check the value of --text-encoder before anything is built.
-
-    Raises:
-        ConfigurationError: it has no effect, or it does not fit the weights of the other models.
-        CheckpointError: there is no such folder with a checkpoint of SAM3-LiteText.
-    """
+    """Check the value of --text-encoder before anything is built."""
     if not concepts:
         raise ConfigurationError("--text-encoder is for words: give --concepts too")
     if is_random:
@@ -58,13 +53,7 @@ def replace_text_encoder(detector: Any, choice: str, size: str | None, random_se
     """Replace a detector's text encoder and the projection of its features by those of SAM3-LiteText.
 
     Args:
-        detector: a transformers Sam3Model; changed in place.
         choice: a checked value, see check_choice(). A checkpoint's other weights are those of SAM3, and stay unused.
-        size: a value of model.SIZES, for random weights; None: "full".
-        random_seed: seed of random weights; None with a checkpoint.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or is none of SAM3-LiteText.
     """
     if random_seed is None:
         lite = load_official(Path(choice), Sam3LiteTextModel)

@@ -53,11 +53,7 @@ _REDUCED_DETECTOR: dict[str, Any] = {
 
 
 def configuration(size: str) -> Any:
-    """Return the Sam3TrackerConfig of a size.
-
-    Raises:
-        ConfigurationError: there is no such size.
-    """
+    """Return the Sam3TrackerConfig of a size."""
     if size not in SIZES:
         raise ConfigurationError(f"SAM3 has no size {size!r}: choose one of {', '.join(SIZES)}")
     if size == "full":
@@ -67,26 +63,14 @@ def configuration(size: str) -> Any:
 
 
 def detector_configuration(size: str) -> Any:
-    """Return the Sam3Config of a size. The reduced detector has few layers, and the tensors of the full one.
-
-    Raises:
-        ConfigurationError: there is no such size.
-    """
+    """Return the Sam3Config of a size. The reduced detector has few layers, and the tensors of the full one."""
     vision = configuration(size).vision_config
     reduced = {} if size == "full" else _REDUCED_DETECTOR
     return Sam3Config(vision_config=vision, **reduced)
 
 
 def load_official(checkpoint: Path, official: Any) -> Any:
-    """Return a model of a class of transformers with the weights of a checkpoint.
-
-    Args:
-        checkpoint: see checkpoint_folder().
-        official: the class.
-
-    Raises:
-        CheckpointError: the checkpoint is missing, damaged or incomplete.
-    """
+    """Return a model of a class of transformers with the weights of a checkpoint."""
     folder = checkpoint_folder(checkpoint)
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)

@@ -9,11 +9,7 @@ from ..transformers_reference import TransformersReference
 
 
 class Sam3Reference(TransformersReference):
-    """Reference that runs transformers' Sam3TrackerModel with its processor.
-
-    Args:
-        model: a transformers Sam3TrackerModel.
-    """
+    """Reference that runs transformers' Sam3TrackerModel with its processor."""
 
     def __init__(self, model: Any) -> None:
         from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor

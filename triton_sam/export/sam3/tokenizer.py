@@ -27,10 +27,6 @@ def tokenizer_text(checkpoint: Path | None, length: int) -> str:
 
     Args:
         checkpoint: the checkpoint; if its folder has a tokenizer, this is taken. SAM3's is that of CLIP.
-        length: number of tokens to which texts are padded.
-
-    Raises:
-        ExportError: the folder has none, and no package with CLIP's vocabulary is installed; or it is damaged.
     """
     tokenizer = open_tokenizer(checkpoint)
     backend: Any = tokenizer.backend_tokenizer

@@ -21,9 +21,6 @@ class SamHqEncoder(nn.Module):
     """Computes the embeddings of images, and the features of edges that do not depend on a prompt.
 
     The official decoder computes these features again for each prompt, from an early map of the encoder.
-
-    Args:
-        model: a segment_anything_hq.modeling.Sam with any of its encoders.
     """
 
     def __init__(self, model: Any) -> None:
@@ -34,9 +31,6 @@ class SamHqEncoder(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Encode images.
-
-        Args:
-            image: (B,3,S,S) as for Sam1Encoder.
 
         Returns:
             image_embeddings (B,256,S/16,S/16) and hq_features (B,32,S/4,S/4).
@@ -66,11 +60,7 @@ class TinyMaps(MobileSamEncoder):
 
 
 class SamHqDecoder(Sam1Decoder):
-    """Computes masks from embeddings and prompts, as SamPredictor.predict_torch does.
-
-    Args:
-        model: a segment_anything_hq.modeling.Sam.
-    """
+    """Computes masks from embeddings and prompts, as SamPredictor.predict_torch does."""
 
     def forward(  # type: ignore[override]  # with the features of edges
         self,
@@ -82,9 +72,6 @@ class SamHqDecoder(Sam1Decoder):
         has_mask_input: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Decode P prompts; see Sam1Decoder.forward for the arguments that are not here.
-
-        Args:
-            hq_features: (1 or P,32,S/4,S/4) from SamHqEncoder.
 
         Returns:
             The single mask (mask token 0): masks (P,1,S/4,S/4) and iou_predictions (P,1). The best by score of the
@@ -118,11 +105,6 @@ def _weighted_convolution(convolution: Any, x: Tensor, weights: Tensor) -> Tenso
 
     The weights are multiplied into the kernel. This gives one map for each of its elements, and a convolution with a
     constant kernel moves these maps to their places and adds them.
-
-    Args:
-        convolution: with a kernel of 3x3 and a padding of 1, from C to c channels.
-        x: (P,C,h,w).
-        weights: (P,c) of the outputs.
 
     Returns:
         (P,1,h,w).

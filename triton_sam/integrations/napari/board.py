@@ -18,13 +18,7 @@ HIGHEST = np.iinfo(np.uint16).max
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """The part of a plane that an object covers.
-
-    Args:
-        mask: bool (h,w).
-        row: first row in the plane.
-        column: first column in the plane.
-    """
+    """The part of a plane that an object covers."""
 
     mask: BoolArray
     row: int
@@ -50,9 +44,6 @@ class Board:
     """Writes the masks of objects into an array of labels, and leaves the labels that a person painted alone.
 
     Where objects overlap, the one that changed last is on top; if it goes, the one below appears again.
-
-    Args:
-        labels: integers (...,H,W), changed in place.
     """
 
     def __init__(self, labels: Any) -> None:

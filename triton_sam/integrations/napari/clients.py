@@ -19,13 +19,7 @@ class Model:
 
 
 def models_at(url: str | None) -> list[Model]:
-    """Return the model pairs that a server has ready.
-
-    Raises:
-        ConfigurationError: this is no address.
-        ModelNotReadyError: the server has none.
-        ServerError: see triton_sam.errors.
-    """
+    """Return the model pairs that a server has ready."""
     with SamTritonClient(url, timeout=10.0, retries=0) as client:
         variants = client.models().variants
     found = [Model(family, name) for family, names in variants.items() for name in names]
@@ -35,15 +29,7 @@ def models_at(url: str | None) -> list[Model]:
 
 
 class Clients:
-    """The clients of one model pair; the others are made when they are needed.
-
-    Args:
-        url: address of the server, see SamTritonClient.
-        model: the model pair.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
-    """
+    """The clients of one model pair; the others are made when they are needed."""
 
     def __init__(self, url: str | None, model: Model) -> None:
         self._url, self._model = url, model

@@ -43,12 +43,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a job, or of a click that failed.
-
-    Args:
-        text: one line for the user.
-        is_job: whether it is the end of a job.
-    """
+    """The end of a job, or of a click that failed."""
 
     text: str
     is_job: bool = True

@@ -36,11 +36,7 @@ def stopping_progress(tell: Tell, stop: threading.Event) -> Callable[[Any], None
 def everything_in_tiles(
     client: LargeImageClient, parameters: Mapping[str, Any], tell: Tell, stop: threading.Event
 ) -> list[Patch]:
-    """Find all objects of a large image, tile by tile.
-
-    Raises:
-        Stopped: the user has cancelled; the search ends after the tile that it was at.
-    """
+    """Find all objects of a large image, tile by tile."""
 
     def told(done: int, total: int) -> None:
         if stop.is_set():
@@ -70,18 +66,10 @@ def follow(
     """Follow objects through the planes of a stack, and tell their masks.
 
     Args:
-        connect: returns a video client.
-        frames: the planes.
         prompts: what is known of the objects. Prompts of planes that are not among the frames do not count.
-        tell: is called with the masks of each plane.
-        stop: ends the job after the plane that it is at.
 
     Returns:
         The number of planes that were done.
-
-    Raises:
-        PromptError: there is no prompt in any of the planes.
-        ServerError: see triton_sam.errors.
     """
     shown = {(plane[frames.axis], number): prompt for (plane, number), prompt in prompts.items() if frames.shows(plane)}
     placed = [(frame, number, shown[frame, number]) for frame, number in sorted(shown)]

@@ -18,11 +18,7 @@ POINT_COLORS = ["#ff3b30", "#34c759"]
 
 
 def source_of(layer: Any) -> Source:
-    """Return an image layer of napari.
-
-    Raises:
-        ImageError: its values cannot be sent.
-    """
+    """Return an image layer of napari."""
     levels = list(layer.data) if layer.multiscale else [layer.data]
     is_plain = layer.rgb or np.dtype(levels[0].dtype) == bool
     if is_plain:
@@ -32,13 +28,7 @@ def source_of(layer: Any) -> Source:
 
 
 class Layers:
-    """Adds the layers of one image to a viewer, with its scale and place.
-
-    Args:
-        viewer: the viewer.
-        image: the image layer.
-        source: the same layer.
-    """
+    """Adds the layers of one image to a viewer, with its scale and place."""
 
     def __init__(self, viewer: Any, image: Any, source: Source) -> None:
         self._viewer, self._source = viewer, source
@@ -103,11 +93,7 @@ class Layers:
 
 
 class Labels:
-    """The objects as a layer of labels.
-
-    Args:
-        layer: the layer of napari.
-    """
+    """The objects as a layer of labels."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -130,11 +116,7 @@ class Labels:
 
 
 class Outlines:
-    """The objects of a very large image as polygons, without their holes.
-
-    Args:
-        layer: the layer of napari.
-    """
+    """The objects of a very large image as polygons, without their holes."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer

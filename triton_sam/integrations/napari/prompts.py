@@ -23,7 +23,6 @@ class Prompt:
     Args:
         points: x, y in pixels of the plane; the centre of the first pixel is 0, 0.
         labels: 1 for each point inside the object, 0 for each outside.
-        box: x1, y1, x2, y2 in pixels.
     """
 
     points: tuple[tuple[float, float], ...] = ()
@@ -62,7 +61,6 @@ def collect(
         points: (N,D), coordinates in the order of the axes: indexes of the stack, row, column.
         point_features: ``object``, the number of the object of each point, and ``label``, 1 inside and 0 outside.
         boxes: (V,D) vertices of each rectangle. The last one of an object in a plane counts.
-        box_features: ``object``.
     """
     found: dict[Key, Prompt] = {}
     rows = np.asarray(points, float)

@@ -34,11 +34,6 @@ class Requests:
 
     Of the positions of the mouse only the newest counts, and so does the newest prompt of each object. There is one job
     at a time.
-
-    Args:
-        clients: send the requests.
-        source: the layer.
-        tell: is called with each event, in threads of this object.
     """
 
     def __init__(self, clients: Clients, source: Source, tell: Tell) -> None:

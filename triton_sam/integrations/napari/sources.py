@@ -30,11 +30,7 @@ class Source:
     Args:
         levels: the arrays of a pyramid, the largest first; a single one otherwise. Each is (...,H,W), or (...,H,W,3|4)
             with ``rgb``. Only the parts that are needed are read, so they may be arrays of dask or zarr.
-        rgb: whether the last axis holds colours.
         limits: the values that are shown black and white; None for colours of 8 bits.
-
-    Raises:
-        ImageError: the arrays are no images.
     """
 
     levels: Sequence[Any]
@@ -81,10 +77,6 @@ class Source:
 
         Args:
             plane: the indexes of the other axes; that of ``axis`` does not count.
-            axis: number of the axis, from 0.
-
-        Raises:
-            ImageError: there is no such axis.
         """
         if not 0 <= axis < len(self.stack):
             raise ImageError("objects are followed along an axis of a stack: this layer is a single image")

@@ -24,13 +24,7 @@ HELP = "Click on an object, or draw a box around it in the layer of boxes."
 
 
 class SegmentWidget(QWidget):
-    """The plugin.
-
-    Args:
-        napari_viewer: the viewer, which napari hands over.
-        connect: makes the clients of a model pair at an address.
-        list_models: returns the model pairs at an address.
-    """
+    """The plugin."""
 
     told = Signal(object)
     """Events of the requests, which come from other threads."""

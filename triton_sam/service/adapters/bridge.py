@@ -67,11 +67,7 @@ class Target:
         return not self.points and self.box is None
 
     def inside(self, size: Size) -> dict[str, Any]:
-        """Return it as an object of `/v1`, within an image of that width and height.
-
-        Raises:
-            Problem: 422, a point or box is not made of two or four numbers, or the labels do not fit the points.
-        """
+        """Return it as an object of `/v1`, within an image of that width and height."""
         if len(self.labels) != len(self.points):
             raise Problem(422, f"there are {len(self.points)} points, but {len(self.labels)} labels: send one for each")
         points = [_within(point, size, 2) for point in self.points]
@@ -83,11 +79,7 @@ class Target:
 
 
 class Bridge:
-    """The way of an adapter to the engine, with the cache, limits and cancellation of `/v1`.
-
-    Args:
-        engine: makes masks.
-    """
+    """The way of an adapter to the engine, with the cache, limits and cancellation of `/v1`."""
 
     def __init__(
         self,
@@ -107,11 +99,7 @@ class Bridge:
         return self.engine.state.pairs
 
     async def read(self, request: Request, kind: type[Message]) -> Message:
-        """Return the body of a request.
-
-        Raises:
-            Problem: 415, its header names another type than JSON; 422, it is no JSON, or does not fit.
-        """
+        """Return the body of a request."""
         if kind_of(request.headers) != JSON:  # a page of a foreign site can send other types without asking
             raise Problem(415, f"send JSON with the header Content-Type: {JSON}", code="content_type")
         content = await request.body()
@@ -123,22 +111,14 @@ class Bridge:
             raise Problem(422, "the JSON is nested too deeply") from None
 
     async def image(self, text: str, name: str = "image") -> StoredImage:
-        """Keep the image in a text of base64, which may begin with ``data:image/...;base64,``.
-
-        Raises:
-            Problem: 4xx, it is no base64, no image, or too large.
-        """
+        """Keep the image in a text of base64, which may begin with ``data:image/...;base64,``."""
         return await self.engine.store(await asyncio.to_thread(decoded, text, name))
 
     async def pair(self, family: str | None, size: str = "") -> Pair:
         """Return a pair of a family.
 
         Args:
-            family: name of the family or of a pair; None: the default pair.
             size: the size that the tool asks for, in our words. If it is not served, another one answers.
-
-        Raises:
-            Problem: 404, there is none of the family; 503, Triton is gone.
         """
         pair = await self.engine.pair(family)
         if size and pair.name == family:
@@ -150,11 +130,7 @@ class Bridge:
         return pair
 
     async def words_pair(self, family: str | None = None) -> Pair:
-        """Return a pair that finds words: that of a family, or the first one.
-
-        Raises:
-            Problem: 404, there is none; the detail says how to serve one. 503, Triton is gone.
-        """
+        """Return a pair that finds words: that of a family, or the first one."""
         pair = await self.pair(family)
         able = [each for each in self.pairs.values() if each.finds_concepts and family in (None, each.family.name)]
         if not pair.finds_concepts and able:
@@ -175,13 +151,6 @@ class Bridge:
         """Return the masks of objects in a form of the adapter's; for each object a list of its candidates.
 
         Masks without a form (None) are left out, here as in the other searches.
-
-        Args:
-            convert: makes the result of one mask, in a thread.
-            multimask: whether there are three candidates for each object.
-
-        Raises:
-            Problem: 422, the objects cannot be used; or a failure, as with `/v1`.
         """
         return await self._requests.run(request, self._masks(image, pair, targets, convert, multimask=multimask))
 
@@ -228,13 +197,7 @@ class Bridge:
 
         Args:
             texts: the texts; none of them: the concept of ``boxes``.
-            convert: makes the result of one instance, in a thread.
-            names: the tool's names of filters, by ours, for errors.
             filters: members of FindRequest; None stands for the default.
-
-        Raises:
-            Problem: 404, the models find no concepts; 422, a text or filter cannot be used; or a failure, as with
-                `/v1`.
         """
         check_pair(pair)
         try:
@@ -257,11 +220,7 @@ class Bridge:
         await self._requests.run(request, self.engine.embed(image, pair))
 
     async def run(self, request: Request, work: Coroutine[Any, Any, Result], *, timeout: float | None = None) -> Result:
-        """Return the result of work, which ends when the client goes away or the time is up.
-
-        Args:
-            timeout: seconds that it may take; None: those of every request.
-        """
+        """Return the result of work, which ends when the client goes away or the time is up."""
         return await self._requests.run(request, work, timeout=timeout)
 
     async def everything(
@@ -277,11 +236,6 @@ class Bridge:
 
         Args:
             options: parameters of EverythingRequest; None stands for the default.
-            convert: makes the result of one object, in a thread.
-            names: the tool's names of options, by ours, for errors.
-
-        Raises:
-            Problem: 422, an option has a wrong value; or a failure, as with `/v1`.
         """
         try:
             asked = EverythingRequest(**{name: value for name, value in options.items() if value is not None})
@@ -341,11 +295,7 @@ def _within(values: Sequence[float], size: Size, count: int) -> list[float]:
 
 
 def decoded(text: str, name: str) -> bytes:
-    """Return the bytes in a text of base64. This takes milliseconds for a large image: call it in a thread.
-
-    Raises:
-        Problem: 422, it is no base64.
-    """
+    """Return the bytes in a text of base64. This takes milliseconds for a large image: call it in a thread."""
     content = text.partition(",")[2] if text.startswith("data:") else text
     try:
         return base64.b64decode(content.translate({10: None, 13: None}), validate=True)

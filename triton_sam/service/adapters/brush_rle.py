@@ -45,10 +45,6 @@ def decode_brush(code: Sequence[int], size: Size) -> BoolArray:
 
     Args:
         code: bytes in 0..255. The sender chooses the lengths of values and counts.
-        size: width and height of the image.
-
-    Raises:
-        ValueError: it is not the code of an image of that size.
     """
     width, height = size
     bits = _Bits(code)

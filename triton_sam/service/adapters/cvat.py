@@ -155,11 +155,7 @@ def _function_name(model: str) -> str:
 
 
 async def _called(bridge: Bridge, function: str) -> tuple[Pair, str]:
-    """Return the models of a function, and the ending of its name.
-
-    Raises:
-        Problem: 404, there is no such function.
-    """
+    """Return the models of a function, and the ending of its name."""
     await bridge.pair(None)
     ending = next((each for each in (SUFFIX, WORDS, TRACKS) if function.endswith(each)), "")
     name = function.removesuffix(ending)

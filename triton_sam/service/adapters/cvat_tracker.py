@@ -56,7 +56,6 @@ class State:
     """An object in a session.
 
     Args:
-        kind: the kind of shape that the tool expects.
         is_typed: whether a shape has its type with it. Older versions of CVAT know rectangles as lists of numbers.
     """
 
@@ -71,11 +70,7 @@ class State:
 
 
 async def track(bridge: Bridge, request: Request, pair: Pair, call: TrackCall) -> Response:
-    """Return the shapes of all objects in the frame, and their states.
-
-    Raises:
-        Problem: 404, a state is not known (any more); 422, a shape or state cannot be used.
-    """
+    """Return the shapes of all objects in the frame, and their states."""
     image = await bridge.image(call.image)
     count = max(len(call.shapes), len(call.states))
     states = [state_of(each) for each in [*call.states, *[None] * count][:count]]
@@ -115,11 +110,7 @@ async def _follow(
 
 
 def state_of(value: Any) -> State | None:
-    """Read a state; None stands for an object that is not tracked yet.
-
-    Raises:
-        Problem: 404, it is not a state of this service.
-    """
+    """Read a state; None stands for an object that is not tracked yet."""
     if value is None:
         return None
     match = _STATE.fullmatch(value) if isinstance(value, str) else None
@@ -135,11 +126,7 @@ def untyped(points: list[float]) -> Typed:
 
 
 def drawn_of(shape: Typed, size: Size) -> dict[str, Any]:
-    """Return the members of a VideoPrompt that a shape means. This blocks.
-
-    Raises:
-        Problem: 422, the numbers do not make such a shape.
-    """
+    """Return the members of a VideoPrompt that a shape means. This blocks."""
     points = shape.points
     if shape.type == "mask":
         return _filled(mask_of_points(points, size), shape.type)

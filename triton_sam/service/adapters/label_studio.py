@@ -196,11 +196,7 @@ def prediction_of(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:
 
 
 def control_of(config: str) -> Control:
-    """Return the tag of a labelling setup that takes masks.
-
-    Raises:
-        Problem: 422, the setup is no XML, or it has no such tag.
-    """
+    """Return the tag of a labelling setup that takes masks."""
     try:
         tree = ElementTree.fromstring(config)  # noqa: S314 - expat bounds the growth of entities
     except ElementTree.ParseError:

@@ -65,11 +65,7 @@ def box_runs(mask: BoolArray) -> list[float]:
 
 
 def mask_of_points(points: list[float], size: Size) -> BoolArray:
-    """Return the mask (H,W) of a mask in CVAT: its runs, or the pixels themselves, and the corners of its box.
-
-    Raises:
-        Problem: 422, the numbers are damaged, or the box lies outside of the image.
-    """
+    """Return the mask (H,W) of a mask in CVAT: its runs, or the pixels themselves, and the corners of its box."""
     width, height = size
     values = np.asarray(points, np.float64)
     if len(values) < 5 or not np.isfinite(values).all() or (values < 0).any() or (values > width * height).any():

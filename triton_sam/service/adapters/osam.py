@@ -90,11 +90,7 @@ def id_in(embedding: dict[str, Any]) -> str | None:
 
 
 def target_of(prompt: Prompt) -> Target:
-    """Return the object that a prompt means; the points with the labels 2 and 3 are the corners of a box.
-
-    Raises:
-        Problem: 422, a label is unknown, or only one corner is given.
-    """
+    """Return the object that a prompt means; the points with the labels 2 and 3 are the corners of a box."""
     points, labels = prompt.points or [], prompt.point_labels or []
     if len(points) != len(labels):
         raise Problem(422, "points and point_labels must have the same number of rows")

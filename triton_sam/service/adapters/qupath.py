@@ -67,11 +67,7 @@ class Sam3Body(Lenient):
     confidence_threshold: float = 0.5
 
     def filters(self) -> dict[str, Any]:
-        """Return the members of a FindRequest except for the text.
-
-        Raises:
-            Problem: 422, there are neither words nor boxes, or a box does not have four numbers.
-        """
+        """Return the members of a FindRequest except for the text."""
         shown, hidden = self.positive_bboxes or [], self.negative_bboxes or []
         if not self.text_prompt and not shown and not hidden:
             raise Problem(422, "send a text_prompt, positive_bboxes, or both")
@@ -236,11 +232,7 @@ def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | N
 
 
 def refining(text: str, pair: Pair, max_megapixels: float) -> FloatArray:
-    """Return the mask in a text of base64 as logits of the size that the decoder takes, float32 (S,S).
-
-    Raises:
-        Problem: 422, the family takes no mask, or the text is no image; 413 or 415, as with other images.
-    """
+    """Return the mask in a text of base64 as logits of the size that the decoder takes, float32 (S,S)."""
     if not pair.family.takes_mask:
         raise Problem(422, f"{pair.name} takes no mask: leave b64mask out")
     content = decoded(text, "b64mask")

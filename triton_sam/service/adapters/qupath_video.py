@@ -123,11 +123,7 @@ class Folder(Session):
         await self.room.close()
 
     async def keep(self, name: str, content: bytes) -> None:
-        """Keep a frame in place of one with the same name.
-
-        Raises:
-            Problem: 503, there are too many bytes of videos on the disk.
-        """
+        """Keep a frame in place of one with the same name."""
         path, before = self.files.get(name) or (self.room.folder / uuid.uuid4().hex, 0)
         await self.room.write(content, path, before)
         self.files[name] = path, len(content)
@@ -151,12 +147,7 @@ class Uploads:
         self._lock = asyncio.Lock()
 
     async def receive(self, request: Request) -> str:
-        """Keep a frame, and return its name.
-
-        Raises:
-            Problem: 415 or 422, it is no form with a folder and a file; 413, there are too many frames; 503, there are
-                too many videos, or too many bytes.
-        """
+        """Keep a frame, and return its name."""
         if kind_of(request.headers) != FILES:
             raise Problem(415, f"send a form as {FILES}, with dirname and file")
         async with request.form(max_files=1, max_fields=8) as sent:
@@ -181,11 +172,7 @@ class Uploads:
         return file.filename
 
     async def video(self, name: str, pair: Pair) -> StoredVideo:
-        """Let a folder be a video; it is no folder any more.
-
-        Raises:
-            Problem: 404, there is no such folder; or it cannot be a video, see Videos.keep().
-        """
+        """Let a folder be a video; it is no folder any more."""
         async with self._lock:
             folder = self._sessions.take(FOLDER + name, Folder)
         if folder is None:
@@ -208,9 +195,6 @@ class Sequences:
 
         Args:
             feature: makes the feature of a mask, from a MaskRecord and the number of the object.
-
-        Raises:
-            Problem: 422, a prompt cannot be used; or a failure.
         """
 
         async def work(video: StoredVideo) -> list[Feature]:
@@ -304,11 +288,7 @@ async def _walk(video: StoredVideo, way: PropagateRequest) -> None:
 
 
 def _examples(prompts: list[Shown]) -> tuple[list[list[float]], list[int]]:
-    """Return the example boxes of prompts, as x1, y1, x2, y2, with their labels.
-
-    Raises:
-        Problem: 422, a box does not have four numbers, or there is not one label for each box.
-    """
+    """Return the example boxes of prompts, as x1, y1, x2, y2, with their labels."""
     boxes, labels = [], []
     for each in prompts:
         given = each.boxes_xywh or []

@@ -13,11 +13,7 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 def find_adapters(names: tuple[str, ...]) -> tuple[Adapter, ...]:
-    """Return the adapters of these names, each once.
-
-    Raises:
-        ConfigurationError: there is no such adapter.
-    """
+    """Return the adapters of these names, each once."""
     unknown = next((name for name in names if name not in ADAPTERS), None)
     if unknown is not None:
         raise ConfigurationError(f"there is no adapter {unknown[:80]!r}: choose from {', '.join(ADAPTERS)}")

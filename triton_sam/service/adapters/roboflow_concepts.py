@@ -40,11 +40,7 @@ class ExampleBox(Lenient):
     y1: float | None = None
 
     def corners(self) -> list[float]:
-        """Return x1, y1, x2, y2.
-
-        Raises:
-            Problem: 422, numbers are missing.
-        """
+        """Return x1, y1, x2, y2."""
         if None not in (self.x0, self.y0, self.x1, self.y1):
             return [float(each or 0) for each in (self.x0, self.y0, self.x1, self.y1)]
         if None in (self.x, self.y, self.width, self.height):
@@ -63,11 +59,7 @@ class Concept(Lenient):
     box_labels: list[int] | None = Field(default=None, max_length=MAX_EXAMPLES)
 
     def filters(self, default: float | None) -> dict[str, Any]:
-        """Return the members of a FindRequest except for the text.
-
-        Raises:
-            Problem: 422, there are neither words nor boxes.
-        """
+        """Return the members of a FindRequest except for the text."""
         if not self.text and not self.boxes:
             raise Problem(422, "each prompt needs a text, boxes, or both")
         threshold = default if self.output_prob_thresh is None else self.output_prob_thresh
@@ -98,14 +90,7 @@ Found = tuple[int, Instance]
 async def find_concepts(
     bridge: Bridge, request: Request, image: StoredImage, asked: ConceptRequest, write: Callable[[Instance], Any]
 ) -> list[dict[str, Any]]:
-    """Return the results of all prompts, each with its predictions, the best first.
-
-    Args:
-        write: makes a prediction of an instance.
-
-    Raises:
-        Problem: as Bridge.instances() does.
-    """
+    """Return the results of all prompts, each with its predictions, the best first."""
     pair = await bridge.words_pair("sam3")
     width, height = image.size
     limit = min(MOST, MAX_MASK_PIXELS // (width * height * len(asked.prompts)))  # so that all masks fit the memory

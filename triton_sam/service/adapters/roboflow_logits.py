@@ -47,11 +47,7 @@ class LogitsCache:
         self._saved: ByteLru[tuple[Hashable, tuple[_Known, ...]], _Saved] = ByteLru(limit)
 
     def save(self, owner: Hashable, targets: Sequence[Target], logits: Sequence[FloatArray]) -> None:
-        """Keep the logits of an answer.
-
-        Args:
-            logits: float32 (S,S) for each object.
-        """
+        """Keep the logits of an answer."""
         prompts = tuple(map(_known, targets))
         self._saved.put((owner, prompts), _Saved(owner, prompts, logits), sum(each.nbytes for each in logits))
 

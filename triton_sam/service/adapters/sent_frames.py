@@ -26,11 +26,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Found:
-    """An instance of words or examples in a frame.
-
-    Args:
-        score: 0..1.
-    """
+    """An instance of words or examples in a frame."""
 
     text: str
     score: float
@@ -38,13 +34,7 @@ class Found:
 
 
 async def keep_images(bridge: Bridge, texts: Sequence[str], pair: Pair, name: str = "frames") -> StoredVideo:
-    """Keep frames, each the text of an image file in base64, as a video.
-
-    Raises:
-        Problem: 404, there is no video model; 413, too many frames or pixels; 415 or 422, a frame is no image; 503,
-            there are too many videos, or too many bytes of them on the disk.
-        VideoError: the frames differ in size.
-    """
+    """Keep frames, each the text of an image file in base64, as a video."""
     check_count(bridge, len(texts))
     async with bridge.videos.room() as room:
         upload = Upload(room.folder, b"-", len(texts))
@@ -57,11 +47,7 @@ async def keep_images(bridge: Bridge, texts: Sequence[str], pair: Pair, name: st
 
 
 def check_count(bridge: Bridge, count: int) -> None:
-    """Refuse a video without frames, or with too many.
-
-    Raises:
-        Problem: 422 or 413.
-    """
+    """Refuse a video without frames, or with too many."""
     if not count:
         raise Problem(422, "there are no frames: send at least one image")
     most = bridge.engine.settings.max_video_frames
@@ -72,11 +58,7 @@ def check_count(bridge: Bridge, count: int) -> None:
 async def find_in_frame(
     bridge: Bridge, request: Request, video: StoredVideo, frame: int, texts: Sequence[str], **filters: Any
 ) -> list[Found]:
-    """Return every instance of texts, or of example boxes, in a frame.
-
-    Raises:
-        Problem: 404, no model finds words; 422, a text, a box, or a filter cannot be used.
-    """
+    """Return every instance of texts, or of example boxes, in a frame."""
     content = await asyncio.to_thread(video.file.paths[frame].read_bytes)
     image = await bridge.engine.store(content)
 

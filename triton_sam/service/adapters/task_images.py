@@ -30,7 +30,6 @@ class TaskImages:
     Args:
         url: address of Label Studio; None: only images within the tasks can be used.
         token: access token of Label Studio: a personal one (a JWT) or a legacy one. None: no token.
-        private_storage: whether Label Studio may lead to addresses of a private network.
     """
 
     def __init__(self, bridge: Bridge, url: str | None, token: str | None, private_storage: bool = False) -> None:
@@ -47,10 +46,6 @@ class TaskImages:
 
         Args:
             address: value of the task's data: a path of Label Studio, its whole URL, a storage's URL, or a data URL.
-
-        Raises:
-            Problem: 422, the address belongs to another host; 502, Label Studio does not answer with the image; 504,
-                it takes too long.
         """
         if address.startswith("data:"):
             return await self._bridge.image(address)

@@ -37,22 +37,14 @@ class _Kept:
 
 
 class TaskMemory:
-    """The points and boxes of the last calls for each task.
-
-    Args:
-        clock: seconds.
-    """
+    """The points and boxes of the last calls for each task."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._tasks: OrderedDict[Hashable, _Kept] = OrderedDict()
 
     def joined(self, task: Hashable, regions: Sequence[Region]) -> list[Region]:
-        """Return the regions of a call, and before them the earlier ones that belong to them. Remember them all.
-
-        Raises:
-            Problem: 422, there are background points only, and nothing is known that they could belong to.
-        """
+        """Return the regions of a call, and before them the earlier ones that belong to them. Remember them all."""
         if not all(_is_kept(each) for each in regions):
             return list(regions)  # of a program, which sends everything that it means
         kept = self._tasks.pop(task, None)

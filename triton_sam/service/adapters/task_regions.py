@@ -77,9 +77,6 @@ def drawn_prompt(region: Region, size: Size, family: Family) -> Asked | None:
 
     The mask is a prompt, if the family takes one. An outline surrounds its object, so a polygon also gives its box.
     Strokes may cover a part of the object only, so each stroke of a brush gives a point instead.
-
-    Raises:
-        Problem: 422, the brush or the polygon cannot be used.
     """
     mask = _brush(region.value, size) if region.type == BRUSH else _polygon(region.value, size)
     box = mask_to_box(mask)
@@ -100,9 +97,6 @@ def asked_of(
     Each rectangle and each drawn mask is an object of its own; points belong to the first of them around the point.
     Points outside of all, or all if there is none, are one more object, if one of them is in the foreground; else they
     belong to the last object. Regions of other types mean nothing.
-
-    Args:
-        size: width and height of the image.
     """
     objects = [*drawn, *(_boxed(each, size) for each in regions if each.type == RECTANGLE)]
     points = [(_point(each.value, size), each) for each in regions if each.type == KEYPOINT]

@@ -61,8 +61,6 @@ class State:
         first: the index of the first frame in the tool.
 
     Attributes:
-        drawing: how masks are drawn.
-        labels: the words of each object that words have found.
         finished: the objects that have been followed. A new prompt for one of them begins it anew.
     """
 
@@ -73,22 +71,14 @@ class State:
     finished: set[int] = field(default_factory=set)
 
     def place(self, frame: int) -> int:
-        """Return the index of a frame here.
-
-        Raises:
-            Problem: 422, there is no such frame.
-        """
+        """Return the index of a frame here."""
         count = self.video.file.num_frames
         if not self.first <= frame < self.first + count:
             raise Problem(422, f"there is no frame {frame}: the frames are {self.first} to {self.first + count - 1}")
         return frame - self.first
 
     def way(self, start: int | None, end: int | None) -> PropagateRequest:
-        """Return the frames from one to another; None: from the first prompt, and to the end.
-
-        Raises:
-            Problem: 422, there is no such frame, or the last one is before the first.
-        """
+        """Return the frames from one to another; None: from the first prompt, and to the end."""
         first = None if start is None else self.place(start)
         if end is None:
             return PropagateRequest(start=first)
@@ -100,22 +90,14 @@ class State:
         return PropagateRequest(start=first, count=last - first + 1)
 
     def shapes(self, record: MaskRecord, score: float | None = None) -> Shapes:
-        """Return the shapes of an object in a frame; none if it is not seen there.
-
-        Args:
-            score: that of the shapes; None: that of the mask.
-        """
+        """Return the shapes of an object in a frame; none if it is not seen there."""
         number, segment = record.object_id, segment_of(record)
         shown = segment if score is None else replace(segment, score=score)
         return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), number)
 
 
 async def begin(bridge: Bridge, request: Request, body: InitRequest) -> dict[str, Any]:
-    """Keep the frames of a new session.
-
-    Raises:
-        Problem: see keep_images().
-    """
+    """Keep the frames of a new session."""
     pair = await bridge.videos.pair(pair_name(body.model))
     video = await bridge.run(request, keep_images(bridge, body.frames, pair))
     video.tool = State(video, body.start_frame_index)
@@ -124,11 +106,7 @@ async def begin(bridge: Bridge, request: Request, body: InitRequest) -> dict[str
 
 
 def find(bridge: Bridge, name: str) -> State:
-    """Return the state of a session, which counts as a use.
-
-    Raises:
-        Problem: 404, it is not known, or not any more.
-    """
+    """Return the state of a session, which counts as a use."""
     video = bridge.videos.sessions.find(name, StoredVideo)
     if video is None or not isinstance(video.tool, State):
         raise Problem(404, "the session is not known (any more): prompt the object again", code="session_not_found")
@@ -136,11 +114,7 @@ def find(bridge: Bridge, name: str) -> State:
 
 
 async def click(bridge: Bridge, state: State, body: PromptRequest) -> Shapes:
-    """Prompt an object by points, and return its shapes in the frame.
-
-    Raises:
-        Problem: 422, the points cannot be used; 409, objects are being followed.
-    """
+    """Prompt an object by points, and return its shapes in the frame."""
     frame, tracking = state.place(body.frame_index), state.video.tracking
     width, height = state.video.file.size
     points = [[x * width, y * height] for x, y in map(_pair_of, body.points or [])]
@@ -156,11 +130,7 @@ async def click(bridge: Bridge, state: State, body: PromptRequest) -> Shapes:
 
 
 async def name(bridge: Bridge, request: Request, state: State, body: PromptRequest) -> Shapes:
-    """Let all instances of words in a frame be the objects, and return their shapes there.
-
-    Raises:
-        Problem: 404, no model finds words; 422, the words cannot be used; 409, objects are being followed.
-    """
+    """Let all instances of words in a frame be the objects, and return their shapes there."""
     frame, tracking = state.place(body.frame_index), state.video.tracking
     texts, threshold = words_of(body.text_prompt or ""), body.params.conf_threshold
     names = {"text": "text_prompt", "threshold": "params.conf_threshold"}
@@ -180,11 +150,7 @@ async def name(bridge: Bridge, request: Request, state: State, body: PromptReque
 
 
 async def walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGenerator[dict[str, Any], None]:
-    """Follow the objects, and yield what the tool wants to know: ``progress`` of each frame, then ``completed``.
-
-    Raises:
-        Problem: there is nothing to follow, or Triton fails.
-    """
+    """Follow the objects, and yield what the tool wants to know: ``progress`` of each frame, then ``completed``."""
     total = state.video.file.num_frames
     state.finished |= set(state.video.tracking.prompted)
     results: dict[str, Any] = {}

@@ -33,11 +33,7 @@ class Drawing(Lenient):
     show_masks: bool = True
 
     def check(self) -> None:
-        """Refuse a fineness that is no share.
-
-        Raises:
-            Problem: 422.
-        """
+        """Refuse a fineness that is no share."""
         if not math.isfinite(self.epsilon_factor) or not 0 <= self.epsilon_factor <= 1:
             raise Problem(422, "epsilon_factor must lie between 0 and 1")
 

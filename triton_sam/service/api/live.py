@@ -65,11 +65,7 @@ def router(engine: Engine) -> APIRouter:
 
 
 def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str:
-    """Return the name of the caller who may open a page; ``held`` gives back what the page holds.
-
-    Raises:
-        Problem: 401, 429 or 503; this caller may not open a page, or not now.
-    """
+    """Return the name of the caller who may open a page; ``held`` gives back what the page holds."""
     given = bearer_token(socket.headers) or _token_in(socket.scope["subprotocols"])
     caller = engine.callers.find(given)
     if caller is None:
@@ -111,11 +107,7 @@ class _Outbox:
             self._emptied.clear()
 
     async def wait(self) -> None:
-        """Wait until the page has read so much that no answer is left here.
-
-        Raises:
-            WebSocketDisconnect: the connection has broken, so nobody reads any more.
-        """
+        """Wait until the page has read so much that no answer is left here."""
         await self._emptied.wait()
         if self._has_ended:
             raise WebSocketDisconnect(ABNORMAL_CLOSURE)

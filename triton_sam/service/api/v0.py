@@ -272,11 +272,7 @@ def _to_npz(embeddings: ImageEmbeddings) -> bytes:
 
 
 def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbeddings:
-    """Return raw float32 of the old form, or all embeddings of an .npz.
-
-    Raises:
-        Problem: 422, the content is neither of them.
-    """
+    """Return raw float32 of the old form, or all embeddings of an .npz."""
     if content.startswith(ZIP):
         return _read_npz(content, size)
     try:

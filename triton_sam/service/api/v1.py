@@ -210,11 +210,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
 
 async def uploaded(request: Request) -> bytes:
-    """Return the image of an upload.
-
-    Raises:
-        Problem: 415, the body is neither a form nor an image; 422, there is no image.
-    """
+    """Return the image of an upload."""
     kind = kind_of(request.headers)
     if kind == FILES:
         async with request.form(max_part_size=MAX_FIELD) as form:

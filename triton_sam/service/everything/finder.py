@@ -24,13 +24,6 @@ class Found:
     """One object.
 
     Args:
-        number: its number in this search, from 0.
-        rle: its mask as compressed COCO RLE, in the size of the image.
-        score: predicted IoU.
-        stability_score: IoU of the masks at two thresholds.
-        area: foreground pixels.
-        box: x1, y1, x2, y2 in pixels.
-        point: x, y of the point that found it.
         crop_box: x1, y1, x2, y2 of the crop that the point belongs to.
     """
 
@@ -50,15 +43,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Step:
-    """A part of the answer.
-
-    Args:
-        done: points decoded so far.
-        total: points in all.
-        found: new objects.
-        removed: numbers of objects that a better one has replaced.
-        detail: at the end, the reason why there is no object.
-    """
+    """A part of the answer."""
 
     done: int
     total: int
@@ -83,11 +68,7 @@ async def find(
     options: Mapping[str, Any],
     cleanup: Cleanup | None,
 ) -> AsyncGenerator[Step, None]:
-    """Search by a client.
-
-    Raises:
-        ConfigurationError: an option has a wrong value.
-    """
+    """Search by a client."""
     given = {name: value for name, value in options.items() if name != "points_per_batch"}
     parameters = parameters_of(client.family.name, {**given, "cleanup": cleanup or Cleanup()})
     numbers: dict[FoundMask, int] = {}

@@ -32,16 +32,8 @@ class Done:
 class Search:
     """A running search.
 
-    Args:
-        engine: encodes the image.
-        image: the image.
-        pair: the models.
-        request: the parameters.
-        finder: searches.
-
     Attributes:
         events: a ``Step`` for each batch of points, and at the end ``Done`` or a Problem.
-        task: the task that searches.
     """
 
     def __init__(
@@ -71,11 +63,7 @@ class Search:
         self.task.cancel()
 
     async def objects(self) -> tuple[list[Found], Done]:
-        """Wait for the end; return all objects, and the last event.
-
-        Raises:
-            Problem: the search failed, or was cancelled.
-        """
+        """Wait for the end; return all objects, and the last event."""
         found: dict[int, Found] = {}
         async for each in self.events:
             if isinstance(each, Done):
@@ -140,12 +128,7 @@ def _bare(found: Found) -> dict[str, Any]:
 
 
 class Searches:
-    """All searches of a service.
-
-    Args:
-        engine: encodes images.
-        find: searches.
-    """
+    """All searches of a service."""
 
     def __init__(self, engine: Engine, find: Finder = find) -> None:
         self.find = find
@@ -153,11 +136,7 @@ class Searches:
         self._running: set[Search] = set()
 
     def start(self, image: StoredImage, pair: Pair, request: EverythingRequest) -> Search:
-        """Begin a search.
-
-        Raises:
-            Problem: 404, there is no session model; 503, too many images are searched.
-        """
+        """Begin a search."""
         if not pair.finds_everything:
             detail = f"Triton has no session model {pair.name}, which the search needs: export its models again"
             raise Problem(404, detail, code="no_everything")

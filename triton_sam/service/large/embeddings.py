@@ -34,13 +34,7 @@ class LargeEmbeddings:
         self._known: OrderedDict[Path, _Known] = OrderedDict()
 
     async def of(self, image_id: str, image: LargeImage, pair: Pair) -> StoredTiles | None:
-        """Return the embeddings of an image's tiles; None if there are none.
-
-        Raises:
-            Problem: 422, they were made by another encoder.
-            InputError: they are damaged, or belong to another image.
-            ServerError: Triton failed, see triton_sam.errors.
-        """
+        """Return the embeddings of an image's tiles; None if there are none."""
         path = default_path(self._folder.path(image_id), pair.name)
         try:
             stamp = (await asyncio.to_thread(path.stat)).st_ctime
@@ -58,11 +52,7 @@ class LargeEmbeddings:
         return tiles
 
     async def adopt(self, stored: StoredImage, tiles: StoredTiles, number: int, pair: Pair) -> None:
-        """Give the stored pixels of a tile its embeddings, so that no request encodes them.
-
-        Raises:
-            InputError: the embeddings are damaged.
-        """
+        """Give the stored pixels of a tile its embeddings, so that no request encodes them."""
         await self._engine.adopt(stored, pair, lambda: tiles.embeddings(number, model_name(pair.name, ENCODER)))
 
     def _opened(self, path: Path, image: LargeImage) -> StoredTiles:

@@ -37,12 +37,7 @@ FRESH_SECONDS = 1.0
 
 @dataclass(eq=False)
 class _Opened:
-    """An open file.
-
-    Args:
-        stamp: tells whether the file was replaced.
-        readers: how many requests use it.
-    """
+    """An open file."""
 
     stamp: tuple[int, int]
     image: LargeImage
@@ -60,9 +55,6 @@ class LargeFolder:
     Args:
         folder: the folder, which is searched again for each list. A link that leads out of it is left out.
         engine: has the workers that read, and their limits.
-
-    Raises:
-        MissingDependencyError: tifffile or zarr is not installed.
     """
 
     def __init__(self, folder: str, engine: Engine) -> None:
@@ -86,13 +78,7 @@ class LargeFolder:
 
     @contextlib.asynccontextmanager
     async def image(self, image_id: str) -> AsyncIterator[tuple[str, LargeImage]]:
-        """Lend the name and the image of an id; the file stays open meanwhile.
-
-        Raises:
-            Problem: 404, there is no such image.
-            ImageError: the file is damaged.
-            MissingDependencyError: tifffile or zarr is not installed.
-        """
+        """Lend the name and the image of an id; the file stays open meanwhile."""
         if image_id not in self._paths:
             await self.names()
         if image_id not in self._paths:
@@ -109,11 +95,7 @@ class LargeFolder:
             self._trim()
 
     async def tile(self, image: LargeImage, level: int, column: int, row: int) -> bytes:
-        """Return a tile of a level as JPEG.
-
-        Raises:
-            Problem: 404, there is no such tile; 422, too much would be read for it; 503, the service stops.
-        """
+        """Return a tile of a level as JPEG."""
         described = levels_of(image)
         known = level < len(described) and column < described[level].columns and row < described[level].rows
         if not known:
@@ -134,12 +116,7 @@ class LargeFolder:
         return await asyncio.to_thread(encode, window)
 
     async def window(self, image: LargeImage, region: Region, side: int) -> Window:
-        """Read a part, within the limits of the service. See LargeImage.window().
-
-        Raises:
-            Problem: 422, the file has no level that is small enough; 503, the service stops.
-            ImageError: this part of the file is damaged.
-        """
+        """Read a part, within the limits of the service. See LargeImage.window()."""
         pixels = image.pixels_of(region, side)
         most = self._engine.settings.max_megapixels
         if pixels > most * MEGA:
@@ -149,15 +126,7 @@ class LargeFolder:
         return await self.read(pixels, lambda: image.window(region, side))
 
     async def read(self, pixels: int, read: Callable[[], Window]) -> Window:
-        """Read a part in a worker.
-
-        Args:
-            pixels: the most pixels that are in memory meanwhile.
-
-        Raises:
-            Problem: 503, the service stops.
-            InputError: see ``read``.
-        """
+        """Read a part in a worker."""
         return await self._engine.budgets.workers.call(pixels, read)
 
     def path(self, image_id: str) -> Path:
@@ -165,11 +134,7 @@ class LargeFolder:
         return self._paths[image_id][1]
 
     def check_links(self, folder: Path) -> None:
-        """Refuse a folder of Zarr of which a part lies outside of the folder of large images.
-
-        Raises:
-            ImageError: it does.
-        """
+        """Refuse a folder of Zarr of which a part lies outside of the folder of large images."""
         parts = (Path(where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files))
         for part in (folder, *parts):
             if part.is_symlink() and not part.resolve().is_relative_to(self._folder):

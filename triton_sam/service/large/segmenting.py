@@ -38,13 +38,7 @@ class Where:
 async def segment(
     engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: Where, request: LargeSegmentRequest
 ) -> list[LargeMask]:
-    """Return the mask of the object, or its three candidates.
-
-    Raises:
-        Problem: 422, there is no prompt, or it lies outside of the image.
-        InputError: the image has changed since somebody computed its embeddings.
-        ServerError: Triton failed, see triton_sam.errors.
-    """
+    """Return the mask of the object, or its three candidates."""
     image = where.image
     around = _points_of(request, image)
     least = SIDE * 2 ** round(math.log2(request.scale))
@@ -97,11 +91,7 @@ async def _segment_part(
 
 
 def _points_of(request: LargeSegmentRequest, image: LargeImage) -> np.ndarray[Any, Any]:
-    """Return the points and the corners of the box, (N,2) in pixels of the image.
-
-    Raises:
-        Problem: 422, there are none, or one lies outside of the image.
-    """
+    """Return the points and the corners of the box, (N,2) in pixels of the image."""
     if request.labels is not None and len(request.labels) != len(request.points):
         raise Problem(422, "labels must hold one label for each point")
     corners = [] if request.box is None else [request.box[:2], request.box[2:]]

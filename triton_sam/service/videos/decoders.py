@@ -20,11 +20,7 @@ Purpose = Literal["preview", "tracking"]
 
 
 class Decoders:
-    """The open decoders. Several threads may use them.
-
-    Args:
-        limit: the most decoders that are open at a time.
-    """
+    """The open decoders. Several threads may use them."""
 
     def __init__(self, limit: int = MAX_DECODERS) -> None:
         self._limit = limit
@@ -35,11 +31,7 @@ class Decoders:
         return len(self._open)
 
     def frame(self, video: VideoFile, index: int, purpose: Purpose) -> Frame:
-        """Return a frame; this blocks.
-
-        Raises:
-            VideoError: there is no such frame, or it is damaged.
-        """
+        """Return a frame; this blocks."""
         found = self._source(video, purpose).frame(index)
         if found is None:
             raise VideoError(f"the video ends before frame {index}: it is damaged")

@@ -52,11 +52,7 @@ class Download:
 
 
 def prepare(form: str, name: str, video: VideoFile, records: Records, decoders: Decoders) -> Download:
-    """Return the contents of a file in a format, as they are at this moment.
-
-    Raises:
-        Problem: 409, there are no masks; 422, the format cannot hold the ids of the objects.
-    """
+    """Return the contents of a file in a format, as they are at this moment."""
     masks = records.all()
     if not masks:
         raise Problem(409, "the video has no masks yet: add a prompt and track it", code="no_masks")
@@ -132,12 +128,7 @@ class DownloadFile:
         self._disk.give()
 
     async def write(self) -> None:
-        """Write the file in a thread, which stops at the next frame if nobody waits for it any more.
-
-        Raises:
-            Problem: 404, the video has been removed; 503, there are too many bytes of videos on the disk, or the
-                service stops.
-        """
+        """Write the file in a thread, which stops at the next frame if nobody waits for it any more."""
 
         async def fetch() -> list[int]:
             return sorted(self._download.records)

@@ -31,13 +31,7 @@ _MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 
 @dataclass(frozen=True)
 class VideoFile:
-    """An uploaded video on the disk.
-
-    Args:
-        is_file: whether it is a video file.
-        size: width and height in pixels.
-        rate: frames a second.
-    """
+    """An uploaded video on the disk."""
 
     paths: tuple[Path, ...]
     is_file: bool
@@ -51,26 +45,14 @@ class VideoFile:
         return sum(path.stat().st_size for path in self.paths)
 
     def open(self, quality: int | None = None) -> FrameSource:
-        """Open the frames; this blocks. See `inputs.frames`.
-
-        Args:
-            quality: of decoded frames: None, without loss; 1..100, as JPEG.
-
-        Raises:
-            VideoError: the file cannot be read any more.
-        """
+        """Open the frames; this blocks. See `inputs.frames`."""
         if self.is_file:
             return VideoFrames(self.paths[0], quality)
         return ImageFrames(self.paths, quality, "the upload")
 
 
 def examine(upload: Upload, settings: Settings) -> VideoFile:
-    """Check an uploaded video. This blocks, and decodes its first frame.
-
-    Raises:
-        Problem: 413, too many pixels or frames; 415, it is not a video of a known kind.
-        VideoError: the video is empty or damaged, or its frames change their size.
-    """
+    """Check an uploaded video. This blocks, and decodes its first frame."""
     try:
         found = _images(upload, settings) if upload.video is None else _file(upload.video, settings)
     except VideoError as error:  # the sender does not know the path here
@@ -82,11 +64,7 @@ def examine(upload: Upload, settings: Settings) -> VideoFile:
 
 
 def to_jpeg(frame: Frame, width: int | None) -> bytes:
-    """Return a frame as JPEG, as wide as asked for, but not wider than it is. This blocks.
-
-    Raises:
-        ImageError: the frame is damaged.
-    """
+    """Return a frame as JPEG, as wide as asked for, but not wider than it is. This blocks."""
     image = open_image(frame.content)
     wide = min(width or image.width, image.width, LARGEST_WIDTH)
     if wide < image.width:

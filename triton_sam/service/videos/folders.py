@@ -20,9 +20,6 @@ class Folder:
     """A new folder among the temporary files, locked as long as this process lives.
 
     Creating it removes the folders of this user that no living service holds.
-
-    Raises:
-        OSError: the folder for temporary files ($TMPDIR, else /tmp) cannot be written.
     """
 
     def __init__(self) -> None:

@@ -31,8 +31,6 @@ class LiveVideo(Session):
         path: the frames that the objects go through. A tool may send the objects of a session one after the other,
             each through all frames: the first one brings the frames, and the others are tracked with it.
         tracking: the objects, and the masks of frames that an object may still ask for.
-        memory: the bytes of the frames.
-        most_frames: the most frames.
     """
 
     frames: GrowingFrames
@@ -49,13 +47,7 @@ class LiveVideo(Session):
         return self.tracking.is_busy
 
     async def track(self, image: StoredImage, numbers: Sequence[int]) -> list[MaskRecord]:
-        """Return the masks of objects in a frame. An image that equals the last one of an object is the same frame.
-
-        Raises:
-            Problem: 404, there is no such object; 409, another frame than that of the others; 413, there are too many
-                frames; 503, there is no memory for the frame.
-            SamError: the frame cannot be used, or Triton fails. The call can be repeated.
-        """
+        """Return the masks of objects in a frame. An image that equals the last one of an object is the same frame."""
         if not all(number in self.path for number in numbers):
             raise unknown()
 

@@ -50,12 +50,8 @@ class Done:
 class Propagation:
     """A running propagation.
 
-    Args:
-        lock: held while the propagation runs.
-
     Attributes:
         events: ``Tracked`` for each frame, ``Progress``, and at the end ``Done`` or a Problem.
-        task: the task that tracks.
     """
 
     def __init__(
@@ -73,11 +69,7 @@ class Propagation:
         self.task = asyncio.create_task(self._run())
 
     async def frames(self) -> AsyncGenerator[Tracked, None]:
-        """Yield each frame. The propagation ends if nobody reads on.
-
-        Raises:
-            Problem: Triton fails.
-        """
+        """Yield each frame. The propagation ends if nobody reads on."""
         try:
             async for event in self.events:
                 if isinstance(event, Tracked):

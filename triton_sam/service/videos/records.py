@@ -17,11 +17,7 @@ PER_MASK = 1024
 
 
 class Records:
-    """The newest mask of each object in each frame.
-
-    Args:
-        budget: the memory that the masks of all videos share.
-    """
+    """The newest mask of each object in each frame."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -33,14 +29,7 @@ class Records:
         return len(self._frames)
 
     def put(self, frame: int, records: Iterable[MaskRecord], labels: bytes | None = None) -> None:
-        """Keep masks of one frame in place of earlier ones.
-
-        Args:
-            frame: index of the frame.
-
-        Raises:
-            Problem: 503, there is no memory for them.
-        """
+        """Keep masks of one frame in place of earlier ones."""
         kept = self._frames.get(frame, {})
         changed = {**kept, **{record.object_id: record for record in records}}
         more = _size(changed, labels) - _size(kept, self._labels.get(frame))
@@ -60,11 +49,7 @@ class Records:
             self._set(frame, {known: record for known, record in kept.items() if known != object_id}, None)
 
     def of(self, frame: int, object_id: int) -> MaskRecord:
-        """Return the mask of an object in a frame.
-
-        Raises:
-            KeyError: it is not known.
-        """
+        """Return the mask of an object in a frame."""
         return self._frames[frame][object_id]
 
     def at(self, frame: int) -> tuple[MaskRecord, ...]:

@@ -19,12 +19,7 @@ Result = TypeVar("Result")
 
 
 class Room:
-    """The place, the bytes and the folder of one video. Whoever has a room calls close() at its end.
-
-    Args:
-        disk: the bytes on the disk.
-        make: creates the folder; it is called in a thread.
-    """
+    """The place, the bytes and the folder of one video. Whoever has a room calls close() at its end."""
 
     def __init__(self, place: Lease, disk: Lease, make: Callable[[], Path]) -> None:
         self.disk = disk
@@ -44,11 +39,7 @@ class Room:
         return self._folder
 
     async def open(self) -> None:
-        """Create the folder.
-
-        Raises:
-            OSError: it cannot be created.
-        """
+        """Create the folder."""
 
         def make() -> None:
             self._folder = self._make()  # in the thread: so it is known even if the caller has gone away
@@ -56,11 +47,7 @@ class Room:
         await self.run(make)
 
     async def run(self, work: Callable[[], Result], limit: asyncio.Semaphore | None = None) -> Result:
-        """Call a function in a thread. The folder stays until it has ended, even if the caller goes away.
-
-        Args:
-            limit: is held while the function runs.
-        """
+        """Call a function in a thread. The folder stays until it has ended, even if the caller goes away."""
 
         async def run() -> Result:
             async with limit or contextlib.nullcontext():
@@ -72,15 +59,7 @@ class Room:
         return await asyncio.shield(task)
 
     async def write(self, content: bytes, path: Path, before: int = 0) -> None:
-        """Write a file of the folder.
-
-        Args:
-            before: the bytes that the file had.
-
-        Raises:
-            Problem: 503, there are too many bytes of videos on the disk.
-            OSError: the file cannot be written.
-        """
+        """Write a file of the folder."""
         grown = len(content) - before
         self.disk.grow(grown)
         try:

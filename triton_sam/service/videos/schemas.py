@@ -62,11 +62,7 @@ class VideoPrompt(Strict):
 
 
 def video_prompt(**members: Any) -> VideoPrompt:
-    """Return a prompt of a tool's.
-
-    Raises:
-        Problem: 422, a member cannot be used.
-    """
+    """Return a prompt of a tool's."""
     try:
         return VideoPrompt(**members)
     except ValidationError as error:

@@ -16,11 +16,7 @@ MOST_SECONDS = 5.0
 
 @dataclass(eq=False, kw_only=True)
 class Session:
-    """Frames that somebody has sent, and what is known of them.
-
-    Args:
-        used: time of the clock at which somebody used it last.
-    """
+    """Frames that somebody has sent, and what is known of them."""
 
     used: float = field(default_factory=time.monotonic)
     tool: Any = None
@@ -42,11 +38,7 @@ Kind = TypeVar("Kind", bound=Session)
 
 
 class Sessions:
-    """All sessions of one service, used on one event loop.
-
-    Args:
-        idle_seconds: a session that nobody has used for so long is closed.
-    """
+    """All sessions of one service, used on one event loop."""
 
     def __init__(self, idle_seconds: float) -> None:
         self._idle = idle_seconds

@@ -112,11 +112,7 @@ class Videos:
         self.sessions.stop_soon()
 
     async def pair(self, name: str | None) -> Pair:
-        """Return the pair that a caller names, if it has a video model. None: the default one, or else any.
-
-        Raises:
-            Problem: 404, no such pair, or it has no video model; 503, Triton is gone.
-        """
+        """Return the pair that a caller names, if it has a video model. None: the default one, or else any."""
         pair = await self._engine.pair(name)
         if not pair.tracks_videos and not name:
             pair = next((other for other in self._engine.state.pairs.values() if other.tracks_videos), pair)
@@ -130,11 +126,7 @@ class Videos:
 
     @contextlib.asynccontextmanager
     async def room(self) -> AsyncIterator[Room]:
-        """Lend a room for a new video. It is given back at the end of the block, unless keep() has taken it.
-
-        Raises:
-            Problem: 503, there are too many videos.
-        """
+        """Lend a room for a new video. It is given back at the end of the block, unless keep() has taken it."""
         if self._is_stopping:
             raise stopping()
         with self._budgets.videos.take() as place, self._budgets.video_bytes.take(0) as disk:
@@ -154,23 +146,14 @@ class Videos:
                 await room.close()
 
     async def receive(self, request: Request, room: Room) -> Upload:
-        """Write the files of a request to the folder of a room.
-
-        Raises:
-            Problem: see uploads.receive().
-        """
+        """Write the files of a request to the folder of a room."""
         try:
             return await uploads.receive(request, room, self._engine.settings.max_video_frames)
         except ClientDisconnect:
             raise cancelled() from None
 
     async def keep(self, upload: Upload, room: Room, pair: Pair, every: int = 1) -> StoredVideo:
-        """Check an upload, and keep it with its room. Every how many frames one is tracked: ``every``.
-
-        Raises:
-            Problem: it is not a video, or too large.
-            VideoError: it is damaged.
-        """
+        """Check an upload, and keep it with its room. Every how many frames one is tracked: ``every``."""
         file = await room.run(lambda: examine(upload, self._engine.settings), self._checks)
         size = await room.run(lambda: file.nbytes)
         tracking = self._tracking(StoredFrames(file, self.decoders), pair, every)
@@ -181,11 +164,7 @@ class Videos:
         return video
 
     def get(self, video_id: str) -> StoredVideo:
-        """Return a video, which counts as a use.
-
-        Raises:
-            Problem: 404, it is not kept, or not any more.
-        """
+        """Return a video, which counts as a use."""
         video = self.sessions.find(video_id, StoredVideo)
         if video is None:
             raise Problem(404, "there is no such video (any more): upload it again", code="unknown_video")
@@ -197,15 +176,10 @@ class Videos:
         """Begin a session whose frames arrive one by one. Its name cannot be guessed.
 
         Args:
-            image: the first frame.
             drawn: members of a VideoPrompt for each object in that frame; the objects get the numbers 1, 2, ...
 
         Returns:
             The name of the session, and the masks of the objects.
-
-        Raises:
-            Problem: 404, the pair has no video model; 503, there are too many videos, or there is no memory.
-            SamError: a prompt cannot be used, or Triton fails.
         """
         pair = await self.pair(pair.name)
         path = SharedPath(image.image_id)
@@ -227,11 +201,7 @@ class Videos:
             raise
 
     async def track(self, image: StoredImage, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[MaskRecord]]:
-        """Return the masks of objects of several such sessions in a frame, by name of the session.
-
-        Raises:
-            Problem: 404, a session or object is not known. No session has taken the frame then. See LiveVideo.track().
-        """
+        """Return the masks of objects of several such sessions in a frame, by name of the session."""
         videos = {name: self._live(name) for name in wanted}
         return {name: await video.track(image, wanted[name]) for name, video in videos.items()}
 

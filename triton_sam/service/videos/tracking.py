@@ -32,10 +32,6 @@ class Tracking:
 
     Changes of the session run one after the other, each to its end, even if its caller goes away: so the service and
     Triton always know the same.
-
-    Args:
-        budgets: the budgets that all videos share.
-        every: every how many frames one is tracked.
     """
 
     def __init__(
@@ -65,12 +61,7 @@ class Tracking:
         return self._propagation is not None and not self._propagation.task.done()
 
     async def add(self, prompt: VideoPrompt) -> MaskRecord:
-        """Prompt an object in a frame and return its mask there.
-
-        Raises:
-            Problem: 409, a propagation runs; 422, the prompt cannot be used.
-            SamError: the server refuses the prompt or fails.
-        """
+        """Prompt an object in a frame and return its mask there."""
         self._check_frame(prompt.frame)
         if prompt.labels is not None and len(prompt.labels) != len(prompt.points):
             raise Problem(422, "labels must hold one label for each point")
@@ -97,11 +88,7 @@ class Tracking:
         return await self.change(work)
 
     async def remove(self, object_id: int) -> None:
-        """Forget an object and its masks.
-
-        Raises:
-            Problem: 404, there is no such object; 409, a propagation runs.
-        """
+        """Forget an object and its masks."""
         self._check_object(object_id)
 
         async def work(video: AsyncVideo) -> None:
@@ -112,11 +99,7 @@ class Tracking:
         await self.change(work)
 
     async def clear(self, frame: int, object_id: int) -> None:
-        """Forget the prompts of an object in a frame, and its mask there.
-
-        Raises:
-            Problem: 404, there are no such prompts; 409, a propagation runs.
-        """
+        """Forget the prompts of an object in a frame, and its mask there."""
         self._check_object(object_id)
         if frame not in self.prompted[object_id]:
             raise Problem(404, f"object {object_id} has no prompt in frame {frame}", code="unknown_prompt")
@@ -129,11 +112,7 @@ class Tracking:
         await self.change(work)
 
     async def reset(self) -> None:
-        """Forget all objects, prompts and masks.
-
-        Raises:
-            Problem: 409, a propagation runs.
-        """
+        """Forget all objects, prompts and masks."""
 
         async def work(video: AsyncVideo) -> None:
             await video.reset()
@@ -143,11 +122,7 @@ class Tracking:
         await self.change(work)
 
     async def propagate(self, request: PropagateRequest) -> Propagation:
-        """Begin to track all objects.
-
-        Raises:
-            Problem: 409, a propagation runs already; 422, there is nothing to track; 503, too many videos are tracked.
-        """
+        """Begin to track all objects."""
         if request.start is not None:
             self._check_frame(request.start)
         if not any(self.prompted.values()):
@@ -197,15 +172,7 @@ class Tracking:
                     await video.aclose()
 
     async def keep(self, frame: int, masks: Masks, *, is_tracked: bool = False) -> tuple[MaskRecord, ...]:
-        """Keep the masks of a frame, and return them.
-
-        Args:
-            frame: index of the frame.
-            is_tracked: whether these are the masks of all objects.
-
-        Raises:
-            Problem: 503, there is no memory for them, or the service stops.
-        """
+        """Keep the masks of a frame, and return them."""
 
         can_be_downloaded = self._frames.num_frames is not None
 
@@ -221,11 +188,7 @@ class Tracking:
         return records
 
     async def change(self, work: Callable[[AsyncVideo], Coroutine[Any, Any, Result]]) -> Result:
-        """Return the result of work with the session at Triton, which begins if there is none yet.
-
-        Raises:
-            Problem: 404, the video has been removed; 409, a propagation runs.
-        """
+        """Return the result of work with the session at Triton, which begins if there is none yet."""
         self._check_idle()
 
         async def run() -> Result:

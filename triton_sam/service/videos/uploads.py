@@ -22,13 +22,9 @@ MAX_HEADERS = 8192
 class Upload:
     """The files of one multipart body.
 
-    Args:
-        max_frames: the most files with the name ``frames``.
-
     Attributes:
         video: the file with the name ``video``, or None.
         frames: the files with the name ``frames``, in the order in which they came.
-        name: the name of the first file at the sender, or "".
     """
 
     def __init__(self, folder: Path, boundary: bytes, max_frames: int) -> None:
@@ -55,22 +51,14 @@ class Upload:
         self._parser = parser(boundary, callbacks)
 
     def write(self, piece: bytes) -> None:
-        """Take a piece of the body.
-
-        Raises:
-            Problem: 400, it is not multipart/form-data; 413, too many frames; 422, a field has an unknown name.
-        """
+        """Take a piece of the body."""
         try:
             self._parser.write(piece)
         except FormParserError:
             raise Problem(400, "the body is not well-formed multipart/form-data") from None
 
     def finish(self) -> None:
-        """Take the end of the body.
-
-        Raises:
-            Problem: 400, the body is not complete; 422, it has no file, or files of both kinds.
-        """
+        """Take the end of the body."""
         self.close()
         if not self._has_ended:
             raise Problem(400, "the body ends before its last boundary")
@@ -132,11 +120,7 @@ class Upload:
 
 
 async def receive(request: Request, room: Room, max_frames: int) -> Upload:
-    """Write the files of a request to the folder of a room.
-
-    Raises:
-        Problem: see Upload; and 415, the request is not multipart/form-data.
-    """
+    """Write the files of a request to the folder of a room."""
     kind, options = parse_options_header(request.headers.get("content-type", "").encode("latin-1"))
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary:

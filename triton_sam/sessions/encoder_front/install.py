@@ -25,36 +25,15 @@ QUEUE = (
 def write_front(repository: Path, alias: Alias, family: str, pixels: Pixels = "auto") -> Path:
     """Write a front end, and replace an alias of the same name, or an encoder of this name that has no weights.
 
-    Args:
-        repository: the model repository.
-        alias: name, encoder and renamed outputs.
-        family: name of the encoder's family.
-        pixels: the contents of raw tensors, if a request does not tell them.
-
     Returns:
         Path of the front end's config.pbtxt.
-
-    Raises:
-        RepositoryError: see repository.aliases.install_alias; or the target is no encoder of this family.
-        ConfigurationError: there is no such mode of pixels, or no such family.
-        OSError: the repository cannot be written.
     """
     text = front_config(read_config(repository / alias.target), alias, family, check_pixels(pixels))
     return install_alias(repository, alias, text, {"model.py": MODEL_TEXT})
 
 
 def front_config(target: Any, alias: Alias, family: str, pixels: Pixels = "auto") -> str:
-    """Return the config.pbtxt of a front end.
-
-    Args:
-        target: the ModelConfig of the encoder.
-        alias: see write_front().
-        family: see write_front().
-        pixels: see write_front().
-
-    Raises:
-        RepositoryError: the target is no encoder of this family, or it has no output that the alias renames.
-    """
+    """Return the config.pbtxt of a front end."""
     table = get_family(family)
     (raw,) = table.encoder.input_names
     inputs = {tensor.name: tuple(tensor.dims) for tensor in target.input}

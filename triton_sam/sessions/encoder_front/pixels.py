@@ -36,9 +36,6 @@ def from_raw(tensor: FloatArray, family: Family, pixels: Pixels, valid_size: Siz
 
     Returns:
         float32 (B,3,S,S) in family.value_range.
-
-    Raises:
-        InputError: there is no image, or a value is not finite or far too large.
     """
     if len(tensor) == 0:
         raise InputError("the tensor has no image: send at least one")
@@ -64,17 +61,8 @@ def from_jpeg(content: bytes, family: Family, valid_size: Size | None = None) ->
 
     It is exactly what this package's own clients send for the same file.
 
-    Args:
-        content: the JPEG; the other formats of inputs.images.FORMATS are accepted as well.
-        family: the SAM family, for images of S pixels.
-        valid_size: see from_raw().
-
     Returns:
         float32 (1,3,S,S) in family.value_range.
-
-    Raises:
-        ImageError: the image is damaged, not an image, or not of S x S pixels.
-        InputError: valid_size does not fit.
     """
     _check_size(content, family.image_size)
     tensor = encoder_input(open_image(content, FORMATS), family)
@@ -82,11 +70,7 @@ def from_jpeg(content: bytes, family: Family, valid_size: Size | None = None) ->
 
 
 def padded(tensor: FloatArray, family: Family, valid_size: Size) -> FloatArray:
-    """Return a copy of (B,3,S,S) with the family's padding outside of the image at the top left.
-
-    Raises:
-        InputError: the size does not fit into the square.
-    """
+    """Return a copy of (B,3,S,S) with the family's padding outside of the image at the top left."""
     width, height = valid_size
     side = tensor.shape[-1]
     if not (1 <= width <= side and 1 <= height <= side):

@@ -31,13 +31,7 @@ from .pixels import from_jpeg, from_raw, read_valid_size
 
 @dataclass(frozen=True)
 class _Job:
-    """One request with the encoder's input.
-
-    Args:
-        task: the request.
-        options: its parameters.
-        tensor: the encoder's input, a tensor of Triton.
-    """
+    """One request with the encoder's input."""
 
     task: Task
     options: FrontOptions
@@ -85,11 +79,7 @@ class TritonPythonModel(PythonModel):
         return None if task.trace is None else running
 
     def _prepare(self, request: Any, inputs: Mapping[str, Any], task: Task) -> _Job:
-        """Read one request.
-
-        Raises:
-            InputError: its inputs or parameters are wrong.
-        """
+        """Read one request."""
         options = read_options(request.parameters(), self._pixels)
         if (self._raw in inputs) == (JPEG_IMAGE in inputs):
             raise InputError(f"send exactly one of {self._raw} and {JPEG_IMAGE}")

@@ -59,13 +59,7 @@ class _Asked:
     """A request with everything that its calls need.
 
     Args:
-        query: the concepts.
-        ids: tokens (P,T) of their texts.
         mask: (P,T): 1 for a token, 0 for padding.
-        image: feature maps of the image to search.
-        shown: those of the image that the example boxes belong to.
-        reply: counts.
-        stopped: whether nobody waits for the answer any more.
     """
 
     query: Query
@@ -78,14 +72,7 @@ class _Asked:
 
 
 class ConceptSearch:
-    """Answers requests for all instances of concepts, from any number of threads.
-
-    Args:
-        family: a family with models of concepts.
-        models: calls these models.
-        images: finds the embeddings of images, and encodes them.
-        turn: waits until no click is under way.
-    """
+    """Answers requests for all instances of concepts, from any number of threads."""
 
     def __init__(
         self,
@@ -103,13 +90,7 @@ class ConceptSearch:
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]], reply: Reply, stopped: Callable[[], bool]) -> Tensors:
-        """Answer a request with ``find``.
-
-        Raises:
-            InputError: the request is not valid.
-            UnknownImageError: the cache does not have what a search needs of the image: its file must be sent.
-            TaskCancelledError: ``stopped`` became true; it is asked before each call of a model.
-        """
+        """Answer a request with ``find``."""
         others = tensors.keys() - _COMPANIONS
         if others:
             raise InputError(f"{contract.FIND} cannot be combined with {min(others)}: send it with an image alone")
@@ -193,10 +174,7 @@ class ConceptSearch:
         """Return the feature maps of an image, from the cache or computed from its file.
 
         Args:
-            tensors: the inputs of the request.
             file: name of the input with the image file; empty if there is none.
-            name: name of the input with an id.
-            reply: counts the encodes.
         """
         content, given = (read_bytes(tensors, each) if each else None for each in (file, name))
         if (content is None) == (given is None):

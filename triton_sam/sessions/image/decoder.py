@@ -33,11 +33,6 @@ class Decoder:
     Args:
         folder: the folder of the decoder in the model repository. The version that its config.pbtxt names, else the
             newest one is opened; the parameters there count, too.
-
-    Raises:
-        MissingDependencyError: the Python of this process has no onnxruntime.
-        ModelNotReadyError: the folder has no ONNX file.
-        RepositoryError: config.pbtxt cannot be read, or ONNX Runtime cannot load the file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,16 +44,7 @@ class Decoder:
         self._session = self._thread.submit(_open, self.file, parameters).result()
 
     def run(self, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]) -> Mapping[str, FloatArray]:
-        """Run the decoder, after the calls of other threads that came before.
-
-        Args:
-            arrays: embeddings and prompt by the names of the inputs.
-            outputs: names of the wanted outputs.
-
-        Raises:
-            NoRoomError: memory lacks.
-            InferenceError: the decoder failed.
-        """
+        """Run the decoder, after the calls of other threads that came before."""
         try:
             with waiting() as work:
 
@@ -86,9 +72,6 @@ def is_asked_for(parameters: Mapping[str, str]) -> bool:
     Args:
         parameters: those of its config.pbtxt. Without the parameter `decoder_in_session` the environment of Triton
             decides, which `triton-sam serve --decoder-in-session` sets.
-
-    Raises:
-        ConfigurationError: the parameter is neither "true" nor "false".
     """
     text = parameters.get(DECODER_IN_SESSION)
     if text is None:

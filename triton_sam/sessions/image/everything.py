@@ -94,11 +94,7 @@ Thresholds = Mapping[str, float]
 
 
 def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: Thresholds) -> tuple[bytes, Parameters]:
-    """Read the request for a job; return the image file and the parameters.
-
-    Raises:
-        InputError: there is no image, there are other inputs, or the parameters are wrong.
-    """
+    """Read the request for a job; return the image file and the parameters."""
     others = tensors.keys() - _COMPANIONS
     if others:
         raise InputError(f"{contract.EVERYTHING} cannot be combined with {min(others)}: send it with an image alone")
@@ -109,11 +105,7 @@ def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: T
 
 
 def read_object(tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str) -> dict[str, Any]:
-    """Read an input that holds a JSON object.
-
-    Raises:
-        InputError: it holds something else.
-    """
+    """Read an input that holds a JSON object."""
     try:
         given = json.loads(read_bytes(tensors, name) or b"")
     except (ValueError, RecursionError) as error:
@@ -124,11 +116,7 @@ def read_object(tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str
 
 
 def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) -> Parameters:
-    """Return the parameters of a request.
-
-    Raises:
-        InputError: they are wrong.
-    """
+    """Return the parameters of a request."""
     if given.get("point_grids") is not None:
         raise InputError("point_grids cannot be sent: give points_per_side")
     if "cleanup" in given:
@@ -145,13 +133,7 @@ def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) 
 def find_everything(
     content: bytes, parameters: Parameters, family: Family, networks: Networks, stopped: Callable[[], bool]
 ) -> Found:
-    """Segment all objects of an image file.
-
-    Raises:
-        ImageError: the file is not a usable image.
-        InputError: there are too many points.
-        TaskCancelledError: ``stopped`` became true; it is asked before each request.
-    """
+    """Segment all objects of an image file."""
     opened = open_image(content, FORMATS)
     _check_points(opened, parameters)
     running = search(opened, family, parameters, max(networks.step, POINTS_PER_REQUEST))
@@ -172,11 +154,7 @@ def find_everything(
 
 
 def see_part(part: Part, family: Family, networks: Networks) -> PartResult:
-    """Find the objects under some points.
-
-    Raises:
-        TaskCancelledError: nobody waits for them any more.
-    """
+    """Find the objects under some points."""
     running = see(part, family)
     answer: Any = None
     while True:
@@ -237,7 +215,6 @@ class PartRequest:
     Args:
         image: names the image, which is a crop if ``crop`` is given.
         points: float64 (N,2), x and y in pixels of that image.
-        parameters: the filters.
         crop: x1, y1, x2, y2 of the crop in pixels of the whole image; None without crops.
         whole: width and height of the whole image; None without crops.
     """
@@ -249,11 +226,7 @@ class PartRequest:
     whole: Size | None
 
     def part(self, image: HeldImage) -> Part:
-        """Return the part of a search on an image.
-
-        Raises:
-            InputError: the points or the crop do not fit the image.
-        """
+        """Return the part of a search on an image."""
         crop = self.crop or (0, 0, *image.image_size)
         if (crop[2] - crop[0], crop[3] - crop[1]) != tuple(image.image_size):
             raise InputError(f"crop {list(crop)} does not have the size of the image, {list(image.image_size)}")
@@ -263,11 +236,7 @@ class PartRequest:
 
 
 def read_part(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: Thresholds) -> PartRequest:
-    """Read a request.
-
-    Raises:
-        InputError: it is wrong.
-    """
+    """Read a request."""
     others = tensors.keys() - _PART_COMPANIONS
     if others:
         raise InputError(f"{contract.EVERYTHING_PART} cannot be combined with {min(others)}")

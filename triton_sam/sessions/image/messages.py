@@ -48,16 +48,7 @@ class SessionRequest:
     """One request. It has either ``image`` or ``image_id``. Without a prompt, the model only encodes the image.
 
     Args:
-        image: an encoded image file.
-        image_id: id of an image that was sent earlier.
         point_coords: points in pixels of the original image; see prompts.check_prompts, also for the next three.
-        point_labels: labels of the points.
-        box: boxes in pixels of the original image.
-        mask_input: low-resolution logits.
-        multimask_output: whether to return three candidate masks for each object.
-        output_format: format of the masks in the answer.
-        cleanup: changes of full-size masks; None for none.
-        as_json: whether to answer in ``result_json``.
         with_rle: whether ``result_json`` has COCO RLE in addition to the PNG.
     """
 
@@ -80,11 +71,7 @@ class SessionRequest:
         return any(part is not None for part in parts)
 
     def prompts(self, image_size: tuple[int, int], mask_size: int) -> Prompts:
-        """Check the prompt against the image.
-
-        Raises:
-            PromptError: see prompts.check_prompts; also for more points or objects than a request may have.
-        """
+        """Check the prompt against the image."""
         # A tensor can claim any number of objects although it has no values; the wire limits the size of a list.
         parts = (self.point_coords, self.mask_input)
         claimed = max((len(part) for part in parts if isinstance(part, np.ndarray) and part.ndim > 2), default=0)
@@ -109,13 +96,7 @@ class SessionRequest:
 
 
 def read_request(tensors: Inputs) -> SessionRequest:
-    """Read a request.
-
-    Raises:
-        ImageError: ``image_b64`` is not valid base64, or ``image`` is base64.
-        PromptError: ``prompt_json`` is not valid JSON, or has wrong keys or types.
-        InputError: inputs contradict each other, or there is no image.
-    """
+    """Read a request."""
     if not _JSON_INPUTS.isdisjoint(tensors):
         request = _read_json(tensors)
     else:

@@ -44,9 +44,6 @@ class SessionModel:
     """Answers requests, from any number of threads.
 
     Args:
-        pair: the model pair.
-        models: calls the encoder and the decoder.
-        cache_bytes: size of the embeddings that it keeps.
         identity: text that identifies the encoder and its weights, on which the embeddings depend besides the image.
         concepts: calls the models of concepts; None if the family has none.
         thresholds: of searches for all objects that name none; without any, those of the family's official generator.
@@ -93,15 +90,7 @@ class SessionModel:
         return reply
 
     def find_everything(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
-        """Answer one request for all objects of an image. Errors become part of the reply.
-
-        Args:
-            tensors: the inputs of the request.
-            stopped: whether nobody waits for the answer any more; it is asked before each call of a model.
-
-        Raises:
-            TaskCancelledError: ``stopped`` became true.
-        """
+        """Answer one request for all objects of an image. Errors become part of the reply."""
 
         def work(reply: Reply) -> Tensors:
             content, parameters = read_job(tensors, self._pair.family.name, self._thresholds)
@@ -111,15 +100,7 @@ class SessionModel:
         return _as_job(work)
 
     def find_part(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
-        """Answer one request for the objects under some points. Errors become part of the reply.
-
-        Args:
-            tensors: the inputs of the request.
-            stopped: see find_everything().
-
-        Raises:
-            TaskCancelledError: ``stopped`` became true.
-        """
+        """Answer one request for the objects under some points. Errors become part of the reply."""
 
         def work(reply: Reply) -> Tensors:
             asked = read_part(tensors, self._pair.family.name, self._thresholds)
@@ -130,15 +111,7 @@ class SessionModel:
         return _as_job(work)
 
     def find_concepts(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
-        """Answer one request for all instances of concepts. Errors become part of the reply.
-
-        Args:
-            tensors: the inputs of the request.
-            stopped: see find_everything().
-
-        Raises:
-            TaskCancelledError: ``stopped`` became true.
-        """
+        """Answer one request for all instances of concepts. Errors become part of the reply."""
 
         def work(reply: Reply) -> Tensors:
             if self._concepts is None:
@@ -148,12 +121,7 @@ class SessionModel:
         return _as_job(work)
 
     def _find(self, request: SessionRequest, reply: Reply) -> HeldImage:
-        """Return the image of a request from the cache, or encode it.
-
-        Raises:
-            UnknownImageError: the id is unknown.
-            ImageError: the content is not a usable image.
-        """
+        """Return the image of a request from the cache, or encode it."""
         if request.image is not None:
             return self.images.find(request.image, reply)
         image_id = str(request.image_id)
@@ -232,12 +200,7 @@ class _JobNetworks:
     """Answers the requests of a job, see everything.Networks.
 
     Args:
-        images: finds and encodes images.
-        turns: lets clicks go first.
-        step: number of points in one call of the decoder.
         predict: returns logits and scores of an image and a prompt.
-        reply: counts the encodes.
-        stopped: whether nobody waits for the answer any more.
     """
 
     images: ImageStore

@@ -136,11 +136,7 @@ def _thresholds(folder: Path, filename: str) -> dict[str, float]:
 
 
 def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Decoder | None:
-    """Return the decoder that this process runs itself; None if it calls the decoder through Triton.
-
-    Raises:
-        TritonModelException: the decoder cannot run here; the message says why.
-    """
+    """Return the decoder that this process runs itself; None if it calls the decoder through Triton."""
     try:
         if not is_asked_for(parameters):
             return None
@@ -160,13 +156,8 @@ class BlsModels:
     """Calls encoder and decoder through Triton. Embeddings stay Triton tensors where the encoder put them.
 
     Args:
-        family: the SAM family, for names and shapes of tensors.
-        encoder: Triton name of the encoder.
-        decoder: Triton name of the decoder.
-        memory: memory in which the encoder puts the embeddings.
         objects_at_a_time: maximum number of objects in one call of the decoder. A GPU is faster with many objects. A
             CPU is faster with one, because the data of one object fits into its caches and that of eight does not.
-        own_decoder: the decoder in this process, which runs instead of the one of Triton.
     """
 
     def __init__(
@@ -207,15 +198,7 @@ class BlsModels:
 
 
 class BlsConcepts:
-    """Calls the models of concepts of one variant. Feature maps stay Triton tensors where the encoder put them.
-
-    Args:
-        family: a family with models of concepts.
-        names: Triton names of these models by role.
-        repository: folder of the model repository.
-        memory: memory in which the encoder puts the feature maps.
-        prompts_at_a_time: maximum number of concepts in one call of the detector.
-    """
+    """Calls the models of concepts of one variant. Feature maps stay Triton tensors where the encoder put them."""
 
     def __init__(
         self, family: Family, names: Mapping[str, str], repository: Path, memory: Any, prompts_at_a_time: int
@@ -247,12 +230,7 @@ class BlsConcepts:
         return bls.float_bytes(embeddings)
 
     def tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """See concepts.ConceptModels.
-
-        Raises:
-            ModelNotReadyError: the server does not have the models of concepts.
-            PromptError: a text is too long, or it is no valid text.
-        """
+        """See concepts.ConceptModels."""
         with self._lock:
             if self._tokenizer is None:
                 self._tokenizer = self._open_tokenizer()

@@ -18,13 +18,7 @@ the same soon."""
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of each session of a model; see wire.video.parameters.
-
-    Args:
-        objects: objects of a session.
-        prompted_frames: prompted frames of an object.
-        session_bytes: outputs that a session keeps, in bytes.
-    """
+    """The limits of each session of a model; see wire.video.parameters."""
 
     objects: int = video.DEFAULT_MAX_OBJECTS
     prompted_frames: int = video.DEFAULT_MAX_PROMPTED_FRAMES
@@ -59,16 +53,7 @@ class Limits:
 
 
 def check_room(prompted: Mapping[int, Collection[int]], limits: Limits, table: Tracking) -> None:
-    """Refuse prompts whose outputs, which are never dropped, would not fit into ``session_bytes``.
-
-    Args:
-        prompted: the prompted frames of each object.
-        limits: the limits.
-        table: sizes of memories and pointers.
-
-    Raises:
-        PromptError: they do not fit.
-    """
+    """Refuse prompts whose outputs, which are never dropped, would not fit into ``session_bytes``."""
     memory, logits, pointer = sizes(table)
     frames = sum(map(len, prompted.values()))
     window = len(prompted) * (table.memories * memory + table.pointers * pointer)
@@ -93,13 +78,6 @@ def drop_outputs(
 
     Outputs beyond the reach of pointers go first, then memories and logits beyond the reach of memories, then logits,
     which only corrections need.
-
-    Args:
-        objects: the memories of all objects.
-        frame: the frame that was tracked last.
-        is_stream: whether the video has no end.
-        limits: the limits.
-        table: numbers of memories and pointers.
 
     Returns:
         The size of the outputs that are left, in bytes.

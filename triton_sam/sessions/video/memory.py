@@ -62,7 +62,6 @@ class Output:
     """The output for one object in one frame.
 
     Args:
-        pointer: float32 (D,).
         score: logit, above 0 if the object is visible.
         iou: the predicted IoU of the mask, about 0..1.
         logits: float32 (1,s,s); None if the session has dropped them.
@@ -142,9 +141,6 @@ class TrackedFrames:
     """The frames that a pass has visited, each with the direction of its last visit.
 
     They are kept as runs, so that a video without an end takes no more memory.
-
-    Args:
-        runs: the runs, the latest last.
     """
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
@@ -177,11 +173,8 @@ class ObjectMemory:
 
     Args:
         prompted: outputs of prompted frames, which every other frame attends to (``cond_frame_outputs``).
-        tracked: outputs of other frames (``non_cond_frame_outputs``).
         new_prompted: outputs of prompts that the next pass moves to ``prompted`` (``temp_output_dict``).
         new_tracked: outputs of corrections that the next pass moves to ``tracked``.
-        points: points by frame.
-        masked: frames whose prompt is a mask.
         frames: the frames that a pass has visited, with its direction.
     """
 
@@ -204,12 +197,7 @@ class ObjectMemory:
         return {*self.prompted, *self.new_prompted, *self.points, *self.masked}
 
     def shown(self, frame: int, is_new_prompted: bool) -> Output | None:
-        """Return the output that a frame shows after a prompt, see _consolidate_temp_output_across_obj.
-
-        Args:
-            frame: index of the frame.
-            is_new_prompted: whether to look at new prompted frames first, or at new corrections.
-        """
+        """Return the output that a frame shows after a prompt, see _consolidate_temp_output_across_obj."""
         new = self.new_prompted if is_new_prompted else self.new_tracked
         return new.get(frame) or self.prompted.get(frame) or self.tracked.get(frame)
 
@@ -217,10 +205,7 @@ class ObjectMemory:
         """Return the outputs that a frame attends to.
 
         Args:
-            frame: index of the frame.
-            reverse: whether tracking runs towards the first frame.
             num_frames: number of frames of the video; None if it is unknown.
-            table: numbers of memories and pointers.
         """
         step = -1 if reverse else 1
         memories = [(0, output) for output in self.prompted.values() if output.memory is not None]

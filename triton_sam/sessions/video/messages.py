@@ -63,14 +63,7 @@ class VideoRequest:
     """One request.
 
     Args:
-        operation: one of wire.video.OPERATIONS.
-        session_id: id of the session; empty for start_session.
         arguments: the checked JSON object, with the defaults of true and false.
-        frames: image files by index of the frame.
-        mask: bool (H,W), a mask as prompt.
-        snapshot: the state of a lost session.
-        output_format: format of the masks in the answer.
-        wants_snapshot: whether the answer shall have a snapshot.
     """
 
     operation: str
@@ -83,11 +76,7 @@ class VideoRequest:
     wants_snapshot: bool = False
 
     def check_frames(self, num_frames: int | None) -> None:
-        """Refuse frames behind the end of the video.
-
-        Raises:
-            PromptError: there is one.
-        """
+        """Refuse frames behind the end of the video."""
         if num_frames is None:
             return
         last = max((self.arguments.get("frame_index", 0), *self.frames))
@@ -95,15 +84,7 @@ class VideoRequest:
             raise PromptError(f"there is no frame {last}: the video has {num_frames} frames, 0 to {num_frames - 1}")
 
     def points(self, size: Size, image_size: int) -> Points:
-        """Return points and box in pixels of the encoder's image. The corners of a box come first.
-
-        Args:
-            size: width and height of the frames.
-            image_size: side of the encoder's image.
-
-        Raises:
-            PromptError: see prompts.check_prompts; also for several objects, or a box that is added to older points.
-        """
+        """Return points and box in pixels of the encoder's image. The corners of a box come first."""
         points, labels, box = (self.arguments.get(key) or None for key in _LISTS)
         if points is None and box is None:
             raise PromptError("give points, a box or a mask")
@@ -123,11 +104,7 @@ class VideoRequest:
         return Points(scaled.astype(np.float32), kinds.astype(np.float32))
 
     def mask_of(self, size: Size) -> npt.NDArray[np.bool_]:
-        """Return the mask.
-
-        Raises:
-            PromptError: its size is not that of the frames, or it is given together with points or a box.
-        """
+        """Return the mask."""
         assert self.mask is not None  # noqa: S101 - for the type checker
         if any(self.arguments.get(key) for key in _LISTS):
             raise PromptError("a mask cannot be combined with points or a box")
@@ -137,13 +114,7 @@ class VideoRequest:
 
 
 def read_request(tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool = False) -> VideoRequest:
-    """Read a request.
-
-    Raises:
-        InputError: an input is missing, unknown to the operation, or has a wrong type.
-        PromptError: the mask or an argument of a prompt has a wrong type.
-        VideoError: the video has no frames.
-    """
+    """Read a request."""
     operation = (read_bytes(tensors, video.OPERATION) or b"").decode(errors="replace")
     if operation not in video.OPERATIONS:
         raise InputError(f"operation must be one of {', '.join(video.OPERATIONS)}, not {_short(operation)}")
@@ -230,14 +201,7 @@ def _frames(indexes: Any, frames: npt.NDArray[Any] | None) -> dict[int, bytes]:
 
 
 def write_rows(rows: Sequence[Row], output_format: str, family: Family, size: Size) -> Tensors:
-    """Return the outputs of rows. Full-size masks are computed and encoded one by one.
-
-    Args:
-        rows: an object in a frame each.
-        output_format: "logits", or a format of encoded masks.
-        family: the family at the size of its encoder's image.
-        size: width and height of the frames.
-    """
+    """Return the outputs of rows. Full-size masks are computed and encoded one by one."""
     outputs = [row.output for row in rows]
     columns: Tensors = {
         video.FRAME_INDEXES: np.array([row.frame for row in rows], np.int64),

@@ -44,11 +44,7 @@ class VideoModel:
 
     Args:
         family: the family at the size of its encoder's image; it must have a tracker.
-        models: calls the models.
         cache_bytes: size of the embeddings of frames that it keeps.
-        identity: text that identifies the models and their weights.
-        settings: the limits.
-        workers: runs the operations of all sessions.
     """
 
     def __init__(
@@ -79,16 +75,7 @@ class VideoModel:
     def read(
         self, tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool = False
     ) -> tuple[VideoRequest, VideoSession | None]:
-        """Read a request. Return it with its session, which thereby counts as used; None for start_session.
-
-        Args:
-            tensors: the inputs.
-            wants_snapshot: whether the output ``snapshot`` is requested.
-
-        Raises:
-            InputError: the request is not valid.
-            UnknownSessionError: the session does not exist (any more).
-        """
+        """Read a request. Return it with its session, which thereby counts as used; None for start_session."""
         request = read_request(tensors, wants_snapshot)
         return request, None if request.operation == video.START_SESSION else self.sessions.find(request.session_id)
 
@@ -263,14 +250,7 @@ class VideoModel:
 
 @dataclass(frozen=True)
 class _RequestFrames:
-    """The frames of one request: those that it brings, and those that the session has.
-
-    Args:
-        images: finds or encodes images.
-        session: the session.
-        contents: image files by index of the frame.
-        reply: counts hits, encodes and evictions.
-    """
+    """The frames of one request: those that it brings, and those that the session has."""
 
     images: ImageStore
     session: VideoSession

@@ -24,11 +24,8 @@ class Memories:
     """The memories of objects, for one call.
 
     Args:
-        memories: float32 (objects,memories,*shape), where ``shape`` is Tracking.memory_shape.
         ages: int64 (objects,memories): steps between the frame of each memory and the frame that is tracked, 1 to 6; 0
             for a prompted frame.
-        pointers: float32 (objects,pointers,D).
-        pointer_ages: float32 (objects,pointers), see families.tracking.
     """
 
     memories: FloatArray
@@ -43,11 +40,8 @@ class DecoderPrompt:
 
     Args:
         coords: float32 (objects,points,2) in pixels of the encoder's image.
-        labels: float32 (objects,points).
-        multimask: whether the best of three masks is wanted.
         mask_prompt: 0: ``mask`` holds earlier logits. 1: it is the output of the mask_prompt model. -1:
             the same, and the mask is empty.
-        mask: float32 (objects,1,s,s), or None.
     """
 
     coords: FloatArray
@@ -62,10 +56,7 @@ class Decoded:
     """The answer of the tracking decoder for objects.
 
     Args:
-        masks: float32 (objects,1,s,s) logits.
-        ious: float32 (objects,1) predicted IoUs.
         scores: float32 (objects,1) logits, above 0 if the object is visible.
-        pointers: float32 (objects,D).
     """
 
     masks: FloatArray
@@ -91,38 +82,17 @@ class TrackingModels(Protocol):
         """Run the memory attention: return the conditioned embeddings of the objects, for decode()."""
 
     def decode(self, frame: Embeddings, conditioned: Any | None, prompt: DecoderPrompt) -> Decoded:
-        """Run the tracking decoder.
-
-        Args:
-            frame: embeddings of the frame.
-            conditioned: from attend(); None for a frame without memory.
-            prompt: prompts of the objects.
-        """
+        """Run the tracking decoder."""
 
     def remember(self, frame: Embeddings, masks: FloatArray, scores: FloatArray, is_prompted: bool) -> FloatArray:
-        """Run the memory encoder: return the memories (objects,*Tracking.memory_shape).
-
-        Args:
-            frame: embeddings of the frame.
-            masks: (objects,1,s,s) logits.
-            scores: (objects,1) logits.
-            is_prompted: whether the masks answer prompts.
-        """
+        """Run the memory encoder: return the memories (objects,*Tracking.memory_shape)."""
 
     def prompt_mask(self, mask: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Run the mask_prompt model on (objects,1,S,S): return the decoder's mask input and logits (objects,1,s,s)."""
 
 
 class NamedModels(ABC):
-    """TrackingModels for every way to call models by the names of their inputs and outputs.
-
-    Args:
-        family: the family at the size of its encoder's image.
-        objects_at_a_time: maximum number of objects in one call.
-
-    Raises:
-        ConfigurationError: the family has no models for videos.
-    """
+    """TrackingModels for every way to call models by the names of their inputs and outputs."""
 
     def __init__(self, family: Family, objects_at_a_time: int) -> None:
         if family.tracking is None:
@@ -136,14 +106,7 @@ class NamedModels(ABC):
     def run(
         self, role: str, held: Embeddings, arrays: Mapping[str, npt.NDArray[Any]], *, is_held: bool = False
     ) -> Mapping[str, Any]:
-        """Run a model.
-
-        Args:
-            role: its role in the family.
-            held: inputs that are embeddings.
-            arrays: the other inputs.
-            is_held: whether the outputs are embeddings, for other models; else they are arrays.
-        """
+        """Run a model."""
 
     @abstractmethod
     def nbytes(self, embeddings: Embeddings) -> int:

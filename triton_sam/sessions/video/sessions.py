@@ -27,10 +27,7 @@ class VideoSession:
     """One session. Its operations run one after the other, in a Strand; only add_frame() comes between.
 
     Args:
-        session_id: its id.
-        tracker: computes its masks.
         frame_size: width and height of the frames, if they are known.
-        strand: runs its operations.
     """
 
     def __init__(self, session_id: str, tracker: Tracker, frame_size: Size | None, strand: Strand) -> None:
@@ -47,11 +44,7 @@ class VideoSession:
 
     @property
     def frame_size(self) -> Size:
-        """Width and height of the frames in pixels.
-
-        Raises:
-            VideoError: no frame is known yet.
-        """
+        """Width and height of the frames in pixels."""
         if self._frame_size is None:
             raise VideoError("the session has no frame yet: send one first")
         return self._frame_size
@@ -62,11 +55,7 @@ class VideoSession:
         return self._frame_size
 
     def add_frame(self, index: int, image_id: str, size: Size) -> None:
-        """Note the image of a frame.
-
-        Raises:
-            VideoError: its size is not that of the earlier frames.
-        """
+        """Note the image of a frame."""
         with self._lock:
             expected = self._frame_size or size
             if size != expected:
@@ -86,11 +75,7 @@ class VideoSession:
             return self._frames.get(index)
 
     def repeated(self, step: int, operation: str) -> Tensors | None:
-        """Return the stored answer if the last step is repeated; None if this is the next step.
-
-        Raises:
-            InputError: it is neither.
-        """
+        """Return the stored answer if the last step is repeated; None if this is the next step."""
         last, last_operation, answer = self.last
         if step == last + 1:
             return None
@@ -102,12 +87,7 @@ class VideoSession:
 
 
 class Strand:
-    """Runs work one after the other on the threads of an executor. Waiting work takes no thread.
-
-    Args:
-        executor: the threads, which other strands use, too.
-        limit: number of works that may run or wait.
-    """
+    """Runs work one after the other on the threads of an executor. Waiting work takes no thread."""
 
     def __init__(self, executor: Executor, limit: int = MAX_WAITING) -> None:
         self._executor = executor
@@ -122,11 +102,7 @@ class Strand:
         return self._is_running
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Run some work after all work that came before. The future is cancelled if the threads end before that.
-
-        Raises:
-            ServerBusyError: too much work waits.
-        """
+        """Run some work after all work that came before. The future is cancelled if the threads end before that."""
         future: Future[None] = Future()
         with self._lock:
             if len(self._waiting) >= self._limit:
@@ -172,13 +148,7 @@ class Strand:
 
 
 class SessionTable:
-    """All sessions of a model, from any number of threads.
-
-    Args:
-        limit: number of sessions at a time.
-        idle_seconds: a session that nobody has used for so long is closed.
-        executor: runs the operations of all sessions.
-    """
+    """All sessions of a model, from any number of threads."""
 
     def __init__(self, limit: int, idle_seconds: float, executor: Executor) -> None:
         self._limit = limit
@@ -197,11 +167,7 @@ class SessionTable:
             return sum(session.tracker.kept_bytes for session in self._sessions.values())
 
     def start(self, tracker: Tracker, frame_size: Size | None) -> VideoSession:
-        """Add a session.
-
-        Raises:
-            ServerBusyError: there are too many.
-        """
+        """Add a session."""
         session = VideoSession(secrets.token_hex(16), tracker, frame_size, Strand(self._executor))
         with self._lock:
             if len(self._sessions) >= self._limit:
@@ -213,11 +179,7 @@ class SessionTable:
         return session
 
     def find(self, session_id: str) -> VideoSession:
-        """Return a session and note that it is in use.
-
-        Raises:
-            UnknownSessionError: it does not exist (any more).
-        """
+        """Return a session and note that it is in use."""
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:

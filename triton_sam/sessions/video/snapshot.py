@@ -30,9 +30,7 @@ def write_snapshot(tracker: Tracker, frame_size: Size | None, identity: str) -> 
     """Return the state of a tracker as bytes.
 
     Args:
-        tracker: the tracker.
         frame_size: width and height of the frames, if a frame is known.
-        identity: text that identifies the models and their weights.
     """
     arrays: list[npt.NDArray[Any]] = []
     state = {
@@ -50,17 +48,8 @@ def write_snapshot(tracker: Tracker, frame_size: Size | None, identity: str) -> 
 def read_snapshot(content: bytes, tracker: Tracker, identity: str) -> Size | None:
     """Fill a new tracker with a state.
 
-    Args:
-        content: the snapshot.
-        tracker: a tracker without objects, whose limits hold.
-        identity: text that identifies the models and their weights.
-
     Returns:
         Width and height of the frames, if a frame was known.
-
-    Raises:
-        InputError: the snapshot is damaged, or of other models.
-        PromptError: the state exceeds a limit.
     """
     try:
         mark, rest = content[: len(MARK)], content[len(MARK) :]

@@ -36,11 +36,7 @@ class Frames(Protocol):
     """Finds the frames that a request needs, and makes room in memory for its calls."""
 
     def find(self, frame: int) -> Embeddings:
-        """Return the embeddings of a frame.
-
-        Raises:
-            UnknownImageError: they are not here (any more).
-        """
+        """Return the embeddings of a frame."""
 
     def with_room(self, step: str, call: Callable[[], Result]) -> Result:
         """Run a call that may raise NoRoomError; make room and repeat it."""
@@ -59,11 +55,7 @@ class Tracker:
     """Tracks the objects of one video. It is not thread-safe: its session runs one operation after the other.
 
     Args:
-        models: calls the models.
-        table: names and sizes of the family's tracker.
-        image_size: side of the encoder's image in pixels.
         num_frames: number of frames of the video; None for a stream.
-        limits: limits of the session.
     """
 
     def __init__(
@@ -98,17 +90,11 @@ class Tracker:
         """Add points, or replace them; see SAM2VideoPredictor.add_new_points_or_box.
 
         Args:
-            frame: index of the frame.
-            object_id: the object, which may be new.
             points: points in pixels of the encoder's image; the corners of a box come first, with labels 2 and 3.
             clear_old_points: whether the points replace those that the object has in this frame.
-            frames: finds the embeddings of the frame.
 
         Returns:
             One row for each object.
-
-        Raises:
-            PromptError: a limit is exceeded.
         """
         memory = self._memory_for(object_id, frame)
         old = None if clear_old_points else memory.points.get(frame)
@@ -137,16 +123,10 @@ class Tracker:
         """Add a mask as prompt; see SAM2VideoPredictor.add_new_mask and SAM2Base._use_mask_as_output.
 
         Args:
-            frame: index of the frame.
-            object_id: the object, which may be new.
             mask: bool (H,W) in the size of the frames.
-            frames: finds the embeddings of the frame.
 
         Returns:
             One row for each object.
-
-        Raises:
-            PromptError: a limit is exceeded.
         """
         memory = self._memory_for(object_id, frame)
         pixels = mask_prompt(mask, self._image_size)
@@ -166,11 +146,7 @@ class Tracker:
         return self._keep(frame, object_id, memory, output, is_new)
 
     def begin_pass(self, frames: Frames) -> None:
-        """Encode the memories of new prompts; see SAM2VideoPredictor.propagate_in_video_preflight.
-
-        Raises:
-            PromptError: there are no objects, or one has no prompt.
-        """
+        """Encode the memories of new prompts; see SAM2VideoPredictor.propagate_in_video_preflight."""
         self.check_prompts()
         waiting: dict[int, list[Output]] = defaultdict(list)
         for memory in self.objects.values():
@@ -190,11 +166,7 @@ class Tracker:
                 memory.tracked.pop(frame, None)
 
     def check_prompts(self) -> None:
-        """Refuse a pass without objects, or with an object that has no prompt.
-
-        Raises:
-            PromptError: see above.
-        """
+        """Refuse a pass without objects, or with an object that has no prompt."""
         if not self.objects:
             raise PromptError("there is no object to track: add a prompt first")
         for object_id, memory in self.objects.items():
@@ -208,9 +180,6 @@ class Tracker:
 
         Returns:
             One row for each object.
-
-        Raises:
-            PromptError: no object has a memory, because no pass was begun.
         """
         known = {object_id: memory for object_id, memory in self.objects.items() if memory.prompted}
         if not known:
@@ -241,9 +210,6 @@ class Tracker:
 
         Returns:
             One row for each object.
-
-        Raises:
-            PromptError: the object is unknown.
         """
         self._clear(self._known(object_id), frame)
         return self.rows(frame)
@@ -253,9 +219,6 @@ class Tracker:
 
         Returns:
             One row for each frame in which it had prompts and each other object.
-
-        Raises:
-            PromptError: the object is unknown.
         """
         memory = self._known(object_id)
         del self.objects[object_id]

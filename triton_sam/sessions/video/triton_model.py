@@ -100,14 +100,7 @@ class TritonPythonModel(PythonModel):
 
 
 class BlsTrackingModels(NamedModels):
-    """Calls the models of a tracker through Triton. Embeddings stay Triton tensors where the models put them.
-
-    Args:
-        family: the family at the size of its encoder's image.
-        names: names of the models by role.
-        memory: memory in which the encoder and the memory attention put embeddings.
-        objects_at_a_time: maximum number of objects in one call.
-    """
+    """Calls the models of a tracker through Triton. Embeddings stay Triton tensors where the models put them."""
 
     def __init__(self, family: Family, names: Mapping[str, str], memory: Any, objects_at_a_time: int) -> None:
         super().__init__(family, objects_at_a_time)

@@ -190,11 +190,7 @@ def import_onnxruntime() -> Any:
 
 
 def set_up(make: Callable[[Mapping[str, str]], Any], parameters: Mapping[str, str]) -> Any:
-    """Return what a function of onnx_session makes of a model's parameters.
-
-    Raises:
-        TritonModelException: onnxruntime is missing, or a parameter is wrong.
-    """
+    """Return what a function of onnx_session makes of a model's parameters."""
     import_onnxruntime()
     try:
         return make(parameters)
@@ -203,11 +199,7 @@ def set_up(make: Callable[[Mapping[str, str]], Any], parameters: Mapping[str, st
 
 
 def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
-    """Open an ONNX file as a runtime session.
-
-    Raises:
-        TritonModelException: the file cannot be opened; the message names the file and the reason.
-    """
+    """Open an ONNX file as a runtime session."""
     if not file.is_file():
         raise pb_utils.TritonModelException(f"no such file: {onnx_session.shown(file)}")
     try:
@@ -219,11 +211,7 @@ def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
 
 
 def openvino_precision(config: Mapping[str, Any]) -> str | None:
-    """Return the precision in which OpenVINO computes a model on a CPU; None if ONNX Runtime computes it.
-
-    Raises:
-        TritonModelException: config.pbtxt names an accelerator that this backend does not know.
-    """
+    """Return the precision in which OpenVINO computes a model on a CPU; None if ONNX Runtime computes it."""
     try:
         wanted: str | None = openvino_session.wanted_precision(config)
     except ValueError as error:
@@ -232,11 +220,7 @@ def openvino_precision(config: Mapping[str, Any]) -> str | None:
 
 
 def open_openvino(file: Path, precision: str, threads: int) -> Any:
-    """Open an ONNX file with OpenVINO.
-
-    Raises:
-        TritonModelException: openvino is missing, or it cannot run the file; the message says what to do.
-    """
+    """Open an ONNX file with OpenVINO."""
     if not file.is_file():
         raise pb_utils.TritonModelException(f"no such file: {onnx_session.shown(file)}")
     try:
@@ -289,11 +273,7 @@ def asks_for_gpu(args: Mapping[str, str]) -> bool:
 
 
 def check_names(config: Mapping[str, Any], inputs: set[str], optional: set[str], outputs: set[str]) -> None:
-    """Compare the tensors in config.pbtxt with those of the graph.
-
-    Raises:
-        TritonModelException: config.pbtxt names an unknown tensor, or its list of inputs lacks a required input.
-    """
+    """Compare the tensors in config.pbtxt with those of the graph."""
     for key, in_graph in (("input", inputs | optional), ("output", outputs)):
         unknown = {entry["name"] for entry in config[key]} - in_graph
         if unknown:

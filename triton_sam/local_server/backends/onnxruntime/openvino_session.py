@@ -27,14 +27,7 @@ class OpenVinoSession:
     """An ONNX model, compiled by OpenVINO for the CPU.
 
     Args:
-        file: the ONNX file.
         precision: "fp32" or "bf16", the precision of the arithmetic; inputs and outputs keep their types.
-        threads: number of threads; 0: OpenVINO's default.
-
-    Raises:
-        ImportError: the openvino package is missing.
-        ValueError: the precision is unknown, or the graph has inputs with defaults, which OpenVINO makes constants.
-        RuntimeError: OpenVINO cannot compile the graph.
     """
 
     def __init__(self, file: Path, precision: str, threads: int = 0) -> None:
@@ -77,15 +70,8 @@ class OpenVinoSession:
 
         OpenVINO has no limit of memory, so an encoder gets one image of a batch after the other.
 
-        Args:
-            outputs: names of the wanted outputs.
-            feed: arrays by the name of their input, with the graph's types and shapes.
-
         Returns:
             The wanted outputs, in their order.
-
-        Raises:
-            RuntimeError: an array has a wrong shape or type, or OpenVINO failed.
         """
         rows = len(next(iter(feed.values()))) if self._by_rows else 1
         if rows < 2:
@@ -113,12 +99,6 @@ def wanted_precision(config: Mapping[str, Any]) -> str | None:
     """Return the precision that a model's configuration asks OpenVINO for; None if it asks for no OpenVINO.
 
     NVIDIA's C++ backend reads the name of the accelerator alone, and computes in fp32.
-
-    Args:
-        config: the configuration, in the JSON form of Triton.
-
-    Raises:
-        ValueError: the configuration names another accelerator for CPUs.
     """
     accelerators = config.get("optimization", {}).get("execution_accelerators", {}).get("cpu_execution_accelerator")
     for accelerator in accelerators or ():

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. On success it does not return: the process becomes the supervisor of tritonserver."""
     from ..local_server.contained import become_supervisor
+    from ..local_server.older_repository import complete
 
     program = shutil.which("tritonserver")
     if program is None:
@@ -40,5 +41,6 @@ def run(args: argparse.Namespace) -> int:
             "no tritonserver on the PATH: this command is for NVIDIA's container; use `triton-sam serve` instead"
         )
     repository: Path = _options.repository(args)
+    complete(repository)
     folders = intact_models(select_models(repository, _options.wanted_models(args)), verify=args.verify)
     become_supervisor(program, repository, folders, args.options, admin=args.admin, verify=args.verify)

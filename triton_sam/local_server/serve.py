@@ -16,9 +16,9 @@ from typing import Any, TextIO
 
 from triton_sam._common.signals import ends_by_interrupt
 from triton_sam.local_server.launcher import LocalServer
+from triton_sam.local_server.older_repository import complete
 from triton_sam.local_server.probe import last_errors
 from triton_sam.repository.folder import unguarded_graphs
-from triton_sam.sessions.configs import complete_repository
 
 STATUS_AFTER_OWN_DEATH = 1
 
@@ -45,7 +45,7 @@ def serve(
         The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself and was not started again.
     """
     out = output or sys.stdout
-    _complete(Path(model_repository))
+    complete(Path(model_repository))
     server = LocalServer(model_repository, **{**USUAL_PORTS, **settings})
     with ends_by_interrupt() as interrupted, _log_to_stderr(server) if verbose else contextlib.nullcontext():
         started = False
@@ -67,16 +67,6 @@ def serve(
                 server.stop()
             if started and not quiet:
                 print("Stopped.", file=out, flush=True)
-
-
-def _complete(repository: Path) -> None:
-    """Write what an older repository lacks, and say so. A repository that cannot be written is served as it is."""
-    if repository.is_dir():
-        with contextlib.suppress(OSError):
-            written = complete_repository(repository)
-            if written:
-                names = ", ".join(sorted({path.relative_to(repository).parts[0] for path in written}))
-                print(f"triton-sam: {repository} lacked files of {names}; they are written", file=sys.stderr)
 
 
 def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:

@@ -10,7 +10,7 @@ from support.family_configs import signature
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families import FAMILIES, get_family
-from triton_sam.local_server.serve import _complete
+from triton_sam.local_server.older_repository import complete
 from triton_sam.repository import parse_config
 from triton_sam.repository.selection import read_repository, unloadable
 from triton_sam.sessions.configs import (
@@ -145,10 +145,21 @@ def test_a_model_of_another_kind_under_the_name_of_a_variant_stays(tmp_path: Pat
 
 def test_serve_says_once_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     older_repository(tmp_path)
-    _complete(tmp_path)
+    complete(tmp_path)
     (line,) = capsys.readouterr().err.splitlines()
     assert "lacked files of edge_" in line
     assert "mine_encoder" in line
-    _complete(tmp_path)
-    _complete(tmp_path / "nowhere")
+    complete(tmp_path)
+    complete(tmp_path / "nowhere")
     assert capsys.readouterr().err == ""
+
+
+def test_a_repository_that_cannot_be_written_is_served_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older_repository(tmp_path)
+    (tmp_path / "mine").write_bytes(b"")  # no folder can have this name now
+    complete(tmp_path)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "lacks files" in line
+    assert "triton-sam doctor --fix" in line

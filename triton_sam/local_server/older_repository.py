@@ -1,0 +1,30 @@
+"""Complete the model repository of an earlier version before a server reads it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from triton_sam.errors import MissingDependencyError
+from triton_sam.sessions.configs import complete_repository
+
+
+def complete(repository: Path) -> None:
+    """Write the files that an older repository lacks, and name their models on stderr.
+
+    A repository that is read-only, as in a container, is served as it is, with one line that says what to do.
+    """
+    if not repository.is_dir():
+        return
+    try:
+        written = complete_repository(repository)
+    except (OSError, MissingDependencyError) as error:
+        print(
+            f"triton-sam: {repository} lacks files, and they cannot be written here ({error}): "
+            f"run `triton-sam doctor --fix --model-repository DIR` where it can be written",
+            file=sys.stderr,
+        )
+        return
+    if written:
+        names = ", ".join(sorted({path.relative_to(repository).parts[0] for path in written}))
+        print(f"triton-sam: {repository} lacked files of {names}; they are written", file=sys.stderr)

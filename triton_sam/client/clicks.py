@@ -35,12 +35,7 @@ class Click(ABC):
     """A checked prompt on an image.
 
     Args:
-        pair: the models that answer.
         image: the embeddings of the image, or the handle of an image that the server keeps.
-        prompts: the prompt.
-        multimask_output: whether to return three candidate masks for each object instead of one.
-        logits: whether the segments carry their logits.
-        cleanup: changes of full-size masks; None for none.
     """
 
     pair: ModelPair
@@ -52,35 +47,19 @@ class Click(ABC):
 
     @abstractmethod
     def ask(self) -> Flow[Tensors]:
-        """Send the click and return the answer.
-
-        Raises:
-            SamError: a request failed.
-        """
+        """Send the click and return the answer."""
 
     @abstractmethod
     def read(self, outputs: Tensors) -> Prediction:
-        """Read the answer.
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
+        """Read the answer."""
 
     def segments(self, outputs: Tensors) -> list[Segment]:
-        """Read the answer as full-size masks, ordered by object. This is slow for large images.
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
+        """Read the answer as full-size masks, ordered by object. This is slow for large images."""
         segments = list(self.each_segment(outputs))
         return segments if self.logits else [replace(segment, logits=None) for segment in segments]
 
     def each_segment(self, outputs: Tensors) -> Iterator[Segment]:
-        """Read the answer as full-size masks with logits, each computed when it is asked for. See segments().
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
+        """Read the answer as full-size masks with logits, each computed when it is asked for. See segments()."""
         return self.pair.segments(self.read(outputs), self.cleanup)
 
 
@@ -99,11 +78,7 @@ class EmbeddingsClick(Click):
 
 @dataclass(eq=False)
 class SessionClick(Click):
-    """A click whose request names an image that the session model keeps.
-
-    Args:
-        parts: the prompts of each request: usually one with all objects.
-    """
+    """A click whose request names an image that the session model keeps."""
 
     image: SessionImage
     parts: Sequence[Prompts] = field(kw_only=True)
@@ -156,11 +131,7 @@ class SessionClick(Click):
         return Request(self.pair.session_model, inputs, (masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID))
 
     def _joined(self, answers: Sequence[Tensors]) -> Tensors:
-        """Return the answers to all parts as one.
-
-        Raises:
-            InferenceError: an answer has another number of objects or candidates than its part.
-        """
+        """Return the answers to all parts as one."""
         masks = contract.MASKS if self.logits else contract.ENCODED_MASKS
         for part, outputs in zip(self.parts, answers, strict=True):
             if len(outputs[masks]) != len(part) or outputs[masks].shape[1:] != answers[0][masks].shape[1:]:
@@ -193,14 +164,7 @@ def make_click(
     logits: bool = True,
     cleanup: Cleanup | None = None,
 ) -> Click:
-    """Check the arguments of a prediction and return its click. ``image`` None stands for the current image.
-
-    Raises:
-        NoImageError: no image has been set.
-        PromptError: a prompt has a wrong shape, type or range, or too many points.
-        ConfigurationError: another encoder made the embeddings.
-        InputError: ``cleanup`` is not a Cleanup, or ``image`` is not embeddings.
-    """
+    """Check the arguments of a prediction and return its click. ``image`` None stands for the current image."""
     chosen = current if image is None else image
     if chosen is None:
         raise NoImageError("there is no image yet: call set_image() first")
@@ -219,11 +183,7 @@ def make_click(
 
 
 def fitting_parts(prompts: Prompts) -> list[Prompts]:
-    """Split prompts into parts of as many objects as one request to a session model may have.
-
-    Raises:
-        PromptError: a single object has more points than that.
-    """
+    """Split prompts into parts of as many objects as one request to a session model may have."""
     objects, points = prompts.coords.shape[:2]
     points += 0 if prompts.boxes is None else 2
     if objects <= contract.MAX_OBJECTS and objects * points <= contract.MAX_POINTS:

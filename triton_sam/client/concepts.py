@@ -33,7 +33,6 @@ class FoundInstances(list[Instance]):
 
     Args:
         segments: the instances. ``object_index`` is the index of the text, and ``candidate`` counts its instances.
-        image: the image on the server, for clicks on it and for further searches.
     """
 
     def __init__(self, segments: list[Instance], image: SessionImage) -> None:
@@ -42,13 +41,7 @@ class FoundInstances(list[Instance]):
 
 
 class ConceptFlows:
-    """The flow of a search.
-
-    Args:
-        pair: the models.
-        capabilities: of the session model.
-        is_used: whether the client may leave images on the server at all.
-    """
+    """The flow of a search."""
 
     def __init__(self, pair: ModelPair, capabilities: Capabilities, *, is_used: bool) -> None:
         self._pair = pair
@@ -64,14 +57,7 @@ class ConceptFlows:
         """Find all instances. An image that is new to the server is sent with the request, and encoded once for all.
 
         Args:
-            query: the concepts.
-            image: the image to search, or an image that the server keeps.
             example: the image that the boxes of the query belong to; None for ``image``.
-
-        Raises:
-            ConfigurationError: the family has no models for words, or the client keeps the embeddings itself.
-            ImageError: an image is not usable.
-            ServerError: a request failed.
         """
         self._check(image, example)
         yield from self._check_server()
@@ -110,11 +96,7 @@ class ConceptFlows:
                 self._pair.check_origin(each)
 
     def _check_server(self) -> Flow[None]:
-        """Check that the server searches for words.
-
-        Raises:
-            ModelNotReadyError: it has no session model, or one of an earlier version.
-        """
+        """Check that the server searches for words."""
         try:
             is_known = yield from self._capabilities.has(contract.FIND)
         except ModelNotReadyError as error:
@@ -135,11 +117,7 @@ class ConceptFlows:
         return Request(self._pair.session_model, inputs, outputs)
 
     def _read(self, outputs: Tensors) -> list[Instance]:
-        """Read the answer.
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
+        """Read the answer."""
         try:
             records = json.loads(outputs[contract.RESULT_JSON].ravel()[0])["objects"]
             counts: dict[int, int] = {}
@@ -156,11 +134,7 @@ class ConceptFlows:
 def current(
     image: ImageEmbeddings | ImageSource | None, latest: ImageEmbeddings | None
 ) -> ImageEmbeddings | ImageSource:
-    """Return the image to search: the one that the caller names, else the client's current image.
-
-    Raises:
-        NoImageError: there is neither.
-    """
+    """Return the image to search: the one that the caller names, else the client's current image."""
     chosen = image if image is not None else latest
     if chosen is None:
         raise NoImageError("there is no image yet: give image=..., or call set_image() first")

@@ -24,10 +24,7 @@ class Work(Generic[Outcome]):
     """One prediction.
 
     Args:
-        call: sends it, and returns the result.
         future: receives the result. The caller may cancel it.
-        context: that of the caller, in which the call runs.
-        running: the call, once it is sent.
     """
 
     call: Callable[[], Outcome]
@@ -40,7 +37,6 @@ class Dispatcher:
     """Sends requests in the order that `Lanes` decide. Every method may be called from any thread.
 
     Args:
-        threads: run the calls.
         lanes: decide on the order; the dispatcher uses them only while it holds its lock.
     """
 
@@ -53,12 +49,7 @@ class Dispatcher:
     def submit(
         self, works: Sequence[Work[Outcome]], lane: str | None, request_id: str | None = None
     ) -> list[Job[Work[Any]]]:
-        """Queue requests of one lane, the newest last. start() sends them. With ``request_id``, give only one request.
-
-        Raises:
-            InputError: an earlier request with this id has not ended yet.
-            ConfigurationError: the client is closed, or it belongs to the parent of this process.
-        """
+        """Queue requests of one lane, the newest last; with ``request_id`` a single one. start() sends them."""
         self._threads.check()
         with self._lock:
             if request_id is not None and self._lanes.get(request_id) is not None:
@@ -76,11 +67,7 @@ class Dispatcher:
         self.change(Lanes.start)
 
     def change(self, act: Callable[[Lanes[Work[Any]]], Step[Work[Any]]]) -> int:
-        """Change the lanes; return the number of requests that the change cancelled.
-
-        Raises:
-            ConfigurationError: the client belongs to the parent of this process.
-        """
+        """Change the lanes; return the number of requests that the change cancelled."""
         self._threads.check_process()
         with self._lock:
             step = act(self._lanes)

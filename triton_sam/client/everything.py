@@ -46,19 +46,7 @@ def to_search(
     latest: ImageEmbeddings | None,
     given: Mapping[str, Any],
 ) -> tuple[ImageSource, Parameters, ImageEmbeddings | None]:
-    """Check the arguments of everything(); return the image, the parameters, and its embeddings or handle if known.
-
-    Args:
-        pair: the models that answer.
-        image: the image that the caller names; None for the current image of the client.
-        latest: the current image of the client.
-        given: fields of Parameters.
-
-    Raises:
-        NoImageError: there is no image.
-        ConfigurationError: a parameter is out of range, another encoder made the embeddings, or crops are to be
-            searched and only the embeddings of the image are here.
-    """
+    """Check the arguments of everything(); return the image, the parameters, and its embeddings or handle if known."""
     parameters, chosen = parameters_of(pair.family.name, given), current(image, latest)
     if not isinstance(chosen, ImageEmbeddings):
         return plain_source(chosen), parameters, None  # an open file can be read only once
@@ -80,17 +68,6 @@ def search(
     """Segment all objects of an image: yield each step, and at the end the result.
 
     Closing the generator ends the search, and cancels its requests at Triton.
-
-    Args:
-        encode: encodes an image.
-        see_part: finds the objects under some points.
-        image: the image in any form that the client accepts.
-        parameters: the grid and the filters.
-        embeddings: embeddings of the image, if the client has them already.
-
-    Raises:
-        ImageError: the image cannot be used.
-        ServerError: see triton_sam.errors.
     """
     image = plain_source(image)  # an open file can be read only once
     has_only_size = isinstance(image, Image.Image) and not isinstance(embeddings, (SessionImage, type(None)))
@@ -152,12 +129,7 @@ def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Pa
 
 
 class PartFlows:
-    """The flow of one part.
-
-    Args:
-        pair: the models.
-        capabilities: of the session model.
-    """
+    """The flow of one part."""
 
     def __init__(self, pair: ModelPair, capabilities: Capabilities) -> None:
         self._pair = pair
@@ -170,9 +142,6 @@ class PartFlows:
         Returns:
             The objects; None if the client has to decode and filter by itself: the embeddings are here, or the session
             model is of an earlier version.
-
-        Raises:
-            ServerError: the request failed.
         """
         image = part.image
         if not isinstance(image, SessionImage):
@@ -217,11 +186,7 @@ def _members(parameters: Parameters) -> dict[str, Any]:
 
 
 def _read_result(outputs: Tensors, model: str) -> PartResult:
-    """Read the answer.
-
-    Raises:
-        InferenceError: the served model does not keep the wire contract.
-    """
+    """Read the answer."""
     try:
         answer = json.loads(outputs[contract.RESULT_JSON].ravel()[0])
         masks = [_read_mask(each) for each in answer["objects"]]

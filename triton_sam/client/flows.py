@@ -29,15 +29,7 @@ ASK_AGAIN_SECONDS = 30.0
 
 
 def carry(flow: Flow[Result], transport: BaseTransport) -> Result:
-    """Run a flow to its end and block until each answer arrives.
-
-    Args:
-        flow: a flow that has not started yet.
-        transport: sends the requests.
-
-    Raises:
-        SamError: a request failed, and the flow has no remedy. A refusal with a code has the type of the code.
-    """
+    """Run a flow to its end and block until each answer arrives."""
     with span(f"triton_sam.{getattr(flow, '__name__', 'flow')}"):
         try:
             request = next(flow)
@@ -68,9 +60,6 @@ class Capabilities:
     """The inputs that the session model of a server has, by its configuration.
 
     Servers of earlier versions have fewer. A missing one is looked for again after a while.
-
-    Args:
-        model: name of the session model.
     """
 
     def __init__(self, model: str) -> None:
@@ -79,11 +68,7 @@ class Capabilities:
         self._asked = -math.inf
 
     def has(self, name: str) -> Generator[Request, Mapping[str, Any], bool]:
-        """Return whether the session model has an input. This is a flow; usually, it sends no request.
-
-        Raises:
-            ServerError: the request for the configuration failed.
-        """
+        """Return whether the session model has an input. This is a flow; usually, it sends no request."""
         if name not in self._inputs and time.monotonic() > self._asked + ASK_AGAIN_SECONDS:
             config = yield ConfigRequest(self._model)
             self._inputs = frozenset(tensor["name"] for tensor in config.get("input", ()))

@@ -30,9 +30,7 @@ class Job(Generic[Work]):
     """One request.
 
     Args:
-        id: its name, unique among the requests that have not ended.
         lane_name: name of its lane; None for a request outside of all lanes, which no other request replaces.
-        work: the caller's data for carrying out the request.
     """
 
     id: str
@@ -47,8 +45,6 @@ class Step(Generic[Work]):
     """The actions that a change requires.
 
     Args:
-        start: jobs to send.
-        dropped: jobs that were cancelled before they were sent.
         aborted: jobs that were cancelled after they were sent; the caller cancels them on the wire.
     """
 
@@ -84,8 +80,6 @@ class Lanes(Generic[Work]):
     """All requests of a client. Not thread-safe: the caller must hold a lock.
 
     Args:
-        per_lane: maximum number of requests of one lane on the wire.
-        total: maximum number of requests of all lanes on the wire.
         cancel_running: whether a new request cancels a running one if its lane already runs ``per_lane`` requests. It
             cancels the youngest, because the oldest is closest to its answer: a lane that always cancelled the oldest
             would never get an answer while requests come faster than answers.

@@ -23,7 +23,6 @@ def also_spelled(
     """Return a decorator that lets callers write other names for keyword arguments.
 
     Args:
-        error: class of the error if a call has both spellings of one parameter.
         others: the second spellings, each with the name of its parameter, for example ``triton_url="url"``.
     """
 
@@ -58,9 +57,6 @@ def timeout_in_second_place(call: Callable[P, None]) -> Callable[P, None]:
     """Decorate a constructor (url, model_type, ...): a number in the place of the family is the timeout in seconds.
 
     The first speculative client was ``SpeculativeSAM2Client(url, timeout)``.
-
-    Raises:
-        ConfigurationError: (by the constructor) the call has a second timeout.
     """
 
     @functools.wraps(call)
@@ -78,15 +74,7 @@ def timeout_in_second_place(call: Callable[P, None]) -> Callable[P, None]:
 
 
 def check_image_size(image_size: int | None, family: Family) -> None:
-    """Check the argument ``image_size`` of the first clients, which resized an image to a side of the caller's choice.
-
-    Args:
-        image_size: side of the encoder's input in pixels; None for the side of the family.
-        family: the family of the client.
-
-    Raises:
-        ConfigurationError: the encoder takes another size.
-    """
+    """Check the argument ``image_size`` of the first clients, which resized images to a side that the caller chose."""
     if image_size not in (None, family.image_size):
         raise ConfigurationError(
             f"image_size={image_size}: the encoder of {family.label} takes {family.image_size} pixels, and the client "

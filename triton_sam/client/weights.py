@@ -21,8 +21,6 @@ class EncoderIdentity:
     """The encoder of a server.
 
     Args:
-        family: name of the family.
-        encoder: name of the model in Triton.
         weights: the id that the session model gives to a fixed image; it depends on the weights, and is equal on all
             servers that have them. None without a session model.
     """
@@ -43,9 +41,5 @@ def weights_id(image: ImageEmbeddings) -> str | None:
 
 
 def encoder_of(client: SamTritonClient) -> EncoderIdentity:
-    """Return the encoder that a client uses. The server encodes a fixed image; a session model keeps it.
-
-    Raises:
-        ServerError: see triton_sam.errors.
-    """
+    """Return the encoder that a client uses. The server encodes a fixed image; a session model keeps it."""
     return EncoderIdentity.of(client.encode(FIXED_IMAGE))

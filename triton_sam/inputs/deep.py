@@ -54,12 +54,7 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the values of an opened Pillow image are.
-
-    Args:
-        samples: what they mean.
-        dtype: their type, where it is another one than Pillow's.
-    """
+    """What the values of an opened Pillow image are."""
 
     samples: Samples
     dtype: str | None
@@ -87,11 +82,7 @@ def has_packages(image: Image.Image) -> bool:
 
 
 def check_deep_size(image: Image.Image, name: str) -> None:
-    """Check the number of pixels of an opened image with grey values of more than 8 bits.
-
-    Raises:
-        ImageError: it is too large.
-    """
+    """Check the number of pixels of an opened image with grey values of more than 8 bits."""
     if is_deep(image) and image.width * image.height > MAX_DEEP_PIXELS:
         raise ImageError(
             f"{name} is too large: {image.width} x {image.height} pixels of more than 8 bits; at "
@@ -100,11 +91,7 @@ def check_deep_size(image: Image.Image, name: str) -> None:
 
 
 def refuse_garbled(image: Image.Image, name: str) -> None:
-    """Refuse an opened file that Pillow would read wrongly.
-
-    Raises:
-        ImageError: it is one.
-    """
+    """Refuse an opened file that Pillow would read wrongly."""
     if is_garbled(image):
         raise ImageError(f"{name} has planes of more than 8 bits, which need the extra tiles: {install('tiles')}")
 
@@ -144,11 +131,7 @@ def _read_png(image: Image.Image, stream: Stream, name: str) -> Image.Image | No
 
 
 def read_tiff(stream: Stream, name: str) -> Image.Image | None:
-    """Read the first page of a TIFF file by tifffile; None if it cannot, or is not installed.
-
-    Raises:
-        ImageError: the file is too large, or its values are no colours.
-    """
+    """Read the first page of a TIFF file by tifffile; None if it cannot, or is not installed."""
     if _start(stream) not in _TIFF:
         return None
     try:
@@ -211,12 +194,7 @@ def _start(stream: Stream) -> bytes:
 
 
 class ImageBlocks:
-    """The rows of a grey Pillow image as arrays, of which only one block exists at a time.
-
-    Args:
-        image: the image.
-        dtype: see Meaning.
-    """
+    """The rows of a grey Pillow image as arrays, of which only one block exists at a time."""
 
     def __init__(self, image: Image.Image, dtype: str | None = None) -> None:
         self.shape: tuple[int, ...] = (image.height, image.width)
@@ -245,12 +223,7 @@ def stretched(source: Blocks, samples: Samples, name: str | None) -> Bytes:
     """Scale values from minimum..maximum to 0..255, see Stretch. They are floats only within one block of rows.
 
     Args:
-        source: the values.
-        samples: what they mean.
         name: name of the image for the log; None: nothing is said.
-
-    Raises:
-        ImageError: no value is a measurement.
     """
     dtype, limits = source.rows(0, 1).dtype, None
     if is_stretched(dtype):

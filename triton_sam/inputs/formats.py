@@ -25,11 +25,8 @@ class ImageFormat:
     """A format of image files.
 
     Args:
-        name: its name in Pillow.
-        suffixes: the suffixes of its files, in lower case.
         sent: whether every server decodes it, so that clients send its files as they are. Clients and the service send
             the other formats as PNG.
-        uploaded: whether the service accepts it from any caller.
     """
 
     name: str
@@ -96,11 +93,7 @@ def reads_heic() -> bool:
 
 
 def register_opener() -> None:
-    """Let Pillow open HEIF files in this process.
-
-    Raises:
-        MissingDependencyError: pillow-heif is not installed.
-    """
+    """Let Pillow open HEIF files in this process."""
     try:
         import pillow_heif
     except ImportError as error:

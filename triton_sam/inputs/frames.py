@@ -15,10 +15,6 @@ def frame_input(frame: Image.Image, side: int) -> FloatArray:
     Unlike single images, frames are resized with Pillow's default, a bicubic filter on bytes: see
     sam2.utils.misc._load_img_as_tensor.
 
-    Args:
-        frame: RGB image of any size.
-        side: side of the encoder's image in pixels.
-
     Returns:
         float32 (1,3,side,side) in 0..1.
     """
@@ -34,10 +30,6 @@ def mask_prompt(mask: npt.NDArray[np.bool_], side: int) -> FloatArray:
     """Turn a mask that is a prompt into the input of the mask_prompt model.
 
     The mask is resized bilinearly with antialiasing and thresholded at 0.5, as in SAM2VideoPredictor.add_new_mask.
-
-    Args:
-        mask: bool (H,W).
-        side: side of the encoder's image in pixels.
 
     Returns:
         float32 (1,1,side,side): 1 inside the object, 0 outside.

@@ -48,12 +48,7 @@ def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image
     """Open an image by Pillow, which reads no pixels yet, and HEIC photographs only with the extra for them.
 
     Args:
-        stream: a file, or its content.
         formats: the accepted formats; only with HEIF among them, or with None, is a HEIC photograph opened.
-
-    Raises:
-        Exception: whatever Pillow raises for a file that it cannot read.
-        MissingDependencyError: a HEIC photograph, without the extra `heic`.
     """
     known = [each for each in formats if each != HEIF] if formats else None
     try:

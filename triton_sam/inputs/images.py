@@ -47,9 +47,6 @@ def plain_source(source: ImageSource) -> PlainSource:
     """Return a source that can be opened several times: the bytes of an open file, the path of a ``file://`` URL.
 
     An open file is read from its position to its end. Every other source is returned unchanged.
-
-    Raises:
-        ImageError: the file is opened as text, closed or unreadable, or the URL is not valid or leads elsewhere.
     """
     if isinstance(source, str) and source.lower().startswith("file://"):
         return _path_of(source)
@@ -94,10 +91,6 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
 
     Returns:
         A new Pillow image of mode RGB.
-
-    Raises:
-        ImageError: the source is missing, empty, damaged, too large, or not an image.
-        MissingDependencyError: a HEIC photograph, without the extra `heic`.
     """
     plain = plain_source(source)
     if isinstance(plain, np.ndarray):
@@ -118,10 +111,6 @@ def image_bytes(source: ImageSource) -> bytes:
     Files and encoded bytes in one of FORMATS are returned unchanged and are not decoded, if Pillow alone reads their
     pixels right. Every other image is encoded as PNG. Bytes that Pillow cannot identify are also returned unchanged:
     the server reports the error.
-
-    Raises:
-        ImageError: the source is missing, empty or unreadable, or it has an unsupported type.
-        MissingDependencyError: a HEIC photograph, without the extra `heic`.
     """
     source = plain_source(source)
     if isinstance(source, (np.ndarray, Image.Image)):
@@ -141,11 +130,7 @@ def image_bytes(source: ImageSource) -> bytes:
 
 
 def pages_of(source: str | os.PathLike[str] | bytes) -> int:
-    """Return the number of pages or frames of an image file, at most 100; 1 for a file that cannot be opened.
-
-    Args:
-        source: a path or encoded bytes.
-    """
+    """Return the number of pages or frames of an image file, at most 100; 1 for a file that cannot be opened."""
     try:
         stream = Path(source) if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)
         with open_header(stream) as image:
@@ -160,10 +145,6 @@ def encoder_input(image: Image.Image, family: Family) -> FloatArray:
     All official predictors use an antialiased bilinear filter, but they differ in number format and rounding. The wrong
     rounding changes the masks: resizing bytes instead of floats gives SAM2 an IoU of 0.998 with the reference, and
     Pillow's rounding of bytes instead of torch's gives SAM3 0.9995.
-
-    Args:
-        image: RGB image of any size.
-        family: the family whose input size, padding and value range apply.
 
     Returns:
         float32 (1,3,S,S) with S = family.image_size and values in family.value_range.
@@ -221,12 +202,7 @@ def servers_read(content: bytes) -> bool:
 
 
 def to_png(source: ImageSource, formats: tuple[str, ...] | None = None) -> bytes:
-    """Return what ``open_image(source, formats)`` opens as PNG, with all its pixels.
-
-    Raises:
-        ImageError: as open_image().
-        MissingDependencyError: as open_image().
-    """
+    """Return what ``open_image(source, formats)`` opens as PNG, with all its pixels."""
     buffer = io.BytesIO()
     open_image(source, formats).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
@@ -292,11 +268,7 @@ def _to_rgb(image: Image.Image, name: str | None) -> Image.Image:
     """Return an opened image as RGB, upright.
 
     Args:
-        image: the image.
         name: its name for the log; None: nothing is said.
-
-    Raises:
-        ImageError: it has no pixels, or no value is finite.
     """
     if image.width == 0 or image.height == 0:
         raise ImageError("the image has no pixels")

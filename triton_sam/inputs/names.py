@@ -26,11 +26,7 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def path_of(name: str) -> str:
-    """Return the path that name_of() made the name from.
-
-    Raises:
-        ValueError: no file can have this name.
-    """
+    """Return the path that name_of() made the name from."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
@@ -39,10 +35,6 @@ def find_file(folder: Path, name: str) -> tuple[str, Path] | None:
 
     The name may have backslashes between its parts, as on Windows, spaces around it, or accents in another Unicode
     form, as on macOS. A file with exactly this name is preferred.
-
-    Args:
-        folder: the folder that the name starts from.
-        name: see name_of().
 
     Returns:
         The name of the file and its path; None if there is no such file.
@@ -82,12 +74,7 @@ def files_matching(pattern: str) -> tuple[Path, list[Path]]:
 
 
 def fixed_part(pattern: Place, exists: Callable[[Place], bool]) -> Place:
-    """Return the folder before the first part of a pattern that may name several files.
-
-    Args:
-        pattern: the pattern as a path.
-        exists: whether there is a file or folder with exactly this name, so that its characters are meant literally.
-    """
+    """Return the folder before the first part of a pattern that may name several files."""
     for folder, below in pairwise([*reversed(pattern.parents), pattern]):
         if below == pattern or (glob.has_magic(below.name) and not exists(below)):
             return folder

@@ -31,7 +31,6 @@ class Prompts:
     Args:
         coords: float32 (P,N,2), x and y of each point; N is 0 if there are no points.
         labels: int64 (P,N): 1 foreground, 0 background, -2 no point (padding).
-        boxes: float32 (P,4) as x1,y1,x2,y2, or None.
         mask: float32 (1 or P,1,S,S) logits of an earlier prediction, or None; a single mask serves all objects.
         image_size: width and height of the original image in pixels.
     """
@@ -107,11 +106,6 @@ def check_prompts(
         box: (4,) or (P,4) as x1,y1,x2,y2 with x1 < x2 and y1 < y2, or None.
         mask_input: logits of an earlier prediction: (S,S), (1,S,S) or (P,1,S,S), or None. A mask of this size, which is
             bool or holds 0 and 1 (or 0 and 255) alone, becomes logits of -10 and 10.
-        image_size: width and height of the image in pixels.
-        mask_size: S, the side of the family's low-resolution logits.
-
-    Raises:
-        PromptError: an object has no prompt, or a value, which the message names, has a wrong shape, type or range.
     """
     coords, labels = _points(point_coords, point_labels)
     boxes = None if box is None else _boxes(box, image_size)
@@ -227,11 +221,7 @@ def _mask(mask: Any, side: int) -> FloatArray:
 
 
 def _as_logits(values: FloatArray, given: np.dtype[Any]) -> FloatArray:
-    """Return logits as they are, and a mask as logits.
-
-    Raises:
-        PromptError: the values are neither logits nor a mask.
-    """
+    """Return logits as they are, and a mask as logits."""
     low, high = float(values.min()), float(values.max())
     if low == high == 0:
         if given.kind in "bui":

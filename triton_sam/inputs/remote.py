@@ -31,12 +31,7 @@ Answer = TypeVar("Answer")
 
 
 def place_of(text: str) -> Path:
-    """Return the path that a text names. A URL becomes a path of universal_pathlib, which has the methods of Path.
-
-    Raises:
-        MissingDependencyError: the package for this kind of URL is not installed.
-        ConfigurationError: fsspec does not know this kind of URL.
-    """
+    """Return the path that a text names. A URL becomes a path of universal_pathlib, which has the methods of Path."""
     if not _URL.match(text):
         return Path(text)
     try:
@@ -63,22 +58,13 @@ def is_remote(place: object) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is a file or a folder at a URL.
-
-    Raises:
-        DownloadError: the storage cannot be reached.
-    """
+    """Return whether there is a file or a folder at a URL."""
     remote = cast(Any, path)
     return bool(patiently(str(path), lambda: remote.fs.exists(remote.path)))
 
 
 def content_at(place: Path) -> bytes:
-    """Return the content of a file at a URL.
-
-    Raises:
-        ImageError: the file is not there, or may not be read.
-        DownloadError: the storage cannot be reached, even after several attempts.
-    """
+    """Return the content of a file at a URL."""
     remote = cast(Any, place)
     return cast(bytes, patiently(str(place), lambda: remote.fs.cat_file(remote.path)))
 
@@ -91,12 +77,7 @@ def copy_of(place: Path, folder: Path) -> Path:
 
 
 def patiently(name: str, call: Callable[[], Answer]) -> Answer:
-    """Call a function of fsspec, and call it again if the storage is away for a moment.
-
-    Raises:
-        ImageError: the storage says that the file is not there, or may not be read.
-        DownloadError: the storage cannot be reached, even after several attempts.
-    """
+    """Call a function of fsspec, and call it again if the storage is away for a moment."""
     for pause in (*pauses(), None):
         try:
             return call()
@@ -134,15 +115,8 @@ def _reason(error: Exception) -> str:
 class RemoteFile:
     """A file at a URL of which parts are read, in the form of a binary file. One thread uses it at a time.
 
-    Args:
-        place: the URL.
-
     Attributes:
         failure: the first error, for callers of a library that goes on after errors; None without one.
-
-    Raises:
-        ImageError: the file is not there, may not be read, or its server gives whole files only.
-        DownloadError: the storage cannot be reached, even after several attempts.
     """
 
     mode = "rb"

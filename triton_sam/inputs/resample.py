@@ -27,9 +27,7 @@ class _Taps:
     """The filter taps of each output position: the input positions that it averages, and their weights.
 
     Args:
-        first: (n_out,) first input position.
         weights: float32 (n_out, taps), integer values, 0 where there is no tap; a row sums to about 2**precision.
-        precision: number of fractional bits of the weights.
     """
 
     first: npt.NDArray[np.intp]
@@ -39,10 +37,6 @@ class _Taps:
 
 def resize_bytes(pixels: Bytes, size: Size) -> Bytes:
     """Resize an image as torchvision.transforms.functional.resize(uint8 tensor, antialias=True) does.
-
-    Args:
-        pixels: uint8 (H,W,C).
-        size: width and height of the result in pixels.
 
     Returns:
         uint8 (C,height,width).

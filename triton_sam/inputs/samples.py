@@ -35,11 +35,7 @@ class Samples:
     """What the stored values of an image mean.
 
     Args:
-        kind: what the channels are.
         bits: bits of a value, for types of 8 bits that hold fewer.
-        palette: uint8 (N,3), the colours of a palette.
-        is_premultiplied: whether the colours are multiplied by the fourth channel.
-        nodata: see Stretch.
     """
 
     kind: Kind = "rgb"
@@ -52,15 +48,11 @@ class Samples:
         """Return stored values as grey or colours, of the same type or as bytes.
 
         Args:
-            values: (h,w) or (h,w,c) as the file holds them.
             channels: the stored channels that become red, green and blue. Palettes, inks and other colour spaces are
                 converted only for the default.
 
         Returns:
             (h,w,1) or (h,w,3).
-
-        Raises:
-            ImageError: the values are complex numbers, or inks and colour spaces of an unusual type.
         """
         if values.dtype.kind not in "biuf":
             raise ImageError(f"values of the type {values.dtype} are no grey values or colours")
@@ -81,7 +73,6 @@ class Samples:
 
         Args:
             limits: the values that become black and white; None: no value is a measurement.
-            dtype: the type of colours().
         """
         inverted = self.kind == "white is zero"
         if not is_stretched(dtype):

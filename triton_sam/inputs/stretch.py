@@ -18,10 +18,7 @@ class Stretch:
     """Turns values into bytes: ``low`` becomes 0, and ``high`` 255. Values that are no measurements become 0.
 
     Args:
-        low: the value that becomes black.
-        high: the value that becomes white.
         nodata: the value of pixels without a measurement, as NaN and infinity always are; None: there is none.
-        is_inverted: whether ``low`` becomes 255, and ``high`` 0.
     """
 
     low: float = 0.0
@@ -55,8 +52,6 @@ def value_range(
     """Return the smallest and the largest value that is a measurement; None if no value is one.
 
     Args:
-        parts: all values, part by part.
-        nodata: see Stretch.
         percentiles: return these percentiles of the values instead. All parts are then in memory at a time.
     """
     if percentiles is not None:
@@ -76,7 +71,6 @@ def nodata_of(text: Any, dtype: np.dtype[Any]) -> float | None:
 
     Args:
         text: the number as text or as a number; None if the file has none.
-        dtype: the type of the pixels.
 
     Returns:
         None: no pixel can have the value, or it is NaN, which never counts.

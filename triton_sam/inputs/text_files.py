@@ -18,12 +18,7 @@ def read_text(path: Path, errors: str = "strict") -> str:
     """Return the text of a file, without its byte-order mark. Ends of lines stay as they are.
 
     Args:
-        path: the file, which may lie at a URL.
         errors: "strict", or "surrogateescape" for lists of file names, which need not be UTF-8.
-
-    Raises:
-        InputError: the file cannot be read, or it is not text in UTF-8 or UTF-16.
-        DownloadError: the storage cannot be reached.
     """
     try:
         content = content_at(path) if is_remote(path) else path.read_bytes()
@@ -45,12 +40,7 @@ def read_text(path: Path, errors: str = "strict") -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file. See read_text().
-
-    Raises:
-        InputError: the file cannot be read, or it is not JSON.
-        DownloadError: the storage cannot be reached.
-    """
+    """Return the value of a JSON file. See read_text()."""
     text = read_text(path)
     try:
         return json.loads(text)

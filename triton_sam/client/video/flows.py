@@ -39,16 +39,7 @@ MAX_KNOWN = 256
 
 
 class SessionFlows:
-    """Flows of one session. Only one flow at a time may run, except upload(), which may run beside the others.
-
-    Args:
-        model: builds the requests.
-        frames: gives the frames.
-        snapshot_every: number of operations after which the client asks for the next snapshot.
-
-    Raises:
-        ConfigurationError: ``snapshot_every`` is below 1.
-    """
+    """Flows of one session. Only one flow at a time may run, except upload(), which may run beside the others."""
 
     def __init__(self, model: VideoModel, frames: SessionFrames, snapshot_every: int = 16) -> None:
         if snapshot_every < 1:
@@ -68,25 +59,12 @@ class SessionFlows:
         self.restored = 0
 
     def start(self) -> Flow[None]:
-        """Start the session.
-
-        Raises:
-            ServerBusyError: the server has no place for another session.
-            SamError: the request failed.
-        """
+        """Start the session."""
         yield from self._restore()
         self.restored = 0
 
     def run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Flow[Tensors]:
-        """Do an operation and return its answer. If the server has lost the session, it is restored first.
-
-        Args:
-            operation: the operation.
-            outputs: names of the outputs of rows that the caller needs.
-
-        Raises:
-            SamError: the operation failed, and the session is as it was before.
-        """
+        """Do an operation and return its answer. If the server has lost the session, it is restored first."""
         wanted = (wire.RESULT, *outputs)
         if operation.frame is not None:
             self._content(operation.frame)  # must be at hand, since a later loss of the session may need it

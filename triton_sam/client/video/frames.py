@@ -44,12 +44,7 @@ class SessionFrames:
     With ``every`` = n, the session sees a video of each n-th frame: frame n of the source is its frame 1.
 
     Args:
-        source: the source.
-        every: distance between frames of the session.
         recent: number of frames, of those read last, that stay in memory.
-
-    Raises:
-        ConfigurationError: ``every`` is below 1.
     """
 
     def __init__(self, source: FrameSource, every: int, recent: int) -> None:
@@ -78,11 +73,7 @@ class SessionFrames:
         return index * self.every
 
     def inside(self, frame: int) -> int:
-        """Return the index that a frame of the source has in the session.
-
-        Raises:
-            PromptError: there is no such frame, or the session leaves it out.
-        """
+        """Return the index that a frame of the source has in the session."""
         total = self.source.num_frames
         if frame < 0 or (total is not None and frame >= total):
             known = "" if total is None else f": the video has the frames 0 to {total - 1}"
@@ -97,11 +88,7 @@ class SessionFrames:
         return index
 
     def content(self, index: int) -> bytes | None:
-        """Return a frame of the session as an image file; None if the video ends before it.
-
-        Raises:
-            VideoError: the frame cannot be read (any more).
-        """
+        """Return a frame of the session as an image file; None if the video ends before it."""
         with self._lock:
             if index in self._read:
                 self._read.move_to_end(index)
@@ -134,13 +121,8 @@ def look_ahead(
     When a frame is yielded, at most ``ahead`` frames behind it have been taken or wait to be taken.
 
     Args:
-        order: indexes of frames.
         prepare: reads a frame, and with True sends it, too; returns False if the video ends before it.
         ahead: maximum number of frames that are prepared before they are needed.
-        stop: ends the iteration.
-
-    Raises:
-        VideoError: a frame cannot be read; it is raised when the iteration reaches this frame.
     """
     executor = concurrent.futures.ThreadPoolExecutor(1, "triton-sam-frames")
     waiting: deque[tuple[int, concurrent.futures.Future[bool]]] = deque()

@@ -35,10 +35,7 @@ class Operation:
     """One operation that changes a session, and can be repeated in another one.
 
     Args:
-        name: one of wire.video.OPERATIONS.
-        arguments: the JSON arguments without the step.
         frame: index of the frame whose pixels the operation needs; None if it needs none.
-        mask: bool (H,W), a mask as prompt.
     """
 
     name: str
@@ -52,7 +49,6 @@ class VideoModel:
     """Builds requests and reads answers for one video model.
 
     Args:
-        family: the SAM family.
         variant: name of the models, for example "sam2.1_large"; None for the family's default.
     """
 
@@ -74,17 +70,7 @@ class VideoModel:
         snapshot: bytes | None = None,
         outputs: tuple[str, ...] = (wire.RESULT,),
     ) -> Request:
-        """Build the request of an operation.
-
-        Args:
-            operation: one of wire.video.OPERATIONS.
-            session: id of the session; None for start_session.
-            arguments: the JSON arguments.
-            frames: frames to send along, by index.
-            mask: a mask as prompt.
-            snapshot: the state of a lost session.
-            outputs: names of the outputs to ask for.
-        """
+        """Build the request of an operation."""
         if frames:
             arguments = {**arguments, "frame_indexes": list(frames)}
         inputs: dict[str, npt.NDArray[Any]] = {
@@ -104,11 +90,7 @@ class VideoModel:
         return Request(self.name, inputs, outputs)
 
     def read_result(self, outputs: Tensors) -> dict[str, Any]:
-        """Return the JSON result of an answer.
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
+        """Return the JSON result of an answer."""
         try:
             result = json.loads(bytes(outputs[wire.RESULT].flat[0]))
         except (ValueError, IndexError) as error:
@@ -123,16 +105,7 @@ class VideoModel:
         return {int(id_): logits[0] for id_, logits in zip(outputs[wire.OBJECT_IDS], outputs[MASKS], strict=True)}
 
     def read_segments(self, outputs: Tensors, size: Size, frame: int) -> dict[int, VideoSegment]:
-        """Return the full-size masks of an answer about one frame, by object. This is slow for large frames.
-
-        Args:
-            outputs: the answer.
-            size: width and height of the frames.
-            frame: index of the frame for the caller.
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
+        """Return the full-size masks of an answer about one frame, by object. This is slow for large frames."""
         has_logits = MASKS in outputs
         masks = outputs[MASKS] if has_logits else outputs[ENCODED_MASKS]
         self._check(outputs, masks, dimensions=4 if has_logits else 1)

@@ -25,9 +25,7 @@ class Frame:
     """One frame of a video.
 
     Args:
-        index: number of the frame, from 0.
         content: the frame as the content of an image file.
-        size: width and height in pixels.
     """
 
     index: int
@@ -37,9 +35,6 @@ class Frame:
 
 class FrameSource(ABC):
     """The frames of one video, all of one size. Several threads may use a source.
-
-    Args:
-        name: the name of the source in messages, for example a path.
 
     Attributes:
         num_frames: number of frames; None for a stream, whose end is not known.
@@ -59,12 +54,7 @@ class FrameSource(ABC):
         self._lock = threading.RLock()
 
     def frame(self, index: int) -> Frame | None:
-        """Return a frame; None if the video ends before it.
-
-        Raises:
-            VideoError: the index is negative, the frame cannot be read (any more), or its size differs from that of the
-                first frame.
-        """
+        """Return a frame; None if the video ends before it."""
         if index < 0:
             raise VideoError(f"there is no frame {index}: the first frame has the index 0")
         with self._lock:
@@ -83,11 +73,7 @@ class FrameSource(ABC):
         """Close files and devices. Later calls of frame() may fail."""
 
     def _open_first(self) -> None:
-        """Set ``size`` from the first frame. A subclass calls this at the end of its constructor.
-
-        Raises:
-            VideoError: there is no first frame, or it cannot be read.
-        """
+        """Set ``size`` from the first frame. A subclass calls this at the end of its constructor."""
         first = self._checked(0)
         if first is None:
             raise VideoError(f"{self.name} is empty: a video needs at least one frame")
@@ -101,24 +87,13 @@ class FrameSource(ABC):
 
     @abstractmethod
     def _read(self, index: int) -> tuple[bytes, Size] | None:
-        """Return the encoded frame and its size; None if the video ends before it. The caller holds the lock.
-
-        Raises:
-            ImageError: the frame is damaged; VideoError: it cannot be read for another reason.
-        """
+        """Return the encoded frame and its size; None if the video ends before it. The caller holds the lock."""
 
 
 def encode(source: ImageSource, quality: int | None) -> tuple[bytes, Size]:
     """Return an image as the content of an image file, with its width and height.
 
     Files and encoded bytes stay as they are. Pixels become PNG, which keeps each of them, or JPEG.
-
-    Args:
-        source: see ImageSource.
-        quality: None for PNG; 1..100 for JPEG of this quality.
-
-    Raises:
-        ImageError: the source is not a usable image.
     """
     if isinstance(source, (np.ndarray, Image.Image)):
         image = open_image(source)
@@ -138,11 +113,7 @@ def encode_pixels(image: Image.Image, quality: int | None) -> bytes:
 
 
 def check_quality(quality: int | None) -> None:
-    """Check the quality of JPEG.
-
-    Raises:
-        ConfigurationError: it is neither None nor 1..100.
-    """
+    """Check the quality of JPEG."""
     if quality is not None and not 1 <= quality <= BEST_QUALITY:
         raise ConfigurationError(f"quality must be 1 to {BEST_QUALITY}, or None for lossless frames, not {quality}")
 

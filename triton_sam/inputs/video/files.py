@@ -67,13 +67,8 @@ class VideoFrames(FrameSource):
     start.
 
     Args:
-        path: the file, in any format that FFmpeg reads.
         quality: None sends each frame without loss, as PNG (about 1.3 bytes for each pixel of a natural scene); 1..100
             sends JPEG of this quality (95: about 0.4 bytes for each pixel), whose pixels differ slightly.
-
-    Raises:
-        VideoError: the file is not a video, is damaged, or holds no frames.
-        MissingDependencyError: PyAV is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str], quality: int | None = None) -> None:
@@ -283,12 +278,7 @@ def _display_matrix(frame: VideoFrame) -> tuple[tuple[int, int], tuple[int, int]
 
 
 def open_container(source: Any, name: str, **options: Any) -> InputContainer:
-    """Open a file, URL or device by PyAV.
-
-    Raises:
-        VideoError: it cannot be opened.
-        MissingDependencyError: PyAV is not installed.
-    """
+    """Open a file, URL or device by PyAV."""
     av = _av()
     try:
         container: InputContainer = av.open(source, "r", **options)
@@ -298,11 +288,7 @@ def open_container(source: Any, name: str, **options: Any) -> InputContainer:
 
 
 def video_stream(container: InputContainer, name: str) -> VideoStream:
-    """Return the video stream with the most frames that is not a cover image.
-
-    Raises:
-        VideoError: there is none.
-    """
+    """Return the video stream with the most frames that is not a cover image."""
     streams = [each for each in container.streams.video if not _is_cover(each)]
     if not streams:
         only = ", only a cover image" if container.streams.video else ""

@@ -22,12 +22,6 @@ class GrowingFrames(FrameSource):
 
     Args:
         content: the first frame as the content of an image file.
-        size: its width and height in pixels.
-        window: number of frames to keep.
-        name: the name of the video in messages.
-
-    Attributes:
-        count: number of frames so far.
     """
 
     num_frames = None
@@ -45,11 +39,7 @@ class GrowingFrames(FrameSource):
             return sum(map(len, self._kept))
 
     def append(self, content: bytes, size: Size) -> int:
-        """Add a frame and return its index.
-
-        Raises:
-            VideoError: its size differs from that of the first frame.
-        """
+        """Add a frame and return its index."""
         if size != self.size:
             raise VideoError(
                 f"the frame has {size[0]} x {size[1]} pixels, but the first one has {self.size[0]} x {self.size[1]}: "
@@ -98,12 +88,7 @@ class SharedPath:
         """Return the index of the frame that an object comes to: its own, the next one, or a new one.
 
         Args:
-            number: the object.
-            name: the name of the frame.
             tracked: number of frames that have been tracked. Frames of calls that failed may be behind them.
-
-        Raises:
-            VideoError: the other objects went to another frame.
         """
         place = self._places[number]
         if self._names[place] == name:

@@ -21,12 +21,7 @@ _DEVICES = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}")}
 
 
 def camera_frames(number: int, quality: int | None = None, window: int = DEFAULT_WINDOW) -> StreamFrames:
-    """Return the frames of a camera, counted from 0.
-
-    Raises:
-        VideoError: there is no such camera, or this system is neither Linux nor macOS.
-        MissingDependencyError: PyAV is not installed.
-    """
+    """Return the frames of a camera, counted from 0."""
     if number < 0:
         raise VideoError(f"there is no camera {number}: the first camera has the number 0")
     if sys.platform not in _DEVICES:
@@ -38,12 +33,7 @@ def camera_frames(number: int, quality: int | None = None, window: int = DEFAULT
 def live_frames(
     source: Any, name: str, quality: int | None = None, window: int = DEFAULT_WINDOW, **options: Any
 ) -> StreamFrames:
-    """Return the frames of a URL, of a device, or of a file object that is open for reading.
-
-    Raises:
-        VideoError: it cannot be opened, or holds no video.
-        MissingDependencyError: PyAV is not installed.
-    """
+    """Return the frames of a URL, of a device, or of a file object that is open for reading."""
     container = open_container(source, name, **options)
     with contextlib.ExitStack() as opened:
         opened.callback(container.close)
@@ -53,15 +43,7 @@ def live_frames(
 
 
 class LiveFrames(StreamFrames):
-    """The frames of an open container of PyAV, which closes with them.
-
-    Args:
-        container: the container.
-        name, quality, window: see StreamFrames.
-
-    Raises:
-        VideoError: there is no video, or it breaks off before its first frame.
-    """
+    """The frames of an open container of PyAV, which closes with them."""
 
     def __init__(self, container: InputContainer, name: str, quality: int | None, window: int) -> None:
         super().__init__(self._pictures(container, name), quality, window, name, container.close)

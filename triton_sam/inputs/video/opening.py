@@ -34,12 +34,6 @@ def open_frames(source: VideoSource, quality: int | None = None, window: int = D
             URL and an open file are streams, which keep their last frames only.
         quality: how decoded frames and arrays are encoded. None keeps each pixel (PNG); 1..100 is the quality of JPEG,
             which takes a third of the bytes or less. Image files are sent unchanged.
-        window: number of frames that a stream keeps.
-
-    Raises:
-        VideoError: the source is missing, empty, damaged or not a video.
-        MissingDependencyError: the source needs PyAV, and it is not installed.
-        ConfigurationError: ``quality`` or ``window`` is out of range.
     """
     check_quality(quality)
     if isinstance(source, FrameSource):

@@ -21,10 +21,6 @@ class ImageFrames(FrameSource):
         images: the images in the order of the video. They are read when they are needed.
         quality: None keeps each pixel of arrays and Pillow images (PNG); 1..100 sends them as JPEG of this quality.
             Files are sent unchanged.
-        name: the name of the source in messages.
-
-    Raises:
-        VideoError: the list is empty, or its first image cannot be read.
     """
 
     def __init__(self, images: Sequence[ImageSource], quality: int | None = None, name: str = "the list") -> None:
@@ -42,9 +38,6 @@ def folder_frames(folder: str | os.PathLike[str]) -> ImageFrames:
     """Return the image files of a folder as frames, in the natural order of their names: 2.jpg comes before 10.jpg.
 
     The files are sent unchanged. Other files and hidden files do not count.
-
-    Raises:
-        VideoError: the folder cannot be read, it holds no image, or its first image is damaged.
     """
     path = Path(folder)
     try:

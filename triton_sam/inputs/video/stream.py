@@ -21,14 +21,6 @@ class StreamFrames(FrameSource):
 
     Args:
         images: the images. A frame is taken from here when it is first asked for.
-        quality: see ImageFrames.
-        window: number of frames to keep.
-        name: the name of the source in messages.
-        close: releases the device behind the images.
-
-    Raises:
-        VideoError: the stream ends before its first frame, or this frame cannot be read.
-        ConfigurationError: ``window`` is below 1.
     """
 
     num_frames = None

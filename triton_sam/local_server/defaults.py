@@ -16,6 +16,9 @@ CUDA_POOL = "--cuda-memory-pool-byte-size"
 CACHE_BYTES = "cache_bytes"
 """The parameter of session models that limits the embeddings they keep."""
 LOAD_THREADS = "--model-load-thread-count"
+BACKEND = "--backend-config"
+SHARED_THREADS = "onnxruntime,enable-global-threadpool"
+MODEL_THREADS = "intra_op_thread_count"
 POOL_FOR_REQUESTS = 512 << 20
 """Bytes of GPU memory for the tensors of running requests, besides the embeddings that session models keep.
 
@@ -52,6 +55,23 @@ def load_options(given: Sequence[str]) -> list[str]:
     ("operation not permitted when stream is capturing").
     """
     return [f"{LOAD_THREADS}=1"] if has_gpu() and not values_of(given, LOAD_THREADS) else []
+
+
+def thread_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
+    """Return the option that lets all models of NVIDIA's ONNX Runtime backend share their threads on a CPU.
+
+    Each model has threads of its own otherwise, which spin for a while after their work, and so the models of a video
+    slow each other down: 9.7 s for a video in place of 6.4 s on two cores (release 24.10).
+
+    Args:
+        folders: if one of them has a number of threads in its config.pbtxt, which the shared threads would ignore,
+            every model keeps its own.
+        given: the user's options. The same setting among them replaces ours.
+    """
+    is_set = any(value.startswith(f"{SHARED_THREADS}=") for value in values_of(given, BACKEND))
+    if is_set or has_gpu() or any(MODEL_THREADS in folder.config.parameters for folder in folders):
+        return []
+    return [f"{BACKEND}={SHARED_THREADS}=1"]
 
 
 def values_of(options: Sequence[str], name: str) -> list[str]:

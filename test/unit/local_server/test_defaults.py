@@ -15,6 +15,7 @@ from triton_sam.local_server.defaults import (
     load_options,
     metrics_options,
     server_options,
+    thread_options,
     values_of,
 )
 from triton_sam.repository.config import parse_config
@@ -78,3 +79,14 @@ def test_with_a_gpu_models_load_one_after_the_other(monkeypatch: pytest.MonkeyPa
     assert load_options([f"{LOAD_THREADS}=4"]) == []
     monkeypatch.setattr(defaults, "has_gpu", lambda: False)
     assert load_options([]) == []
+
+
+def test_models_share_their_threads_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = "--backend-config=onnxruntime,enable-global-threadpool="
+    monkeypatch.setattr(defaults, "has_gpu", lambda: False)
+    assert thread_options([session("1")], ["--backend-config=python,shm-default-byte-size=1"]) == [f"{shared}1"]
+    assert thread_options([session("1")], [f"{shared}0"]) == []
+    threads = 'parameters [{ key: "intra_op_thread_count", value { string_value: "1" } }]'
+    assert thread_options([session("1"), ModelFolder(Path("mine"), parse_config(threads))], []) == []
+    monkeypatch.setattr(defaults, "has_gpu", lambda: True)
+    assert thread_options([session("1")], []) == []

@@ -71,7 +71,6 @@ COMMANDS = [
     ("export sam2 --random 0 --text-encoder lite", "--text-encoder is for sam3, not for sam2"),
     ("export sam1 --random 0 --standard-operators", "--standard-operators is for sam2"),
     ("export sam2 --random 0 --required-inputs", "give --name or --output-dir"),
-    ("verify sam3 --random --text-encoder lite", "--text-encoder is for words: sam3-concepts"),
     ("verify sam1 --random --exported .", "no weights for sam1"),
     ("download sam1 base", "vit_b, vit_l, vit_h"),
 ]

@@ -54,7 +54,7 @@ def test_a_stopped_export_is_interrupted(
             time.sleep(10)
 
     monkeypatch.setattr(registry, "export", stopped)
-    monkeypatch.setattr("triton_sam.commands.setup.fetch_checkpoint", lambda _args: tmp_path / "sam2.1_hiera_tiny.pt")
+    monkeypatch.setattr("triton_sam.commands.setup.fetch_checkpoint", lambda *_: tmp_path / "sam2.1_hiera_tiny.pt")
     source = ["--random", "0"] if command == "export" else []
     assert main([command, "sam2", *source, "--model-repository", str(tmp_path / "models")]) == 130
     assert capsys.readouterr().err.endswith("triton-sam: interrupted\n")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,20 @@ from triton_sam._common.bundle import checkout
 ROOT = checkout()
 
 
-def test_every_package_of_the_checkout_is_installed():
+def test_every_package_of_the_checkout_is_installed(tmp_path):
     """`triton_sam2` is the first name of the package."""
     packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
     targets = project()["tool"]["hatch"]["build"]["targets"]
-    assert packages == targets["wheel"]["packages"] == ["triton_sam", "triton_sam2"]
-    assert set(packages) <= set(targets["sdist"]["include"])
+    assert packages == ["triton_sam", "triton_sam2"]
+    assert set(packages) <= set(targets["wheel"]["only-include"]) & set(targets["sdist"]["include"])
+    # `pip install -e`: the folder of the checkout is on the path.
+    build = "import sys, hatchling.build; print(hatchling.build.build_editable(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", build, tmp_path], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    with zipfile.ZipFile(tmp_path / built.stdout.split()[-1]) as wheel:
+        (path,) = (wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".pth"))
+    assert path.splitlines() == [str(ROOT)]
 
 
 def test_shell_scripts_parse_and_explain_themselves():

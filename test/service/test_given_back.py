@@ -12,9 +12,11 @@ import contextlib
 import functools
 import json
 import logging
+import os
 import random
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -348,7 +350,9 @@ def run(tmp_path, seed: int, requests: int) -> None:
     folders = tmp_path / "temporary"
 
     def files():
-        return [path for path in folders.rglob("*") if path.parent != folders]
+        # os.walk passes over folders that the service removes meanwhile.
+        walked = [(Path(folder), [*inner, *names]) for folder, inner, names in os.walk(folders)]
+        return [folder / name for folder, names in walked if folder != folders for name in names]
 
     async def all_of_it() -> None:
         async with app.router.lifespan_context(app):

@@ -119,13 +119,12 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-@pytest.mark.parametrize("command", ["serve", "predict", "speculative"])
+@pytest.mark.parametrize("command", ["serve", "predict"])
 def test_a_local_server_elsewhere_is_one_line(where, command, images, capsys, monkeypatch):
     patches, expected = ELSEWHERE[where]
     options = {
         "serve": ["-q", "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"],
         "predict": ["-q", str(images / "shapes.jpg"), "--point", "200,180", "--local"],
-        "speculative": ["-q", "--local"],
     }
     with monkeypatch.context() as patch:
         for name, value in patches.items():

@@ -28,7 +28,8 @@ from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402
 from triton_sam.verify import THRESHOLDS, OnnxClient  # noqa: E402
 from triton_sam.verify import video as verify_videos  # noqa: E402
-from triton_sam.verify.compare import format_table, verify  # noqa: E402
+from triton_sam.verify.compare import verify  # noqa: E402
+from triton_sam.verify.report import format_table  # noqa: E402
 
 
 class Unknown:
@@ -235,4 +236,4 @@ def test_videos_have_the_official_masks(
     with SAM2VideoClient(transport=transport) as client, client.open(clip) as video:
         rows = list(verify_videos.verify_video(reference, {"served": verify_videos.ClientRunner(video)}, size, 8))
     assert len(rows) == 2
-    assert all(row.passes(0.9999) for row in rows), verify_videos.format_table(rows, 0.9999)
+    assert all(row.passes(0.9999) for row in rows), format_table(rows, 0.9999)

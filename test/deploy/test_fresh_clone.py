@@ -26,6 +26,7 @@ pytest.importorskip("onnxruntime")
 NO_CONTAINERS = {"CONTAINER_ENGINE": "no-such-program", "PYTHON": "", "PYTHONPATH": ""}
 
 
+@pytest.mark.slow
 def test_two_scripts_of_a_fresh_clone_end_in_a_mask(tmp_path: Path) -> None:
     """The Python of this environment has the extra `local`, and the package comes from the clone."""
     clone = fresh_clone(ROOT, tmp_path / "clone")

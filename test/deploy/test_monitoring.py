@@ -78,6 +78,7 @@ def queries() -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_query_names_metrics_that_the_server_reports(monitored) -> None:
     known = metrics(monitored) | NOT_ON_THIS_SERVER
     rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]

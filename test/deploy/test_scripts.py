@@ -265,5 +265,6 @@ def program(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_bytes_of_a_click_stay_below_their_thresholds(service_triton):
     assert "logits" in program("tools/lab/click_bytes.py", "--url", service_triton.http_url)

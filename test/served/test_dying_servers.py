@@ -87,6 +87,7 @@ def test_all_clients_work_with_the_next_server(killed: SimpleNamespace) -> None:
         np.testing.assert_array_equal(call(POINT)[0], killed.expected)
 
 
+@pytest.mark.slow
 def test_health_finds_killed_models_that_triton_reports_as_ready(
     killed: SimpleNamespace, images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

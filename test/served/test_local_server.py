@@ -307,6 +307,7 @@ def test_a_model_that_does_not_load_again_is_tried_again(scale_only: Path) -> No
         assert server.restarts >= 2
 
 
+@pytest.mark.slow
 def test_a_model_that_is_unloaded_or_reloaded_is_no_killed_one(scale_only: Path) -> None:
     with LocalServer(scale_only, admin=True) as server:
         transport = Transport(parse_url(server.http_url))

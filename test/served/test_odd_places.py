@@ -43,6 +43,7 @@ def run(installed: Installation, *arguments: str | Path, **variables: str) -> su
     return done
 
 
+@pytest.mark.slow
 def test_the_demo_runs_in_the_home_of_a_user_with_an_accent(tmp_path: Path) -> None:
     """Python, the virtual environment, the checkout and TMPDIR are in that home."""
     installed = install(tmp_path / ACCENTS)
@@ -51,6 +52,7 @@ def test_the_demo_runs_in_the_home_of_a_user_with_an_accent(tmp_path: Path) -> N
     assert [path.name for path in sorted(out.iterdir())] == ["coffee_overlay.png", "shapes_overlay.png"]
 
 
+@pytest.mark.slow
 def test_a_wheel_writes_nothing_into_its_package(tmp_path: Path) -> None:
     """Exports, aliases and settings go to the user's own repository, and the demo's overlays to the current folder."""
     installed = install_wheel(tmp_path)
@@ -141,6 +143,7 @@ def test_commands_work_in_an_odd_place(tmp_path: Path, name: str, variables: dic
         pass
 
 
+@pytest.mark.slow
 def test_a_process_that_python_cannot_start_in_ends_the_start_soon(
     scale_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_model_for_openvino_says_what_to_install(repository: Path) -> None:
         LocalServer(repository, models=["sam2_encoder"]).start()
 
 
+@pytest.mark.slow
 @needs_openvino
 def test_a_configured_model_computes_with_openvino(repository: Path) -> None:
     choose_openvino(repository, "fp32")
@@ -68,6 +69,7 @@ def test_a_configured_model_computes_with_openvino(repository: Path) -> None:
     assert intersection_over_union(found, expected) >= 0.9999
 
 
+@pytest.mark.slow
 @needs_openvino
 def test_wrong_shapes_types_and_batches() -> None:
     """One compiled model for all, because it takes seconds."""

@@ -43,6 +43,7 @@ def stored(slide: Path, server: Any) -> Path:
     return slide.with_name("slide.tif.sam2.embeddings.zarr")
 
 
+@pytest.mark.slow
 def test_clicks_need_no_encoder_and_give_the_same_masks(
     slide: Path, stored: Path, client: SAM2TritonClient, transport: Any
 ) -> None:

@@ -101,6 +101,7 @@ def test_from_boxes_to_masks(follow, capsys: pytest.CaptureFixture[str]) -> None
     assert (folder / "masks/labels/coffee.jpg.png").exists()
 
 
+@pytest.mark.slow
 def test_a_slide(follow) -> None:
     pytest.importorskip("zarr")
     folder = follow("slide.md")

@@ -60,6 +60,7 @@ def click(large: Any, image: str, *point: int, **options: Any) -> Any:
     return large.http.post(f"/v1/large/{image}/segment", json={"points": [point], "format": "rle", **options})
 
 
+@pytest.mark.slow
 def test_clicks_need_no_encoder(large: Any, ids: dict[str, str], folder: Path, service_triton: Any) -> None:
     assert list(ids) == ["link.tif", "slide.tif"], "embeddings are no images"
     transport = Transport(parse_url(service_triton.http_url))

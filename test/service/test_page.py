@@ -251,6 +251,7 @@ def test_clean_up_and_threshold_change_masks_as_in_the_client(shapes, service_tr
     assert found[5].sum() > found[4].sum()
 
 
+@pytest.mark.slow
 def test_downloads_equal_the_api_and_leave_out_hidden_objects(two_objects, service_triton, images):
     page = two_objects
     exact = page.page.evaluate("tritonSam.scene.objects.map((o) => [o.points[0].x, o.points[0].y])")

@@ -92,6 +92,7 @@ def test_the_documents_send_requests_and_copy_them(page, service, images):
     look.locator(".answer img").wait_for()
 
 
+@pytest.mark.slow
 def test_the_keyboard_alone_segments_an_object(shapes):
     keys = shapes.page.keyboard
     for _ in range(40):

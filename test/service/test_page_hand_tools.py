@@ -20,6 +20,7 @@ WRITTEN = 300
 ACTIVE = "tritonSam.scene.active?.name"
 
 
+@pytest.mark.slow
 def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
     page = two_objects
     before = masks_of(page)

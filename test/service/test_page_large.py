@@ -79,6 +79,7 @@ def color(page: Page, x: float, y: float) -> list[int]:
     )
 
 
+@pytest.mark.slow
 def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service) -> None:
     page = opened()
     bare = color(page, *DISC)

@@ -117,6 +117,7 @@ def test_frames_by_keys_buttons_the_slider_and_playing(page):
     assert shown(page) == FRAMES - 1
 
 
+@pytest.mark.slow
 def test_several_objects_a_box_and_points_in_two_frames(page, client):
     page.click(*clip.START)
     page.page.keyboard.press("n")
@@ -153,6 +154,7 @@ def test_several_objects_a_box_and_points_in_two_frames(page, client):
     wait_until(lambda: list(prompts) == [2])
 
 
+@pytest.mark.slow
 def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_gets_it_again(page, running, client):
     page.click(*clip.START)
     page.click(70, 120)

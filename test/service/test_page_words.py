@@ -106,6 +106,7 @@ def test_words_become_objects_with_label_and_score_in_one_step(page, client):
         assert objects(page)[-1] == label
 
 
+@pytest.mark.slow
 def test_the_slider_hides_and_shows_instances_without_a_request(page, client):
     search(page, NOTHING)
     assert page.page.inner_text("#banner") == f"Nothing was found for “{NOTHING}”."

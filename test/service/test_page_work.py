@@ -28,6 +28,7 @@ def work_of(page):
     return page.page.evaluate(PROMPTS), page.page.evaluate(LOGITS)
 
 
+@pytest.mark.slow
 def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     page = two_objects
     before = work_of(page)

@@ -136,6 +136,7 @@ def pages(folder):
     return sum(-(-path.stat().st_size // 4096) * 4096 for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["images", "large"])
 def test_annotations_that_fill_the_disk_go_on_when_there_is_room(disk, tmp_path, monkeypatch, capsys, kind):
     """The disk is full among the shards first, and then among the files of the formats."""
@@ -178,6 +179,7 @@ def test_annotations_that_fill_the_disk_go_on_when_there_is_room(disk, tmp_path,
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+@pytest.mark.slow
 def test_a_read_only_repository_is_served_and_stays_unchanged(disk, images, capsys):
     local_server = pytest.importorskip("triton_sam.local_server")
     repository = disk("size=40m") / "models"

@@ -60,6 +60,7 @@ def test_free():
 GROUPS = pytest.param(["-n", "1", "--dist=loadgroup"], marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], GROUPS], ids=["one-process", "groups"])
 def test_every_test_finds_a_running_server(tmp_path, options):
     pytest.importorskip("xdist")

@@ -27,9 +27,10 @@ def test_in_the_test():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [[], pytest.param(["-n", "1", "--dist=loadgroup"], marks=pytest.mark.slow)],
+    [[], ["-n", "1", "--dist=loadgroup"]],
     ids=["one-process", "workers"],
 )
 @pytest.mark.parametrize(("reason", "status"), [("this machine has a GPU", 0), ("no chromium", 1)])

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFTEST = """
 import pytest
 from support.two_workers import GROUP, group_by_use
@@ -69,6 +71,7 @@ def test_other_expensive(server):
 SLOW = "def test_attack():\n    pass\n"
 
 
+@pytest.mark.slow
 def test_tests_are_grouped_by_what_they_use(tmp_path: Path) -> None:
     folder = tmp_path / "test"
     files = {"conftest.py": CONFTEST, "test_some.py": SOME, "unit/test_some.py": OTHER}

@@ -105,6 +105,7 @@ def test_a_folder_a_pattern_a_list_and_one_image(storage: Storage) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_writes_the_files_of_a_local_one(storage: Storage, slides: Path, tmp_path: Path) -> None:
     assert annotate(slides, tmp_path / "local") == 0
     assert annotate(storage.url, tmp_path / "remote") == 0
@@ -144,6 +145,7 @@ def test_a_storage_that_is_lost_ends_the_run_and_marks_no_tile_as_bad(
     assert files_of(out) == files_of(whole)
 
 
+@pytest.mark.slow
 def test_a_process_that_loses_its_storage_prints_one_line(storage: Storage, tmp_path: Path) -> None:
     """The chunks of a part are read at the same time: none is left behind when another one fails."""
     storage.failing, storage.failures = "/0/c/", [500] * 1000

@@ -307,6 +307,7 @@ def run_script(script: str, *arguments: str, **environment: str) -> subprocess.C
 needs_scripts = pytest.mark.skipif(checkout() is None, reason="scripts/ is in the checkout only")
 
 
+@pytest.mark.slow
 @needs_scripts
 def test_scripts_from_login_to_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
     home, target = {"HF_HOME": str(tmp_path / "home")}, ("--directory", str(tmp_path), "--mirror", gated.url, "-q")

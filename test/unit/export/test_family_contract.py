@@ -108,6 +108,7 @@ def test_smaller_numbers_keep_the_masks(family: str, precision: str, iou: float,
     compared(rounded, images / "coffee.jpg", Thresholds(iou, None, THRESHOLDS[precision].score))
 
 
+@pytest.mark.slow
 def test_half_storage_halves_the_files(images: Path) -> None:
     stored, exact = of("sam2", half_storage=True), of("sam2")
     for role, path in stored.files.items():
@@ -168,6 +169,7 @@ def test_the_metadata_says_what_a_file_was_made_from(export: FamilyExport, role:
     assert metadata[GUARD_KEY] == GUARD
 
 
+@pytest.mark.slow
 @COMPUTED
 def test_several_images_are_encoded_as_one_by_one(export: FamilyExport) -> None:
     spec = get_family(export.family).encoder
@@ -182,6 +184,7 @@ def test_several_images_are_encoded_as_one_by_one(export: FamilyExport) -> None:
     assert max(np.abs(array[0] - array[1]).max() for array in together.values()) > 1e-2
 
 
+@pytest.mark.slow
 def test_another_image_size() -> None:
     """A template has SAM2 at 512 pixels."""
     small = of("sam2", image_size=512)
@@ -301,6 +304,7 @@ def test_the_default_size_end_to_end(family: str, capsys: pytest.CaptureFixture[
     assert '"ok": true' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_exporting_again_keeps_the_configuration_and_its_settings(tmp_path: Path) -> None:
     def graph() -> bytes:
         settings = Settings(tmp_path, model=SMALLEST["sam2"], random_seed=0, progress=False)

@@ -46,6 +46,7 @@ def built_in(folder: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_thresholds_of_a_search_are_in_the_metadata(tmp_path: Path) -> None:
     def metadata(name: str) -> dict[str, str]:
         return read_metadata(tmp_path / f"{name}_decoder" / "1" / "model.onnx")
@@ -92,6 +93,7 @@ def test_progress_and_nothing_else_is_on_stderr(tmp_path: Path, capsys: pytest.C
     assert all(line.startswith("sam2: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repository, checkpoint = tmp_path / "repository", built_in(tmp_path / "one", b"one")
     graph = repository / "sam2_encoder" / "1" / "model.onnx"
@@ -110,6 +112,7 @@ def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert export(repository, name="other") == 1
 
 
+@pytest.mark.slow
 def test_an_export_warns_of_a_newer_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repository = tmp_path / "my models"
     for version in (7, 3):

@@ -76,6 +76,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "repository").exists()
 
 
+@pytest.mark.slow
 def test_a_pair_of_other_weights_beside_models_for_videos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export(tmp_path, video=True)
     export(tmp_path)

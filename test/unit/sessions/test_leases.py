@@ -6,6 +6,7 @@ import json
 import random
 
 import numpy as np
+import pytest
 from support.conditions import wait_until
 from support.dice import Dice
 from support.fake_tracking import NAMES, SIDE, FakeModels, computed_by, frame_file
@@ -85,6 +86,7 @@ def fail_submits(pools, dice):
         pool.threads.submit = submit
 
 
+@pytest.mark.slow
 def test_no_place_and_no_session_of_a_video_model_is_lost():
     dice, rng = Dice(3, SHARE), random.Random(4)
     size = {"family": "SAM2", "image_size": str(SIDE)}

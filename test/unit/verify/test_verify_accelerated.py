@@ -51,6 +51,7 @@ def verify(*options: object) -> int:
     return main(["verify", "openvino", "sam2", "-q", *map(str, options)])
 
 
+@pytest.mark.slow
 def test_equal_masks_pass_and_others_do_not(
     repository: Path, noisy: type[NoisySession], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_video_whose_opening_is_cancelled_leaves_no_session_and_no_open_source
     assert closed == [True]
 
 
+@pytest.mark.slow
 def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video_does_not(server):
     """The threads of a client end with it."""
 

@@ -255,6 +255,7 @@ def test_both_clients_wait_for_a_busy_server_if_they_should(server, kind):
         kind(busy="later")
 
 
+@pytest.mark.slow
 def test_the_memory_of_the_client_stays_flat(server):
     def endless():
         while True:

@@ -206,6 +206,7 @@ def test_only_some_images_are_fetched_at_a_time(fetching, site, reachable):
         assert problem(by_url(fetching, f"{site}/a.jpg"), 503)["code"] == "busy"
 
 
+@pytest.mark.slow
 def test_the_page_opens_an_image_at_an_address(browser, fetching, site, reachable):
     from support.running_browser import open_page
 

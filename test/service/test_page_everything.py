@@ -131,6 +131,7 @@ def test_a_found_object_is_painted_and_refined_by_clicks(page):
     assert page.facts()[0].startswith("found · score")  # its own mask again
 
 
+@pytest.mark.slow
 def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, finder):
     finder.finds = False
     page.page.click("#find")

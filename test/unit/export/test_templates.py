@@ -150,6 +150,7 @@ def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> 
         assert one == other
 
 
+@pytest.mark.slow
 def test_random_weights_fill_the_template_with_those_of_the_official_model(tmp_path: Path) -> None:
     random = exported("mobilesam", tmp_path / "a", model="micro", random_seed=5)
     checkpoint = checkpoint_of("mobilesam", tmp_path / "weights.pt")

@@ -25,6 +25,7 @@ def test_crops_are_equal_each_time_and_different_from_each_other() -> None:
     assert all(part.dtype == np.uint8 and part.shape[2] == 3 and min(part.shape[:2]) > 100 for part in first)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_package("openvino") is None, reason="openvino is not installed: pip install openvino")
 def test_masks_in_fp32_are_those_of_onnx_runtime() -> None:
     found = compare_precision(FILES, "sam2", "fp32", crops(PHOTOS, 1))

@@ -215,7 +215,7 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     target = folder if args.model_repository is not None else writable_repository(create=False)
     yield _disk(next(path for path in (target, *target.absolute().parents) if path.is_dir()))
     if target != folder:
-        yield Finding("exports", "ok", f"go to {target}, which a first one makes")
+        yield Finding("exports", "ok", f"go to {target}, which the first export creates")
     usable = sorted(loadable.keys() - unloadable(loadable) - {model.name for model in models if model.problem})
     for model in models:
         if model.problem:

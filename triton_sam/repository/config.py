@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._common.extras import missing
+from .._common.text import first_line
 from ..errors import RepositoryError
 from ..families import FAMILIES, families_like
 from ..families.sam2 import SAM2
@@ -64,7 +65,8 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
         filename: file in the version folder.
 
     Raises:
-        RepositoryError: the signature holds a type that Triton does not know, or Triton could not parse the result.
+        RepositoryError: the file is not an ONNX model, the signature holds a type that Triton does not know, or Triton
+            could not parse the result.
         MissingDependencyError: the onnx package is missing.
     """
     check_name(name)
@@ -185,4 +187,9 @@ def _load(path: Path) -> onnx.ModelProto:
         import onnx
     except ImportError as error:
         raise missing("writing a config.pbtxt needs", "export", error) from error
-    return onnx.load(path, load_external_data=False)
+    try:
+        return onnx.load(path, load_external_data=False)
+    except OSError:
+        raise
+    except Exception as error:  # onnx and protobuf raise errors of several kinds for damaged files
+        raise RepositoryError(f"{path} is not an ONNX model: {first_line(error)}") from error

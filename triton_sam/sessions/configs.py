@@ -7,6 +7,7 @@ those of its variant, complete_repository() those that an earlier version of the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,8 +116,9 @@ def complete_repository(repository: Path) -> list[Path]:
         config = repository / model.name / CONFIG_NAME
         graphs = [file for file in weights_in(config.parent) if file.suffix == ".onnx"]
         if model.role and len(graphs) == 1 and not config.exists():
-            _write(config, config_for(graphs[0], model.name, graphs[0].name))
-            written.append(config)
+            with contextlib.suppress(RepositoryError):  # a damaged file; servers leave its model out
+                _write(config, config_for(graphs[0], model.name, graphs[0].name))
+                written.append(config)
     models = {model.name: model for model in list_models(repository) if model.has_weights and not model.problem}
     for name, model in models.items():
         variant = variant_of(name)

@@ -163,3 +163,11 @@ def test_a_repository_that_cannot_be_written_is_served_as_it_is(
     (line,) = capsys.readouterr().err.splitlines()
     assert "lacks files" in line
     assert "triton-sam doctor --fix" in line
+
+
+def test_a_damaged_file_without_a_configuration_costs_itself_alone(tmp_path: Path) -> None:
+    lacks = older_repository(tmp_path)
+    damaged = tmp_path / "damaged_encoder" / "1" / "model.onnx"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"cut off")
+    assert {path.relative_to(tmp_path).as_posix() for path in complete_repository(tmp_path)} == lacks

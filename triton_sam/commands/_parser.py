@@ -45,6 +45,15 @@ class Parser(argparse.ArgumentParser):
             command.with_options()
         return self
 
+    def add_task(self, group: Any, name: str, text: str) -> Parser:
+        """Add a subcommand to the group that add_subparsers() made. ``text`` begins in lower case, without a period."""
+        task: Parser = group.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+        )
+        self.commands[name] = task
+        task.set_defaults(parser=task)
+        return task
+
     def format_help(self) -> str:
         """Return the help."""
         self.with_options()

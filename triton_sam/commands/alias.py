@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..errors import RepositoryError
@@ -46,14 +47,7 @@ def add_arguments(parser: Parser) -> None:
     parser.rewrite = _with_task
     tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
 
-    def add(name: str, text: str) -> Parser:
-        task: Parser = tasks.add_parser(
-            name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
-        )
-        parser.commands[name] = task
-        task.set_defaults(parser=task)
-        return task
-
+    add = partial(parser.add_task, tasks)
     named = add("add", "give a model pair another name")
     named.add_argument("name", help="the new name")
     named.add_argument("variant", metavar="VARIANT", help="the model pair, for example sam2 or sam2.1_large")

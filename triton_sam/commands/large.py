@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,7 @@ def add_arguments(parser: Parser) -> None:
     parser.rewrite = _with_task
     tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
 
-    def add(name: str, text: str) -> Parser:
-        task: Parser = tasks.add_parser(
-            name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
-        )
-        parser.commands[name] = task
-        task.set_defaults(parser=task, embeddings=None)
-        task.add_argument("image", metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder; also a URL")
-        return task
-
+    add = partial(parser.add_task, tasks)
     segment = add("segment", "segment one object")
     segment.add_argument(
         "--point",
@@ -75,6 +68,7 @@ def add_arguments(parser: Parser) -> None:
         "--view", type=box, metavar="X1,Y1,X2,Y2", help="the part to look at (default: 1024 pixels around the prompt)"
     )
     everything = add("everything", "find all objects, tile by tile")
+    everything.set_defaults(embeddings=None)
     _everything_options.add_parameters(everything)
     precompute = add("precompute", "precompute tile embeddings for later clicks; rerun to resume")
     precompute.add_argument("--micro-sam", metavar="NAME", help="the model's name in micro-sam, for example vit_b_lm")
@@ -92,6 +86,7 @@ def add_arguments(parser: Parser) -> None:
         task.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
         _options.add_all_parts(task)
     for task in (segment, everything, precompute):
+        task.add_argument("image", metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder; also a URL")
         _tile_options.add_tiles(task)
         _options.add_client(task)
         _options.add_quiet(task)

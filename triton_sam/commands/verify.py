@@ -95,9 +95,9 @@ def _add_comparison(
     command: Parser, group: Any, name: str, text: str, families: Sequence[str], precisions: Sequence[str]
 ) -> Parser:
     """Add a subcommand with the options of every comparison."""
-    parser: Parser = group.add_parser(name, help=text, description=f"Compare {text}.", allow_abbrev=False)
-    command.commands[name] = parser
-    parser.set_defaults(parser=parser, name=None, exported=None)
+    parser = command.add_task(group, name, text)
+    parser.description = f"Compare {text}."
+    parser.set_defaults(name=None, exported=None)
     parser.add_argument("family", choices=families, help="model family")
     is_openvino = name == "openvino"
     source = parser.add_mutually_exclusive_group(required=not is_openvino)

@@ -1,4 +1,4 @@
-"""What the demo model learns from, and what it is measured on, which it never learns from."""
+"""The data that train the demo model, and the held-out data that measure it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Comparison(ABC):
     @property
     @abstractmethod
     def subject(self) -> str:
-        """What is compared, for a message."""
+        """The image or clip that is compared, for messages."""
 
     @property
     @abstractmethod

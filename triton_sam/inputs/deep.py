@@ -54,7 +54,7 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the values of an opened Pillow image are."""
+    """The kind and data type of the values of an opened Pillow image."""
 
     samples: Samples
     dtype: str | None

@@ -94,7 +94,7 @@ async def stream(events: Events[Item], write: Callable[[Item], Awaitable[bytes]]
 
 
 class EventStream(StreamingResponse):
-    """An answer of events. What makes them ends with the connection, also if not a single event was sent."""
+    """A stream of events. Its generator is closed with the connection, even if it has sent no event."""
 
     media_type = MEDIA_TYPE
 

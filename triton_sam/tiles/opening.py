@@ -221,7 +221,7 @@ def _open_raster(path: Path, view: _View) -> LargeImage:
 
 @dataclass(frozen=True)
 class _Stored:
-    """What a file holds."""
+    """The levels of an opened file, and how to read their values."""
 
     arrays: Sequence[Any]
     axes: Sequence[str]

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Room:
-    """The place, the bytes and the folder of one video. Whoever has a room calls close() at its end."""
+    """The place, the bytes and the folder that one video occupies. The owner of a room must close() it."""
 
     def __init__(self, place: Lease, disk: Lease, make: Callable[[], Path]) -> None:
         self.disk = disk

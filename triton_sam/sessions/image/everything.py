@@ -1,8 +1,8 @@
 """The search for all objects as a job of the session model, which lets clicks go first.
 
-The algorithm is triton_sam.everything.search, as in the clients: so both find the same objects. A request may also be
-for a part of a search, the objects under some points: its client keeps the grid and the suppression to itself and
-shows progress. Such a request names the image and everything else, so that each may reach another server.
+The algorithm is triton_sam.everything.search, as in the clients, so both find the same objects. A request may also
+search one part, the objects under some points. Its client then holds the grid, suppresses duplicates and shows
+progress. Such a request names the image and all parameters, so each part may go to another server.
 """
 
 from __future__ import annotations

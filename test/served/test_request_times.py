@@ -42,8 +42,9 @@ def waiting(server, model: str) -> float:
     return Scrape(server.metrics_url).total(GAUGE, model=model)
 
 
+@pytest.mark.alone
 def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_id: bytes) -> None:
-    """Means differ by 20 % at most, and quantiles by the distance of two buckets."""
+    """Means differ by 20 % or 0.1 s at most, and quantiles by the distance of two buckets."""
     seen: list[float] = []
     done = threading.Event()
 
@@ -60,9 +61,10 @@ def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_
     watcher.join()
     wait_until(lambda: grown(f"{REQUEST}_count") == grown(f"{WAITING}_count") == CLIENTS * CLICKS)
     wait_until(lambda: waiting(server, model) == 0)
-    assert grown(f"{REQUEST}_sum") / len(took) == pytest.approx(statistics.mean(took), rel=0.2)
+    # The clients' clocks also measure how long twenty threads of this process wait for their turn.
+    assert grown(f"{REQUEST}_sum") / len(took) == pytest.approx(statistics.mean(took), rel=0.2, abs=0.1)
     for share in (0.5, 0.95):
-        assert grown.quantile(REQUEST, share) == pytest.approx(float(np.quantile(took, share)), rel=0.67)
+        assert grown.quantile(REQUEST, share) == pytest.approx(float(np.quantile(took, share)), rel=0.67, abs=0.1)
     # Of twenty clients, the server works for eight at a time, and for one with the decoder in the session model.
     assert max(seen) >= 8
     assert 6 < grown(f"{WAITING}_sum") / seconds < CLIENTS
@@ -88,7 +90,8 @@ def test_nobody_waits_after_cancelled_and_failed_requests(server, model: str, im
     good = [ask(image_id) for _ in range(8)]
     bad = [ask(b"unknown") for _ in range(4)]
     cancelled = [ask(image_id) for _ in range(8)]
-    wait_until(lambda: waiting(server, model) > 0)
+    # A quick server may have answered the good requests before anybody sees one wait.
+    wait_until(lambda: waiting(server, model) > 0 or len(ends) >= len(good))
     for call in cancelled:
         call.cancel()
     wait_until(lambda: len(ends) == len(good) + len(bad) + len(cancelled))

@@ -1,9 +1,9 @@
 """Measure how well a served model segments images or tracks objects that are known.
 
 Examples:
-  triton-sam evaluate --local
-  triton-sam evaluate --url grpc://gpu-host:8001 --name sam2.1_large --dataset coins --dataset my_images --out results
-  triton-sam evaluate --local --dataset clips --dataset davis:DAVIS --prompt box
+  triton-sam evaluate images --local
+  triton-sam evaluate images --url grpc://gpu-host:8001 --name sam2.1_large --dataset coins --dataset my_images
+  triton-sam evaluate videos --local --dataset clips --dataset davis:DAVIS --prompt box
 
 A folder contains NAME.jpg (png, tif, ...) and, for each image, NAME_labels.png (tif) or labels/NAME.png (tif), whose
 pixels are integers: 0 for background, another number for each object. docs/how-to/evaluate.md explains the simulated
@@ -14,9 +14,10 @@ the data set DAVIS; their metrics are J, F and J&F. Ctrl-C stops the command and
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tqdm import tqdm
 
@@ -25,77 +26,101 @@ from .._common.files import atomic_write
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES
-from . import _evaluate_videos, _options, _server
+from . import _options, _server, _video
+from ._parser import Parser
 
 if TYPE_CHECKING:
     from ..client.sync import SamTritonClient
     from ..evaluation.datasets import Dataset
     from ..evaluation.report import Report
     from ..evaluation.runner import Settings, Trial
+    from ..evaluation.video_report import VideoReport
+    from ..evaluation.video_runner import VideoSettings
+    from ..evaluation.videos import VideoDataset
+
+Known = TypeVar("Known", "Dataset", "VideoDataset")
+Measured = TypeVar("Measured", "Report", "VideoReport")
+Stop = SamError | KeyboardInterrupt | None
+"""The error or interruption that ended a measurement early, if any."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
-    parser.add_argument(
-        "--dataset",
-        action="append",
-        metavar="synthetic|coins|cells|DIR|clips|davis:DIR",
-        help="images or videos to measure on; repeat the option for more data sets (default: synthetic)",
-    )
-    parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    """Add a subcommand for each kind of data set."""
+    parser.rewrite = _with_task
+    tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
+
+    images = parser.add_task(tasks, "images", "simulate clicks and boxes on images whose objects are known")
+    _add_datasets(images, "synthetic", "synthetic|coins|cells|DIR", "images (default: 50 synthetic ones, else all)")
+    images.add_argument(
         "--clicks", type=int, default=8, metavar="N", help="maximum clicks per object, 1..8 (default: 8)"
     )
-    parser.add_argument(
-        "--count",
-        type=int,
-        metavar="N",
-        help="maximum number of images or videos (default: 50 synthetic images, 4 clips, else all)",
-    )
-    parser.add_argument("--objects", type=int, default=32, metavar="N", help="maximum objects per image (default: 32)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
-    parser.add_argument("--no-mask", action="store_true", help="do not send the previous mask with the next click")
-    parser.add_argument(
+    images.add_argument("--no-mask", action="store_true", help="do not send the previous mask with the next click")
+    images.add_argument(
         "--box-jitter",
         type=float,
         default=0.0,
         metavar="SHARE",
         help="also measure boxes whose sides are off by this fraction of the box, for example 0.1",
     )
-    parser.add_argument(
+
+    videos = parser.add_task(tasks, "videos", "track objects that are known through videos")
+    _add_datasets(videos, "clips", "clips|davis:DIR", "videos (default: 4 clips, else all)")
+    videos.add_argument(
         "--prompt",
         choices=("mask", "box", "click"),
         default="mask",
-        help="videos: the prompt of each object, in the first frame that shows it (default: mask)",
+        help="the prompt of each object, in the first frame that shows it (default: mask)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json, iou.png and examples_*.png")
-    parser.add_argument("--json", action="store_true", help="print all results as JSON")
-    _options.add_client(parser)
-    _options.add_quiet(parser)
+
+
+def _add_datasets(task: Parser, default: str, names: str, counted: str) -> None:
+    """Add the options of both subcommands."""
+    task.add_argument(
+        "--dataset",
+        action="append",
+        metavar=names,
+        help=f"repeat the option to measure on several data sets (default: {default})",
+    )
+    task.add_argument("--count", type=int, metavar="N", help=f"maximum number of {counted}")
+    task.add_argument("--objects", type=int, default=32, metavar="N", help="maximum objects of each (default: 32)")
+    task.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
+    task.add_argument("--out", type=Path, metavar="DIR", help="also write the results into this folder")
+    task.add_argument("--json", action="store_true", help="print all results as JSON")
+    _options.add_client(task)
+    _options.add_quiet(task)
+
+
+def _with_task(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with a task in front, which the first spelling of the command did not have."""
+    from ..evaluation.videos import is_video_dataset
+
+    given = list(arguments)
+    if given[:1] and given[0] in ("images", "videos", "-h", "--help"):
+        return given
+    datasets = [word.partition("=")[2] for word in given if word.startswith("--dataset=")]
+    datasets += [name for word, name in itertools.pairwise(given) if word == "--dataset"]
+    return ["videos" if datasets and all(map(is_video_dataset, datasets)) else "images", *given]
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. After an interruption or an error, print the results so far and raise it again."""
-    from ..evaluation.videos import is_video_dataset
-
-    videos = [name for name in args.dataset or () if is_video_dataset(name)]
-    if not videos:
-        return _measure_images(args)
-    if len(videos) < len(args.dataset):
-        raise ConfigurationError("images and videos have different metrics: evaluate them by two commands")
-    return _evaluate_videos.run(args, videos)
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+    stop = _measure_images(args) if args.task == "images" else _measure_videos(args)
+    if stop is not None:
+        raise stop
+    return 0
 
 
-def _measure_images(args: argparse.Namespace) -> int:
-    """Measure data sets of images."""
+def _measure_images(args: argparse.Namespace) -> Stop:
+    """Measure data sets of images and print the results."""
     from ..evaluation.report import table, to_json
     from ..evaluation.runner import Settings
 
     feed_mask = FAMILIES[args.model].takes_mask and not args.no_mask
     settings = Settings(args.clicks, feed_mask, args.box_jitter, args.objects, args.seed)
-    datasets = _datasets(args)
+    datasets = _images(args)
     gallery = _Gallery(args.out, args.seed) if args.out else None
-    reports: list[Report] = []
-    stop: SamError | KeyboardInterrupt | None = None
     with (
         _server.server_urls(args) as urls,
         SAM2TritonClient(
@@ -103,30 +128,55 @@ def _measure_images(args: argparse.Namespace) -> int:
         ) as client,
     ):
         about = {"url": client.url, "model": args.model, "name": args.name}
-        for dataset in datasets:
-            report, stop = _measure(client, dataset, settings, gallery, quiet=args.quiet)
-            reports += [report] if report.objects else []
-            if stop is not None:
-                break
+        reports, stop = _measure_all(
+            datasets, lambda dataset: _measure(client, dataset, settings, gallery, quiet=args.quiet)
+        )
     if reports:
         result = to_json(reports, settings, about)
         print(strict_json.dumps(result) if args.json else table(reports))
         if gallery is not None:
-            for path in gallery.write(reports, result):
+            _write(args, "evaluation.json", result)
+            for path in gallery.write(reports):
                 _options.say(args, f"wrote {path}")
-    if stop is not None:
-        raise stop
-    return 0
+    return stop
 
 
-def _datasets(args: argparse.Namespace) -> list[Dataset]:
+def _measure_videos(args: argparse.Namespace) -> Stop:
+    """Measure data sets of videos and print the results."""
+    from ..evaluation.video_report import video_table, videos_to_json
+    from ..evaluation.video_runner import VideoSettings
+    from ..evaluation.videos import open_videos
+
+    settings = VideoSettings(args.prompt, args.objects)
+    datasets = _with_own_names([open_videos(name, args.count, args.seed) for name in args.dataset or ["clips"]])
+    with (
+        _server.server_urls(args) as urls,
+        _video.make_client(urls[0], args.name, args.timeout, _options.access(args), args.model) as client,
+    ):
+        reports, stop = _measure_all(
+            datasets, lambda dataset: _measure_tracks(client, dataset, settings, quiet=args.quiet)
+        )
+    if reports:
+        about = {"url": urls[0], "model": args.model, "name": args.name}
+        result = {"server": about, **videos_to_json(reports, settings)}
+        print(strict_json.dumps(result) if args.json else video_table(reports))
+        if args.out is not None:
+            _write(args, "videos.json", result)
+    return stop
+
+
+def _images(args: argparse.Namespace) -> list[Dataset]:
     """Open the data sets and report files that cannot be used."""
     from ..evaluation.datasets import open_dataset
+    from ..evaluation.videos import is_video_dataset
 
-    datasets = [open_dataset(name, args.count, args.seed) for name in args.dataset or ["synthetic"]]
-    names = [dataset.name for dataset in datasets]
-    if len(set(names)) < len(names):
-        raise ConfigurationError(f"each data set needs a name of its own, not {', '.join(names)}: rename a folder")
+    names = args.dataset or ["synthetic"]
+    if any(map(is_video_dataset, names)):
+        raise ConfigurationError(
+            "images and videos have different metrics: evaluate them by two commands, `evaluate images` and "
+            "`evaluate videos`"
+        )
+    datasets = _with_own_names([open_dataset(name, args.count, args.seed) for name in names])
     for dataset in datasets:
         if dataset.unused:
             files = ", ".join(dataset.unused[:5]) + (", ..." if len(dataset.unused) > 5 else "")
@@ -137,14 +187,36 @@ def _datasets(args: argparse.Namespace) -> list[Dataset]:
     return datasets
 
 
+def _with_own_names(datasets: list[Known]) -> list[Known]:
+    names = [dataset.name for dataset in datasets]
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"each data set needs a name of its own, not {', '.join(names)}: rename a folder")
+    return datasets
+
+
+def _measure_all(
+    datasets: Sequence[Known], measure: Callable[[Known], tuple[Measured | None, Stop]]
+) -> tuple[list[Measured], Stop]:
+    """Measure data sets until one is stopped; leave out those without results."""
+    reports: list[Measured] = []
+    for dataset in datasets:
+        report, stop = measure(dataset)
+        if report is not None:
+            reports.append(report)
+        if stop is not None:
+            return reports, stop
+    return reports, None
+
+
 def _measure(
     client: SamTritonClient, dataset: Dataset, settings: Settings, gallery: _Gallery | None, quiet: bool
-) -> tuple[Report, SamError | KeyboardInterrupt | None]:
-    """Measure one data set; return the report and the error or interruption that ended it early, if any."""
+) -> tuple[Report | None, Stop]:
+    """Measure one data set of images."""
     from ..evaluation.report import Report
     from ..evaluation.runner import measure
 
-    results, stop = [], None
+    results = []
+    stop: Stop = None
     with tqdm(total=len(dataset), desc=dataset.name, unit="image", disable=quiet) as bar:
         try:
             for finished, trials in measure(client, dataset, settings):
@@ -155,16 +227,42 @@ def _measure(
                 bar.update(finished - bar.n)
         except (SamError, KeyboardInterrupt) as error:
             stop = error
-    return Report(dataset, tuple(results), complete=stop is None), stop
+    return Report(dataset, tuple(results), complete=stop is None) if results else None, stop
+
+
+def _measure_tracks(
+    client: Any, dataset: VideoDataset, settings: VideoSettings, quiet: bool
+) -> tuple[VideoReport | None, Stop]:
+    """Measure one data set of videos."""
+    from ..evaluation.video_report import VideoReport
+    from ..evaluation.video_runner import measure_video
+
+    results = []
+    stop: Stop = None
+    with tqdm(desc=dataset.name, unit="frame", disable=quiet) as bar:
+        try:
+            for number, (name, load) in enumerate(dataset.loaders, start=1):
+                bar.set_postfix_str(f"video {number} of {len(dataset.loaders)}: {name}", refresh=False)
+                results += measure_video(
+                    lambda images: _video.opened(client, images), load(), settings, lambda *_: bar.update()
+                )
+        except (SamError, KeyboardInterrupt) as error:
+            stop = error
+    return VideoReport(dataset, tuple(results), complete=stop is None) if results else None, stop
+
+
+def _write(args: argparse.Namespace, name: str, result: dict[str, Any]) -> None:
+    path: Path = args.out / name
+    atomic_write(path, strict_json.dumps(result, indent=1).encode())
+    _options.say(args, f"wrote {path}")
 
 
 class _Gallery:
-    """The folder of --out. It is created, and matplotlib imported, before the measurement starts."""
+    """The images in the folder of --out. Matplotlib is imported before the measurement starts."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         from ..evaluation import plots
 
-        folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._seed, self._plots = folder, seed, plots
         self._examples: dict[str, plots.Examples] = {}
 
@@ -174,13 +272,12 @@ class _Gallery:
         for trial in trials:
             examples.add(trial)
 
-    def write(self, reports: Sequence[Report], result: dict[str, Any]) -> list[Path]:
-        """Write all files and return their paths."""
-        numbers, curve = self._folder / "evaluation.json", self._folder / "iou.png"
-        atomic_write(numbers, strict_json.dumps(result, indent=1).encode())
+    def write(self, reports: Sequence[Report]) -> list[Path]:
+        """Write all images and return their paths."""
+        curve = self._folder / "iou.png"
         self._plots.plot(reports, curve)
         sheets = []
         for name, examples in self._examples.items():
             sheets.append(self._folder / f"examples_{name}.png")
             self._plots.contact_sheet(examples.rows, sheets[-1])
-        return [numbers, curve, *sheets]
+        return [curve, *sheets]

@@ -125,7 +125,7 @@ def test_demo_without_video_models_says_what_to_do(client: Client, tmp_path: Pat
 
 def test_evaluate_on_clips(client: Client, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
-    assert main(["evaluate", "--dataset", "clips", "--count", "2", "--prompt", "box", "--out", str(out), "-q"]) == 0
+    assert main(["evaluate", "videos", "--count", "2", "--prompt", "box", "--out", str(out), "-q"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["clips", "clip", "clip", "mean"]
     assert rows[-1][-5:] == ["1.000"] * 5

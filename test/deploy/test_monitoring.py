@@ -185,7 +185,7 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path: P
 
             # Over the last minute; a busy machine needs more than one for all clicks.
             assert panel("Requests A", model) == pytest.approx(CLIENTS * clicks / max(60, seconds), rel=0.35)
-            assert panel("Request, mean A", model) == pytest.approx(statistics.mean(took), rel=0.2)
+            assert panel("Request, mean A", model) == pytest.approx(statistics.mean(took), rel=0.2, abs=0.1)
             for letter, share in (("B", 0.5), ("A", 0.95)):
                 found = panel(f"Request, median and p95 {letter}", model, "click")
                 assert found == pytest.approx(float(np.quantile(took, share)), rel=0.67)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
 from support.nginx_proxy import make_tls, needs_nginx, needs_openssl, proxy
@@ -41,7 +43,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
                 "headers": {"Authorization": f"Bearer {token}"},
                 "timeout": 120,
             }
-            running.tls, running.token = tls, token
+            running.tls, running.token, running.triton = tls, token, server
             yield running
 
 
@@ -164,6 +166,35 @@ def test_status_of_each_path(front) -> None:
     assert status("/v2/systemsharedmemory/status", Authorization=f"Bearer {front.token}") == 403
     assert status("/metrics", Authorization=f"Bearer {front.token}") == 404
     assert front.token not in front.access_log.read_text()
+
+
+def test_the_service_and_its_websocket_through_tls(front, tmp_path: Path, images: Path) -> None:
+    pytest.importorskip("fastapi")
+    from support.running_service import running_service
+    from websockets.sync.client import connect
+
+    context = ssl.create_default_context(cafile=front.tls / "ca.crt")
+    token = {"Authorization": "Bearer of-the-service"}
+    addresses = ([front.triton.http_url[len("http://") :]], [front.triton.grpc_url[len("grpc://") :]])
+    with contextlib.ExitStack() as held:
+        service = held.enter_context(running_service(front.triton.grpc_url, token="of-the-service"))
+        url = held.enter_context(proxy(tmp_path, front.tls, *addresses, service=service.url[len("http://") :])).https
+        http = held.enter_context(httpx.Client(base_url=url, verify=context, timeout=120))
+        assert http.get("/").headers["content-type"].startswith("text/html")
+        assert http.get("/v1/models").status_code == 401
+        large = http.post("/v1/images", content=bitmap(5000), headers={**token, "Content-Type": "image/bmp"})
+        assert large.status_code == 413
+        assert "larger than 64 MiB" in large.json()["detail"]
+        files = {"image": (images / "shapes.jpg").read_bytes()}
+        image = http.post("/v1/images", files=files, headers=token).json()["id"]
+        found = http.post(f"/v1/images/{image}/segment", json={"points": [[200, 180]]}, headers=token)
+        assert found.json()["masks"][0]["area"] > 100
+        foreign = http.post("/v1/images", files=files, headers={**token, "Origin": "https://evil.example"})
+        assert foreign.status_code == 403
+        address = url.replace("https", "wss") + "/live"
+        with connect(address, ssl=context, origin=url, additional_headers=token) as page:
+            page.send(json.dumps({"type": "hello", "version": 2}))
+            assert json.loads(page.recv(30))["type"] == "status"
 
 
 def test_without_a_server_the_client_says_so(front, tmp_path: Path, images: Path) -> None:

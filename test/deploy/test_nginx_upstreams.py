@@ -83,6 +83,19 @@ def test_capitals_of_a_token_count(tls, tmp_path: Path) -> None:
         assert [call("GET", "/v2", header) for header in wrong] == [401] * len(wrong)
 
 
+def test_only_a_service_with_a_token_is_led_to(tls, tmp_path: Path) -> None:
+    """The container's environment has the service's address only if there is a token for it."""
+    folders = [tmp_path / name for name in ("open", "closed")]
+    with answering(("127.0.0.1", 0), {}) as (port, seen):
+        for folder, service, status in zip(folders, (f"127.0.0.1:{port}", ""), (200, 404), strict=True):
+            folder.mkdir()
+            with proxy(folder, tls[0], ["127.0.0.1:9"], ["127.0.0.1:9"], service=service) as running:
+                call = caller(running.https, tls)
+                assert [call(*request) for request in (("GET", "/"), ("POST", "/v1/images"))] == [status] * 2
+                assert call("GET", "/v2/logging") == 403
+    assert len(seen) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not RESOLVES, reason="this nginx is older than 1.27.3")
 def test_a_server_with_a_new_address_is_found_again(tls, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `triton-sam service` says of Triton when it starts."""
+"""What `triton-sam service` prints when it starts: faults of Triton, and what people on other computers need."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ pytest.importorskip("fastapi")
 from triton_sam.errors import ServerTimeoutError
 from triton_sam.service import run
 from triton_sam.service.settings import Settings
+from triton_sam.service.tokens import NO_QUOTA, Token
 
 
 class Triton:
@@ -56,3 +57,37 @@ def test_http_at_the_port_of_grpc_is_named(monkeypatch):
     monkeypatch.setattr(run.probe, "_read", lambda url, *_: "" if url == "http://127.0.0.1:9/v2/health/live" else None)
     (line,) = run.advice(Settings(url="grpc://127.0.0.1:9"))
     assert line.startswith("nothing answers at grpc://127.0.0.1:9; HTTP answers there: give http://127.0.0.1:9; ")
+
+
+URLS = "for other computers: http://192.0.2.7:5000/ or http://gpu:5000/"
+LAB = Token("lab", "secret of the lab", NO_QUOTA)
+
+
+@pytest.mark.parametrize(
+    ("options", "address", "show_token", "words"),
+    [
+        ({}, "127.0.0.1", True, []),
+        (
+            {},
+            "0.0.0.0",
+            True,
+            [URLS, "triton-sam service: warning: everyone who reaches port 5000 may use the service"],
+        ),
+        ({"token": "abc\n"}, "0.0.0.0", True, [f"{URLS}   token: abc"]),
+        ({"token": "abc"}, "0.0.0.0", False, [f"{URLS}   token: that of --token or $TRITON_SAM_TOKEN"]),
+        ({"tokens": (LAB,)}, "0.0.0.0", True, [f"{URLS}   token: one of --tokens for each caller"]),
+        ({"token": "abc"}, "198.51.100.2", True, ["for other computers: http://198.51.100.2:5000/   token: abc"]),
+    ],
+)
+def test_what_other_computers_need(options, address, show_token, words, monkeypatch):
+    monkeypatch.setattr(run, "own_address", lambda: "192.0.2.7")
+    monkeypatch.setattr(run.socket, "gethostname", lambda: "gpu")
+    lines = list(run.for_others(Settings(**options), address, 5000, show_token=show_token))
+    assert [line[: len(start)] for line, start in zip(lines, words, strict=True)] == words
+    assert show_token or "abc" not in "".join(lines)
+    assert LAB.secret not in "".join(lines)
+
+
+def test_the_own_address_is_one_of_this_machine():
+    with run.socket.socket() as probe:
+        probe.bind((run.own_address(), 0))

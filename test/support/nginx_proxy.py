@@ -71,6 +71,7 @@ def configure(
     grpc: Sequence[str],
     sticky: bool = True,
     name_server: str = "127.0.0.1",
+    service: str = "",
 ) -> Path:
     """Copy deploy/nginx's files with other ports, places and servers, and without directives that an old nginx lacks.
 
@@ -82,6 +83,7 @@ def configure(
         grpc: host:port of their gRPC endpoints.
         sticky: False takes the hash out, which leaves plain round-robin.
         name_server: asked for the addresses of servers that are given by name, address:port.
+        service: host:port of the service with the page; "" if it has no token.
 
     Returns:
         The main configuration file.
@@ -112,6 +114,9 @@ def configure(
     resolver = (ROOT / "deploy" / "nginx" / "resolver.conf.template").read_text()
     assert "${NGINX_LOCAL_RESOLVERS}" in resolver
     (folder / "resolver.conf").write_text(resolver.replace("${NGINX_LOCAL_RESOLVERS}", name_server))
+    page = (ROOT / "deploy" / "nginx" / "service.conf.template").read_text()
+    assert "${SERVICE_SERVER}" in page
+    (folder / "service.conf").write_text(page.replace("${SERVICE_SERVER}", service))
     if not sticky:
         upstreams = re.sub(r"(?m)^ *hash .*\n", "", upstreams)
     (folder / "upstreams.conf").write_text(upstreams)
@@ -127,11 +132,12 @@ def proxy(
     grpc: Sequence[str],
     sticky: bool = True,
     name_server: str = "127.0.0.1",
+    service: str = "",
 ) -> Iterator[SimpleNamespace]:
     """Run nginx with the files of configure()."""
     assert NGINX is not None, "the test lacks needs_nginx"
     https_port, grpcs_port = free_ports(2)
-    path = configure(folder, tls, (https_port, grpcs_port), http, grpc, sticky, name_server)
+    path = configure(folder, tls, (https_port, grpcs_port), http, grpc, sticky, name_server, service)
     with (folder / "nginx.out").open("w") as output:
         process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,18 +23,17 @@ from ..repository.names import pair_names
 from ..transport import probe
 from ..transport.triton import Transport
 from ..transport.url import parse_url
-from .settings import Settings
+from .settings import TOKEN_VARIABLE, Settings
 from .tracing import add_traces
 
 if TYPE_CHECKING:
-    import socket
-
     import uvicorn
     from fastapi import FastAPI
 
 SECONDS_TO_STOP = 5
 SECONDS_FOR_SPANS = 3
 BACKLOG = 512
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - compared, not bound
 
 
 def serve(settings: Settings, host: str, port: int, *, repository: Path | None = None, quiet: bool = False) -> int:
@@ -50,7 +51,8 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
         raise missing("the service needs", "service", error, "local,service") from error
     from . import logs
 
-    port = choose_ports(resolve_host(host), {"service": port})["service"]
+    address = resolve_host(host)
+    port = choose_ports(address, {"service": port})["service"]
     logs.set_up(settings.log_format)
     # Our own limit decides about large images, and answers; a warning in the log helps nobody.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -72,9 +74,11 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
         )
         server = _server(config, app, send_spans)
         if not quiet:
-            print(
-                f"the page: http://{_shown(host)}:{port}/   Triton: {url}   Ctrl-C stops", file=sys.stderr, flush=True
-            )
+            for line in (
+                f"the page: http://{_shown(host)}:{port}/   Triton: {url}   Ctrl-C stops",
+                *for_others(settings, address, port, show_token=sys.stderr.isatty()),
+            ):
+                print(line, file=sys.stderr, flush=True)
         try:
             server.run()
         except KeyboardInterrupt:
@@ -137,6 +141,40 @@ def advice(settings: Settings) -> Iterator[str]:
         yield f"--model {settings.model}: Triton has no such model ready, but {', '.join(sorted(ready)) or 'none'}"
 
 
+def for_others(settings: Settings, address: str, port: int, *, show_token: bool) -> Iterator[str]:
+    """Yield what people on other computers need: URLs and the token. Without a token, warn.
+
+    Args:
+        address: IPv4 address that the service listens on; a loopback address yields nothing.
+        show_token: print the token itself. It must not get into a log.
+    """
+    if ip_address(address).is_loopback:
+        return
+    hosts = [address] if address != ALL_ADDRESSES else [own_address(), socket.gethostname()]
+    urls = " or ".join(f"http://{each}:{port}/" for each in dict.fromkeys(hosts))
+    if not settings.all_tokens:
+        yield f"for other computers: {urls}"
+        yield (
+            f"triton-sam service: warning: everyone who reaches port {port} may use the service: "
+            f"set --token or ${TOKEN_VARIABLE}, for example to $(openssl rand -hex 16)"
+        )
+    elif settings.token is None:
+        yield f"for other computers: {urls}   token: one of --tokens for each caller"
+    else:
+        token = settings.token.strip() if show_token else f"that of --token or ${TOKEN_VARIABLE}"
+        yield f"for other computers: {urls}   token: {token}"
+
+
+def own_address() -> str:
+    """Return the address of this machine in its network. Nothing is sent: connect() of UDP only chooses a route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return socket.gethostname()
+        return str(probe.getsockname()[0])
+
+
 def _answers(settings: Settings) -> bool:
     transport = _transport(settings)
     try:
@@ -152,4 +190,4 @@ def _transport(settings: Settings) -> Transport:
 
 
 def _shown(host: str) -> str:
-    return "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
+    return "localhost" if host in ("127.0.0.1", ALL_ADDRESSES) else host

@@ -5,6 +5,6 @@ set -eu
 NGINX_LOCAL_RESOLVERS=$(sed -n 's/^nameserver *//p' /etc/resolv.conf | tr '\n' ' ')
 for template in /etc/nginx/templates/*.template; do
     name=$(basename "$template" .template)
-    sed "s/\${NGINX_LOCAL_RESOLVERS}/$NGINX_LOCAL_RESOLVERS/" "$template" >"$NGINX_ENVSUBST_OUTPUT_DIR/$name"
+    sed "s/\${NGINX_LOCAL_RESOLVERS}/$NGINX_LOCAL_RESOLVERS/; s/\${SERVICE_SERVER}/$SERVICE_SERVER/" "$template" >"$NGINX_ENVSUBST_OUTPUT_DIR/$name"
 done
 exec "$@"

@@ -27,7 +27,7 @@ SECONDS = 300.0 if FULL else 12.0
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton):
-    """docs/background/reliability.md has the thresholds."""
+    """docs/evidence/soak.md has the thresholds."""
     pytest.importorskip("psutil")
     from tools.lab.overload import measure_overload
     from triton_sam.benchmark.results import Results

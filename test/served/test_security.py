@@ -1,4 +1,4 @@
-"""Attacks by a hostile caller, file or page that must fail: see the threat model in docs/background/reliability.md."""
+"""Attacks by a hostile caller, file or page that must fail: see the threat model in docs/background/security.md."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_size_that_ends_a_model_is_healed(tmp_path: Path) -> None:
         expected = transport.infer("scale", {"x": ones}, ["y"])["y"]
         (stub,) = psutil.Process(server.pid).children()
         assert wire_attacks.send(grpc, client, "scale", attack) is not None
-        assert all_gone([stub]), "this Triton refuses the request: change docs/background/reliability.md"
+        assert all_gone([stub]), "this Triton refuses the request: change docs/contribute/pitfalls.md"
         wait_until(lambda: server.restarts == 1)  # a busy machine needs more than the pauses of one call
         np.testing.assert_array_equal(transport.infer("scale", {"x": ones}, ["y"])["y"], expected)
         transport.close()

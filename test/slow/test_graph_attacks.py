@@ -107,7 +107,7 @@ def test_no_request_ends_the_server(families_server: Any, protocol: str) -> None
     with tritonclient.InferenceServerClient(url.partition("://")[2]) as client:
         for family, role in PAIRS:
             # Over gRPC, a size of -2^63 ends the process of any Python model: Triton's Python backend (2.51) makes the
-            # array before our code runs. Then Triton starts again; docs/background/reliability.md says so.
+            # array before our code runs. Then Triton starts again; docs/contribute/pitfalls.md says so.
             attacks = graph_attacks.negative(family, role) if protocol == "http" else []
             attacks += graph_attacks.classics(family, role)
             attacks += graph_attacks.generated(family, role, 30, SEED)

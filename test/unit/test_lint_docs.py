@@ -15,8 +15,8 @@ if ROOT is None or not (ROOT / "tools").is_dir():
 from tools.maintain import lint_docs  # noqa: E402
 
 AT_THE_END = ""
-RELIABILITY = "docs/background/reliability.md"
-CLAIMS = "docs/reference/claims.md"
+SOAK = "docs/evidence/soak.md"
+CLAIMS = "docs/evidence/claims.md"
 COMMANDS = "docs/reference/commands.md"
 DEPLOY = "docs/how-to/deploy.md"
 
@@ -111,12 +111,12 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
         "`_nothing_seconds_total`",
         ["docs/index.md: no code contains _nothing_seconds_total"],
     ),
-    (RELIABILITY, "`test_properties`", "`test_nothing`", [f"{RELIABILITY}: there is no test test_nothing"]),
+    (SOAK, "`test_properties`", "`test_nothing`", [f"{SOAK}: there is no test test_nothing"]),
     (
-        RELIABILITY,
+        SOAK,
         "`test_soak::test_bad_requests_do_not_disturb_good_ones`",
         "`test_soak::test_bad_requests...each_other`",
-        [f"{RELIABILITY}: test_soak has no test test_bad_requests...each_other"],
+        [f"{SOAK}: test_soak has no test test_bad_requests...each_other"],
     ),
     (
         CLAIMS,

@@ -43,13 +43,13 @@ def parses(words: list[str]) -> bool:
 
 
 def shown_commands(checkout: Checkout) -> Iterator[str]:
-    """Yield shown commands that do not parse: lines of code blocks, and the proofs of docs/reference/claims.md."""
+    """Yield shown commands that do not parse: lines of code blocks, and the proofs of docs/evidence/claims.md."""
     for document in checkout.documents:
         for language, position, block in document.blocks():
             for line in re.sub(r" *\\\n *", " ", block).splitlines() if language in SHELLS else ():
                 if line.strip().startswith("triton-sam ") and not parses(shlex.split(line, comments=True)[1:]):
                     yield f"{document.at(position)}: this does not parse: {line.strip()}"
-        if document.path.as_posix() == "docs/reference/claims.md":
+        if document.path.as_posix() == "docs/evidence/claims.md":
             for position, code in document.inline():
                 words = shlex.split(code)[1:] if code.startswith("triton-sam ") else []
                 if len(words) > 1 and not parses(words):

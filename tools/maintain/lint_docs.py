@@ -34,6 +34,21 @@ OF_OTHERS = {
 """Names of other programs that no code of this project mentions."""
 PLACEHOLDERS = {"MyFamily", "vVERSION", "triton_sam.ask"}
 """Names that a reader replaces, or that an example makes."""
+ODD = {
+    r"\b(server|service|client|page|program|model)s? (knows?|hears?|asks?|tells?|forgets?|heals?)\b": "software "
+    "stores, receives, sends, calls, returns",
+    r", too\b|\bbesides\b|\bby itself\b|\bby themselves\b|\bat all\b": "leave it out",
+    r"\b(hence|thus|whatever)\b": "plain words",
+    r"\b(those that|one that|what it|what they)\b": "repeat the noun",
+    r"\b(is|are) no (?!longer|more)\w+": "is not ...",
+    r"\b(the way there and back|goes before|lives on|stands for itself)\b": "round trip, takes precedence, remains",
+    r"\b(built-in model|picture|bars?)\b": "demo model, image, threshold",
+    r"\baddress(es)? of (the|a|this) (server|service|page)\b": "URL",
+    r"\b(missed|our aim|our threshold)\b": "a limitation, not a missed target",
+    r"\b(was|were) at hand\b": "available",
+    r"\balone\b": "only, before its word",
+}
+"""Patterns of wording that sounds translated, with what to write."""
 
 
 # --- links and files
@@ -81,7 +96,7 @@ def navigation(checkout: Checkout) -> Iterator[str]:
     pages = {
         str(document.path.relative_to("docs"))
         for document in checkout.documents
-        if document.path.is_relative_to("docs")
+        if document.path.is_relative_to("docs") and not document.path.is_relative_to("docs/evidence")
     }
     yield from (f"mkdocs.yml: the navigation lacks {page}" for page in sorted(pages - named))
     yield from (f"mkdocs.yml: there is no page {page}" for page in sorted(named - pages))
@@ -160,11 +175,11 @@ def is_defined(test: str, defined: set[str]) -> bool:
 
 
 def claims(checkout: Checkout) -> Iterator[str]:
-    """Yield claims of docs/reference/claims.md for which the page names neither a test nor a command."""
-    page = checkout.read("docs/reference/claims.md")
+    """Yield claims of docs/evidence/claims.md for which the page names neither a test nor a command."""
+    page = checkout.read("docs/evidence/claims.md")
     for claim, proof in re.findall(r"(?m)^\| (?!claim \|)([^|\n]+) \| ([^|\n]*) \| [^|\n]+ \|$", page):
         if "`" not in proof and not proof.startswith("the same command"):
-            yield f"docs/reference/claims.md: a claim without a test or a command: {claim}"
+            yield f"docs/evidence/claims.md: a claim without a test or a command: {claim}"
 
 
 def repository(checkout: Checkout) -> Iterator[str]:
@@ -219,9 +234,32 @@ def faults(root: Path = ROOT) -> list[str]:
     return [fault for check in CHECKS for fault in check(checkout)]
 
 
+def prose(root: Path = ROOT) -> list[str]:
+    """Return places whose wording sounds translated, and lines of more than 120 characters, in all documents."""
+    found = []
+    for document in Checkout(root).documents:
+        is_code = False
+        for number, line in enumerate(document.text.splitlines(), 1):
+            is_code ^= line.lstrip().startswith("```")
+            if is_code or document.path.name == HISTORY:
+                continue
+            found += [
+                f"{document.path}:{number}: {match[0]!r}: {advice}"
+                for pattern, advice in ODD.items()
+                for match in re.finditer(pattern, re.sub(r"`[^`]*`", "", line), re.IGNORECASE)
+            ]
+            if len(line) > 120 and not line.lstrip().startswith("|") and "](" not in line:
+                found.append(f"{document.path}:{number}: {len(line)} characters")
+    return found
+
+
 def main() -> int:
     """Print all faults, and return the status."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prose", action="store_true", help="list wording that sounds translated; never fails")
+    if parser.parse_args().prose:
+        print(*prose(), sep="\n")
+        return 0
     found = faults()
     print(*found, sep="\n") if found else print("no faults")
     return bool(found)

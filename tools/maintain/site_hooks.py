@@ -1,21 +1,29 @@
-"""Hooks of `mkdocs build`: the address of the repository, and the help of every command.
+"""Hooks of `mkdocs build`: the repository's URL, the help of every command, and links of included documents.
 
-MkDocs loads this file because mkdocs.yml names it. It keeps the site true without copies: the address of the repository
-stands in pyproject.toml alone, and the reference of the command line is the real ``--help``.
+MkDocs loads this file because mkdocs.yml names it.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
 HELP_MARK = "<!-- help of every command -->"
+INCLUDED = re.compile(r'(?m)^--8<-- "([^"]+\.md)"$')
+PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contribute/contributing.md",
+    "checkpoints/README.md": "background/demo-model.md",
+    "triton_sam/families/new_family.md": "contribute/new-family.md",
+}
+"""Documents outside of ``docs``, and the pages that include them."""
 
 
 def on_config(config: Any) -> Any:
-    """Take the address of the repository from [project.urls]."""
+    """Take the repository's URL from [project.urls]."""
     text = (Path(config.config_file_path).parent / "pyproject.toml").read_text(encoding="utf-8")
     match = re.search(r'(?m)^Repository = "(.+)"$', text)
     if match is None:
@@ -26,9 +34,29 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the mark in the page of commands by the help of every command."""
-    return markdown.replace(HELP_MARK, command_help()) if HELP_MARK in markdown else markdown
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Insert the help of every command, and the text of a document that lies outside of ``docs``."""
+    if HELP_MARK in markdown:
+        return markdown.replace(HELP_MARK, command_help())
+    root = Path(config.config_file_path).parent
+    return INCLUDED.sub(lambda found: included(root, found[1], page.file.src_uri, config["repo_url"]), markdown)
+
+
+def included(root: Path, name: str, page: str, repository: str) -> str:
+    """Return the text of a document with links that work from a page of the site."""
+    folder = (root / name).parent
+
+    def link(found: re.Match[str]) -> str:
+        path, mark, anchor = found[1].partition("#")
+        if "://" in path or not path:
+            return found[0]
+        target = (folder / path).resolve().relative_to(root.resolve()).as_posix()
+        if target in PAGES or target.startswith("docs/"):
+            target = PAGES.get(target, target.removeprefix("docs/"))
+            return f"]({posixpath.relpath(target, posixpath.dirname(page) or '.')}{mark}{anchor})"
+        return f"]({repository}/blob/main/{target}{mark}{anchor})"
+
+    return re.sub(r"\]\(([^)\s]+)\)", link, (root / name).read_text(encoding="utf-8"))
 
 
 def command_help() -> str:

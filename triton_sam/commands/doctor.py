@@ -30,7 +30,7 @@ from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, pl
 
 Status = Literal["ok", "missing", "note"]
 MEMORY_TO_SERVE = 3 << 29
-"""Bytes that a local server with the demo model used in all measurements: docs/background/reliability.md."""
+"""Bytes that a local server with the demo model used in all measurements: docs/evidence/soak.md."""
 TOOL_SECONDS = 10.0
 """A program that describes the machine must answer within it."""
 PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}

@@ -172,5 +172,5 @@ def test_serve_ends_with_1_when_the_server_dies(scale_only: Path) -> None:
     next(process for process in processes if process.name() == "tritonserver").kill()
     _, errors = program.communicate(timeout=60)
     assert program.returncode == 1
-    assert "the server ended by itself" in errors
+    assert "the server stopped" in errors
     assert all_gone(processes, 0)

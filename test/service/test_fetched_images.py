@@ -237,9 +237,9 @@ FAILURES = (
     (by_task, "/data/missing", 502, "404"),
     (by_task, "/data/circle", 502, "redirects"),
     (by_task, "s3://bucket/a.jpg", 502, "404"),
-    (by_task, "http://169.254.169.254/latest/meta-data", 422, "Label Studio alone"),
-    (by_task, "//elsewhere.example/a.jpg", 422, "Label Studio alone"),
-    (by_task, "file:///etc/passwd", 422, "Label Studio alone"),
+    (by_task, "http://169.254.169.254/latest/meta-data", 422, "only from Label Studio"),
+    (by_task, "//elsewhere.example/a.jpg", 422, "only from Label Studio"),
+    (by_task, "file:///etc/passwd", 422, "only from Label Studio"),
     (by_task, "data:image/png;base64,%", 422, "base64"),
 )
 

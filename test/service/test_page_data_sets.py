@@ -88,7 +88,7 @@ def test_labelled_images_are_exported_and_come_back(two_images, browser, service
         assert "no image has an object" in other.banner()
         (tmp_path / "none.json").write_text('{"images": 1}')
         other.page.set_input_files("#coco", tmp_path / "none.json")
-        other.wait("document.getElementById('banner').textContent.includes('no COCO data set')")
+        other.wait("document.getElementById('banner').textContent.includes('not a COCO data set')")
         other.page.set_input_files("#coco", path)
         other.wait("document.getElementById('banner').textContent.includes('not open: coffee.jpg')")
 

@@ -138,9 +138,9 @@ def annotated(segmentation: Any, image: int = 1) -> str:
 
 def test_files_that_are_no_coco_are_refused_with_their_fault(modules: Modules) -> None:
     cases = {
-        "nothing": "the file is no JSON",
-        '{"images": 1}': "the file is no COCO data set: it needs images and annotations",
-        "null": "the file is no COCO data set: it needs images and annotations",
+        "nothing": "the file is not valid JSON",
+        '{"images": 1}': "the file is not a COCO data set: it needs images and annotations",
+        "null": "the file is not a COCO data set: it needs images and annotations",
         annotated([], 2): "annotation 1: its image_id names no image",
         annotated({"size": [6, 8]}): "annotation 1: its mask has no run lengths",
         annotated({"size": [8, 6], "counts": [48]}): "annotation 1: its mask has another size than the image, or none",

@@ -215,7 +215,7 @@ def _tiffs() -> Iterable[Hard]:
     yield row("bands_3_nodata.tif", holes, 1, HOLES, **alone, extra=(0, 0), nodata="65535")
     yield row("bands_5.tif", np.dstack([RGB, RGB[:, :, :2]]), 1, by_pillow=False, extra=(0, 0, 0, 0), reference="")
     yield row("bands_2.tif", RGB[:, :, :2].copy(), 1, grey(200, 30, 40, 230), extra=0)
-    yield row("complex.tif", deep.astype(np.complex64), 1, None, "complex64 are no grey values", reference="")
+    yield row("complex.tif", deep.astype(np.complex64), 1, None, "complex64 are neither grey values", reference="")
     black = np.zeros_like(RGB)
     pages = [page(each, 2) for each in (RGB, black, black)]
     yield Hard("pages.tif", lambda: tiff(*pages), pages=3)

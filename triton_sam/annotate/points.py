@@ -123,6 +123,4 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 row |= {name: str(row[name]).replace(",", ".") for name in ("x", "y")}
             yield line, row
     except csv.Error as error:  # a field may have 128 KiB
-        raise InputError(
-            f"{path}, line {line + 1}: it is no CSV that can be read (a quotation mark is not closed?)"
-        ) from error
+        raise InputError(f"{path}, line {line + 1}: invalid CSV (an unclosed quotation mark?)") from error

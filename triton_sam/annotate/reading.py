@@ -46,5 +46,5 @@ def read_clicks(path: Path | None, source: Source) -> Prompts:
 def _from_coco(path: Path | None, source: Source, field: str) -> Prompts:
     document = source.coco if path is None else read_coco(path)
     if document is None:
-        raise InputError("the source is no COCO data set: give --prompts FILE.json")
+        raise InputError("the source is not a COCO data set: give --prompts FILE.json")
     return coco_prompts(document, source, field)

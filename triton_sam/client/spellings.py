@@ -78,5 +78,5 @@ def check_image_size(image_size: int | None, family: Family) -> None:
     if image_size not in (None, family.image_size):
         raise ConfigurationError(
             f"image_size={image_size}: the encoder of {family.label} takes {family.image_size} pixels, and the client "
-            "resizes every image by itself: leave out image_size"
+            "resizes every image itself: leave out image_size"
         )

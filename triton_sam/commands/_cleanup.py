@@ -22,14 +22,14 @@ def add_options(parser: argparse.ArgumentParser, *, of_prompts: bool = True) -> 
         type=float,
         default=0.0,
         metavar="CELLS",
-        help="fill holes of at most so many pixels of the model's small mask (256 x 256 over the image)",
+        help="fill holes of at most this many pixels of the model's small mask (256 x 256 over the image)",
     )
     group.add_argument(
         "--max-sprinkle-area",
         type=float,
         default=0.0,
         metavar="CELLS",
-        help="drop parts of at most so many pixels of the small mask",
+        help="drop parts of at most this many pixels of the small mask",
     )
     if of_prompts:
         group.add_argument("--clip-to-box", action="store_true", help="keep nothing outside of --box")

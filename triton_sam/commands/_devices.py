@@ -53,7 +53,7 @@ def check_metrics_url(metrics_url: str | None) -> None:
     except ValueError:  # for example http://[
         fits = False
     if not fits:
-        raise ConfigurationError(f"{metrics_url!r} is no URL of metrics: write http://host:8002/metrics")
+        raise ConfigurationError(f"{metrics_url!r} is not the URL of metrics: write http://host:8002/metrics")
 
 
 def server_gpus(metrics_url: str | None) -> bool | None:

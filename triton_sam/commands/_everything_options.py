@@ -22,7 +22,7 @@ _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("stability_score_offset", float, "LOGIT", "distance of the thresholds that the stability compares (default: 1)"),
     ("mask_threshold", float, "LOGIT", "logits above it are foreground (default: 0)"),
     ("box_nms_thresh", float, "0..1", "of two masks whose boxes have a higher IoU, drop one (default: 0.7)"),
-    ("crop_n_layers", int, "N", "layers of crops besides the whole image; layer i has 4^i crops (default: 0)"),
+    ("crop_n_layers", int, "N", "layers of crops in addition to the whole image; layer i has 4^i crops (default: 0)"),
     ("crop_nms_thresh", float, "0..1", "as --box-nms-thresh, for masks of different crops (default: 0.7)"),
     ("crop_overlap_ratio", float, "0..1", "overlap of crops as a fraction of the image (default: 0.341)"),
     ("crop_n_points_downscale_factor", int, "N", "each layer has that many times fewer points a side (default: 1)"),

@@ -232,7 +232,7 @@ def read_logits(path: Path) -> npt.NDArray[Any]:
         with path.open("rb") as file:
             logits = np.load(file, allow_pickle=False)
     except Exception as error:  # for damaged files, zipfile and NumPy raise almost any type
-        reason = getattr(error, "strerror", None) or "it is no .npy file of numbers"
+        reason = getattr(error, "strerror", None) or "it is not an .npy file of numbers"
         raise PromptError(f"cannot read the logits in {path}: {reason}") from error
     if not isinstance(logits, np.ndarray) or logits.dtype.kind not in "biuf":
         raise PromptError(f"{path} holds no logits: they are numbers, as --logits writes them")

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--text-every",
         type=int,
         metavar="N",
-        help="search every N frames, for objects that come later (default: the first frame alone)",
+        help="search every N frames, for objects that come later (default: only the first frame)",
     )
     group.add_argument(
         "--threshold", type=float, metavar="SCORE", help=f"lowest score of an instance (default: {THRESHOLD})"
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SCORE",
         help=f"lowest score of a new object beside tracked ones (default: {NEW_THRESHOLD})",
     )
-    group.add_argument("--limit", type=int, metavar="N", help="at most so many instances of each text in a frame")
+    group.add_argument("--limit", type=int, metavar="N", help="keep the N best instances of each text in a frame")
 
 
 def are_wanted(args: argparse.Namespace) -> bool:

@@ -32,9 +32,7 @@ def add_filters(group: argparse._ArgumentGroup, limit: str = "--limit") -> None:
     group.add_argument(
         "--nms", type=float, metavar="IOU", help="drop an instance if its box overlaps a better one by more"
     )
-    group.add_argument(
-        limit, dest=_LIMIT, type=int, metavar="N", help="at most so many instances of each text, the best ones"
-    )
+    group.add_argument(limit, dest=_LIMIT, type=int, metavar="N", help="keep the N best instances of each text")
 
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Examples:
   triton-sam annotate photos --with words --text "traffic light" --text bus --out found
   triton-sam annotate slides --large --with everything --level 1 --format geojson gpkg --out cells
 
-The same command goes on after an interruption. docs/how-to/annotate.md describes the files.
+Rerun the same command to continue after an interruption. docs/how-to/annotate.md describes the files.
 """
 
 from __future__ import annotations
@@ -75,11 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: geojson)",
     )
     _options.add_all_parts(parser)
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N images or tiles; rerun to continue")
     parser.add_argument(
-        "--limit", type=int, metavar="N", help="only the first N images, or tiles; a later run may go on"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="read and check everything, ask no server, write nothing"
+        "--dry-run", action="store_true", help="read and check everything without contacting a server or writing a file"
     )
     parser.add_argument(
         "--threads", type=int, default=2, metavar="N", help="images at a time for each --url (default: 2)"

@@ -158,4 +158,4 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 0,1") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,1") from None

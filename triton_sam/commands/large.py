@@ -142,7 +142,7 @@ def _embeddings(args: argparse.Namespace) -> Path | None:
     found: Path | None = args.embeddings
     if found == BESIDE or (args.task == "precompute" and found is None):
         if is_remote(place_of(args.image)):
-            raise ConfigurationError("the image lies at a URL: give --embeddings DIR with a folder on this machine")
+            raise ConfigurationError("the image is a URL: give --embeddings DIR with a folder on this machine")
         return default_path(args.image, args.name or args.model)
     return found
 
@@ -177,7 +177,7 @@ def _check(args: argparse.Namespace) -> None:
 def _prompts(args: argparse.Namespace, image: LargeImage) -> dict[str, Any]:
     """Return the arguments of LargeImageClient.segment()."""
     if args.map and image.georeference is None:
-        raise ConfigurationError(f"{image.name} does not say where it lies on a map: leave out --map")
+        raise ConfigurationError(f"{image.name} is not georeferenced: leave out --map")
 
     def pixels(values: Sequence[float]) -> list[float]:
         points = np.asarray(values, np.float64).reshape(-1, 2)

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--multimask",
         action="store_true",
-        help="ask for all candidates of each object: three, or one with SAM-HQ",
+        help="return all candidates of each object: three, or one with SAM-HQ",
     )
     parser.add_argument("--all-candidates", action="store_true", help="write all candidates, not the best one alone")
     parser.add_argument("--out", metavar="FILE", help="write the best mask of each object; - for standard output")

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=(*TOOLS, ALL),
         metavar="TOOL",
-        help=f"speak the protocol of other tools: {', '.join(TOOLS)}, {ALL}",
+        help=f"offer the protocols of other tools: {', '.join(TOOLS)}, {ALL}",
     )
     parser.add_argument(
         "--label-studio-url",

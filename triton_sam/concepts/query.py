@@ -160,7 +160,7 @@ def read_query(content: bytes) -> Query:
     try:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise PromptError(f"this is no JSON: {error}") from error
+        raise PromptError(f"invalid JSON: {error}") from error
     if not isinstance(given, dict):
         raise PromptError('give an object such as {"text": "dog"}')
     text, boxes, labels = (given.pop(name, None) for name in _CONCEPT)

@@ -65,7 +65,7 @@ class Tokenizer:
         try:
             found = self._backend.encode(text)
         except (TypeError, UnicodeEncodeError):  # half of a surrogate pair
-            raise PromptError("a text has characters that are no valid Unicode") from None
+            raise PromptError("a text contains invalid Unicode") from None
         if len(found.ids) > self._length:
             raise PromptError(
                 f"{text[:40]!r} has {len(found.ids)} tokens with the start and the end, and the model takes "

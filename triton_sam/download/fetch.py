@@ -128,7 +128,7 @@ def _is_right(job: _Job, *, report: bool = False) -> bool:
     found = job.path.stat().st_size
     right = job.size in (None, found) and digest_of(job.path, job.digest) == job.digest
     if right:
-        checked = "its hash is right" if job.digest else "there is no hash to check it by"
+        checked = "its hash is correct" if job.digest else "no hash is known to check it by"
         job.say(f"{job.path} exists already, and {checked}")
     elif report:
         job.say(f"{job.path} ({found} bytes) is not the expected file: a complete download will replace it")

@@ -37,7 +37,7 @@ def thresholds_of(metadata: Mapping[str, str]) -> dict[str, float]:
     try:
         thresholds = json.loads(text)
     except ValueError as error:
-        raise ConfigurationError(f"{METADATA_KEY} is no JSON: {error}") from error
+        raise ConfigurationError(f"{METADATA_KEY}: invalid JSON: {error}") from error
     if not isinstance(thresholds, dict):
         raise ConfigurationError(f"{METADATA_KEY} must be an object, not {text}")
     check_thresholds(thresholds)

@@ -51,7 +51,7 @@ def plain_source(source: ImageSource) -> PlainSource:
     if isinstance(source, str) and source.lower().startswith("file://"):
         return _path_of(source)
     if isinstance(source, str) and source.lower().startswith(("http://", "https://")):
-        raise ImageError(f"{source} lies in the web: download it first, by set_image(triton_sam.fetch_image(URL))")
+        raise ImageError(f"{source} is a URL: download it first with set_image(triton_sam.fetch_image(URL))")
     if isinstance(source, (np.ndarray, Image.Image)) or not hasattr(source, "read"):
         return source
     try:

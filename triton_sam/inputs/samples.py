@@ -55,7 +55,7 @@ class Samples:
             (h,w,1) or (h,w,3).
         """
         if values.dtype.kind not in "biuf":
-            raise ImageError(f"values of the type {values.dtype} are no grey values or colours")
+            raise ImageError(f"values of the type {values.dtype} are neither grey values nor colours")
         if values.ndim == 2:
             values = values[:, :, None]
         if self.kind == "palette" and self.palette is not None:

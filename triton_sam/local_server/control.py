@@ -95,7 +95,7 @@ class SupervisedServer:
                     raise LocalServerError(f"model {name!r} failed to load: {reason}")
                 return {row["name"]: row.get("version", "") for row in index if row.get("state") == "READY"}
             time.sleep(POLL_SECONDS)
-        raise ServerTimeoutError("the server has not loaded its models in time; it goes on loading them")
+        raise ServerTimeoutError("the server has not loaded its models in time; it is still loading them")
 
 
 def find_closed_server(port: int) -> SupervisedServer | None:

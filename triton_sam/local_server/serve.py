@@ -58,7 +58,7 @@ def serve(
             _report_restarts(server, interrupted)
             if interrupted.is_set():
                 return 0
-            print(f"triton-sam: the server ended by itself: {_last_words(server)}", file=sys.stderr)
+            print(f"triton-sam: the server stopped: {_last_words(server)}", file=sys.stderr)
             return STATUS_AFTER_OWN_DEATH
         except KeyboardInterrupt:
             return 0

@@ -220,5 +220,5 @@ def _messages(problem: Problem) -> tuple[Message, Message]:
 def _length(headers: Headers) -> int:
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit():
-        raise Problem(400, "Content-Length is no number")
+        raise Problem(400, "Content-Length must be a number")
     return int(length)

@@ -198,7 +198,7 @@ class Engine:
         """Return an uploaded image."""
         image = self.images.get(image_id)
         if image is None:
-            raise Problem(404, "there is no such image (any more): upload it again", code="unknown_image")
+            raise Problem(404, "the image is unknown or expired: upload it again", code="unknown_image")
         return image
 
     async def embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:

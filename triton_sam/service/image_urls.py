@@ -46,8 +46,7 @@ class ImageUrls:
         if not self._is_allowed:
             raise Problem(
                 403,
-                "this service fetches no images from addresses: upload the image, or ask the person who runs the "
-                "service to start it with --image-urls",
+                "this service does not fetch images from URLs: upload the image, or start it with --image-urls",
                 code="image_urls_off",
             )
         with self._fetches.take(), FetchPool() as pool:

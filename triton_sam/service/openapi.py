@@ -19,7 +19,7 @@ service of 2024. Errors are problem+json (RFC 9457). Every answer carries the he
 SERVICE = "service"
 """The tag of the routes that concern the service itself."""
 TAGS = [
-    {"name": "v1", "description": "Images: upload an image once, and ask for masks by its id."},
+    {"name": "v1", "description": "Images: upload an image once, then request masks by its id."},
     {"name": "v1 videos", "description": "Videos: upload a video, prompt objects in any frame, and track them."},
     {"name": "2024 contract", "description": "The routes of the service of 2024, for programs that were made for it."},
     {"name": SERVICE, "description": "The service itself: its metrics, and the WebSocket of its page."},
@@ -60,7 +60,7 @@ LIVE: dict[str, Any] = {
             "101": {"description": "The WebSocket is open."},
             **{str(status): each for status, each in problem_responses().items() if status in (401, 421, 429, 503)},
             "403": _problem("Pages of this origin may not use the service: see `--cors`."),
-            "404": _problem("The request does not ask for a WebSocket."),
+            "404": _problem("The request is not a WebSocket handshake."),
         },
     }
 }

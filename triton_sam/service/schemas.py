@@ -127,11 +127,11 @@ class CleanupRequest(Strict):
     max_hole_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
         default=0,
         ge=0,
-        description="Holes of at most so many pixels of the model's small mask (256 x 256 over the image, SAM3 "
+        description="Holes of at most this many pixels of the model's small mask (256 x 256 over the image, SAM3 "
         "288 x 288) are filled, as in Meta's `SAM2ImagePredictor`.",
     )
     max_sprinkle_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
-        default=0, ge=0, description="Connected parts of at most so many pixels of the small mask are dropped."
+        default=0, ge=0, description="Connected parts of at most this many pixels of the small mask are dropped."
     )
     clip_to_box: bool = Field(default=False, description="Whether nothing outside the object's box is kept.")
     smooth: Annotated[float, Field(allow_inf_nan=False)] = Field(
@@ -186,7 +186,9 @@ class SegmentRequest(Prompt):
         default=False,
         description="Whether to answer with all candidates for each object: three, or one with SAM-HQ.",
     )
-    cleanup: CleanupRequest | None = Field(default=None, description="How to clean the masks. Default: not at all.")
+    cleanup: CleanupRequest | None = Field(
+        default=None, description="How to clean the masks. Default: masks are not cleaned."
+    )
     model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
     format: Format | None = Field(
         default=None, description="The format of the masks. Default: the header Accept decides, else rle."
@@ -259,8 +261,8 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         400: "The service cannot read the body.",
         401: "The token is missing or wrong.",
         403: "The service does not allow this, see `--image-urls`.",
-        404: "There is no such image, video or model.",
-        406: "There is no such format of masks.",
+        404: "Unknown image, video or model.",
+        406: "Unsupported format of masks.",
         408: "The body came too slowly.",
         409: "The state of the video does not allow this now.",
         413: "There are too many bytes, values or pixels.",

@@ -237,7 +237,7 @@ def _opened(path: Path) -> Any:
     try:
         return zarr.open_group(path, mode="r")
     except Exception as error:  # zarr raises almost any exception for damaged files
-        raise InputError(f"{path} is no Zarr folder with embeddings") from error
+        raise InputError(f"{path} is not a Zarr folder with embeddings") from error
 
 
 def _blocks_of(group: Any) -> tuple[Blocks, bool]:

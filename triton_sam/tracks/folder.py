@@ -185,7 +185,8 @@ class TrackFolder:
                 )
             if not resume:
                 raise ConfigurationError(
-                    f"{self.folder} has the results of a stream, which cannot go on: give another --out, or --overwrite"
+                    f"{self.folder} has the results of a stream, which cannot be continued: give another --out or "
+                    "--overwrite"
                 )
             return manifest.get("complete") is True and (self.folder / RECORDS).is_file()
         self._write_manifest(complete=False)

@@ -67,7 +67,7 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, OSError):
         return _nothing_answers(url, getattr(error, "strerror", None) or error or type(error).__name__)
     if _is_no_http(error):
-        return ServerUnreachableError(f"{url} does not speak HTTP: {ADVICE}, and write grpc:// before the latter")
+        return ServerUnreachableError(f"{url} does not answer in HTTP: {ADVICE}, and write grpc:// before the latter")
     if type(error).__module__.startswith("urllib3"):  # imported with HTTP alone
         return ServerUnreachableError(
             f"the connection to {url} broke before the answer was complete: the server or a proxy has ended; try again"
@@ -124,7 +124,7 @@ def _error_of_model(model: str | None, url: ServerUrl, message: str) -> SamError
     if triton_texts.PROCESS_IS_GONE.search(message):
         return ServerUnreachableError(
             f"{model} cannot answer: its process on {url} is gone, perhaps for lack of memory. `triton-sam serve` and "
-            f"the container start Triton again by themselves; start any other server again ({message})"
+            f"the container restart Triton automatically; restart any other server ({message})"
         )
     if f"Name:'{GUARD_PREFIX}" in message:
         return InferenceError(

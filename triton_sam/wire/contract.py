@@ -125,7 +125,7 @@ def inputs(family: Family) -> tuple[WireTensor, ...]:
             "BYTES",
             (1,),
             True,
-            heading="Either the image, in whatever format Pillow reads, or the id that an earlier answer gave.",
+            heading="Either the image, in any format that Pillow reads, or the id that an earlier answer gave.",
         ),
         WireTensor(IMAGE_ID, "BYTES", (1,), True),
         *prompt,
@@ -202,18 +202,18 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
         Parameter(
             "cache_bytes",
             str(DEFAULT_CACHE_BYTES),
-            f"{DEFAULT_CACHE_BYTES >> 20} MiB of embeddings, {images} images. On a CPU they lie in /dev/shm "
+            f"{DEFAULT_CACHE_BYTES >> 20} MiB of embeddings, {images} images. On a CPU they are in /dev/shm "
             "(docker run --shm-size), on a GPU in its memory.",
         ),
         Parameter(
             "threads",
             str(DEFAULT_THREADS),
-            "Requests that are worked on at a time: as many clicks, and besides as many that bring an image.",
+            "Concurrent requests, separately for clicks and for requests with an image.",
         ),
         Parameter(
             "max_pending",
             str(DEFAULT_MAX_PENDING),
-            "Clicks that may be under way or wait, and besides as many requests with an image; more are refused.",
+            "Requests that may run or wait, separately for clicks and for requests with an image; more are refused.",
         ),
         Parameter("max_jobs", str(DEFAULT_MAX_JOBS), "Searches for all objects at a time; more are refused."),
         *(_concept_models(family, variant) if family.concepts else ()),

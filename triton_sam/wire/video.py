@@ -79,7 +79,7 @@ def inputs() -> tuple[WireTensor, ...]:
         WireTensor(ARGUMENTS, "BYTES", (1,), True, note="a JSON object, see docs/reference/video.md"),
         WireTensor(FRAMES, "BYTES", ("frames",), True, note="image files: JPEG, PNG, ..."),
         WireTensor(MASK, "BOOL", ("height", "width"), True, note="a mask as prompt, in the size of the frames"),
-        WireTensor(SNAPSHOT, "BYTES", (1,), True, note="for start_session: goes on where a lost session was"),
+        WireTensor(SNAPSHOT, "BYTES", (1,), True, note="for start_session: resumes a lost session"),
         WireTensor(OUTPUT_FORMAT, "BYTES", (1,), True, note=", ".join(output_formats())),
     )
 
@@ -125,8 +125,6 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
             str(DEFAULT_OBJECTS_AT_A_TIME),
             "Objects in one call of a model; the memory for attention grows with them.",
         ),
-        Parameter(
-            "threads", str(DEFAULT_THREADS), "Sessions that are worked on at a time, and besides as many frames."
-        ),
+        Parameter("threads", str(DEFAULT_THREADS), "Concurrent requests, separately for sessions and for frames."),
         Parameter("max_pending", str(DEFAULT_MAX_PENDING), "Requests that may run or wait; more are refused."),
     )

@@ -153,9 +153,9 @@ def test_a_point_without_a_category_beside_others_is_skipped(source: Source, tmp
         (
             "a.csv",
             'image,x,y\n"000.png,1,2\n' + "000.png,1,2\n" * 20_000,
-            r"a\.csv, line 2: it is no CSV that can be read",
+            r"a\.csv, line 2: invalid CSV",
         ),
-        ("a.csv", '"image,x,y\n' + "000.png,1,2\n" * 20_000, r"a\.csv, line 1: .*a quotation mark is not closed\?"),
+        ("a.csv", '"image,x,y\n' + "000.png,1,2\n" * 20_000, r"a\.csv, line 1: .*an unclosed quotation mark\?"),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -230,7 +230,7 @@ def test_a_mistake_is_one_error_and_costs_no_search(server, query, inputs, kind)
 
 
 def test_a_family_without_words() -> None:
-    assert str(ask(sam2_session(), {"text": "cat"}).error) == "sam2 cannot search words: ask a model of SAM3"
+    assert str(ask(sam2_session(), {"text": "cat"}).error) == "sam2 cannot search words: use a SAM3 model"
 
 
 def test_a_cancelled_search_ends_before_its_next_call() -> None:

@@ -145,7 +145,7 @@ ANNOTATE = [
 ]
 LARGE = [
     ("large slide.tif", "give --point or --box, or `triton-sam large everything`"),
-    ("large slide.tif --point 1,1 --map", "does not say where it lies on a map"),
+    ("large slide.tif --point 1,1 --map", "is not georeferenced"),
     ("large slide.tif --point 9999,1", "9999, 1 lies outside of the image, which has 300 x 220 pixels"),
     ("large slide.tif --point 5,5 --view 50,50,90,90", "5, 5 lies outside of the view 50, 50, 90, 90"),
     ("large slide.tif --point 5,5 --view nan,0,5,5", "--view holds NaN or infinity: give finite numbers"),
@@ -245,9 +245,9 @@ MEASUREMENTS = [
     ("evaluate images --dataset clips", "by two commands"),
     ("evaluate --dataset clips --dataset coins", "by two commands"),
     ("demo --out page.jpg", "page.jpg is a file: give a folder"),
-    ("doctor --metrics-url nonsense", "no URL of metrics"),
-    ("doctor --metrics-url ftp://x", "no URL of metrics"),
-    ("doctor --metrics-url http://[", "no URL of metrics"),
+    ("doctor --metrics-url nonsense", "not the URL of metrics"),
+    ("doctor --metrics-url ftp://x", "not the URL of metrics"),
+    ("doctor --metrics-url http://[", "not the URL of metrics"),
 ]
 USAGE = [
     ("large slide.tif --point 1,1 --everything", "unrecognized arguments: --point 1,1"),

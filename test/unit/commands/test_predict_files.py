@@ -36,7 +36,7 @@ def test_a_damaged_file_of_logits_is_one_clear_error(old: bytes, new: bytes, tmp
     path = tmp_path / "x.npy"
     path.write_bytes(saved(path, np.ones((1, 1, 4, 4), np.float32)).replace(old, new, 1))
     with pytest.raises(
-        PromptError, match=re.escape(f"cannot read the logits in {path}: it is no .npy file of numbers")
+        PromptError, match=re.escape(f"cannot read the logits in {path}: it is not an .npy file of numbers")
     ):
         read_logits(path)
 

@@ -284,7 +284,7 @@ def test_stream_ends_cleanly_with_all_files(
         assert sum(1 for _ in container.decode(video=0)) == 4
     monkeypatch.setattr(sys, "stdin", stream_of_frames())
     assert main(["track", *options]) == 1
-    assert "a stream, which cannot go on" in capsys.readouterr().err
+    assert "a stream, which cannot be continued" in capsys.readouterr().err
 
 
 def test_stream_that_breaks_keeps_what_was_tracked(

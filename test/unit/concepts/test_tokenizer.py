@@ -131,7 +131,7 @@ def test_what_has_no_tokens(ours: Tokenizer) -> None:
         ours.tokens(["x" * 10_000])
     with pytest.raises(PromptError, match="tokens with the start and the end, and the model takes 32"):
         ours.tokens(["dog " * (LONGEST_TEXT // 4)])
-    with pytest.raises(PromptError, match="no valid Unicode"):
+    with pytest.raises(PromptError, match="invalid Unicode"):
         ours.tokens(["\ud800"])
 
 

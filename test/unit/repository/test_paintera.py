@@ -105,7 +105,7 @@ def test_what_cannot_be_a_front_end_is_refused(repository: Path, capsys: pytest.
     before = contents(repository)
     for options, words in (
         (["--sam1", "sam1_vit_h"], "sam1_encoder is a model and not an alias"),
-        (["--sam2", "sam1_vit_h"], "sam1_vit_h_encoder is no encoder of sam2"),
+        (["--sam2", "sam1_vit_h"], "sam1_vit_h_encoder is not an encoder of sam2"),
     ):
         assert paintera(repository, *options, "-q") == 1
         assert words in capsys.readouterr().err

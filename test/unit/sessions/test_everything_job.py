@@ -140,7 +140,7 @@ def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more) 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"everything": text(b"{")}, "everything is no JSON"),
+        ({"everything": text(b"{")}, "everything: invalid JSON"),
         ({"everything": text(b"[]")}, "everything must be an object"),
         ({"everything": text(b'{"points": 3}')}, "there is no parameter 'points'"),
         ({"everything": text(b'{"points_per_side": "many"}')}, "a whole number"),

@@ -34,10 +34,10 @@ def test_the_mask_of_a_prompt_in_json_is_that_of_the_client() -> None:
 @pytest.mark.parametrize(
     ("form", "cleanup", "message"),
     [
-        (b"rle", b"{", "cleanup is no JSON"),
+        (b"rle", b"{", "cleanup: invalid JSON"),
         (b"rle", b"[]", 'cleanup must be an object such as {"keep_clicked": true}, not a list'),
         (b"png", b'{"smooth": 1e9}', "smooth must be a number within 0..100"),
-        (b"logits", b"{}", "not logits: ask for output_format rle or png"),
+        (b"logits", b"{}", "not logits: request output_format rle or png"),
     ],
 )
 def test_a_bad_clean_up_is_refused(form: bytes, cleanup: bytes, message: str) -> None:

@@ -181,7 +181,7 @@ def test_damage_is_one_clear_error(slide: Path, stored: Path, tmp_path: Path) ->
         with pytest.raises(InputError, match="there are no embeddings"):
             StoredTiles(tmp_path / "none", image)
         (tmp_path / "other").mkdir()
-        with pytest.raises(InputError, match="is no Zarr folder"):
+        with pytest.raises(InputError, match="is not a Zarr folder"):
             StoredTiles(tmp_path / "other", image)
         zarr.open_group(tmp_path / "empty", mode="w")
         with pytest.raises(InputError, match="has no embeddings of an image"):

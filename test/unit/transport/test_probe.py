@@ -133,7 +133,7 @@ def grpc_port():
 
 
 def test_python_is_told_of_http_at_the_port_of_grpc(grpc_port):
-    said = f"http://{grpc_port} does not speak HTTP: give .*, and write grpc:// before the latter"
+    said = f"http://{grpc_port} does not answer in HTTP: give .*, and write grpc:// before the latter"
     with SAM2TritonClient(grpc_port, retries=0) as client, pytest.raises(ServerUnreachableError, match=said):
         client.set_image(IMAGE)
 

@@ -200,7 +200,7 @@ def control_of(config: str) -> Control:
     try:
         tree = ElementTree.fromstring(config)  # noqa: S314 - expat bounds the growth of entities
     except ElementTree.ParseError:
-        raise Problem(422, "the labelling setup is no XML that can be read") from None
+        raise Problem(422, "the labelling setup is not valid XML") from None
     for tag, kind in CONTROLS.items():
         for element in tree.iter(tag):
             image = next((each for each in tree.iter("Image") if each.get("name") == element.get("toName")), None)

@@ -43,7 +43,7 @@ FOLDER = "qupath/"
 """The names of folders begin so among the sessions of the service."""
 VISUAL = "visual"
 """SAM3's word for a prompt of boxes alone."""
-UNKNOWN = "there are no such frames (any more): upload them again"
+UNKNOWN = "these frames are unknown or expired: upload them again"
 
 Feature = dict[str, Any]
 Describe = Callable[[MaskRecord, int], Feature | None]

@@ -73,14 +73,16 @@ class TaskImages:
     def _located(self, address: str, task: object) -> str:
         """Return the URL at Label Studio."""
         if self._url is None:
-            raise Problem(422, f"the image of the task lies at Label Studio: {START}, or put a data URL into the task")
+            raise Problem(
+                422, f"the image of the task is stored in Label Studio: {START}, or put a data URL into the task"
+            )
         if address.startswith(CLOUD):
             uri = quote(base64.b64encode(address.encode()).decode())
             return urljoin(self._url, f"tasks/{task}/resolve/?fileuri={uri}")
         found = urljoin(self._url, address)
         if _origin(found) != _origin(self._url):
             raise Problem(
-                422, f"the image lies at {_origin(found)[:80]}, but the service fetches images from Label Studio alone"
+                422, f"the image lies at {_origin(found)[:80]}, but the service fetches images only from Label Studio"
             )
         return found
 

@@ -32,7 +32,7 @@ class EverythingRequest(Strict):
     )
 
     points_per_side: int | None = Field(
-        default=None, ge=1, le=MAX_POINTS_PER_SIDE, description="The grid has so many points in each row and column."
+        default=None, ge=1, le=MAX_POINTS_PER_SIDE, description="Points of the grid in each row and column."
     )
     points_per_batch: int | None = Field(default=None, ge=1, le=1024, description="Points that are decoded at a time.")
     pred_iou_thresh: Share | None = Field(default=None, description="Masks of a lower score are dropped.")
@@ -76,7 +76,9 @@ class EverythingRequest(Strict):
     use_m2m: bool | None = Field(
         default=None, description="Whether to refine each mask once, with its logits as a prompt (SAM2)."
     )
-    cleanup: CleanupRequest | None = Field(default=None, description="How to clean the masks. Default: not at all.")
+    cleanup: CleanupRequest | None = Field(
+        default=None, description="How to clean the masks. Default: masks are not cleaned."
+    )
     model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
     session_id: str | None = Field(
         default=None, max_length=128, description="A name by which `POST /cancel_pending` cancels the search."
@@ -127,5 +129,5 @@ class EverythingAnswer(BaseModel):
     height: int
     objects: list[FoundObject]
     points: int = Field(description="The number of points that were decoded.")
-    detail: str | None = Field(default=None, description="Why there is no object.")
+    detail: str | None = Field(default=None, description="Why no object was found.")
     milliseconds: float = Field(description="The time of the search.")

@@ -30,10 +30,10 @@ function parsed(text) {
   try {
     document = JSON.parse(text);
   } catch {
-    throw new Error("the file is no JSON");
+    throw new Error("the file is not valid JSON");
   }
   const isCoco = Array.isArray(document?.images) && Array.isArray(document.annotations);
-  if (!isCoco) throw new Error("the file is no COCO data set: it needs images and annotations");
+  if (!isCoco) throw new Error("the file is not a COCO data set: it needs images and annotations");
   return document;
 }
 

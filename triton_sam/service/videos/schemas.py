@@ -108,7 +108,7 @@ class VideoInfo(BaseModel):
     objects: list[ObjectInfo]
     tracked: list[tuple[int, int]] = Field(description="The frames with masks, as ranges: first, last.")
     is_tracking: bool
-    expires_in: float = Field(description="Seconds until the service forgets the video, if nobody uses it.")
+    expires_in: float = Field(description="Seconds until the service removes the video if it is not used.")
 
     model_config = ConfigDict(
         json_schema_extra={

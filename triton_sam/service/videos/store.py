@@ -167,7 +167,7 @@ class Videos:
         """Return a video, which counts as a use."""
         video = self.sessions.find(video_id, StoredVideo)
         if video is None:
-            raise Problem(404, "there is no such video (any more): upload it again", code="unknown_video")
+            raise Problem(404, "the video is unknown or expired: upload it again", code="unknown_video")
         return video
 
     async def begin(

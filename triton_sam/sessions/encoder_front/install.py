@@ -39,7 +39,7 @@ def front_config(target: Any, alias: Alias, family: str, pixels: Pixels = "auto"
     inputs = {tensor.name: tuple(tensor.dims) for tensor in target.input}
     sides = {tensor.name: tuple(tensor.dims) for tensor in target.output}
     if raw not in inputs or not set(table.encoder.output_names) <= sides.keys():
-        raise RepositoryError(f"{alias.target} is no encoder of {family}: it has no input {raw}, or other outputs")
+        raise RepositoryError(f"{alias.target} is not an encoder of {family}: it has no input {raw}, or other outputs")
     unknown = set(alias.outputs) - set(table.encoder.output_names)
     if unknown:
         raise RepositoryError(f"{alias.target} has no output {min(unknown)!r}")

@@ -109,7 +109,7 @@ def read_object(tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str
     try:
         given = json.loads(read_bytes(tensors, name) or b"")
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} is no JSON: {error}") from error
+        raise InputError(f"{name}: invalid JSON: {error}") from error
     if not isinstance(given, dict):
         raise InputError(f"{name} must be an object such as {example}")
     return given

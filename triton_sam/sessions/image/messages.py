@@ -155,7 +155,7 @@ def _parse(content: bytes, name: str) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:  # ValueError includes text that is not UTF-8
-        raise PromptError(f"{name} is no JSON: {error}") from error
+        raise PromptError(f"{name}: invalid JSON: {error}") from error
     if not isinstance(value, dict):
         raise PromptError(f"{name} must be an object such as {_EXAMPLES[name]}, not {json_kind(value)}")
     return value
@@ -164,7 +164,7 @@ def _parse(content: bytes, name: str) -> dict[str, Any]:
 def _read_cleanup(tensors: Inputs) -> Cleanup:
     if read_format(tensors) == contract.LOGITS:
         others = " or ".join(OUTPUT_FORMATS[1:])
-        raise InputError(f"cleanup changes full-size masks, not logits: ask for output_format {others}")
+        raise InputError(f"cleanup changes full-size masks, not logits: request output_format {others}")
     return Cleanup.from_json(_parse(read_bytes(tensors, contract.CLEANUP) or b"", contract.CLEANUP))
 
 
@@ -180,7 +180,7 @@ def _decode(encoded: bytes) -> bytes:
         # Shells add line breaks, and browsers add the prefix of a data URL.
         return base64.b64decode(b"".join(encoded.rpartition(b"base64,")[2].split()), validate=True)
     except binascii.Error as error:
-        raise ImageError(f"image_b64 is no base64: {error}") from error
+        raise ImageError(f"image_b64 is not valid base64: {error}") from error
 
 
 def _too_many(objects: int) -> PromptError:

@@ -115,7 +115,7 @@ class SessionModel:
 
         def work(reply: Reply) -> Tensors:
             if self._concepts is None:
-                raise InputError(f"{self._pair.family.name} cannot search words: ask a model of SAM3")
+                raise InputError(f"{self._pair.family.name} cannot search words: use a SAM3 model")
             return self._concepts.answer(tensors, reply, stopped)
 
         return _as_job(work)

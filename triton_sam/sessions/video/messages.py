@@ -148,7 +148,7 @@ def _arguments(operation: str, content: bytes, has_snapshot: bool) -> dict[str, 
     try:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"arguments is no JSON: {error}") from error
+        raise InputError(f"arguments: invalid JSON: {error}") from error
     if not isinstance(given, dict):
         raise InputError(f"arguments must be a JSON object, not {json_kind(given)}")
     keys = ARGUMENTS[operation]

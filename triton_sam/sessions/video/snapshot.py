@@ -192,5 +192,5 @@ def _check_parts(memory: ObjectMemory) -> None:
 
 def _whole(value: Any, least: int = 0) -> int:
     if type(value) is not int or not least <= value < 1 << 31:
-        raise ValueError(f"{value!r} is no number of a frame")
+        raise ValueError(f"{value!r} is not a frame number")
     return value

@@ -332,7 +332,7 @@ def test_bad_tensors_are_one_error_each(server):
         **prompt,
     )
     refused(InputError, "takes no mask", ask, "reset_session", name, {"mask": np.ones((3, 3), bool)}, step=1)
-    refused(InputError, "arguments is no JSON", ask, "reset_session", name, {"arguments": text(b"{")})
+    refused(InputError, "arguments: invalid JSON", ask, "reset_session", name, {"arguments": text(b"{")})
     refused(InputError, "JSON object, not a list", ask, "reset_session", name, {"arguments": text(b"[]")})
     refused(InputError, "output_format must be", ask, "reset_session", name, output_format="bmp", step=1)
     refused(UnknownSessionError, "no video session", ask, "reset_session", None, {"session_id": text(b"\xff")}, step=1)

@@ -227,7 +227,7 @@ def open_openvino(file: Path, precision: str, threads: int) -> Any:
         return openvino_session.OpenVinoSession(file, precision, threads)
     except ImportError as error:
         raise pb_utils.TritonModelException(
-            f"{openvino_session.INSTALL}; config.pbtxt asks for it (`triton-sam config --accelerator none` does not)"
+            f"{openvino_session.INSTALL}; config.pbtxt requires it (`triton-sam config --accelerator none` does not)"
         ) from error
     except Exception as error:
         text = f"{onnx_session.shown(file)} with OpenVINO: {onnx_session.one_line(error)}"

@@ -28,7 +28,8 @@ TEST = re.compile(r"((?:test/(?:[\w-]+/)*)?test_\w+(?:\.py)?)(?:::([\w.]+))?")
 DEFINITION = re.compile(r"(?m)^ *(?:async def|def|class) (\w+)")
 
 OF_OTHERS = {
-    *("CVAT_NUCLIO_HOST", "CVAT_NUCLIO_INVOKE_METHOD", "CVAT_NUCLIO_PORT", "OTEL_TRACES_SAMPLER_ARG"),
+    *("CVAT_NUCLIO_HOST", "CVAT_NUCLIO_INVOKE_METHOD", "CVAT_NUCLIO_PORT", "CVAT_SERVERLESS"),
+    "OTEL_TRACES_SAMPLER_ARG",
     *("InferenceService", "ModelInfer", "RawDeployment", "TRITON_ENABLE_GPU", "lock_exception"),
 }
 """Names of other programs that no code of this project mentions."""

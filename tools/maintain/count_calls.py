@@ -1,23 +1,32 @@
-"""Count the functions of triton_sam that a click and a video frame call, in the client and in the server's model.
+"""Count the functions of triton_sam that a click and a video frame call, and those between `setup` and its files.
 
-    python tools/maintain/count_calls.py [click | frame] [--list]
+    python tools/maintain/count_calls.py [click | frame | setup] [--list]
 
-A real client calls a real session model or video model over HTTP, all in this process; functions stand in for the
-networks. The server is that of the tests, `test/support/in_process.py`, which this tool imports. A function counts if
-most repetitions call it; comprehensions do not count. `--list` prints the functions in the order of their first calls.
+For a click and a frame, a real client calls a real session model or video model over HTTP, all in this process;
+functions stand in for the networks. The server is that of the tests, `test/support/in_process.py`, which this tool
+imports. A function counts if most repetitions call it; comprehensions do not count.
+
+For `triton-sam setup sam2 tiny`, a local server has the checkpoint. A function counts if it waits while the request for
+the file is sent, or while the files are installed: these are the functions that lead from the command line there.
+`--list` prints the functions in the order of their first calls.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import http.server
 import json
+import math
+import os
 import re
 import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -31,7 +40,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "test")]
 REPETITIONS = 10
 INFER = re.compile("/v2/models/(?P<model>[^/]+)/infer")
 LENGTH = "Inference-Header-Content-Length"
-CLIENT, MODEL, AROUND = "client", "model", "around the model"
+CLIENT, MODEL, AROUND, WAY = "client", "model", "around the model", "on the way"
 FILES_AROUND = tuple(
     f"{PACKAGE}/sessions/{name}.py"
     for name in ("bls", "tasks", "metrics", "python_model", "image/triton_model", "video/triton_model")
@@ -174,13 +183,64 @@ def count_frame() -> dict[str, list[tuple[CodeType, int]]]:
         return found
 
 
-COUNTS = {"click": count_click, "frame": count_frame}
+def count_setup() -> dict[str, list[tuple[CodeType, int]]]:
+    """Return the functions from the command line to the request for the checkpoint, and to the installer."""
+    from support.file_server import Server
+
+    from triton_sam import cli
+    from triton_sam.download import catalogue
+    from triton_sam.repository.install import install
+
+    goals = {install.__code__, http.client.HTTPConnection.putrequest.__code__}
+    found: dict[CodeType, None] = {}
+
+    def note(frame: FrameType | None, event: str, _: object) -> None:
+        if event == "call" and frame is not None and frame.f_code in goals:
+            stack = []
+            while frame is not None:
+                stack.append(frame.f_code)
+                frame = frame.f_back
+            found.update(dict.fromkeys(code for code in reversed(stack) if code.co_filename.startswith(PACKAGE)))
+
+    with tempfile.TemporaryDirectory() as folder, Server() as server, server.running():
+        os.chdir(folder)
+        server.content = _tiny_checkpoint()
+        row = replace(
+            catalogue.find("sam2", "tiny"),
+            url=server.url + server.where,
+            bytes=len(server.content),
+            sha256=hashlib.sha256(server.content).hexdigest(),
+        )
+        catalogue.catalogue = lambda: (row,)
+        sys.setprofile(note)
+        status = cli.main(["setup", "sam2", "tiny", "--model-repository", "models", "--quiet"])
+        sys.setprofile(None)
+        os.chdir(ROOT)
+    assert status == 0
+    return {WAY: [(code, 1) for code in found]}
+
+
+def _tiny_checkpoint() -> bytes:
+    """Return a file of safetensors with the tensors of SAM2.1 tiny, all of them zeros."""
+    from triton_sam.export.templates import templates
+    from triton_sam.families.sam2 import SAM2
+
+    layout = next(template.layout for template in templates(SAM2) if template.size == "tiny")
+    head, end = {}, 0
+    for name, shape in layout.items():
+        start, end = end, end + 4 * math.prod(shape)
+        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(end)
+
+
+COUNTS = {"click": count_click, "frame": count_frame, "setup": count_setup}
 
 
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="?", choices=COUNTS, help="default: both")
+    parser.add_argument("what", nargs="?", choices=COUNTS, help="default: all")
     parser.add_argument("--list", action="store_true", help="print each function, and its calls")
     args = parser.parse_args()
     for what in [args.what] if args.what else COUNTS:

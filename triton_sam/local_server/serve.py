@@ -44,29 +44,38 @@ def serve(
     Returns:
         The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself and was not started again.
     """
-    out = output or sys.stdout
-    complete(Path(model_repository))
-    server = LocalServer(model_repository, **{**USUAL_PORTS, **settings})
-    with ends_by_interrupt() as interrupted, _log_to_stderr(server) if verbose else contextlib.nullcontext():
-        started = False
-        try:
-            began = time.monotonic()
-            server.start()
-            started = True
-            print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
-            _warn_of_unguarded(Path(model_repository), {model.name for model in server.served_models()})
-            _report_restarts(server, interrupted)
-            if interrupted.is_set():
-                return 0
+    repository, out = Path(model_repository), output or sys.stdout
+    complete(repository)
+    server = LocalServer(repository, **{**USUAL_PORTS, **settings})
+    with (
+        ends_by_interrupt() as interrupted,
+        contextlib.suppress(KeyboardInterrupt),
+        _log_to_stderr(server) if verbose else contextlib.nullcontext(),
+        _started(server, out, quiet),
+    ):
+        _warn_of_unguarded(repository, {model.name for model in server.served_models()})
+        _report_restarts(server, interrupted)
+        if not interrupted.is_set():
             print(f"triton-sam: the server stopped: {_last_words(server)}", file=sys.stderr)
             return STATUS_AFTER_OWN_DEATH
-        except KeyboardInterrupt:
-            return 0
-        finally:
-            with _signals_ignored():  # a second Ctrl-C must not interrupt the clean-up
-                server.stop()
-            if started and not quiet:
-                print("Stopped.", file=out, flush=True)
+    return 0
+
+
+@contextlib.contextmanager
+def _started(server: LocalServer, out: TextIO, quiet: bool) -> Iterator[None]:
+    """Start a server and print its summary; stop it at the end of the block."""
+    started = False
+    try:
+        began = time.monotonic()
+        server.start()
+        started = True
+        print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
+        yield
+    finally:
+        with _signals_ignored():  # a second Ctrl-C must not interrupt the clean-up
+            server.stop()
+        if started and not quiet:
+            print("Stopped.", file=out, flush=True)
 
 
 def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:

@@ -31,7 +31,7 @@ PUBLIC = {
     """,
     "triton_sam.repository": """
         BUILT_IN_CHECKPOINT CONFIG_NAME REPOSITORY_VARIABLE RepositoryModel check_name config_for default_repository
-        list_models models_to_load pair_names parse_config version_folders weights_in
+        list_models pair_names parse_config version_folders weights_in
     """,
     "triton_sam.verify": "BARS Bars OnnxClient Row format_table verify verify_sam2",
     "triton_sam.errors": """

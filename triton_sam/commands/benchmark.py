@@ -31,7 +31,6 @@ from .._common.files import atomic_write
 from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, Settings
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES, get_family
-from ..repository.folder import models_to_load
 from ..transport.url import parse_url, usual_metrics_url
 from . import _options, _server
 
@@ -174,7 +173,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
     weights = _weights(args, stack)
     if args.local:
         assert weights is not None  # noqa: S101 - made for a local server
-        models = models_to_load(weights.repository, weights.name or args.family)
+        models = [weights.name or args.family]
         server = stack.enter_context(
             _server.local_server(
                 args, weights.repository, models, admin=True, decoder_in_session=args.decoder_in_session

@@ -27,7 +27,6 @@ from ..errors import SamError
 from ..inputs.images import encoder_input, open_image
 from ..masks.compare import intersection_over_union
 from ..masks.drawing import overlay
-from ..repository.folder import models_to_load
 from . import _options, _server
 
 Result = TypeVar("Result")
@@ -136,7 +135,7 @@ def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str | None, str]
         return
     start = time.perf_counter()
     repository = _options.repository(args)
-    with _server.local_server(args, repository, models_to_load(repository, "sam2")) as server:
+    with _server.local_server(args, repository, ["sam2"]) as server:
         yield server.http_url, f"Triton ready at {server.http_url} after {time.perf_counter() - start:.1f} s"
 
 

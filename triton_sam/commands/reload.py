@@ -20,8 +20,8 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 from ..errors import ConfigurationError, InferenceError
-from ..families import pair_names, variant_models
-from ..repository.selection import read_repository, unloadable
+from ..families import pair_names
+from ..repository.selection import models_of_variant, read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -101,8 +101,7 @@ def _expand(names: Iterable[str], loadable: Collection[str], known: Collection[s
     """
     wanted: list[str] = []
     for name in names:
-        found = [model for model in variant_models(name) if model in loadable]
-        found = found or [model for model in (*pair_names(name), name) if model in known][:1]
+        found = models_of_variant(name, loadable, known)
         if not found:
             listed = ", ".join(sorted(known)) or "nothing"
             raise ConfigurationError(f"the server's repository has no model or variant {name!r}, but {listed}")

@@ -25,7 +25,7 @@ from ..errors import ConfigurationError, ModelNotReadyError
 from ..families import FAMILIES, get_family, tracking_families
 from ..inputs.images import open_image
 from ..repository.accelerators import OPENVINO_PRECISIONS
-from ..repository.folder import default_repository, models_to_load
+from ..repository.folder import default_repository
 from . import _families, _options, _server
 from ._parser import Parser
 
@@ -254,9 +254,7 @@ def _runners(
     if args.url is not None:
         yield "served", partial(comparison.client, args.url, **variant, **_options.access(args))
     elif args.local:
-        server = stack.enter_context(
-            _server.local_server(args, folder, models_to_load(folder, comparison.served_model))
-        )
+        server = stack.enter_context(_server.local_server(args, folder, [comparison.served_model]))
         if args.comparison == "words":  # the models have their default names
             variant = {}
         yield "served over http", partial(comparison.client, server.http_url, **variant)

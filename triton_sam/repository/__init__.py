@@ -7,7 +7,6 @@ from .folder import (
     RepositoryModel,
     default_repository,
     list_models,
-    models_to_load,
     version_folders,
     weights_in,
 )
@@ -22,7 +21,6 @@ __all__ = [
     "config_for",
     "default_repository",
     "list_models",
-    "models_to_load",
     "pair_names",
     "parse_config",
     "version_folders",

@@ -16,7 +16,7 @@ from ..errors import RepositoryError
 from ..families import spec_of, split_model_name
 from ..families.sam2 import SAM2
 from .config import parse_config
-from .names import CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON, pair_names
+from .names import CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON
 from .onnx_header import GUARD_KEY, read_metadata
 
 logger = logging.getLogger(__name__)
@@ -57,14 +57,6 @@ FETCH_OFFICIAL_WEIGHTS = "`triton-sam setup sam2` fetches official weights"
 def is_demo_model(metadata: Mapping[str, str]) -> bool:
     """Return whether the metadata of an ONNX file say that it has the weights of the small default model."""
     return metadata.get("triton_sam.checkpoint") == BUILT_IN_CHECKPOINT
-
-
-def models_to_load(repository: Path, variant: str) -> list[str]:
-    """Return the models that a local server has to load for a variant.
-
-    This is its session model, because selection adds the models that it calls; without one, it is the model pair.
-    """
-    return [variant] if (repository / variant / CONFIG_NAME).is_file() else list(pair_names(variant))
 
 
 def default_repository() -> Path:

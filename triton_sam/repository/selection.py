@@ -12,7 +12,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ..errors import RepositoryError
-from ..families import family_of_name, roles, split_model_name
+from ..families import family_of_name, roles, split_model_name, variant_models
 from ..families.sam2 import SAM2
 from .config import parse_config
 from .folder import readable_folders, subfolders, version_folders, weights_in
@@ -124,7 +124,8 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
 
     Args:
         repository: the model repository.
-        wanted: names of models, or of variants that have a model pair and no session model; None for all.
+        wanted: names of models, or of variants; None for all. The name of a session model is that of its variant, and
+            means the session model with the models that it calls.
 
     Raises:
         RepositoryError: the repository or a model does not exist, or a wanted model has no weights.
@@ -132,7 +133,14 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     models = read_repository(repository)
     if wanted is None:
         return _all_loadable(repository, models)
-    names = list(dict.fromkeys(each for name in wanted for each in _pair_without_session(name, models)))
+    loadable = models.keys() - unloadable(models).keys()
+    names = list(
+        dict.fromkeys(
+            each
+            for name in wanted
+            for each in ([name] if name in models else models_of_variant(name, loadable, models) or [name])
+        )
+    )
     for name in names:  # the list grows during the loop, by dependencies and their dependencies
         if name not in models:
             raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)}){_hint([name])}")
@@ -142,10 +150,19 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     return [models[name] for name in names]
 
 
-def _pair_without_session(name: str, models: Mapping[str, ModelFolder]) -> tuple[str, ...]:
-    """Return the model pair of a variant without a session model; for any other name, the name itself."""
+def models_of_variant(name: str, loadable: Collection[str], known: Collection[str]) -> list[str]:
+    """Return the models that a repository has of a variant, each after those that it calls; for a model, its name.
+
+    The list is empty if the repository has none of them.
+
+    Args:
+        loadable: names of the models that can be loaded.
+        known: these, and models that cannot be loaded. Of these, the list has the model pair, because a variant does
+            nothing without it.
+    """
     pair = pair_names(name)
-    return pair if name not in models and models.keys() >= set(pair) else (name,)
+    found = [each for each in variant_models(name) if each in loadable or (each in pair and each in known)]
+    return found or [each for each in [name] if each in known]
 
 
 def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:

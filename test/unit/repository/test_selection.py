@@ -12,11 +12,15 @@ from triton_sam.repository.selection import select_models
 from triton_sam.sessions.configs import write_programs
 
 
+def add_model(repository: Path, name: str) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "1" / "model.onnx").touch()
+    (repository / name / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+
+
 def add_pair(repository: Path, variant: str) -> None:
     for name in pair_names(variant):
-        (repository / name / "1").mkdir(parents=True)
-        (repository / name / "1" / "model.onnx").touch()
-        (repository / name / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+        add_model(repository, name)
 
 
 def test_a_variant_without_a_session_model_is_its_pair(tmp_path: Path) -> None:
@@ -27,6 +31,19 @@ def test_a_variant_without_a_session_model_is_its_pair(tmp_path: Path) -> None:
     assert {model.name for model in select_models(tmp_path, ["mine"])} == {"mine", "mine_encoder", "mine_decoder"}
     with pytest.raises(RepositoryError, match="no model 'other'"):
         select_models(tmp_path, ["other"])
+
+
+def test_a_variant_for_videos_brings_all_its_models(tmp_path: Path) -> None:
+    """Clients click on images of the official size, so a variant of another size has no session model."""
+    family = get_family("sam2").at(512)
+    names = [family.model_name(role, "small") for role in family.models_for(video=True, concepts=False)]
+    for name in names:
+        add_model(tmp_path, name)
+    write_programs(tmp_path, family, "small")
+    assert {model.name for model in select_models(tmp_path, ["small"])} == {*names, "small_video"}
+    (tmp_path / "small_decoder/1/model.onnx").unlink()
+    with pytest.raises(RepositoryError, match="'small_decoder' has no weights"):
+        select_models(tmp_path, ["small"])
 
 
 def test_the_models_of_a_variant_come_after_those_that_they_call() -> None:

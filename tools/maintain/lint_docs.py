@@ -31,6 +31,7 @@ OF_OTHERS = {
     *("CVAT_NUCLIO_HOST", "CVAT_NUCLIO_INVOKE_METHOD", "CVAT_NUCLIO_PORT", "CVAT_SERVERLESS"),
     "OTEL_TRACES_SAMPLER_ARG",
     *("InferenceService", "ModelInfer", "RawDeployment", "TRITON_ENABLE_GPU", "lock_exception"),
+    *("raw_input_contents", "raw_output_contents"),
 }
 """Names of other programs that no code of this project mentions."""
 PLACEHOLDERS = {"MyFamily", "vVERSION", "triton_sam.ask"}

@@ -232,7 +232,7 @@ def test_downloads_count_as_bytes_of_videos(mp4):
 
 
 def test_the_lines_of_the_documentation_work(running, client, mp4, tmp_path):
-    text = (checkout() / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
+    text = (checkout() / "docs/reference/rest.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "v1/videos" in block]
     script = block.replace("localhost:5000", running[0].url).replace("curl -s", "curl -sSf")
     (tmp_path / "clip.mp4").write_bytes(mp4)

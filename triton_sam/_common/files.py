@@ -113,7 +113,7 @@ def locked(lock: Path, waits: Callable[[], None] = lambda: None, patience: float
             waits()
             held.acquire()
     except OSError as error:
-        if error.errno not in _NO_LOCKS:  # some network file systems have no locks: go on without
+        if error.errno not in _NO_LOCKS:  # some network file systems have no locks: continue without
             raise
     try:
         yield held.is_locked

@@ -11,6 +11,6 @@ VARIABLE = "ORT_DISABLE_TELEMETRY"
 def turn_off(environment: MutableMapping[str, str] = os.environ) -> None:
     """Tell ONNX Runtime to report nothing, unless the user has set the variable.
 
-    By default, ONNX Runtime reports over the network (1.31 does so on Linux, too). Call this before you import it.
+    By default, ONNX Runtime reports over the network (1.31 also on Linux). Call this before you import it.
     """
     environment.setdefault(VARIABLE, "1")

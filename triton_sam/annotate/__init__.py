@@ -1,1 +1,1 @@
-"""Annotates many images: sources, prompts, a folder of results that an interrupted run goes on with, and writers."""
+"""Annotates many images: sources, prompts, a folder of results with which an interrupted run continues, and writers."""

@@ -1,4 +1,4 @@
-"""The folder of a run. It remembers how it was made, so that the same command goes on after an interruption.
+"""The folder of a run. It remembers how it was made, so that the same command continues after an interruption.
 
 `manifest.json` holds the model and the parameters; a run with others is refused. `shards/` holds the records of the
 images, a fixed number of consecutive images in each file. A shard is written as a whole, so it is complete or absent,
@@ -94,7 +94,7 @@ class RunFolder:
                         pass  # a killed process left it
             else:
                 is_held = False
-                with locked(whole, self._refuse_second, _SECONDS_FOR_PARTS):  # other parts begin in this moment, too
+                with locked(whole, self._refuse_second, _SECONDS_FOR_PARTS):  # other parts begin in this moment
                     own = self.folder / f"{_LOCK}.{part.index}-{part.count}"
                     locks.enter_context(locked(own, self._refuse_second))
             yield is_held

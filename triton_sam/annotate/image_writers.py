@@ -25,7 +25,7 @@ BYTE_OBJECTS = 254
 
 _NONE: Mapping[int, int] = MappingProxyType({})
 _PROPERTIES = frozenset(("category_id", "score", "area", "name"))
-"""What GeoJSON has of an object, besides its outline."""
+"""What GeoJSON has of an object, in addition to its outline."""
 
 
 def write_yolo(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:

@@ -9,7 +9,7 @@ from ..errors import ConfigurationError
 
 SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "words")
 ALTERNATIVES = ("torch", "torch-bf16", "inprocess", "openvino", "naive")
-"""Contenders besides the session model: the official predictor in PyTorch, and under autocast to bf16; ONNX Runtime in
+"""Contenders beside the session model: the official predictor in PyTorch, and under autocast to bf16; ONNX Runtime in
 this process (the lower limit of every server), and with its encoder in bf16 on OpenVINO; and a naive client that sends
 embeddings with each click."""
 DEFAULT_COMPARE = ("torch", "inprocess", "naive")
@@ -41,9 +41,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         durations = (self.duration, self.load_seconds)
-        if (
-            not all(0 < seconds < math.inf for seconds in durations) or not 0 <= self.think < math.inf
-        ):  # refuses NaN, too
+        if not all(0 < seconds < math.inf for seconds in durations) or not 0 <= self.think < math.inf:  # refuses NaN
             raise ConfigurationError("durations must be above 0 s, the pause of a user at least 0 s, and all finite")
         if not self.sections:
             raise ConfigurationError(f"there is nothing to measure: name at least one of {', '.join(SECTIONS)}")

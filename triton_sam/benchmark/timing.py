@@ -88,7 +88,7 @@ def crowd(
 
     Args:
         act: the call; its arguments are the number of the user and the number of the call.
-        seconds: seconds after which no further call begins. A pause ends at this time, too.
+        seconds: seconds after which no further call begins. A pause ends at this time.
         pause: returns the seconds that a user pauses before a call; None means no pauses.
     """
     result = Crowd([[] for _ in range(users)])

@@ -61,7 +61,7 @@ class InThreads:
         return await asyncio.wrap_future(self._threads.submit(lambda: call(*arguments, **options)))
 
     async def _run_to_its_end(self, call: Callable[P, Value], *arguments: P.args, **options: P.kwargs) -> Value:
-        """Run a call that goes on if this coroutine is cancelled. aclose() waits for its end."""
+        """Run a call that continues if this coroutine is cancelled. aclose() waits for its end."""
         running = self._threads.submit(lambda: call(*arguments, **options))
         self._lasting.add(running)
         running.add_done_callback(self._lasting.discard)
@@ -313,7 +313,7 @@ AsyncSAM2TritonClient = AsyncSamTritonClient
 
 
 async def shielded(call: Future[Value]) -> Value:
-    """Wait for a call, which goes on if this coroutine is cancelled."""
+    """Wait for a call, which continues if this coroutine is cancelled."""
     waiting = asyncio.wrap_future(call)
     waiting.add_done_callback(_retrieve)
     return await asyncio.shield(waiting)

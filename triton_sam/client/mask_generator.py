@@ -167,7 +167,7 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
         crop_overlap_ratio: see SamAutomaticMaskGenerator.
         crop_n_points_downscale_factor: see SamAutomaticMaskGenerator.
         point_grids: see SamAutomaticMaskGenerator.
-        min_mask_region_area: holes and parts up to so many pixels of the low-resolution logits are filled and dropped.
+        min_mask_region_area: holes of up to this many pixels of the low-resolution logits are filled, parts dropped.
             The official generator does it only where it has its CUDA kernel.
         output_mode: see SamAutomaticMaskGenerator.
         use_m2m: whether to refine each mask once, with its logits as a prompt.

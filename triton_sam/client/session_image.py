@@ -157,7 +157,7 @@ def ask_about(image: RemoteImage, request: Request) -> Flow[Tensors]:
     Usually this is one more request. If a proxy distributes requests over two servers in turn, one server can receive
     every id and the other every image, so that each request misses. After repeated misses the image is therefore sent
     twice, so that both servers receive it, but only at every doubling of the misses, because a cache that is too small
-    causes repeated misses, too.
+    causes repeated misses.
 
     Raises:
         ServerError: the request failed for another reason.

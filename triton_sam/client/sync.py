@@ -201,7 +201,7 @@ class SamTritonClient:
             (masks, iou): float32 logits (P,M,256,256), SAM3 (P,M,288,288), foreground where > 0, and float32 predicted
             IoU (P,M), about 0..1; M is 1, or 3 with multimask_output. SAM2's logits are clamped to -32..32, as in its
             official predictor. SAM3's single mask is the candidate with the highest score. SAM-HQ gives one mask with
-            multimask_output, too: the best of three, as its official predictor does.
+            multimask_output: the best of three, as its official predictor does.
 
         Raises:
             NoImageError: no image has been set.

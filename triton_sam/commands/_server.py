@@ -35,7 +35,7 @@ def say_if_demo_model(args: argparse.Namespace, client: SAM2TritonClient) -> Non
     """
     if getattr(args, "quiet", False):
         return
-    with contextlib.suppress(SamError):  # there are masks, so a server that does not list its models is no failure
+    with contextlib.suppress(SamError):  # there are masks, so a server that does not list its models is not a failure
         if (args.name or args.model) in client.models().demo:
             _options.say(args, f"the masks come from the weights of the demo model; {FETCH_OFFICIAL_WEIGHTS}")
 

@@ -276,7 +276,7 @@ def _left_out(inputs: Inputs) -> str:
 
 
 def _code(args: argparse.Namespace, done: int, errors: int, skipped: int) -> int:
-    """Return the exit code: a run that could do nothing of what it was asked for is no success."""
+    """Return the exit code: a run that could do nothing of its work is a failure."""
     if done or not errors + skipped:
         return 0
     where = "" if args.dry_run else f": {args.out / ERRORS} and {args.out / SKIPPED} have the reasons"

@@ -138,11 +138,11 @@ def _tuning(given: dict[str, Any]) -> Tuning:
 def _refuse_idle(given: dict[str, Any], encoder: Accelerator, decoder: Accelerator) -> None:
     """Refuse options that would have no effect."""
     if "precision" in given and encoder != "openvino":
-        raise ConfigurationError("--precision is an option of OpenVINO: give --accelerator openvino, too")
+        raise ConfigurationError("--precision is an option of OpenVINO: also give --accelerator openvino")
     if "tf32" in given and not {"none", "openvino"}.isdisjoint((encoder, decoder)):
-        raise ConfigurationError("--no-tf32 is an option of an accelerator: give --accelerator cuda, too")
+        raise ConfigurationError("--no-tf32 is an option of an accelerator: also give --accelerator cuda")
     if "memory_limit" in given and {"cuda", "tensorrt"}.isdisjoint((encoder, decoder)):
-        raise ConfigurationError("--gpu-memory-limit is an option of an accelerator: give --accelerator cuda, too")
+        raise ConfigurationError("--gpu-memory-limit is an option of an accelerator: also give --accelerator cuda")
     for name, readers in (
         ("engine_cache", {"--accelerator": encoder, "--decoder-accelerator": decoder}),
         ("max_images", {"--accelerator": encoder}),
@@ -151,7 +151,7 @@ def _refuse_idle(given: dict[str, Any], encoder: Accelerator, decoder: Accelerat
     ):
         if name in given and "tensorrt" not in readers.values():
             option, needed = f"--{name.replace('_', '-')}", " or ".join(readers)
-            raise ConfigurationError(f"{option} is an option of TensorRT: give {needed} tensorrt, too")
+            raise ConfigurationError(f"{option} is an option of TensorRT: also give {needed} tensorrt")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

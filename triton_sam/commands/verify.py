@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     if args.comparison == "openvino":
         return _compare_openvino(args)
     if args.name and args.exported is None and args.url is None:
-        raise ConfigurationError("--name is for models that exist already: give --exported or --url, too")
+        raise ConfigurationError("--name is for models that exist already: also give --exported or --url")
     _server.check(args)
     from ..verify.report import report, report_json
     from ._comparisons import COMPARISONS
@@ -173,7 +173,7 @@ def _compare_openvino(args: argparse.Namespace) -> int:
     options = [(option.flag, option.destination) for option in get_family(args.family).options]
     for flag, destination in (("--size", "size"), *options):
         if not is_fresh and getattr(args, destination, None) is not None:
-            raise ConfigurationError(f"{flag} is for a fresh export: give --checkpoint or --random, too")
+            raise ConfigurationError(f"{flag} is for a fresh export: also give --checkpoint or --random")
     photos = [bundled("test/images") / name for name in ("coffee.jpg", "shapes.jpg")]
     images = [open_image(photo) for photo in ([args.image] if args.image else photos)]  # before the export
     with contextlib.ExitStack() as stack:

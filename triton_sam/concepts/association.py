@@ -38,7 +38,7 @@ def without_doubles(found: Sequence[Instance]) -> list[Instance]:
 def new_instances(
     found: Sequence[Instance], tracked: Sequence[tuple[int, BoolArray]], new_threshold: float = NEW_THRESHOLD
 ) -> list[Instance]:
-    """Return the instances of a frame that are no tracked object. Without tracked objects, these are all.
+    """Return the instances of a frame that are not a tracked object. Without tracked objects, these are all.
 
     Args:
         tracked: of each tracked object the index of its text and its mask (H,W) in this frame, which may be empty.

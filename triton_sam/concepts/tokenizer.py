@@ -20,7 +20,7 @@ TOKENIZER_NAME = "tokenizer.json"
 """Name of the file in the version folder of the text encoder."""
 
 LONGEST_TEXT = 2000
-"""Longest text in characters. 30 tokens never stand for so many, and the tokenizer would take long for millions."""
+"""Longest text in characters. 30 tokens never stand for this many, and the tokenizer would take long for millions."""
 
 Tokens = npt.NDArray[np.int64]
 

@@ -96,7 +96,7 @@ def download(
 def _download_from_hub(checkpoint: Checkpoint, path: Path, mirror: str | None, progress: bool) -> Path:
     if mirror:
         raise ConfigurationError(
-            f"nobody publishes the SHA-256 of {checkpoint.file_name}, so a mirror cannot be checked: "
+            f"the SHA-256 of {checkpoint.file_name} is not published, so a mirror cannot be checked: "
             "leave it out, or set HF_ENDPOINT to a mirror of the Hugging Face hub"
         )
     from .hub import Hub  # huggingface_hub takes long to import, and few files need it

@@ -69,7 +69,7 @@ class Found:
     def reason(self) -> str:
         """A sentence that says which filters dropped how many masks."""
         if not self.candidates:
-            return "There were no points: give a higher points_per_side."
+            return "The grid has no points: give a higher points_per_side."
         parts = [f"{name} dropped {count}" for name, count in self.dropped.items() if count]
         return f"Of {self.candidates} masks, {', '.join(parts) or 'no filter dropped any'}: try lower thresholds."
 

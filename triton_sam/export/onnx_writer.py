@@ -1,7 +1,7 @@
 """Writes ONNX files one weight after the other, so that memory need not hold all of them.
 
 An ONNX file is one protobuf message, ModelProto, with the graph in it, and the weights in the graph. A message consists
-of its fields in any order, and the content of each that is no number begins with its length. The fields are written in
+of its fields in any order, and the content of each field but numbers begins with its length. The fields are written in
 the order of their numbers, as protobuf does. Reference: https://protobuf.dev/programming-guides/encoding
 """
 

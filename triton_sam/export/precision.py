@@ -174,7 +174,7 @@ def _fp32_nodes(model: onnx.ModelProto) -> set[str]:
     nodes = model.graph.node
     kept = {node.name for node in nodes if node.op_type in _FP32_OPERATORS}
     kept |= _upstream(model, {node.name for node in nodes if node.op_type in ("Sin", "Cos")})
-    # A norm divides by sqrt(variance + epsilon): the addition before the root and the division after it stay FP32, too.
+    # A norm divides by sqrt(variance + epsilon): the addition before the root and the division after it stay FP32.
     roots = [node for node in nodes if node.op_type == "Sqrt"]
     before = {name for node in roots for name in node.input}
     after = {name for node in roots for name in node.output}

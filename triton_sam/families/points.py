@@ -27,7 +27,7 @@ DECODER_DIMENSIONS = MappingProxyType(
         # Embeddings and masks are one for all prompts, or one for each of them.
         "images": Dimension(choices=(1, "prompts")),
         "masks": Dimension(choices=(1, "prompts")),
-        "points": Dimension(minimum=0),  # a mask alone is a prompt, too
+        "points": Dimension(minimum=0),  # a mask is a prompt
     }
 )
 """The sizes that the decoder's inputs may have."""

@@ -119,7 +119,7 @@ class Checkpoint:
         size: size of the model, for example "base_plus".
         url: URL of the published file.
         bytes: size of the file in bytes; None if it is unknown.
-        sha256: SHA-256 of the file, as 64 lower-case hexadecimal digits. Empty if nobody publishes it.
+        sha256: SHA-256 of the file, as 64 lower-case hexadecimal digits. Empty if it is not published.
         name: name of a fine-tune, and of its models in Triton. Empty for an official file.
         other_hash: the hash that the publisher states in place of a SHA-256: "xxh128:" or "md5:" and hexadecimal
             digits. Without any hash, the file is on the Hugging Face hub, which states its SHA-256 at each download.
@@ -157,7 +157,7 @@ class Checkpoint:
 
     @property
     def digest(self) -> str:
-        """The published hash as ALGORITHM:HEXADECIMAL; empty if nobody publishes one."""
+        """The published hash as ALGORITHM:HEXADECIMAL; empty if none is published."""
         return f"sha256:{self.sha256}" if self.sha256 else self.other_hash
 
 

@@ -25,11 +25,11 @@ class Tracking:
     Reference for the numbers: sam2.modeling.sam2_base.SAM2Base.
 
     Args:
-        models: the models besides the encoder of the family, by role. The sizes of memories, logits and object
+        models: the models in addition to the encoder of the family, by role. The sizes of memories, logits and object
             pointers are those of their tensors.
         memories: maximum number of memories of frames that were not prompted (``num_maskmem`` - 1).
         pointers: maximum number of object pointers that are added to the memories (``max_obj_ptrs_in_encoder``).
-        multimask_points: a prompt of at most so many points chooses the best of three masks
+        multimask_points: a prompt of at most this many points chooses the best of three masks
             (``multimask_max_pt_num``). A box counts as two points, and no prompt as none.
         bfloat16_memories: whether memories are rounded to bfloat16 and kept so, as in SAM2; else they stay float32.
     """

@@ -34,7 +34,7 @@ from .stretch import Bytes, Values, nodata_of, value_range
 
 MAX_DEEP_PIXELS = 100_000_000
 """Maximum number of pixels of a file with more than 8 bits for each grey value. Decoding it takes up to 4 bytes a pixel
-besides the 4 bytes of the RGB image. Pillow's own limit holds for all files: 179 million pixels."""
+in addition to the 4 bytes of the RGB image. Pillow's own limit holds for all files: 179 million pixels."""
 _BYTES = 4
 """Bytes of these pixels. Files of several channels may have as many bytes."""
 _BLOCK_PIXELS = 1 << 22

@@ -40,7 +40,7 @@ MANY_PAGES = 100
 """Pages that are counted, at most: counting reads the header of each."""
 _ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")
 _SMALLER_OR_MASK = 0b101
-"""The bits of the tag NewSubfileType of pages that are no images of their own: levels of a pyramid, and masks."""
+"""The bits of the tag NewSubfileType of pages that are not separate images: levels of a pyramid, and masks."""
 _SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
 
 

@@ -116,7 +116,7 @@ class RemoteFile:
     """A file at a URL of which parts are read, in the form of a binary file. One thread uses it at a time.
 
     Attributes:
-        failure: the first error, for callers of a library that goes on after errors; None without one.
+        failure: the first error, for callers of a library that continues after errors; None without one.
     """
 
     mode = "rb"

@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Stretch:
-    """Turns values into bytes: ``low`` becomes 0, and ``high`` 255. Values that are no measurements become 0.
+    """Turns values into bytes: ``low`` becomes 0, and ``high`` 255. Values that are not measurements become 0.
 
     Args:
         nodata: the value of pixels without a measurement, as NaN and infinity always are; None: there is none.
@@ -34,7 +34,7 @@ class Stretch:
         floats: Values = values.astype(np.float32 if is_exact else np.float64)
         if invalid is not None:
             floats[invalid] = self.low
-        low, high = self.low / 2, self.high / 2  # halves, since the range of all floats is no finite number
+        low, high = self.low / 2, self.high / 2  # halves, since the range of all floats is not a finite number
         floats *= 0.5
         floats -= low
         floats *= 255.0 / (high - low) if high > low else 0.0
@@ -90,7 +90,7 @@ def nodata_of(text: Any, dtype: np.dtype[Any]) -> float | None:
 
 
 def _invalid(values: Values, nodata: float | None) -> npt.NDArray[np.bool_] | None:
-    """Return which values are no measurements; None: all are."""
+    """Return which values are not measurements; None: all are."""
     invalid = ~np.isfinite(values) if values.dtype.kind == "f" else None
     if nodata is None:
         return invalid

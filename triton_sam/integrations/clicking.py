@@ -158,7 +158,7 @@ class Clicking:
         self._mouse, self._mouse_waits, self._preview = None, False, None
 
     def _start(self) -> None:
-        """Let the thread go on; the caller holds the lock."""
+        """Let the thread continue; the caller holds the lock."""
         self._is_stale = True
         if not self._runs:
             self._runs = True

@@ -1,4 +1,4 @@
-"""A widget for notebooks: click objects in an image, and go on with their Segments in the next cell."""
+"""A widget for notebooks: click objects in an image, and continue with their Segments in the next cell."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ BACKEND = "--backend-config"
 SHARED_THREADS = "onnxruntime,enable-global-threadpool"
 MODEL_THREADS = "intra_op_thread_count"
 POOL_FOR_REQUESTS = 512 << 20
-"""Bytes of GPU memory for the tensors of running requests, besides the embeddings that session models keep.
+"""Bytes of GPU memory for the tensors of running requests, in addition to the embeddings that session models keep.
 
 A session model works on up to 24 images at a time, which are 384 MiB of SAM2's embeddings.
 """

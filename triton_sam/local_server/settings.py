@@ -14,7 +14,7 @@ class ServerSettings:
     """The settings of a local server.
 
     Args:
-        models: names of the models to load; models that they call are loaded, too. None loads every model that has
+        models: names of the models to load; models that they call are also loaded. None loads every model that has
             weights.
         host: the IPv4 address or host name to listen on. The default is loopback, because Triton has no passwords.
         http_port: port of the HTTP endpoint; 0 chooses a free port.

@@ -10,7 +10,7 @@ the stub processes that hold the models. The supervisor works as follows:
 
 - Its standard input is a pipe from the program, which closes when the program ends, even by SIGKILL. A forked child of
   the program may hold the pipe open, so the supervisor watches the parent's process id as well. In a container there
-  is no program: the supervisor is process 1, and a signal ends it.
+  is not a program: the supervisor is process 1, and a signal ends it.
 - tritonserver leads a process group, which is killed as a whole. The supervisor becomes the parent of orphaned stubs
   (PR_SET_CHILD_SUBREAPER) and ends when the last one has ended.
 - When the supervisor itself is killed, PR_SET_PDEATHSIG ends tritonserver (the supervisor has only the main thread),
@@ -201,10 +201,10 @@ def supervise(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output) -> int:
 
 
 def run_once(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output, restarts: int, expected: frozenset[str]) -> Run:
-    """Start tritonserver, wait until it ends or should not go on, and end it.
+    """Start tritonserver, wait until it ends or should not continue, and end it.
 
     Args:
-        expected: models that an earlier run had ready. If one of them does not load, this run should not go on.
+        expected: models that an earlier run had ready. If one of them does not load, this run should not continue.
     """
     output.remember_place()
     began = time.time()
@@ -281,7 +281,7 @@ def start(command: list[str], libc: ctypes.CDLL, output: Output, restarts: int) 
 
 
 def wait_for_an_end(server: subprocess.Popen[bytes], job: Job, watch: StubWatch, wakeup: int, output: Output) -> str:
-    """Block until the server should not go on as it is.
+    """Block until the server should not continue as it is.
 
     Returns:
         ENDED, RELOAD after SIGUSR1, a sentence about a model that lost its process or did not load, or STOP: the

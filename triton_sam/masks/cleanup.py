@@ -43,8 +43,8 @@ class Cleanup:
     SAM3 288 x 288), and so means the same for an image of any size. The others change the full-size mask.
 
     Args:
-        max_hole_area: holes of at most so many low-resolution pixels are filled. 0: none.
-        max_sprinkle_area: connected parts of at most so many low-resolution pixels are dropped. 0: none.
+        max_hole_area: holes of at most this many low-resolution pixels are filled. 0: none.
+        max_sprinkle_area: connected parts of at most this many low-resolution pixels are dropped. 0: none.
         clip_to_box: whether nothing outside the box of the prompt is kept. A prompt without a box is not clipped.
         smooth: radius in pixels of the image, 0..100, over which the outline is smoothed. 0: not at all.
         min_mask_region_area: holes are filled, and connected parts dropped, that have fewer pixels of the image than

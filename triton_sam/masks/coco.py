@@ -14,7 +14,7 @@ from .segment import UNNAMED, Segment
 
 
 def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict[str, Any]:
-    """Return the objects of images as plain Python types, ready for JSON. Empty masks are no objects, and left out.
+    """Return the objects of images as plain Python types, ready for JSON. Empty masks are left out.
 
     Args:
         images: for each image its file name, its width and height in pixels, and its objects.

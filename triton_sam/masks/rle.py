@@ -109,7 +109,7 @@ def rle_to_box(rle: Mapping[str, Any]) -> tuple[int, int, int, int] | None:
     starts, ends = starts[some], ends[some] - 1  # the first and the last pixel of each run
     if not len(starts):
         return None
-    is_tall = starts // height != ends // height  # a run that goes on in the next column has the first and last row
+    is_tall = starts // height != ends // height  # a run that continues in the next column has the first and last row
     top, bottom = np.where(is_tall, 0, starts % height), np.where(is_tall, height - 1, ends % height)
     left, right = starts[0] // height, ends[-1] // height
     return int(left), int(top.min()), int(right) + 1, int(bottom.max()) + 1

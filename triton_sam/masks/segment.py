@@ -162,7 +162,7 @@ class Segment:
             image: the image that was segmented, in any form that the client accepts.
             color: red, green, blue in 0..255. None: a colour of PALETTE, chosen by object_index.
             alpha: opacity of the fill, 0..1.
-            outline: whether to draw the border, too.
+            outline: whether to also draw the border.
         """
         chosen = color if color is not None else PALETTE[self.object_index % len(PALETTE)]
         return overlay(image, [self.mask], colors=[chosen], alpha=alpha, outline=outline)

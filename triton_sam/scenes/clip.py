@@ -49,7 +49,7 @@ class Layer:
     """A thing that is drawn in every frame.
 
     Args:
-        label: number of the object, 0 for the post, which is no object.
+        label: number of the object, 0 for the post, which is not an object.
         mask: float32 (H,W), 1 inside, around the middle of the image.
         place: returns x and y of its middle, in pixels, for a time 0..1.
     """

@@ -34,7 +34,7 @@ class Adapter:
     Args:
         address: path that users append to the address of the service where they enter it into the tool.
         error: turns a problem into the body of the tool's own error answer; text is sent as plain text.
-        tokens: the ways in which the tool can send a token besides ``Authorization: Bearer``.
+        tokens: the ways in which the tool can send a token in addition to ``Authorization: Bearer``.
         sign_in: how to send the token, for the answer 401.
     """
 

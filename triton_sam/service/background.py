@@ -1,4 +1,4 @@
-"""Work that goes on when the request that began it has ended: it runs to its end, and the log has its failures."""
+"""Work that continues when the request that began it has ended: it runs to its end, and the log has its failures."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Answer:
 
     async def _write(self, start: Message | None, message: Message, body: bytes) -> None:
         if start is not None:
-            await self._send(start)  # this, too, waits until the client has read earlier answers
+            await self._send(start)  # this also waits until the client has read earlier answers
         if len(body) <= CHUNK:
             await self._send(message)
         else:

@@ -61,7 +61,7 @@ class Lease:
         self.amount = amount
 
     def pass_on(self) -> Lease:
-        """Return a lease that holds everything from now on. So a `with` block gives nothing back when work goes on."""
+        """Return a lease that holds everything from now on. A `with` block then gives nothing back."""
         taken = Lease(self._budget, self.amount)
         self.amount = 0
         return taken
@@ -147,7 +147,7 @@ class WaitingBudget(Budget):
         self._queue.clear()
 
     def book(self, amount: int) -> None:
-        """Count an amount, and let those who wait go on."""
+        """Count an amount, and let those who wait continue."""
         super().book(amount)
         if amount < 0:
             self._serve()
@@ -285,7 +285,7 @@ class Pace:
         self._turn = asyncio.Lock()
 
     async def wait(self, amount: float = 1.0) -> None:
-        """Return when the caller may go on. An amount that is larger than a burst counts as a burst."""
+        """Return when the caller may continue. An amount that is larger than a burst counts as a burst."""
         amount = min(amount, self._burst)
         async with self._turn:  # a lock is fair
             while True:

@@ -54,9 +54,7 @@ class CancellableRequests:
             if task.done() or gone.done():
                 self._metrics.cancelled.inc()
                 raise cancelled()
-            raise Problem(
-                504, f"there was no result within {seconds:g} s: try again, or send fewer objects", code="timeout"
-            )
+            raise Problem(504, f"no result within {seconds:g} s: try again, or send fewer objects", code="timeout")
         finally:
             self._forget(session_id, task)
             for part in (task, gone):

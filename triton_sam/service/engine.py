@@ -300,7 +300,7 @@ class Engine:
             self._set(State(await asyncio.to_thread(self._pairs), None))
         except SamError as error:
             self._set(State({}, str(error)))
-        except Exception as error:  # noqa: BLE001 - the watch must go on, whatever a library throws
+        except Exception as error:  # noqa: BLE001 - the watch must continue, whatever a library throws
             LOGGER.exception("looking at Triton failed")
             self._set(State({}, f"looking at Triton failed: {error}"))
         finally:

@@ -24,7 +24,7 @@ IDS = {"image_id": "image", "video_id": "video"}
 UNKNOWN_MEMBER = "unknown_member"
 """The type of the error for a member that a request does not have. Its context has the ``name``."""
 NO_OBJECT = frozenset({"model_attributes_type", "model_type", "dict_type"})
-"""pydantic's types of errors for a body that is no JSON object, such as bytes whose header does not call them JSON."""
+"""pydantic's types of errors for a body that is not a JSON object, such as bytes whose header names another type."""
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 _BRANCH = re.compile(r"constrained-\w+|int|float|str|bool|[A-Z][A-Za-z]*|.*[\[(].*", re.DOTALL)
 """Names of types, which pydantic adds to the place of a fault in a member of several types. No member is called so."""

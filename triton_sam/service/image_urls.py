@@ -77,7 +77,7 @@ def _get(pool: FetchPool, url: str) -> urllib3.BaseHTTPResponse:
 
 
 def _check(url: str) -> None:
-    """Refuse what is no address of a public image, as far as its text tells."""
+    """Refuse a text that is not the URL of a public image, as far as its text tells."""
     try:
         parts = urlsplit(url)
         is_usable = (

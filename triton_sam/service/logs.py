@@ -1,4 +1,4 @@
-"""The log on stderr: one line for each request, with an id that the answer carries, too."""
+"""The log on stderr: one line for each request, with an id that the answer carries."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Guard:
         check_origin(scope, self._settings.origins, self._settings.allowed_hosts)
 
     def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
-        """Return the body of a request that may go on; ``held`` gives back what it holds."""
+        """Return the body of a request that may continue; ``held`` gives back what it holds."""
         caller = self._caller(scope)
         if not is_open(scope["path"], scope.get(ADAPTER)):
             scope[CALLER] = caller.name

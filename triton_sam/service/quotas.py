@@ -42,7 +42,7 @@ class Caller:
         self._running -= 1
 
     def check_upload(self, count: int) -> None:
-        """Refuse an upload of so many bytes before it is read, if the quota has no room for it."""
+        """Refuse an upload of this many bytes before it is read, if the quota has no room for it."""
         wait = self._bytes.missing(count) if self._bytes else 0.0
         text = f"{self._quota.image_mib_per_hour or 0:g} MiB of uploads an hour"
         if math.isinf(wait):

@@ -273,7 +273,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         499: "The client cancelled the request: header `Cancelled-By-Client: 1`.",
         502: "Triton failed on the request, or the address of an image has no image.",
         503: "Triton does not answer, or the service is busy: try again.",
-        504: "There was no answer in time.",
+        504: "The answer took too long.",
     }
     reference = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
     return {

@@ -12,7 +12,7 @@ from ..inputs.embeddings import ImageEmbeddings
 
 ID_LENGTH = 32
 PER_IMAGE = 2048
-"""Bytes that an image takes besides its content: 1400 measured, with an id at Triton."""
+"""Bytes that an image takes in addition to its content: 1400 measured, with an id at Triton."""
 
 Origin = tuple[str, str, bool]
 """The origin and the place of embeddings: name of the pair, version of its encoder, whether Triton keeps them."""

@@ -35,7 +35,7 @@ from .messages import Reply
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
-"""Bytes of shared memory that running requests use besides the cache, in the processes of the models."""
+"""Bytes of shared memory that running requests use in addition to the cache, in the processes of the models."""
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 

@@ -3,7 +3,7 @@
 ``execute`` passes each request to a thread, which answers through the response sender of the request, and returns at
 once. So one instance, and thus one cache, works on many requests at a time. A request that belongs to a trace of
 OpenTelemetry is the exception: Triton frees its trace when ``execute`` returns, so ``execute`` waits for its answer.
-Other requests wait for that, too.
+Other requests wait for that.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PythonModel(ABC):
         """
 
     def error_tensors(self, error: Exception, inputs: Mapping[str, Any]) -> Tensors:  # noqa: ARG002 - for subclasses
-        """Return the outputs that carry the error of a refused request besides the status; usually there are none."""
+        """Return the outputs that carry the error of a refused request beside the status; usually none."""
         return {}
 
     def gauges(self, reply: Reply) -> Mapping[str, float]:  # noqa: ARG002 - for subclasses

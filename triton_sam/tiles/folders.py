@@ -34,7 +34,7 @@ def large_images_below(folder: Path, others: list[Path] | None = None) -> list[t
     """Return the large images below a folder, sorted, each with its path relative to the folder, with "/" in between.
 
     An OME-Zarr image is a folder, so nothing is looked for inside it, except for the series of one that bioformats2raw
-    wrote. Embeddings are no images. Links to folders are not followed. The folder may lie at a URL.
+    wrote. Embeddings are not images. Links to folders are not followed. The folder may lie at a URL.
     """
     found: list[Path] = []
     left = others if others is not None else []

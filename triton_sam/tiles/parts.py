@@ -14,7 +14,7 @@ from .pyramid import Region
 SIDE = 1024
 """Pixels of the longest side of a part, as the encoders take them."""
 ROOM = 1.5
-"""A part is at least so many times as long as the box around the prompts."""
+"""A part is at least this many times as long as the box around the prompts."""
 STEPS = 4
 """Parts begin at multiples of their length / STEPS, so that clicks that are near each other share a part."""
 
@@ -39,7 +39,7 @@ def part_around(around: np.ndarray[Any, Any], length: int, size: Size) -> Region
 
 
 def is_cut(mask: BoolArray, region: Region, size: Sequence[int]) -> bool:
-    """Whether a mask reaches a border of its region that is no border of the image."""
+    """Whether a mask reaches a border of its region that is not a border of the image."""
     x1, y1, x2, y2 = region
     return bool(
         (x1 > 0 and mask[:, 0].any())

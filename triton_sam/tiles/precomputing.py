@@ -1,4 +1,4 @@
-"""Computes the embeddings of an image's tiles ahead, so that clicks need no encoder. The same call goes on."""
+"""Computes the embeddings of an image's tiles ahead, so that clicks need no encoder. The same call resumes."""
 
 from __future__ import annotations
 

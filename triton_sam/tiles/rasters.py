@@ -17,7 +17,7 @@ from ..inputs.stretch import nodata_of
 from .georeference import Georeference
 
 _KINDS: dict[str, Kind] = {"cyan": "cmyk", "Y": "ycbcr"}
-"""The meaning of the channels by that of the first one, where they are no grey and no RGB."""
+"""The meaning of the channels by that of the first one, where they are neither grey nor RGB."""
 
 
 class Bands:

@@ -216,7 +216,7 @@ class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
 def _cause(error: HTTPError) -> Exception:
     """Return the system's error inside an error of urllib3, since it is more precise; else the error itself.
 
-    RemoteDisconnected is no system error: http.client raises it when the peer hangs up without an answer.
+    RemoteDisconnected is not a system error: http.client raises it when the peer hangs up without an answer.
     """
     inside = [each for each in (*error.args, error.__cause__) if isinstance(each, OSError)]
     return next((each for each in inside if not isinstance(each, RemoteDisconnected)), error)

@@ -41,7 +41,7 @@ def check_number(name: str, value: object, *, whole: bool = False) -> None:
         whole: whether it must be an integer.
 
     Raises:
-        ConfigurationError: it is no such number.
+        ConfigurationError: it is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
         raise ConfigurationError(f"{name} must be a {'whole ' if whole else ''}number, not {value!r}")
@@ -51,7 +51,7 @@ def check_times(timeout: float, retries: int) -> None:
     """Check the timeout of a call, in seconds, and the number of its repetitions.
 
     Raises:
-        ConfigurationError: one of them is no number, or out of range.
+        ConfigurationError: one of them is not a number, or out of range.
     """
     check_number("timeout", timeout)
     check_number("retries", retries, whole=True)
@@ -93,15 +93,15 @@ def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[s
     """Return headers in the form that the protocol accepts: gRPC refuses capital letters in their names.
 
     Raises:
-        ConfigurationError: a header is no text, or holds an invalid character. The message omits the value, which may
-            be a secret.
+        ConfigurationError: a header is not a string, or holds an invalid character. The message omits the value, which
+            may be a secret.
     """
     if headers is not None and not isinstance(headers, Mapping):
         raise ConfigurationError(f"headers must be a mapping of names to texts, not {type(headers).__name__}")
     for name, value in (headers or {}).items():
         if not (isinstance(name, str) and isinstance(value, str)):
             which = f"the value of {name!r}" if isinstance(name, str) else f"the name {name!r}"
-            raise ConfigurationError(f"headers must be a mapping of names to texts; {which} is no text")
+            raise ConfigurationError(f"headers must be a mapping of names to texts; {which} is not a string")
         if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
             raise ConfigurationError(
                 f"the header {name!r} holds a character that no header may: a line break, another control character, "

@@ -102,7 +102,7 @@ class Threads:
         self._process_id = os.getpid()
 
     def check_process(self) -> None:
-        """Check that this process is no forked child of the one that made the client.
+        """Check that this process is not a forked child of the one that made the client.
 
         Raises:
             ConfigurationError: it is one.

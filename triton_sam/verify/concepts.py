@@ -38,7 +38,7 @@ LIMITS = {"fp32": Limits(1e-4, 0.9999), "fp16": Limits(1e-3, 0.98)}
 WORDS = ("cup", "a spoon on a saucer", "table")
 """The words of the cases. They fit the default image; with random weights, any words would do."""
 _WANTED = 6
-"""Number of instances that the threshold of a case lets through, if there are so many."""
+"""Number of instances that the threshold of a case lets through, if there are this many."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def front_inputs(family: Family, shape: tuple[int | str, ...]) -> tuple[WireTens
     """
     (raw,) = family.encoder.inputs
     side = shape[-1]
-    # Triton compares the number of dimensions before the model sees the request, so [1] cannot be accepted, too.
+    # Triton compares the number of dimensions before the model sees the request, so [1] cannot be accepted.
     inputs = [
         WireTensor(raw.name, raw.dtype, shape, True, heading="Exactly one of these two."),
         WireTensor(JPEG_IMAGE, "BYTES", (1, 1), True, f"one JPEG of {side} x {side} pixels"),

@@ -37,9 +37,9 @@ def test_header_names_are_lower_case_for_grpc_alone() -> None:
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
-        ({"a": 5}, "headers must be a mapping of names to texts; the value of 'a' is no text"),
-        ({"a": b"secret"}, "the value of 'a' is no text"),
-        ({5: "secret"}, "headers must be a mapping of names to texts; the name 5 is no text"),
+        ({"a": 5}, "headers must be a mapping of names to texts; the value of 'a' is not a string"),
+        ({"a": b"secret"}, "the value of 'a' is not a string"),
+        ({5: "secret"}, "headers must be a mapping of names to texts; the name 5 is not a string"),
         (5, "headers must be a mapping of names to texts, not int"),
         ("secret", "headers must be a mapping of names to texts, not str"),
         ([("a", "secret")], "headers must be a mapping of names to texts, not list"),

@@ -75,7 +75,7 @@ class SessionFlows:
         return answer
 
     def upload(self, index: int) -> Flow[None]:
-        """Send a frame before it is needed. A failure is no error: the frame then travels with the operation."""
+        """Send a frame before it is needed. A failure is not an error: the frame then travels with the operation."""
         session = self._session
         content = self._frames.content(index)
         if content is None or session is None or index in self._known:
@@ -87,7 +87,7 @@ class SessionFlows:
         self._remember(session, [index])
 
     def close(self) -> Flow[None]:
-        """End the session on the server. A failure is no error: the server ends idle sessions by itself."""
+        """End the session on the server. A failure is not an error: the server ends idle sessions by itself."""
         self._forget(close=True)
         yield from self._close_abandoned()
 

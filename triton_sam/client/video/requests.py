@@ -25,7 +25,7 @@ from ...wire.pair import Request
 FULL_SIZE = FORMATS["rle"]
 """The format in which the client asks for full-size masks, because it takes the fewest bytes."""
 ROWS = (wire.FRAME_INDEXES, wire.OBJECT_IDS, wire.OBJECT_SCORES, IOU_PREDICTIONS)
-"""The outputs of each row besides the mask."""
+"""The outputs of each row in addition to the mask."""
 WITH_LOGITS, WITH_MASKS = (*ROWS, MASKS), (*ROWS, ENCODED_MASKS)
 """The outputs of rows with logits, and of rows with encoded full-size masks."""
 

@@ -99,7 +99,7 @@ class SAM2VideoClient:
                 are possible at these frames alone. Indexes of frames are always those of the source.
             ahead: number of frames that are sent before they are tracked, so that their encoding overlaps.
             snapshot_every: number of frames after which the client takes the next snapshot of the session. If the
-                server loses the session, at most so many frames are tracked again. A snapshot has some MB for each
+                server loses the session, at most this many frames are tracked again. A snapshot has some MB for each
                 object.
             window: number of frames of a stream that the client keeps for prompts.
 

@@ -153,7 +153,7 @@ class Video:
         """Track all objects from frame to frame.
 
         The frames are tracked while you iterate: the client never runs ahead of you, except that it sends the next
-        frames. So leave the loop to stop early, or call cancel(). Then correct the objects and go on from any frame.
+        frames. So leave the loop to stop early, or call cancel(). Then correct the objects and continue from any frame.
 
         Args:
             start: index of the first frame; None: the first frame that has a prompt.

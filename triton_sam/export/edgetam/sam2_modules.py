@@ -1,4 +1,4 @@
-"""SAM2's modules with EdgeTAM's weights: EdgeTAM has the decoder of SAM2, and in videos its memory, too."""
+"""SAM2's modules with EdgeTAM's weights: EdgeTAM has the decoder of SAM2, and in videos also its memory."""
 
 from __future__ import annotations
 

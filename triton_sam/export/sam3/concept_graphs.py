@@ -93,7 +93,7 @@ class Detector(nn.Module):
     """Finds the boxes and scores of the instances of concepts in one image, as Sam3Model.forward does.
 
     MaskHead makes the masks. So no mask is computed for a prompt without an instance, nor for the queries of Q that
-    are no instance.
+    are not an instance.
     """
 
     def __init__(self, detector: Any) -> None:

@@ -78,7 +78,7 @@ class VideoFrames(FrameSource):
         self._place: int | None = None  # of the stream, among those of videos
         self._decoded: OrderedDict[int, Image.Image] = OrderedDict()
         self._next: Iterator[tuple[int, VideoFrame]] = iter(())
-        self._ahead = True  # threads decode later frames, too
+        self._ahead = True  # threads decode later frames
         self._position = 0  # index of the next frame that the decoder gives
         self._timetable = self._read_timetable()
         self.num_frames = len(self._timetable.times) if self._timetable else self._count_by_decoding()

@@ -18,7 +18,7 @@ from .prompts import Key, Prompt
 from .sources import Frames
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error: the user has cancelled
+class Stopped(Exception):  # noqa: N818 - not an error: the user has cancelled
     """The user has cancelled the job."""
 
 

@@ -172,7 +172,7 @@ class Uploads:
         return file.filename
 
     async def video(self, name: str, pair: Pair) -> StoredVideo:
-        """Let a folder be a video; it is no folder any more."""
+        """Turn a folder into a video."""
         async with self._lock:
             folder = self._sessions.take(FOLDER + name, Folder)
         if folder is None:

@@ -33,7 +33,7 @@ class Drawing(Lenient):
     show_masks: bool = True
 
     def check(self) -> None:
-        """Refuse a fineness that is no share."""
+        """Refuse a fineness outside 0..1."""
         if not math.isfinite(self.epsilon_factor) or not 0 <= self.epsilon_factor <= 1:
             raise Problem(422, "epsilon_factor must lie between 0 and 1")
 
@@ -54,7 +54,7 @@ def shapes_of(segment: Segment, drawing: Drawing, label: str = LABEL, group: int
         x1, y1, x2, y2 = map(float, segment.box)
         shapes.append({"shape_type": "rectangle", "points": [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]})
     if group is None and len(shapes) > 1:
-        group = secrets.randbelow(MOST_GROUPS) + 1  # other objects of the file have groups, too
+        group = secrets.randbelow(MOST_GROUPS) + 1  # other objects of the file have groups
     grouped = {} if group is None else {"group_id": group}
     return [{"label": label, "score": score, **grouped, **shape} for shape in shapes]
 

@@ -37,7 +37,7 @@ MESSAGE_BYTES = 4096
 POLICY_VIOLATION, ABNORMAL_CLOSURE = 1008, 1006
 SECONDS_FOR_HELLO = 10.0
 PROTOCOL = "triton-sam"
-"""The subprotocol that the service chooses. A page that names a token must offer it, too."""
+"""The subprotocol that the service chooses. A page that names a token must offer it."""
 TOKEN_PROTOCOL = "triton-sam.token."  # noqa: S105 - what stands before a token
 """The subprotocol that names a token: this prefix, and the token in base64url without padding."""
 
@@ -223,7 +223,7 @@ class _Page:
         earlier = self._newest.get(request.lane)
         self._newest[request.lane] = task
         if earlier is not None:
-            # Not at once: when nobody waits for the image, its encoding ends, and the new one wants it, too.
+            # Not at once: when nobody waits for the image, its encoding ends, and the new one wants it.
             asyncio.get_running_loop().call_soon(earlier.cancel)
 
     def _cancel(self, lane: Lane) -> None:

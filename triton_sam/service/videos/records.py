@@ -13,7 +13,7 @@ from ...tracks.records import MaskRecord
 from ..budgets import Budget
 
 PER_MASK = 1024
-"""Bytes that a mask takes besides its run-length encoding."""
+"""Bytes that a mask takes in addition to its run-length encoding."""
 
 
 class Records:

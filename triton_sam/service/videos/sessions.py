@@ -23,7 +23,7 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """Whether work goes on, which counts as a use."""
+        """Whether work continues, which counts as a use."""
         return False
 
     def stop_soon(self) -> None:

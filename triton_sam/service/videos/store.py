@@ -197,7 +197,7 @@ class Videos:
                 path.begin(number)
             return name, masks
         except BaseException:
-            await background.finish(self.sessions.remove(name))  # it waits for the call, which goes on
+            await background.finish(self.sessions.remove(name))  # it waits for the call, which continues
             raise
 
     async def track(self, image: StoredImage, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[MaskRecord]]:

@@ -32,7 +32,7 @@ class Decoder:
 
     Args:
         folder: the folder of the decoder in the model repository. The version that its config.pbtxt names, else the
-            newest one is opened; the parameters there count, too.
+            newest one is opened; the parameters there also count.
     """
 
     def __init__(self, folder: Path) -> None:

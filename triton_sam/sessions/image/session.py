@@ -44,7 +44,7 @@ class SessionModel:
     """Answers requests, from any number of threads.
 
     Args:
-        identity: text that identifies the encoder and its weights, on which the embeddings depend besides the image.
+        identity: text that identifies the encoder and its weights, on which the embeddings depend beside the image.
         concepts: calls the models of concepts; None if the family has none.
         thresholds: of searches for all objects that name none; without any, those of the family's official generator.
     """

@@ -1,7 +1,7 @@
 """The entry of the session model in Triton. It calls the encoder and the decoder by BLS (Business Logic Scripting).
 
 Requests with an image have separate threads because they may wait for the encoder, so that a click never waits behind
-them. Searches have threads of their own, too.
+them. Searches have threads of their own.
 
 Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
 ``max_pending``, ``max_jobs``, and ``decoder_in_session`` ("true": this process runs the decoder itself, decoder.py).

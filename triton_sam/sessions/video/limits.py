@@ -12,7 +12,7 @@ from ...wire import contract, video
 from .memory import ObjectMemory, Output, memory_dtype
 
 STREAM_FRAMES = 128
-"""A stream keeps the outputs of so many frames behind the one that is tracked, and no more, so that its memory stays
+"""A stream keeps the outputs of this many frames behind the one that is tracked, and no more, so that its memory stays
 the same soon."""
 
 

@@ -1,4 +1,4 @@
-"""The table of sessions: ids, limits, idle time, and what each session knows besides its tracker."""
+"""The table of sessions: ids, limits, idle time, and what each session knows in addition to its tracker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..messages import Tensors
 from .tracker import Tracker
 
 KNOWN_FRAMES = 1024
-"""A session knows the ids of so many frames, those that came last."""
+"""A session knows the ids of this many frames, those that came last."""
 MAX_WAITING = 8
 """Requests of one session that may run or wait, so that one client cannot take the places of all others."""
 
@@ -172,7 +172,7 @@ class SessionTable:
         with self._lock:
             if len(self._sessions) >= self._limit:
                 raise ServerBusyError(
-                    f"{self._limit} video sessions are open here, and there may be no more: close one, or wait until "
+                    f"{self._limit} video sessions are open here, the limit of this server: close one, or wait until "
                     f"one has been idle for {self._idle_seconds:g} s"
                 )
             self._sessions[session.session_id] = session

@@ -1,4 +1,4 @@
-"""Writes and reads the state of a tracker, so that a lost session can go on with equal masks.
+"""Writes and reads the state of a tracker, so that a lost session can continue with equal masks.
 
 A snapshot is a line of JSON between a mark, a hash and the bytes of all arrays. It holds what later frames of the same
 pass attend to, what a pass from the first prompted frame attends to, and all prompts. It does not hold the outputs of

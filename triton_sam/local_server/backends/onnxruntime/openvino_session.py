@@ -1,6 +1,6 @@
 """An ONNX model on OpenVINO, with the methods of ONNX Runtime's InferenceSession that the backend uses.
 
-This file runs in Triton's stub processes and must not import triton_sam. `verify/accelerated.py` imports it, too, so
+This file runs in Triton's stub processes and must not import triton_sam. `verify/accelerated.py` also imports it, so
 that a comparison measures the same code as a server runs.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the table of models in docs/reference/models.md: sizes, and latencies of encoder and decoder on a local Triton.
+"""Print sizes of models, and latencies of encoder and decoder on a local Triton (docs/background/speed.md).
 
 Every size is exported with seeded random weights, which have the same file size and cost as official ones. Examples:
 

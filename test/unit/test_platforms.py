@@ -77,12 +77,11 @@ def test_the_tests_of_the_clients_pass_without_posix(parts):
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize("extra", ["local", "gpu"])
-def test_the_extras_say_where_nvidia_pytriton_has_a_wheel(extra):
+def test_an_extra_says_where_nvidia_pytriton_has_a_wheel():
     requirements = pytest.importorskip("packaging.requirements")
     (wheel,) = [
         requirement
-        for requirement in map(requirements.Requirement, project()["project"]["optional-dependencies"][extra])
+        for requirement in map(requirements.Requirement, project()["project"]["optional-dependencies"]["serving"])
         if requirement.name == "nvidia-pytriton"
     ]
 

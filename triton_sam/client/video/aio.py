@@ -219,7 +219,7 @@ class AsyncVideo:
     async def _propagate(
         self, current: Pass, on_progress: OnProgress | None
     ) -> AsyncGenerator[tuple[int, Segments], None]:
-        tracked = self._video._propagate(current)
+        tracked = self._video._track(current, self._video._read)
         async with contextlib.aclosing(self._client._each(tracked, self._run)) as steps:
             done = 0
             async for step in steps:

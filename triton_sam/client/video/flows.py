@@ -10,16 +10,15 @@ up and restored, without the operation, at the next call.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
 from ...errors import (
-    ConfigurationError,
     ImageError,
     InferenceError,
     InputError,
-    PromptError,
     SamError,
     ServerBusyError,
     UnknownImageError,
@@ -41,9 +40,7 @@ MAX_KNOWN = 256
 class SessionFlows:
     """Flows of one session. Only one flow at a time may run, except upload(), which may run beside the others."""
 
-    def __init__(self, model: VideoModel, frames: SessionFrames, snapshot_every: int = 16) -> None:
-        if snapshot_every < 1:
-            raise ConfigurationError(f"snapshot_every must be at least 1, not {snapshot_every}")
+    def __init__(self, model: VideoModel, frames: SessionFrames, snapshot_every: int) -> None:
         self._model = model
         self._frames = frames
         self._snapshot_every = snapshot_every
@@ -67,37 +64,15 @@ class SessionFlows:
         """Do an operation and return its answer. If the server has lost the session, it is restored first."""
         wanted = (wire.RESULT, *outputs)
         if operation.frame is not None:
-            self._content(operation.frame)  # must be at hand, since a later loss of the session may need it
-        if operation.frame is not None and len(self._journal) + 1 >= self._snapshot_every:
-            wanted = (*wanted, wire.SNAPSHOT)
-        answer = yield from self._healing(operation, wanted)
-        self._done(operation, answer)
-        return answer
-
-    def upload(self, index: int) -> Flow[None]:
-        """Send a frame before it is needed. A failure is not an error: the frame then travels with the operation."""
-        session = self._session
-        content = self._frames.content(index)
-        if content is None or session is None or index in self._known:
-            return
-        try:
-            yield self._model.request(wire.ADD_FRAMES, session, {}, {index: content})
-        except SamError:
-            return
-        self._remember(session, [index])
-
-    def close(self) -> Flow[None]:
-        """End the session on the server. A failure is not an error: the server ends idle sessions by itself."""
-        self._forget(close=True)
-        yield from self._close_abandoned()
-
-    def _healing(self, operation: Operation, wanted: tuple[str, ...]) -> Flow[Tensors]:
+            self._frames.content(operation.frame)  # must be at hand, since a later loss of the session may need it
+            if len(self._journal) + 1 >= self._snapshot_every:
+                wanted = (*wanted, wire.SNAPSHOT)
         losses = 0
         while True:
             try:
                 if self._session is None:
                     yield from self._restore()
-                return (yield from self._ask(operation, wanted))
+                answer = yield from self._ask(operation, wanted)
             except UnknownSessionError as error:
                 self._forget()
                 losses += 1
@@ -116,6 +91,24 @@ class SessionFlows:
             except BaseException:
                 self._forget(close=True)
                 raise
+            else:
+                self._note(operation, answer)
+                return answer
+
+    def upload(self, index: int) -> Flow[None]:
+        """Send a frame before it is needed. A failure is not an error: the frame then travels with the operation."""
+        session = self._session
+        if session is None or index in self._known:
+            return
+        content = self._frames.content(index)
+        with contextlib.suppress(SamError):
+            yield self._model.request(wire.ADD_FRAMES, session, {}, {index: content})
+            self._remember(session, [index])
+
+    def close(self) -> Flow[None]:
+        """End the session on the server. A failure is not an error: the server ends idle sessions by itself."""
+        self._forget(close=True)
+        yield from self._close_abandoned()
 
     def _restore(self) -> Flow[None]:
         """Start a session from the snapshot, and repeat the operations since then."""
@@ -144,7 +137,7 @@ class SessionFlows:
         arguments = {**operation.arguments, "step": self._step + 1}
         attached: dict[int, bytes] = {}
         if operation.frame is not None and operation.frame not in self._known:
-            attached[operation.frame] = self._content(operation.frame)
+            attached[operation.frame] = self._frames.content(operation.frame)
         while True:
             try:
                 answer = yield self._model.request(
@@ -153,7 +146,7 @@ class SessionFlows:
             except UnknownImageError as error:
                 if error.frame is None or error.frame in attached:
                     raise
-                attached[error.frame] = self._content(error.frame)
+                attached[error.frame] = self._frames.content(error.frame)
             except ImageError as error:
                 frames = ", ".join(map(str, attached)) or "a frame"
                 raise VideoError(f"the server cannot read frame {frames}: {error}") from error
@@ -162,13 +155,7 @@ class SessionFlows:
                 self._remember(session, attached)
                 return answer
 
-    def _content(self, index: int) -> bytes:
-        content = self._frames.content(index)
-        if content is None:
-            raise PromptError(f"there is no frame {self._frames.outside(index)}: the video ends before it")
-        return content
-
-    def _done(self, operation: Operation, answer: Tensors) -> None:
+    def _note(self, operation: Operation, answer: Tensors) -> None:
         """Note an operation that the server has done."""
         if operation.name == wire.RESET_SESSION:
             self._journal.clear()
@@ -184,7 +171,7 @@ class SessionFlows:
         elif operation.arguments.get("first"):
             self._unsettled.clear()
         needed = {done.frame for done in self._journal if done.frame is not None}
-        self._frames.pin(needed | self._unsettled)
+        self._frames.pinned = needed | self._unsettled
 
     def _remember(self, session: str, indexes: Iterable[int]) -> None:
         """Note the frames that the server has. upload() runs beside other flows, which may give the session up."""
@@ -206,10 +193,8 @@ class SessionFlows:
 
     def _close_abandoned(self) -> Flow[None]:
         while self._abandoned:
-            try:
+            with contextlib.suppress(SamError):
                 yield self._model.request(wire.CLOSE_SESSION, self._abandoned.pop(), {})
-            except SamError:
-                continue
 
 
 def _session_id(result: dict[str, object], model: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ConfigurationError, PromptError
-from ...families.base import Size
 from ...inputs.video.base import FrameSource
 from ...inputs.video.stream import DEFAULT_WINDOW
 from ...transport.options import check_number
@@ -34,8 +33,9 @@ class VideoOptions:
             check_number(name, getattr(self, name), whole=True)
         if self.quality is not None:
             check_number("quality", self.quality, whole=True)
-        if self.ahead < 0:
-            raise ConfigurationError(f"ahead must be at least 0 frames, not {self.ahead}")
+        for name, least in (("every", 1), ("ahead", 0), ("snapshot_every", 1)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
 
 class SessionFrames:
@@ -44,23 +44,17 @@ class SessionFrames:
     With ``every`` = n, the session sees a video of each n-th frame: frame n of the source is its frame 1.
 
     Args:
-        recent: number of frames, of those read last, that stay in memory.
+        recent: number of frames, of those read last, that stay in memory besides the pinned ones.
     """
 
     def __init__(self, source: FrameSource, every: int, recent: int) -> None:
-        if every < 1:
-            raise ConfigurationError(f"every must be at least 1, not {every}")
         self.source = source
         self.every = every
+        self.pinned: Set[int] = frozenset()
+        """The frames that stay in memory, because the session may need them again."""
         self._recent = recent
         self._read: OrderedDict[int, bytes] = OrderedDict()
-        self._pinned: frozenset[int] = frozenset()
         self._lock = threading.Lock()
-
-    @property
-    def size(self) -> Size:
-        """Width and height of all frames in pixels."""
-        return self.source.size
 
     @property
     def count(self) -> int | None:
@@ -87,30 +81,25 @@ class SessionFrames:
             )
         return index
 
-    def content(self, index: int) -> bytes | None:
-        """Return a frame of the session as an image file; None if the video ends before it."""
+    def content(self, index: int) -> bytes:
+        """Return a frame of the session as an image file.
+
+        Raises:
+            PromptError: the video ends before it.
+        """
         with self._lock:
             if index in self._read:
                 self._read.move_to_end(index)
                 return self._read[index]
         frame = self.source.frame(self.outside(index))
         if frame is None:
-            return None
+            raise PromptError(f"there is no frame {self.outside(index)}: the video ends before it")
         with self._lock:
             self._read[index] = frame.content
-            self._drop()
+            loose = [index for index in self._read if index not in self.pinned]
+            for other in loose[: max(0, len(loose) - self._recent)]:
+                del self._read[other]
         return frame.content
-
-    def pin(self, indexes: Iterable[int]) -> None:
-        """Keep these frames in memory, and of all others only the recent ones."""
-        with self._lock:
-            self._pinned = frozenset(indexes)
-            self._drop()
-
-    def _drop(self) -> None:
-        loose = [index for index in self._read if index not in self._pinned]
-        for index in loose[: max(0, len(loose) - self._recent)]:
-            del self._read[index]
 
 
 def look_ahead(

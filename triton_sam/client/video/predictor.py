@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ class SAM2VideoPredictor:
         elif box is not None:
             box = np.asarray(box).reshape(-1)
         operation = video._prompt(frame_idx, obj_id, points, labels, box, None, clear_old_points)
-        return self._answer(inference_state, frame_idx, video._run(operation, WITH_LOGITS))
+        return self._answer(inference_state, video._run(operation, WITH_LOGITS), frame_idx)
 
     add_new_points = add_new_points_or_box
 
@@ -112,7 +113,7 @@ class SAM2VideoPredictor:
         """Add a mask (H,W), at the size of the video, as prompt for one object at one frame."""
         video = inference_state.video
         operation = video._prompt(frame_idx, obj_id, None, None, None, np.asarray(mask), True)
-        return self._answer(inference_state, frame_idx, video._run(operation, WITH_LOGITS))
+        return self._answer(inference_state, video._run(operation, WITH_LOGITS), frame_idx)
 
     def propagate_in_video(
         self,
@@ -132,9 +133,9 @@ class SAM2VideoPredictor:
         first = video._earliest() if start_frame_idx is None else start_frame_idx
         if reverse and first == 0:
             return
-        with contextlib.closing(video._track(current)) as tracked:
-            for index, answer in tracked:
-                yield self._answer(inference_state, video._frames.outside(index), answer)
+        with contextlib.closing(video._track(current, partial(self._answer, inference_state))) as tracked:
+            for _, found in tracked:
+                yield found
 
     def clear_all_prompts_in_frame(
         self, inference_state: InferenceState, frame_idx: int, obj_id: int, need_output: bool = True
@@ -143,7 +144,7 @@ class SAM2VideoPredictor:
         video = inference_state.video
         operation = video._clearing(frame_idx, obj_id)
         answer = video._run(operation, WITH_LOGITS if need_output else ())
-        return self._answer(inference_state, frame_idx, answer) if need_output else None
+        return self._answer(inference_state, answer, frame_idx) if need_output else None
 
     def remove_object(
         self, inference_state: InferenceState, obj_id: int, strict: bool = False, need_output: bool = True
@@ -169,7 +170,7 @@ class SAM2VideoPredictor:
         for index in sorted({int(index) for index in indexes}):
             rows = {name: answer[name][indexes == index] for name in WITH_LOGITS}
             frame = video._frames.outside(index)
-            updated.append((frame, self._answer(inference_state, frame, rows)[2]))
+            updated.append((frame, self._answer(inference_state, rows, frame)[2]))
         return ids, updated
 
     def reset_state(self, inference_state: InferenceState) -> None:
@@ -178,7 +179,7 @@ class SAM2VideoPredictor:
         inference_state["obj_ids"] = []
 
     @staticmethod
-    def _answer(state: InferenceState, frame: int, answer: Tensors) -> Masks:
+    def _answer(state: InferenceState, answer: Tensors, frame: int) -> Masks:
         video = state.video
         state["obj_ids"] = ids = video.object_ids
         found = video._model.read_logits(answer)

@@ -74,19 +74,19 @@ class VideoModel:
         if frames:
             arguments = {**arguments, "frame_indexes": list(frames)}
         inputs: dict[str, npt.NDArray[Any]] = {
-            wire.OPERATION: _texts(operation.encode()),
-            wire.ARGUMENTS: _texts(strict_json.dumps(arguments).encode()),
+            wire.OPERATION: np.array([operation.encode()], np.object_),
+            wire.ARGUMENTS: np.array([strict_json.dumps(arguments).encode()], np.object_),
         }
         if session is not None:
-            inputs[wire.SESSION_ID] = _texts(session.encode())
+            inputs[wire.SESSION_ID] = np.array([session.encode()], np.object_)
         if frames:
-            inputs[wire.FRAMES] = _texts(*frames.values())
+            inputs[wire.FRAMES] = np.array(list(frames.values()), np.object_)
         if mask is not None:
             inputs[wire.MASK] = mask
         if snapshot is not None:
-            inputs[wire.SNAPSHOT] = _texts(snapshot)
+            inputs[wire.SNAPSHOT] = np.array([snapshot], np.object_)
         if ENCODED_MASKS in outputs:
-            inputs[OUTPUT_FORMAT] = _texts(FULL_SIZE.name.encode())
+            inputs[OUTPUT_FORMAT] = np.array([FULL_SIZE.name.encode()], np.object_)
         return Request(self.name, inputs, outputs)
 
     def read_result(self, outputs: Tensors) -> dict[str, Any]:
@@ -134,9 +134,3 @@ class VideoModel:
         if masks.ndim != dimensions or any(len(outputs[name]) != rows for name in ROWS) or len(masks) != rows:
             raise InferenceError(f"{self.name} sent masks of shape {masks.shape} for {rows} object(s)")
 
-
-def _texts(*contents: bytes) -> npt.NDArray[np.object_]:
-    """Return bytes as a BYTES tensor of one dimension."""
-    tensor = np.empty(len(contents), np.object_)
-    tensor[:] = contents
-    return tensor

@@ -9,8 +9,9 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from .flows import SessionFlows
 from .frames import SessionFrames, Stop, VideoOptions, look_ahead
 from .requests import WITH_LOGITS, WITH_MASKS, Operation, VideoModel
 
+Result = TypeVar("Result")
 Segments = dict[int, VideoSegment]
 """The masks of all objects in one frame, by object id."""
 OnProgress = Callable[[int, "int | None"], object]
@@ -69,6 +71,8 @@ class Video:
         self._options = options
         self._frames = SessionFrames(source, options.every, recent=options.ahead + 2)
         self._flows = SessionFlows(model, self._frames, options.snapshot_every)
+        self._read = partial(model.read_segments, size=source.size)
+        """Reads the masks of an answer about a frame."""
         self._object_ids: list[int] = []
         self._first_prompted: int | None = None
         self._stops: weakref.WeakSet[Stop] = weakref.WeakSet()
@@ -139,7 +143,8 @@ class Video:
         """
         operation = self._prompt(frame, object_id, points, labels, box, mask, clear_old_points)
         index, checked_id = operation.arguments["frame_index"], operation.arguments["object_id"]
-        return self._segments(self._run(operation, row_outputs(logits)), index)[checked_id]
+        answer = self._run(operation, row_outputs(logits))
+        return self._read(answer, frame=self._frames.outside(index))[checked_id]
 
     def propagate(
         self,
@@ -171,8 +176,7 @@ class Video:
             VideoError: a frame cannot be read.
             ServerError: see triton_sam.errors.
         """
-        current = self._pass(start, count, reverse, row_outputs(logits), on_progress)
-        return self._propagate(current)
+        return self._track(self._pass(start, count, reverse, row_outputs(logits), on_progress), self._read)
 
     def clear(self, frame: int, object_id: int) -> None:
         """Remove the prompts of an object at a frame.
@@ -311,28 +315,8 @@ class Video:
             raise PromptError("there is nothing to track: give a prompt with add() first")
         return self._first_prompted
 
-    def _note(self, answer: Tensors) -> None:
-        """Note the objects after an operation, which the answer names.
-
-        Raises:
-            InferenceError: the served model does not keep the wire contract.
-        """
-        result = self._model.read_result(answer)
-        if not isinstance(result.get("object_ids"), list):
-            raise unknown_form(self._model.name)
-        self._object_ids = list(result["object_ids"])
-        self._first_prompted = result.get(wire.FIRST_PROMPTED_FRAME)
-
-    def _segments(self, outputs: Tensors, index: int) -> Segments:
-        return self._model.read_segments(outputs, self._frames.source.size, self._frames.outside(index))
-
-    def _propagate(self, current: Pass) -> Generator[tuple[int, Segments], None, None]:
-        with contextlib.closing(self._track(current)) as tracked:
-            for index, answer in tracked:
-                yield self._frames.outside(index), self._segments(answer, index)
-
-    def _track(self, current: Pass) -> Generator[tuple[int, Tensors], None, None]:
-        """Track the frames of a pass; yield each index of the session with the answer."""
+    def _track(self, current: Pass, read: Callable[..., Result]) -> Generator[tuple[int, Result], None, None]:
+        """Track the frames of a pass; yield the index of each with what ``read(answer, frame=index)`` returns."""
         indexes = look_ahead(current.order, self._read_and_send, self._options.ahead, current.stop)
         with contextlib.closing(indexes):
             for done, index in enumerate(indexes):
@@ -340,18 +324,21 @@ class Video:
                 answer = self._run(Operation(wire.PROPAGATE, arguments, index), current.outputs)
                 if current.on_progress is not None:
                     current.on_progress(done + 1, current.total)
-                yield index, answer
+                frame = self._frames.outside(index)
+                yield frame, read(answer, frame=frame)
 
     def _read_and_send(self, index: int, sends: bool) -> bool:
         """Read a frame, and send it too if asked for; return False if the video ends before it."""
-        if self._frames.content(index) is None:
+        try:
+            self._frames.content(index)
+        except PromptError:
             return False
         if sends:
             carry(self._flows.upload(index), self._transport)
         return True
 
     def _run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Tensors:
-        """Do an operation and note it."""
+        """Do an operation, and note the objects that its answer names."""
         flow = self._flows.run(operation, outputs)
         with self._lock:
             if self._is_closed:  # else the operation would begin another session
@@ -360,7 +347,11 @@ class Video:
                 answer = carry(flow, self._transport)
             finally:
                 flow.close()
-            self._note(answer)
+            result = self._model.read_result(answer)
+            if not isinstance(result.get("object_ids"), list):
+                raise unknown_form(self._model.name)
+            self._object_ids = list(result["object_ids"])
+            self._first_prompted = result.get(wire.FIRST_PROMPTED_FRAME)
         return answer
 
 

@@ -39,7 +39,7 @@ class ConceptServer(ImageServer):
         names = {contract.CONCEPT_MODELS: " ".join(f"sam3_{role}" for role in FAMILY.concepts)}
         super().__init__(self._computed, "sam3", keeps_images=True, **names, **parameters)
         if has_models:
-            self.program._model._concepts._models._tokenizer = self
+            self.program.tokenizer = self
         else:
             self.triton.missing.update(f"sam3_{role}" for role in FAMILY.concepts)
 

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -43,9 +43,6 @@ class FakeModels:
         self.encodes += 1
         value = np.float32(inputs["image"].mean())
         return {name: np.full(2, value, np.float32) for name in FAMILY.encoder.output_names}
-
-    def nbytes(self, embeddings):
-        return FRAME_BYTES
 
     def attend(self, frame, memories):
         self.attended.append(memories)
@@ -154,7 +151,7 @@ class Server:
     """
 
     def __init__(self, frames=1000, models=None, **options):
-        self.models = models or FakeModels()
+        self.models = cast(Any, models or FakeModels())
         self.counts: Counter[str] = Counter()
         self.threads = ThreadPoolExecutor(4)
         settings = Settings(**options)

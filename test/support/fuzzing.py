@@ -20,6 +20,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.families import get_family
+from triton_sam.families.tables import ENCODER
 from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.messages import Reply
 from triton_sam.wire import contract
@@ -36,8 +37,19 @@ class EmptyModels:
 
     objects_at_a_time = 1
 
+    def run(
+        self,
+        role: str,
+        held: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        outputs: tuple[str, ...],
+        _: bool,
+    ) -> Mapping[str, npt.NDArray[Any]]:
+        """See images.Run."""
+        return self.encode(arrays) if role == ENCODER else self.decode(held, arrays, outputs)
+
     def encode(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """See session.Models."""
+        """Run the encoder."""
         (pixels,) = inputs.values()
         assert np.isfinite(pixels).all()
         assert pixels.min() >= 0
@@ -47,21 +59,17 @@ class EmptyModels:
     def decode(
         self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
     ) -> dict[str, npt.NDArray[Any]]:
-        """See session.Models."""
+        """Run the decoder."""
         assert all(np.isfinite(tensor).all() for tensor in inputs.values())
         objects = len(inputs["point_coords"])
         candidates = 3 if outputs[0].startswith("multimask") else 1
         shapes = [(objects, candidates, 256, 256), (objects, candidates)]
         return {name: np.zeros(shape, np.float32) for name, shape in zip(outputs, shapes, strict=True)}
 
-    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
-        """See session.Models."""
-        return sum(tensor.nbytes for tensor in embeddings.values())
-
 
 def session() -> SessionModel:
     """Return a session model without Triton."""
-    return SessionModel(ModelPair(get_family("sam2")), EmptyModels(), LIMIT, "weights")
+    return SessionModel(ModelPair(get_family("sam2")), EmptyModels().run, 1, LIMIT, "weights")
 
 
 def image_file(form: str = "PNG") -> bytes:

@@ -153,9 +153,6 @@ class HashingModels:
         value = float(np.rint(inputs["image"][0, 0, 0, 0] * 255))
         return {name: np.full(1, value, np.float32) for name in FAMILY.encoder.output_names}
 
-    def nbytes(self, embeddings):
-        return 12
-
     def attend(self, frame, memories: Memories):
         values = []
         for row in range(len(memories.ages)):

@@ -40,12 +40,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "test")]
 REPETITIONS = 10
 INFER = re.compile("/v2/models/(?P<model>[^/]+)/infer")
 LENGTH = "Inference-Header-Content-Length"
-CLIENT, MODEL, AROUND, WAY = "client", "model", "around the model", "on the way"
+CLIENT, MODEL, AROUND, IMAGES, WAY = "client", "model", "around the model", "opening images", "on the way"
 FILES_AROUND = tuple(
     f"{PACKAGE}/sessions/{name}.py"
     for name in ("bls", "tasks", "metrics", "python_model", "image/triton_model", "video/triton_model")
 )
 """The queue, the clocks, the calls of other models and the metrics of a session model."""
+FILES_OF_IMAGES = tuple(f"{PACKAGE}/inputs/{name}" for name in ("images.py", "header.py", "deep.py", "video/"))
+"""Reading a frame from its source and decoding its image file, on both sides. A click has this in set_image()."""
 
 
 class Calls:
@@ -61,8 +63,8 @@ class Calls:
         if event == "call" and self._notes is not None and code.co_filename.startswith(PACKAGE):
             thread = threading.current_thread()
             is_client = thread is threading.main_thread() or thread.name.startswith("triton-sam")
-            is_around = code.co_filename.startswith(FILES_AROUND)
-            self._notes.append((CLIENT if is_client else AROUND if is_around else MODEL, code))
+            side = CLIENT if is_client else AROUND if code.co_filename.startswith(FILES_AROUND) else MODEL
+            self._notes.append((IMAGES if code.co_filename.startswith(FILES_OF_IMAGES) else side, code))
 
     def of(self, work: Callable[[], object]) -> dict[str, list[tuple[CodeType, int]]]:
         """Repeat some work. Return, for each side, its functions in order and how often one repetition calls each."""
@@ -74,7 +76,7 @@ class Calls:
         self._notes = None
         return {
             side: _usual([[code for where, code in run if where == side] for run in runs])
-            for side in (CLIENT, MODEL, AROUND)
+            for side in (CLIENT, MODEL, AROUND, IMAGES)
         }
 
 

@@ -123,12 +123,12 @@ class Family:
     pred_iou_thresh: float = 0.8
     """Default of the official mask generator for the lowest predicted IoU of a mask, 0..1."""
 
-    @property
+    @functools.cached_property
     def encoder(self) -> ModelSpec:
         """The model that turns images into embeddings."""
         return self.models[ENCODER]
 
-    @property
+    @functools.cached_property
     def decoder(self) -> ModelSpec:
         """The model that turns embeddings and prompts into masks."""
         return self.models[DECODER]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
@@ -68,12 +69,12 @@ class ModelSpec:
     filename: str = "model.onnx"
     dimensions: Mapping[str, Dimension] = field(default_factory=lambda: MappingProxyType({}))
 
-    @property
+    @cached_property
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, in the order of the graph."""
         return tuple(tensor.name for tensor in self.inputs)
 
-    @property
+    @cached_property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs, in the order of the graph."""
         return tuple(tensor.name for tensor in self.outputs)

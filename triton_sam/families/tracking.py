@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from .tables import Dimension, ModelSpec, Tensor, by_role
 
@@ -40,17 +41,17 @@ class Tracking:
     multimask_points: int = 1
     bfloat16_memories: bool = True
 
-    @property
+    @cached_property
     def memory_shape(self) -> tuple[int, ...]:
         """The shape of the memory of one object in one frame: (channels,height,width) in SAM2."""
         return self._output_shape(MEMORY_ENCODER, MEMORY)
 
-    @property
+    @cached_property
     def logits_shape(self) -> tuple[int, ...]:
         """The shape of the low-resolution logits of one object: (1,height,width)."""
         return self._output_shape(TRACKING_DECODER, "masks")
 
-    @property
+    @cached_property
     def pointer_channels(self) -> int:
         """The length of an object pointer."""
         return self._output_shape(TRACKING_DECODER, "object_pointers")[0]

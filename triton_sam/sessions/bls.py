@@ -6,7 +6,6 @@ Only the entries of the session models (``triton_model.py``) import this module,
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Container, Mapping
 from functools import cache
@@ -14,6 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
@@ -37,6 +37,27 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps t
 SHARED_MEMORY_OF_CALLS = 128 << 20
 """Bytes of shared memory that running requests use in addition to the cache, in the processes of the models."""
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def run(
+    model: str,
+    held: Mapping[str, Any],
+    arrays: Mapping[str, npt.NDArray[Any]],
+    outputs: tuple[str, ...],
+    memory: Any | None = None,
+) -> dict[str, Any]:
+    """Run another model of this Triton, and return its outputs by name.
+
+    Args:
+        held: tensors of Triton by the names of the inputs.
+        memory: where the outputs stay, as tensors of Triton; None: they become arrays.
+    """
+    tensors = [named(name, tensor) for name, tensor in held.items()] + to_tensors(arrays)
+    answer = call(model, tensors, outputs, memory or cpu())
+    if memory is not None:
+        return answer
+    # Copy the arrays: a view would keep the answer's block of shared memory occupied while it is in use.
+    return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
 
 
 def call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
@@ -112,11 +133,6 @@ def to_tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
 def named(name: str, tensor: Any) -> Any:
     """Return a tensor under the name that a model has for it, without copying."""
     return tensor if tensor.name() == name else pb_utils.Tensor.from_dlpack(name, tensor)
-
-
-def float_bytes(tensors: Mapping[str, Any]) -> int:
-    """Return the size of tensors of Triton in bytes. In the wire contract, all embeddings are float32."""
-    return sum(4 * math.prod(tensor.shape()) for tensor in tensors.values())
 
 
 @cache  # Triton's module has PreferredMemory only after the program of a model was imported

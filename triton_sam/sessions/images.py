@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from .._common.lru import ByteLru
@@ -47,14 +50,18 @@ class NoRoomError(InferenceError):
     """There is no memory left for the tensors of a call."""
 
 
-class Encoder(Protocol):
-    """Calls the encoder. The call may raise NoRoomError."""
+Run = Callable[[str, Mapping[str, Any], Mapping[str, npt.NDArray[Any]], tuple[str, ...], bool], Mapping[str, Any]]
+"""Runs a model: its role, tensors that were kept, arrays, the names of the outputs, and whether these are kept as the
+tensors of later calls; otherwise they are arrays. It may raise NoRoomError."""
+Encode = Callable[[Mapping[str, FloatArray]], Mapping[str, Any]]
+"""Runs an encoder, whose outputs are kept; see Run."""
 
-    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
-        """Run the encoder; return its outputs by name, in the form that the other models accept."""
 
-    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
-        """Return the size of embeddings in bytes."""
+def nbytes_of(tensors: Mapping[str, Any]) -> int:
+    """Return the size of arrays or of tensors of Triton, which are all float32 in the wire contract, in bytes."""
+    return sum(
+        each.nbytes if isinstance(each, np.ndarray) else 4 * math.prod(each.shape()) for each in tensors.values()
+    )
 
 
 class SingleFlight(Generic[Key, Value]):
@@ -97,7 +104,7 @@ class ImageStore:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encode: Encode,
         limit: int,
         prepare: Callable[[Image.Image], Mapping[str, FloatArray]],
         select: Callable[[Mapping[str, Any]], Mapping[str, Any]],
@@ -106,7 +113,7 @@ class ImageStore:
         if limit < 1:
             raise ConfigurationError(f"a cache of {limit} bytes cannot hold an image: set cache_bytes above 0")
         self.cache: ByteLru[str, HeldImage] = ByteLru(limit)
-        self._encoder = encoder
+        self._encode = encode
         self._prepare = prepare
         self._select = select
         self._identity = identity.encode()
@@ -131,16 +138,16 @@ class ImageStore:
         """Return the image of a file from the cache, or encode it."""
         image_id = self.image_id(content)
         image = self.get(image_id, reply)
-        return image or self._flights.run(image_id, partial(self._encode, image_id, content, reply))
+        return image or self._flights.run(image_id, partial(self._encode_once, image_id, content, reply))
 
     def encode_part(self, part: Image.Image, reply: Reply) -> HeldImage:
         """Encode a part of an image, which the cache does not keep."""
         with place_in(self._encoders), reply.timed("encode"):
             pixels = self._prepare(part)
-            embeddings = self.with_room("encode", partial(self._encoder.encode, pixels), reply)
+            embeddings = self.with_room("encode", partial(self._encode, pixels), reply)
         reply.counts["encodes"] += 1
         reply.counts["encode_seconds"] += reply.seconds["encode"]
-        return HeldImage("", part.size, self._select(embeddings), self._encoder.nbytes(embeddings))
+        return HeldImage("", part.size, self._select(embeddings), nbytes_of(embeddings))
 
     def gauges(self, reply: Reply | None = None) -> dict[str, float]:
         """Return the size of the cache by its gauges; empty if the request of a reply did not change it."""
@@ -174,7 +181,7 @@ class ImageStore:
                     self.cache.lower_limit(evicted)
                 return result
 
-    def encode_file(self, content: bytes, encoder: Encoder, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
+    def encode_file(self, content: bytes, encode: Encode, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
         """Open and encode an image file, which the cache does not keep.
 
         Returns:
@@ -187,18 +194,18 @@ class ImageStore:
             size = opened.size
             del opened
             with reply.timed("encode"):
-                outputs = self.with_room("encode", partial(encoder.encode, pixels), reply)
+                outputs = self.with_room("encode", partial(encode, pixels), reply)
         reply.counts["encodes"] += 1
         reply.counts["encode_seconds"] += reply.seconds["open"] + reply.seconds["encode"]
         return size, outputs
 
     def keep(self, image_id: str, size: Size, outputs: Mapping[str, Any], reply: Reply) -> HeldImage:
         """Put the outputs of the encoder that the other models take into the cache."""
-        selected = self._select(outputs)
-        return self.put(HeldImage(image_id, size, selected, self._encoder.nbytes(selected)), reply)
+        return self.put(image_id, size, self._select(outputs), reply)
 
-    def put(self, image: HeldImage, reply: Reply) -> HeldImage:
+    def put(self, image_id: str, size: Size, tensors: Mapping[str, Any], reply: Reply) -> HeldImage:
         """Put an image into the cache, and return it. The least recently used ones make room."""
+        image = HeldImage(image_id, size, tensors, nbytes_of(tensors))
         if image.nbytes > self.cache.limit:
             raise ConfigurationError(
                 f"the embeddings of one image take {image.nbytes} bytes, but cache_bytes is {self.cache.limit}"
@@ -206,9 +213,9 @@ class ImageStore:
         reply.counts["cache_evictions"] += self.cache.put(image.image_id, image, image.nbytes)
         return image
 
-    def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+    def _encode_once(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
         landed = self.cache.get(image_id)  # stored by another thread after this request looked for it
         if landed is not None:
             return landed
-        size, outputs = self.encode_file(content, self._encoder, reply)
+        size, outputs = self.encode_file(content, self._encode, reply)
         return self.keep(image_id, size, outputs, reply)

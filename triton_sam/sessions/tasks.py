@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
 from ..errors import ServerBusyError
+
+MAX_WAITING = 8
+"""Requests of one Strand that may run or wait, so that one client cannot take the places of all others."""
 
 
 class TaskCancelledError(Exception):
@@ -95,6 +99,70 @@ class Pool:
         """Take a place (-1), or give one back (1)."""
         with self._lock:
             self._free += change
+
+
+_Work = tuple[Callable[[], None], "Future[None]"]
+
+
+class Strand:
+    """Runs work one after the other on the threads of an executor. Waiting work takes no thread."""
+
+    def __init__(self, executor: Executor, limit: int = MAX_WAITING) -> None:
+        self._executor = executor
+        self._limit = limit
+        self._waiting: deque[_Work] = deque()
+        self._is_running = False
+        self._lock = threading.RLock()  # re-entrant, because work that is dropped may be dropped in submit()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether work runs or waits."""
+        return self._is_running
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Run some work after all work that came before. The future is cancelled if the threads end before that."""
+        future: Future[None] = Future()
+        with self._lock:
+            if len(self._waiting) >= self._limit:
+                raise ServerBusyError("too many requests wait for this session: wait for an answer first")
+            self._waiting.append((work, future))
+            if not self._is_running:
+                self._is_running = True
+                self._start_next()
+        return future
+
+    def _start_next(self) -> None:
+        try:
+            running = self._executor.submit(self._run, self._waiting[0])
+        except RuntimeError:  # the executor has ended
+            self._drop_all()
+        else:
+            running.add_done_callback(lambda done: self._drop_all() if done.cancelled() else None)
+
+    def _drop_all(self) -> None:
+        with self._lock:
+            dropped, self._waiting = self._waiting, deque()
+            self._is_running = False
+        for _, future in dropped:
+            future.cancel()
+
+    def _run(self, item: _Work) -> None:
+        if not self._waiting or self._waiting[0] is not item:
+            return  # it was dropped
+        work, future = item
+        try:
+            work()
+        except BaseException as error:
+            future.set_exception(error)
+            raise
+        else:
+            future.set_result(None)
+        finally:
+            with self._lock:
+                self._waiting.popleft()
+                self._is_running = bool(self._waiting)
+                if self._is_running:
+                    self._start_next()
 
 
 class Task:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from ..concepts.tokenizer import TOKENIZER_NAME, Tokenizer
 from ..errors import InferenceError, ModelNotReadyError
-from ..families.base import Family, FloatArray
-from ..families.concepts import CONCEPT_ENCODER, TEXT_ENCODER
-from ..families.tables import DECODER, ENCODER
+from ..families.base import Family
+from ..families.concepts import TEXT_ENCODER
+from ..sessions.image.concepts import Concepts
 from ..sessions.image.session import SessionModel
 from ..transport.base import Tensors
 from ..transport.onnx import OnnxTransport
@@ -23,8 +23,8 @@ from ..wire.pair import ModelPair
 _CACHE_BYTES = 1 << 30
 
 
-class OnnxModels:
-    """Calls all models of a family with ONNX Runtime: session.Models and concepts.ConceptModels.
+class ConceptTransport:
+    """A BaseTransport with a session model in this process, and no other model.
 
     Args:
         family: a family with models of concepts.
@@ -35,77 +35,15 @@ class OnnxModels:
         ExportError: ONNX Runtime cannot load a file.
     """
 
-    objects_at_a_time = 1
-    prompts_at_a_time = 1
-
-    def __init__(self, family: Family, files: Mapping[str, Path]) -> None:
-        self.transport = OnnxTransport(files)
-        self._specs = family.models_for(video=False, concepts=True)
-        length = self._specs[TEXT_ENCODER].inputs[0].shape[1]
-        self._tokenizer = Tokenizer(files[TEXT_ENCODER].with_name(TOKENIZER_NAME), int(length))
-
-    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
-        """See session.Models."""
-        return self.run(ENCODER, {}, inputs)
-
-    def decode(
-        self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
-    ) -> Mapping[str, FloatArray]:
-        """See session.Models."""
-        return self.transport.infer(DECODER, {**embeddings, **inputs}, outputs)
-
-    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
-        """See session.Models."""
-        return sum(array.nbytes for array in embeddings.values())
-
-    def identity(self) -> str:
-        """See concepts.ConceptModels."""
-        return "concepts"
-
-    def tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """See concepts.ConceptModels."""
-        return self._tokenizer.tokens(texts)
-
-    def encode_text(self, ids: npt.NDArray[Any], mask: npt.NDArray[Any]) -> FloatArray:
-        """See concepts.ConceptModels."""
-        names = self._specs[TEXT_ENCODER].input_names
-        (features,) = self.run(TEXT_ENCODER, {}, dict(zip(names, (ids, mask), strict=True))).values()
-        return features
-
-    def run(
-        self, role: str, held: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]]
-    ) -> Mapping[str, FloatArray]:
-        """See concepts.ConceptModels."""
-        return self.transport.infer(role, {**held, **inputs}, self._specs[role].output_names)
-
-
-class _Concepts(OnnxModels):
-    """The models of concepts beside those of clicks, which have another encode()."""
-
-    def __init__(self, models: OnnxModels) -> None:
-        self.__dict__ = models.__dict__
-
-    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
-        """See concepts.ConceptModels."""
-        (pixels,), (name,) = inputs.values(), self._specs[CONCEPT_ENCODER].input_names
-        return self.run(CONCEPT_ENCODER, {}, {name: pixels})
-
-
-class ConceptTransport:
-    """A BaseTransport with a session model in this process, and no other model.
-
-    Args:
-        family: a family with models of concepts.
-        files: see OnnxModels.
-    """
-
     def __init__(self, family: Family, files: Mapping[str, Path]) -> None:
         self._family = family
-        self._models = OnnxModels(family, files)
+        self._models = OnnxTransport(files)
+        length = family.concepts[TEXT_ENCODER].inputs[0].shape[1]
+        tokenizer = Tokenizer(files[TEXT_ENCODER].with_name(TOKENIZER_NAME), int(length))
+        concepts = Concepts(1, lambda: "concepts", tokenizer.tokens)
         pair = ModelPair(family)
         self._name = pair.session_model
-        concepts = _Concepts(self._models)
-        self._session = SessionModel(pair, self._models, _CACHE_BYTES, "this process", concepts)
+        self._session = SessionModel(pair, self._run, 1, _CACHE_BYTES, "this process", concepts)
         self.counts: dict[str, float] = {}
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
@@ -131,9 +69,19 @@ class ConceptTransport:
             raise InferenceError(f"{contract.code_of(reply.error)}: {reply.error}")
         return {name: reply.tensors[name] for name in outputs if name in reply.tensors}
 
+    def _run(
+        self,
+        role: str,
+        held: Tensors,
+        arrays: Tensors,
+        outputs: tuple[str, ...],
+        is_kept: bool,  # noqa: ARG002 - kept outputs are arrays here
+    ) -> Tensors:
+        return self._models.infer(role, {**held, **arrays}, outputs)
+
     def is_ready(self) -> bool:
         """See BaseTransport."""
-        return self._models.transport.is_ready()
+        return self._models.is_ready()
 
     def ready_models(self) -> Mapping[str, str]:
         """See BaseTransport."""
@@ -145,4 +93,4 @@ class ConceptTransport:
 
     def close(self) -> None:
         """See BaseTransport."""
-        self._models.transport.close()
+        self._models.close()

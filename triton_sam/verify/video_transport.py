@@ -15,49 +15,9 @@ import numpy.typing as npt
 
 from ..families.base import Family
 from ..sessions.video.model import Settings, VideoModel
-from ..sessions.video.models import Embeddings, NamedModels
+from ..sessions.video.models import TrackingModels
 from ..transport.base import BaseTransport, Tensors
 from ..wire import video
-
-
-class TransportModels(NamedModels):
-    """Calls the models of a tracker over a transport: triton_sam.sessions.video.models.TrackingModels.
-
-    Args:
-        family: the family at the size of its encoder's image.
-        transport: reaches the models.
-        variant: name of the models; None for the default ones.
-        objects_at_a_time: maximum number of objects in one call.
-
-    Raises:
-        ConfigurationError: the family has no models for videos.
-    """
-
-    def __init__(
-        self,
-        family: Family,
-        transport: BaseTransport,
-        variant: str | None = None,
-        objects_at_a_time: int = video.DEFAULT_OBJECTS_AT_A_TIME,
-    ) -> None:
-        super().__init__(family, objects_at_a_time)
-        self._transport = transport
-        self._names = {role: family.model_name(role, variant) for role in self._outputs}
-
-    def run(
-        self,
-        role: str,
-        held: Embeddings,
-        arrays: Mapping[str, npt.NDArray[Any]],
-        *,
-        is_held: bool = False,  # noqa: ARG002 - embeddings are arrays here
-    ) -> Mapping[str, Any]:
-        """See NamedModels."""
-        return self._transport.infer(self._names[role], {**held, **arrays}, self._outputs[role])
-
-    def nbytes(self, embeddings: Embeddings) -> int:
-        """See NamedModels."""
-        return sum(array.nbytes for array in embeddings.values())
 
 
 class VideoTransport:
@@ -83,11 +43,12 @@ class VideoTransport:
         settings: Settings | None = None,
     ) -> None:
         self._transport = transport
+        self._names = {role: family.model_name(role, variant) for role in family.every_model}
         self._name = video.video_model(family, variant)
         self._threads = ThreadPoolExecutor(1, "video")
         self._model = VideoModel(
             family,
-            TransportModels(family, transport, variant),
+            TrackingModels(family, self._run, video.DEFAULT_OBJECTS_AT_A_TIME),
             cache_bytes,
             "this process",
             settings or Settings(),
@@ -110,6 +71,16 @@ class VideoTransport:
         if reply.error is not None:
             raise reply.error
         return {name: reply.tensors[name] for name in outputs if name in reply.tensors}
+
+    def _run(
+        self,
+        role: str,
+        held: Tensors,
+        arrays: Tensors,
+        outputs: tuple[str, ...],
+        is_kept: bool,  # noqa: ARG002 - kept outputs are arrays here
+    ) -> Tensors:
+        return self._transport.infer(self._names[role], {**held, **arrays}, outputs)
 
     def is_ready(self) -> bool:
         """See BaseTransport."""

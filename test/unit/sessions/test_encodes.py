@@ -57,7 +57,7 @@ class BrokenEncoder(EmptyModels):
 
 
 def session_of(models: EmptyModels) -> SessionModel:
-    return SessionModel(ModelPair(get_family("sam2")), models, 1 << 30, "weights")
+    return SessionModel(ModelPair(get_family("sam2")), models.run, models.objects_at_a_time, 1 << 30, "weights")
 
 
 def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them() -> None:
@@ -100,7 +100,7 @@ def test_equal_files_at_a_time_are_encoded_once() -> None:
 def test_parts_of_a_search_take_the_same_places() -> None:
     models = SlowEncoder()
     pixels = {"image": np.zeros(1, np.float32)}
-    store = ImageStore(models, 1 << 30, lambda image: pixels, lambda outputs: outputs, "weights")
+    store = ImageStore(models.encode, 1 << 30, lambda image: pixels, lambda outputs: outputs, "weights")
     part = Image.new("RGB", (8, 8))
     with ThreadPoolExecutor(SESSIONS) as threads:
         jobs = [threads.submit(store.encode_part, part, Reply()) for _ in range(SESSIONS - 1)]

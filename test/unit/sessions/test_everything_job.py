@@ -43,7 +43,7 @@ def models() -> Discs:
 
 @pytest.fixture
 def session(models) -> SessionModel:
-    return SessionModel(ModelPair(get_family("sam2")), models, 1 << 20, "weights")
+    return SessionModel(ModelPair(get_family("sam2")), models.run, models.objects_at_a_time, 1 << 20, "weights")
 
 
 def image_file(size: tuple[int, int] = (64, 64)) -> bytes:
@@ -73,9 +73,9 @@ def test_each_object_has_the_official_keys(session, models) -> None:
     }
 
 
-def test_a_gpu_decodes_many_points_at_a_time(session, models) -> None:
+def test_a_gpu_decodes_many_points_at_a_time(models) -> None:
     """As the official generators do. Cancelled, the job ends after the call that runs."""
-    models.objects_at_a_time = 64
+    session = SessionModel(ModelPair(get_family("sam2")), models.run, 64, 1 << 20, "weights")
     reply = session.find_everything(request(points_per_side=10, **ALL), lambda: False)
     assert [len(points) for points in models.calls] == [64, 36]
     assert json.loads(reply.tensors["result_json"][0])["decodes"] == 100
@@ -165,7 +165,7 @@ def test_a_job_without_an_image_is_refused(session) -> None:
 
 
 def test_a_family_without_mask_prompts_refines_no_masks(models) -> None:
-    session = SessionModel(ModelPair(get_family("sam3")), models, 1 << 20, "weights")
+    session = SessionModel(ModelPair(get_family("sam3")), models.run, models.objects_at_a_time, 1 << 20, "weights")
     reply = session.find_everything(request(points_per_side=2, use_m2m=True), lambda: False)
     assert "sam3 takes no mask as a prompt" in str(reply.error)
     assert not models.calls

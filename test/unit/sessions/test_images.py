@@ -3,11 +3,12 @@
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from triton_sam import ImageError
 from triton_sam.errors import ConfigurationError
-from triton_sam.sessions.images import HeldImage, ImageStore, SingleFlight
+from triton_sam.sessions.images import ImageStore, SingleFlight
 from triton_sam.sessions.messages import Reply
 
 PATIENCE = 60.0
@@ -15,11 +16,11 @@ PATIENCE = 60.0
 
 def test_an_image_larger_than_the_cache_is_refused_and_evicts_nothing():
     store, reply = ImageStore(None, 10, None, None, "weights"), Reply()
-    store.put(HeldImage("a", (1, 1), {}, 4), reply)
+    store.put("a", (1, 1), {"a": np.zeros(1, np.float32)}, reply)
     with pytest.raises(ConfigurationError, match="of one image take 11 bytes, but cache_bytes is 10"):
-        store.put(HeldImage("b", (1, 1), {}, 11), reply)
+        store.put("b", (1, 1), {"a": np.zeros(11, np.uint8)}, reply)
     assert store.gauges() == {"cache_limit_bytes": 10, "cache_bytes": 4, "cache_images": 1}
-    store.put(HeldImage("c", (1, 1), {}, 9), reply)
+    store.put("c", (1, 1), {"a": np.zeros(9, np.uint8)}, reply)
     assert reply.counts["cache_evictions"] == 1
     with pytest.raises(ConfigurationError, match="cannot hold an image"):
         ImageStore(None, 0, None, None, "weights")

@@ -58,7 +58,7 @@ class Server:
 
     def __init__(self) -> None:
         self.models = SmallMemory()
-        self.session = SessionModel(ModelPair(get_family("sam2")), self.models, IMAGES * NBYTES, "weights")
+        self.session = SessionModel(ModelPair(get_family("sam2")), self.models.run, 64, IMAGES * NBYTES, "weights")
         self.cache = self.session.images.cache
         self.ids = [self.upload(number).tensors["image_id"] for number in range(IMAGES)]
         assert self.state == (IMAGES, IMAGES * NBYTES)
@@ -83,7 +83,7 @@ def server() -> Server:
 
 def test_an_encoder_with_other_weights_gives_an_image_another_id(server: Server) -> None:
     """Else a server whose model was exchanged would answer from the embeddings of the old weights."""
-    make = partial(SessionModel, ModelPair(get_family("sam2")), server.models, IMAGES * NBYTES)
+    make = partial(SessionModel, ModelPair(get_family("sam2")), server.models.run, 64, IMAGES * NBYTES)
     image = {"image": text(colored(1))}
     ids = [make(weights).answer(image).tensors["image_id"][0] for weights in ("weights", "weights", "others")]
     assert ids[0] == ids[1] == server.ids[1]

@@ -56,7 +56,7 @@ class Sam3Models(EmptyModels):
 def test_sam3_needs_no_filling_up() -> None:
     """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
     models = Sam3Models()
-    session = SessionModel(ModelPair(get_family("sam3")), models, 1 << 20, "weights")
+    session = SessionModel(ModelPair(get_family("sam3")), models.run, models.objects_at_a_time, 1 << 20, "weights")
     points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
     image = text(image_file())
     reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})

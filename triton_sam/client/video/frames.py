@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Iterator, Set
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ class SessionFrames:
     def __init__(self, source: FrameSource, every: int, recent: int) -> None:
         self.source = source
         self.every = every
-        self.pinned: Set[int] = frozenset()
+        self.pinned: set[int] = set()
         """The frames that stay in memory, because the session may need them again."""
         self._recent = recent
         self._read: OrderedDict[int, bytes] = OrderedDict()

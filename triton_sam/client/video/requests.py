@@ -133,4 +133,3 @@ class VideoModel:
         rows = len(outputs[wire.OBJECT_IDS])
         if masks.ndim != dimensions or any(len(outputs[name]) != rows for name in ROWS) or len(masks) != rows:
             raise InferenceError(f"{self.name} sent masks of shape {masks.shape} for {rows} object(s)")
-

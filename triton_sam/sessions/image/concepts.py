@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,10 @@ from ...concepts.instances import choose, full_size_mask, scores_of, to_pixels
 from ...concepts.query import Query, read_query
 from ...errors import InputError, UnknownImageError
 from ...families.base import Family, FloatArray
-from ...families.concepts import CONCEPT_ENCODER, DETECTOR, EXAMPLE_FEATURES, MASK_HEAD
+from ...families.concepts import CONCEPT_ENCODER, DETECTOR, EXAMPLE_FEATURES, MASK_HEAD, TEXT_ENCODER
 from ...masks.rle import mask_to_rle
 from ...wire import contract
-from ..images import Encoder, HeldImage, ImageStore, SingleFlight
+from ..images import HeldImage, ImageStore, Run, SingleFlight
 from ..messages import Reply, Tensors, read_bytes
 from ..tasks import TaskCancelledError
 from .messages import write_image, write_result
@@ -34,24 +34,19 @@ _TEXTS_BYTES = 64 << 20
 """Size of the cache of text features: some 2,000 texts."""
 
 
-class ConceptModels(Encoder, Protocol):
-    """Calls the models of concepts. encode() takes the input of the family's encoder. Calls may raise NoRoomError."""
+@dataclass(frozen=True)
+class Concepts:
+    """What searches need besides the models.
 
-    @property
-    def prompts_at_a_time(self) -> int:
-        """Maximum number of concepts in one call of detect()."""
+    Args:
+        at_a_time: maximum number of concepts in one call of the detector.
+        identity: returns a text that identifies the weights of the encoder.
+        tokens: returns input_ids and attention_mask (P,T) of texts.
+    """
 
-    def identity(self) -> str:
-        """Return a text that identifies the weights of the encoder."""
-
-    def tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return input_ids and attention_mask (P,T) of texts."""
-
-    def encode_text(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> FloatArray:
-        """Return the features (P,T,C) of texts."""
-
-    def run(self, role: str, held: Mapping[str, Any], inputs: Tensors) -> Mapping[str, FloatArray]:
-        """Run the detector or the mask head on tensors of encode() and on arrays."""
+    at_a_time: int
+    identity: Callable[[], str]
+    tokens: Callable[[Sequence[str]], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 
 
 @dataclass(frozen=True)
@@ -77,14 +72,17 @@ class ConceptSearch:
     def __init__(
         self,
         family: Family,
-        models: ConceptModels,
+        run: Run,
+        concepts: Concepts,
         images: ImageStore,
         turn: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._models = models
+        self._specs = family.concepts
+        self._run = run
+        self._concepts = concepts
         self._images = images
         self._turn = turn
-        encoded = family.concepts[CONCEPT_ENCODER].output_names
+        encoded = self._specs[CONCEPT_ENCODER].output_names
         self._maps = [name for name in encoded if name not in family.encoder.output_names]
         self._flights: SingleFlight[str, HeldImage] = SingleFlight()
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
@@ -95,7 +93,7 @@ class ConceptSearch:
         if others:
             raise InputError(f"{contract.FIND} cannot be combined with {min(others)}: send it with an image alone")
         query = read_query(read_bytes(tensors, contract.FIND) or b"")
-        ids, mask = self._models.tokens(query.prompts)  # before the encode, which a wrong text must not cost
+        ids, mask = self._concepts.tokens(query.prompts)  # before the encode, which a wrong text must not cost
         image = self._find(tensors, contract.IMAGE, contract.IMAGE_ID, reply)
         shown = image
         if contract.EXAMPLE_IMAGE in tensors:
@@ -112,8 +110,9 @@ class ConceptSearch:
     def _objects(self, asked: _Asked) -> Iterator[dict[str, Any]]:
         """Yield the records of all instances. Texts without an instance cost no masks."""
         features = self._text_features(asked)
-        for start in range(0, len(asked.ids), self._models.prompts_at_a_time):
-            part = slice(start, start + self._models.prompts_at_a_time)
+        step = self._concepts.at_a_time
+        for start in range(0, len(asked.ids), step):
+            part = slice(start, start + step)
             found = self._detect(asked, features, part)
             scores = scores_of(found)
             for row in range(len(scores)):
@@ -154,8 +153,8 @@ class ConceptSearch:
         with self._turn():
             if asked.stopped():
                 raise TaskCancelledError
-            keep = asked.image.nbytes
-            return self._images.with_room(role, lambda: self._models.run(role, held, inputs), asked.reply, keep)
+            run = partial(self._run, role, held, inputs, self._specs[role].output_names, False)
+            return self._images.with_room(role, run, asked.reply, asked.image.nbytes)
 
     def _text_features(self, asked: _Asked) -> npt.NDArray[np.float32]:
         """Return the features of the texts (P,T,C). Those of the last texts are kept, whatever their images were."""
@@ -164,7 +163,9 @@ class ConceptSearch:
         absent = [index for index, key in enumerate(keys) if held[key] is None]
         asked.reply.counts["text_encodes"] += len(absent)
         if absent:
-            found = self._models.encode_text(asked.ids[absent], asked.mask[absent])
+            spec = self._specs[TEXT_ENCODER]
+            texts = dict(zip(spec.input_names, (asked.ids[absent], asked.mask[absent]), strict=True))
+            (found,) = self._run(TEXT_ENCODER, {}, texts, spec.output_names, False).values()
             for index, features in zip(absent, found, strict=True):
                 held[keys[index]] = kept = np.array(features)
                 self._texts.put(keys[index], kept, kept.nbytes)
@@ -188,24 +189,29 @@ class ConceptSearch:
             raise UnknownImageError(
                 f"no image {image_id[:64]!r} here that words were searched in: send the image again"
             )
-        return self._flights.run(key, partial(self._encode, image_id, content, reply))
+        return self._flights.run(key, partial(self._encode_once, image_id, content, reply))
 
-    def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+    def _encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
+        """Run the encoder of concepts, which takes the input of the family's encoder under another name."""
+        spec = self._specs[CONCEPT_ENCODER]
+        return self._run(
+            CONCEPT_ENCODER, {}, dict(zip(spec.input_names, inputs.values(), strict=True)), spec.output_names, True
+        )
+
+    def _encode_once(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
         key = self._key(image_id)
         landed = self._images.cache.get(key)  # stored by another thread after this request looked for it
         if landed is not None:
             return landed
-        size, outputs = self._images.encode_file(content, self._models, reply)
-        maps = {name: outputs[name] for name in self._maps}
-        image = HeldImage(key, size, maps, self._models.nbytes(maps))
-        self._images.put(image, reply)
+        size, outputs = self._images.encode_file(content, self._encode, reply)
+        image = self._images.put(key, size, {name: outputs[name] for name in self._maps}, reply)
         if self._images.cache.get(image_id) is None:
             self._images.keep(image_id, size, outputs, reply)
         return image
 
     def _key(self, image_id: str) -> str:
         """Return the key of feature maps in the cache."""
-        return f"{image_id}+{self._models.identity()}"
+        return f"{image_id}+{self._concepts.identity()}"
 
 
 def _record(asked: _Asked, index: int, score: float, box: FloatArray, logits: FloatArray) -> dict[str, Any]:

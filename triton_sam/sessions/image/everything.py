@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,8 @@ from ...inputs.images import open_image
 from ...masks.boxes import Box
 from ...masks.cleanup import Cleanup
 from ...wire import contract
-from ..images import HeldImage
-from ..messages import json_tensor, read_bytes
+from ..images import HeldImage, ImageStore
+from ..messages import Reply, json_tensor, read_bytes
 from ..tasks import TaskCancelledError
 from .messages import SessionRequest
 
@@ -72,21 +72,39 @@ class Turns:
             yield
 
 
-class Networks(Protocol):
-    """Answers the requests of a search."""
+@dataclass(frozen=True)
+class JobNetworks:
+    """Answers the requests of a search. Clicks go first, and a job that is stopped decodes no more.
 
-    @property
-    def step(self) -> int:
-        """Number of points in one call of the decoder."""
+    Args:
+        step: number of points in one call of the decoder.
+        predict: returns logits (P,C,h,w) and scores (P,C) of an image and a prompt.
+    """
 
-    def whole(self, content: bytes) -> HeldImage:
-        """Return the embeddings of an image file."""
+    images: ImageStore
+    turns: Turns
+    step: int
+    predict: Callable[[HeldImage, SessionRequest], tuple[FloatArray, FloatArray]]
+    reply: Reply
+    stopped: Callable[[], bool]
 
-    def crop(self, image: Image.Image) -> HeldImage:
-        """Return the embeddings of a part of the image."""
-
-    def decode(self, image: HeldImage, asked: Decode) -> tuple[FloatArray, FloatArray]:
-        """Return logits (P,C,h,w) and scores (P,C)."""
+    def decode(self, asked: Decode) -> tuple[FloatArray, FloatArray]:
+        """Return logits (P,C,h,w) and scores (P,C) of P points."""
+        answers = []
+        for start in range(0, len(asked.points), self.step):
+            part = slice(start, start + self.step)
+            request = SessionRequest(
+                point_coords=asked.points[part].astype(np.float32),
+                point_labels=asked.labels[part].astype(np.float32),
+                mask_input=None if asked.masks is None else asked.masks[part],
+                multimask_output=asked.multimask,
+            )
+            with self.turns.job():
+                if self.stopped():
+                    raise TaskCancelledError
+                answers.append(self.predict(asked.image, request))
+        logits, scores = (np.concatenate(parts) for parts in zip(*answers, strict=True))
+        return logits, scores
 
 
 Thresholds = Mapping[str, float]
@@ -130,9 +148,7 @@ def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) 
         raise InputError(str(error)) from error
 
 
-def find_everything(
-    content: bytes, parameters: Parameters, family: Family, networks: Networks, stopped: Callable[[], bool]
-) -> Found:
+def find_everything(content: bytes, parameters: Parameters, family: Family, networks: JobNetworks) -> Found:
     """Segment all objects of an image file."""
     opened = open_image(content, FORMATS)
     _check_points(opened, parameters)
@@ -144,16 +160,18 @@ def find_everything(
         except StopIteration as end:
             found: Found = end.value
             return found
-        if stopped():
+        if networks.stopped():
             raise TaskCancelledError
         answer = None
         if isinstance(asked, Encode):
-            answer = networks.whole(content) if asked.image is opened else networks.crop(asked.image)
+            images, reply = networks.images, networks.reply
+            is_whole = asked.image is opened
+            answer = images.find(content, reply) if is_whole else images.encode_part(asked.image, reply)
         elif isinstance(asked, Decode):
-            answer = networks.decode(asked.image, asked)
+            answer = networks.decode(asked)
 
 
-def see_part(part: Part, family: Family, networks: Networks) -> PartResult:
+def see_part(part: Part, family: Family, networks: JobNetworks) -> PartResult:
     """Find the objects under some points."""
     running = see(part, family)
     answer: Any = None
@@ -163,7 +181,7 @@ def see_part(part: Part, family: Family, networks: Networks) -> PartResult:
         except StopIteration as end:
             seen: PartResult = end.value
             return seen
-        answer = networks.decode(asked.image, asked)
+        answer = networks.decode(asked)
 
 
 def write_seen(seen: PartResult) -> dict[str, npt.NDArray[Any]]:

@@ -4,68 +4,67 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from ...errors import InputError, UnknownImageError
-from ...everything.parts import Decode
 from ...families.base import FloatArray
+from ...families.tables import DECODER, ENCODER
 from ...inputs.images import encoder_input
 from ...inputs.prompts import Prompts
 from ...wire.pair import ModelPair, Prediction
-from ..images import Encoder, HeldImage, ImageStore, NoRoomError
+from ..images import HeldImage, ImageStore, NoRoomError, Run
 from ..messages import Reply, Tensors
 from ..tasks import TaskCancelledError
-from .concepts import ConceptModels, ConceptSearch
-from .everything import Turns, find_everything, read_job, read_part, see_part, write_found, write_seen
+from .concepts import Concepts, ConceptSearch
+from .everything import (
+    JobNetworks,
+    Turns,
+    find_everything,
+    read_job,
+    read_part,
+    see_part,
+    write_found,
+    write_seen,
+)
 from .messages import SessionRequest, read_request, wants_json, write_image, write_json, write_json_error, write_masks
-
-
-class Models(Encoder, Protocol):
-    """Calls the encoder and the decoder. Both calls may raise NoRoomError."""
-
-    @property
-    def objects_at_a_time(self) -> int:
-        """Maximum number of objects in one call of decode()."""
-
-    def decode(
-        self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
-    ) -> Mapping[str, FloatArray]:
-        """Run the decoder on embeddings from encode() and the tensors of a prompt."""
 
 
 class SessionModel:
     """Answers requests, from any number of threads.
 
     Args:
+        run: runs the encoder, the decoder and the models of concepts.
+        objects_at_a_time: maximum number of objects in one call of the decoder.
         identity: text that identifies the encoder and its weights, on which the embeddings depend beside the image.
-        concepts: calls the models of concepts; None if the family has none.
+        concepts: what searches for concepts need; None if the family has no models for them.
         thresholds: of searches for all objects that name none; without any, those of the family's official generator.
     """
 
     def __init__(
         self,
         pair: ModelPair,
-        models: Models,
+        run: Run,
+        objects_at_a_time: int,
         cache_bytes: int,
         identity: str,
-        concepts: ConceptModels | None = None,
+        concepts: Concepts | None = None,
         thresholds: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._pair = pair
-        self._models = models
+        self._run = run
+        self._objects_at_a_time = objects_at_a_time
         self._thresholds = thresholds
         self._turns = Turns()
-        self.images = ImageStore(models, cache_bytes, self._prepare, pair.family.embeddings, identity)
+        self.images = ImageStore(self._encode, cache_bytes, self._prepare, pair.family.embeddings, identity)
         self._concepts = None
         if concepts is not None:
-            self._concepts = ConceptSearch(pair.family, concepts, self.images, self._turns.job)
+            self._concepts = ConceptSearch(pair.family, run, concepts, self.images, self._turns.job)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]]) -> Reply:
         """Answer one request. Errors become part of the reply."""
@@ -95,7 +94,7 @@ class SessionModel:
         def work(reply: Reply) -> Tensors:
             content, parameters = read_job(tensors, self._pair.family.name, self._thresholds)
             networks = self._job_networks(reply, stopped)
-            return write_found(find_everything(content, parameters, self._pair.family, networks, stopped))
+            return write_found(find_everything(content, parameters, self._pair.family, networks))
 
         return _as_job(work)
 
@@ -130,15 +129,18 @@ class SessionModel:
             raise UnknownImageError(f"no image {image_id[:64]!r} here (any more): send the image again")
         return image
 
-    def _job_networks(self, reply: Reply, stopped: Callable[[], bool]) -> _JobNetworks:
-        return _JobNetworks(
+    def _job_networks(self, reply: Reply, stopped: Callable[[], bool]) -> JobNetworks:
+        return JobNetworks(
             self.images,
             self._turns,
-            self._models.objects_at_a_time,
+            self._objects_at_a_time,
             lambda image, request: self._pair.low_res(self._decode(image, request, reply)),
             reply,
             stopped,
         )
+
+    def _encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
+        return self._run(ENCODER, {}, inputs, self._pair.family.encoder.output_names, True)
 
     def _prepare(self, image: Image.Image) -> Mapping[str, FloatArray]:
         (spec,) = self._pair.family.encoder.inputs
@@ -151,7 +153,7 @@ class SessionModel:
         if len(prompts) > 1:
             # A single object needs no padding, which this decoder would not mask out.
             alone = prompts.has_padding and not family.masks_out_padding
-            parts = prompts.parts(1 if alone else self._models.objects_at_a_time)
+            parts = prompts.parts(1 if alone else self._objects_at_a_time)
         with reply.timed("decode"):
             answers = [each for part in parts for each in self._decode_part(image, part, request, reply)]
         reply.counts["decodes"] += 1
@@ -179,7 +181,7 @@ class SessionModel:
     def _call_decoder(self, image: HeldImage, part: Prompts, request: SessionRequest) -> Prediction:
         family = self._pair.family
         wanted = tuple(family.requested_outputs(request.multimask_output))
-        masks = self._models.decode(image.tensors, part.tensors(family), wanted)
+        masks = self._run(DECODER, image.tensors, part.tensors(family), wanted, False)
         return self._pair.read_masks(masks, part, request.multimask_output)
 
 
@@ -193,43 +195,3 @@ def _as_job(work: Callable[[Reply], Tensors]) -> Reply:
     except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
         reply.fail(error)
     return reply
-
-
-@dataclass(frozen=True)
-class _JobNetworks:
-    """Answers the requests of a job, see everything.Networks.
-
-    Args:
-        predict: returns logits and scores of an image and a prompt.
-    """
-
-    images: ImageStore
-    turns: Turns
-    step: int
-    predict: Callable[[HeldImage, SessionRequest], tuple[FloatArray, FloatArray]]
-    reply: Reply
-    stopped: Callable[[], bool]
-
-    def whole(self, content: bytes) -> HeldImage:
-        return self.images.find(content, self.reply)
-
-    def crop(self, image: Image.Image) -> HeldImage:
-        return self.images.encode_part(image, self.reply)
-
-    def decode(self, image: HeldImage, asked: Decode) -> tuple[FloatArray, FloatArray]:
-        """Decode some points at a time. Clicks go first, and a cancelled job decodes no more."""
-        answers = []
-        for start in range(0, len(asked.points), self.step):
-            part = slice(start, start + self.step)
-            request = SessionRequest(
-                point_coords=asked.points[part].astype(np.float32),
-                point_labels=asked.labels[part].astype(np.float32),
-                mask_input=None if asked.masks is None else asked.masks[part],
-                multimask_output=asked.multimask,
-            )
-            with self.turns.job():
-                if self.stopped():
-                    raise TaskCancelledError
-                answers.append(self.predict(image, request))
-        logits, scores = (np.concatenate(parts) for parts in zip(*answers, strict=True))
-        return logits, scores

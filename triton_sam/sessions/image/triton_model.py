@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from ...concepts.tokenizer import TOKENIZER_NAME, Tokenizer
 from ...errors import ConfigurationError, SamError
 from ...everything.thresholds import thresholds_in
 from ...families import variant_of
-from ...families.base import Family, FloatArray
 from ...families.concepts import CONCEPT_ENCODER, TEXT_ENCODER
+from ...families.tables import DECODER, ENCODER
 from ...repository.names import DECODER_IN_SESSION
 from ...wire import contract
 from ...wire.pair import ModelPair
@@ -35,13 +35,15 @@ from ..messages import Reply, Tensors
 from ..metrics import COUNTERS, GAUGES
 from ..python_model import PythonModel
 from ..tasks import Pool, Task
+from .concepts import Concepts
 from .decoder import Decoder, is_asked_for
 from .messages import wants_json, write_json_error
 from .session import SessionModel
 
 CONCEPTS_AT_A_TIME = 4
 """Maximum number of concepts in one call of the detector on a GPU: each takes some hundred MB of memory there. A CPU
-gains nothing, because the tensors of several concepts do not stay in its caches."""
+gains nothing, because the tensors of several concepts do not stay in its caches. Nor do those of several objects in the
+decoder."""
 
 
 class TritonPythonModel(PythonModel):
@@ -50,22 +52,18 @@ class TritonPythonModel(PythonModel):
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the parameters."""
         super().initialize(args)
-        encoder, decoder = self.parameters["encoder"], self.parameters["decoder"]
+        encoder, decoder = self.parameters[ENCODER], self.parameters[DECODER]
+        self._names = {ENCODER: encoder, DECODER: decoder}
         limit = self.number("cache_bytes", contract.DEFAULT_CACHE_BYTES)
         threads = self.number("threads", contract.DEFAULT_THREADS)
         pending = self.number("max_pending", contract.DEFAULT_MAX_PENDING)
         jobs = self.number("max_jobs", contract.DEFAULT_MAX_JOBS)
         self._decoder = _open_decoder(args, self.parameters)
+        self._tokenizer_lock = threading.Lock()
         self._model = SessionModel(
             ModelPair(self.family, variant_of(encoder)),
-            BlsModels(
-                self.family,
-                encoder,
-                decoder,
-                self.memory,
-                1 if self.gpu is None else contract.MAX_OBJECTS,
-                self._decoder,
-            ),
+            self._run,
+            1 if self.gpu is None else contract.MAX_OBJECTS,
             bls.fitting(limit, contract.embedding_bytes(self.family), in_shared_memory=self.gpu is None),
             bls.weights_identity(self.repository / encoder),
             self._concepts(),
@@ -113,17 +111,48 @@ class TritonPythonModel(PythonModel):
         if self._decoder is not None:
             self._decoder.close()
 
-    def _concepts(self) -> BlsConcepts | None:
-        """Return the caller of the models of concepts; None if the parameters name none."""
+    def _run(
+        self,
+        role: str,
+        held: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        outputs: tuple[str, ...],
+        is_kept: bool,
+    ) -> Mapping[str, Any]:
+        """Run a model; see images.Run. Kept outputs are tensors of Triton, which stay where the model put them."""
+        if role == DECODER and self._decoder is not None:  # as_numpy() does not copy
+            return self._decoder.run({**{name: tensor.as_numpy() for name, tensor in held.items()}, **arrays}, outputs)
+        return bls.run(self._names[role], held, arrays, outputs, self.memory if is_kept else None)
+
+    def _concepts(self) -> Concepts | None:
+        """Return what searches for concepts need; None if the parameters name no models for them."""
         names = self.parameters.get(contract.CONCEPT_MODELS, "").split()
         if not names:
             return None
         if len(names) != len(self.family.concepts):
             roles = ", ".join(self.family.concepts)
             raise pb_utils.TritonModelException(f"parameter {contract.CONCEPT_MODELS} must name the models {roles}")
-        at_a_time = 1 if self.gpu is None else CONCEPTS_AT_A_TIME
-        by_role = dict(zip(self.family.concepts, names, strict=True))
-        return BlsConcepts(self.family, by_role, self.repository, self.memory, at_a_time)
+        self._names |= dict(zip(self.family.concepts, names, strict=True))
+        return Concepts(1 if self.gpu is None else CONCEPTS_AT_A_TIME, lambda: self._weights_of_concepts, self._tokens)
+
+    @cached_property
+    def _weights_of_concepts(self) -> str:
+        """A text that identifies the weights of the encoder of concepts, which are read when they are first needed."""
+        return bls.weights_identity(self.repository / self._names[CONCEPT_ENCODER])[:8]
+
+    def _tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        with self._tokenizer_lock:
+            return self.tokenizer.tokens(texts)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, opened when it is first needed. Only one thread at a time may use it."""
+        remedy = f"run `triton-sam setup {self.family.name} --concepts`, and start it again"
+        for role in self.family.concepts:
+            bls.check_ready(self._names[role], remedy)
+        folder = bls.newest_version(self.repository / self._names[TEXT_ENCODER])
+        length = self.family.concepts[TEXT_ENCODER].inputs[0].shape[1]
+        return Tokenizer((folder or self.repository) / TOKENIZER_NAME, int(length))
 
 
 def _thresholds(folder: Path, filename: str) -> dict[str, float]:
@@ -150,113 +179,3 @@ def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Dec
         raise pb_utils.TritonModelException(one_line(error)) from error
     pb_utils.Logger.log_info(f"{args['model_name']} runs {parameters['decoder']} itself, from {opened.file}")
     return opened
-
-
-class BlsModels:
-    """Calls encoder and decoder through Triton. Embeddings stay Triton tensors where the encoder put them.
-
-    Args:
-        objects_at_a_time: maximum number of objects in one call of the decoder. A GPU is faster with many objects. A
-            CPU is faster with one, because the data of one object fits into its caches and that of eight does not.
-    """
-
-    def __init__(
-        self,
-        family: Family,
-        encoder: str,
-        decoder: str,
-        memory: Any,
-        objects_at_a_time: int,
-        own_decoder: Decoder | None = None,
-    ) -> None:
-        self.objects_at_a_time = objects_at_a_time
-        self._encoder_outputs = family.encoder.output_names
-        self._encoder = encoder
-        self._decoder = decoder
-        self._memory = memory
-        self._own_decoder = own_decoder
-
-    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
-        """See session.Models."""
-        return bls.call(self._encoder, bls.to_tensors(inputs), self._encoder_outputs, self._memory)
-
-    def decode(
-        self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
-    ) -> Mapping[str, FloatArray]:
-        """See session.Models."""
-        if self._own_decoder is not None:  # as_numpy() does not copy
-            arrays = {name: tensor.as_numpy() for name, tensor in embeddings.items()}
-            return self._own_decoder.run({**arrays, **inputs}, outputs)
-        held = [bls.named(name, tensor) for name, tensor in embeddings.items()]
-        answer = bls.call(self._decoder, held + bls.to_tensors(inputs), outputs, bls.cpu())
-        # Copy the arrays: a view would keep the answer's block of shared memory occupied while it is in use.
-        return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
-
-    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
-        """See session.Models."""
-        return bls.float_bytes(embeddings)
-
-
-class BlsConcepts:
-    """Calls the models of concepts of one variant. Feature maps stay Triton tensors where the encoder put them."""
-
-    def __init__(
-        self, family: Family, names: Mapping[str, str], repository: Path, memory: Any, prompts_at_a_time: int
-    ) -> None:
-        self.prompts_at_a_time = prompts_at_a_time
-        self._family = family
-        self._names = names
-        self._repository = repository
-        self._memory = memory
-        self._lock = threading.Lock()
-        self._tokenizer: Tokenizer | None = None
-        self._identity = ""
-
-    def identity(self) -> str:
-        """See concepts.ConceptModels. The weights are read when they are first needed."""
-        if not self._identity:
-            self._identity = bls.weights_identity(self._repository / self._names[CONCEPT_ENCODER])[:8]
-        return self._identity
-
-    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
-        """See images.Encoder. It takes the input of the family's encoder, under the name of that one."""
-        spec = self._family.concepts[CONCEPT_ENCODER]
-        (pixels,) = inputs.values()
-        (name,) = spec.input_names
-        return bls.call(self._names[CONCEPT_ENCODER], bls.to_tensors({name: pixels}), spec.output_names, self._memory)
-
-    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
-        """See images.Encoder."""
-        return bls.float_bytes(embeddings)
-
-    def tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """See concepts.ConceptModels."""
-        with self._lock:
-            if self._tokenizer is None:
-                self._tokenizer = self._open_tokenizer()
-            return self._tokenizer.tokens(texts)
-
-    def encode_text(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> FloatArray:
-        """See concepts.ConceptModels."""
-        spec = self._family.concepts[TEXT_ENCODER]
-        inputs = bls.to_tensors(dict(zip(spec.input_names, (ids, mask), strict=True)))
-        answer = bls.call(self._names[TEXT_ENCODER], inputs, spec.output_names, bls.cpu())
-        features: FloatArray = np.array(answer[spec.output_names[0]].as_numpy())
-        return features
-
-    def run(
-        self, role: str, held: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]]
-    ) -> Mapping[str, FloatArray]:
-        """See concepts.ConceptModels."""
-        spec = self._family.concepts[role]
-        tensors = [bls.named(name, tensor) for name, tensor in held.items()]
-        answer = bls.call(self._names[role], tensors + bls.to_tensors(inputs), spec.output_names, bls.cpu())
-        return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
-
-    def _open_tokenizer(self) -> Tokenizer:
-        remedy = f"run `triton-sam setup {self._family.name} --concepts`, and start it again"
-        for name in self._names.values():
-            bls.check_ready(name, remedy)
-        folder = bls.newest_version(self._repository / self._names[TEXT_ENCODER])
-        length = self._family.concepts[TEXT_ENCODER].inputs[0].shape[1]
-        return Tokenizer((folder or self._repository) / TOKENIZER_NAME, int(length))

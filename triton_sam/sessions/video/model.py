@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,7 @@ from .messages import MAX_FRAMES, WITH_STEP, VideoRequest, read_request, write_r
 from .models import Embeddings, TrackingModels
 from .sessions import SessionTable, VideoSession
 from .snapshot import read_snapshot, write_snapshot
-from .tracker import Row, Tracker
-
-Result = TypeVar("Result")
+from .tracker import Frames, Row, Tracker
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,13 @@ class VideoModel:
     ) -> None:
         self.sessions = SessionTable(settings.sessions, settings.idle_seconds, workers)
         self.images = ImageStore(
-            models, cache_bytes, self._prepare, family.embeddings, f"{identity} {family.image_size} frame"
+            models.encode, cache_bytes, self._prepare, family.embeddings, f"{identity} {family.image_size} frame"
         )
         self._family = family
         self._models = models
         self._identity = f"{identity} {family.image_size}"
         self._settings = settings
-        self._changes: Mapping[str, Callable[[VideoRequest, VideoSession, _RequestFrames], list[Row]]] = {
+        self._changes: Mapping[str, Callable[[VideoRequest, VideoSession, Frames, Reply], list[Row]]] = {
             video.ADD_PROMPT: self._add_prompt,
             video.PROPAGATE: self._propagate,
             video.CLEAR_PROMPTS: self._clear,
@@ -162,10 +160,10 @@ class VideoModel:
             raise UnknownSessionError(f"the video session {session.session_id} was closed: start a session")
         tracker, operation = session.tracker, request.operation
         request.check_frames(tracker.num_frames)
-        frames = _RequestFrames(self.images, session, request.frames, reply)
+        find = partial(self._find, session, request.frames, reply)
         if operation not in WITH_STEP:
             try:
-                return self._other_operation(operation, session, frames)
+                return self._other_operation(request, session, find)
             finally:
                 session.used = time.monotonic()
         step = request.arguments["step"]
@@ -173,8 +171,9 @@ class VideoModel:
         if answer is not None:
             reply.counts["repeats"] += 1
             return answer
+        frames = Frames(find, partial(self.images.with_room, reply=reply))
         try:
-            rows = self._changes[operation](request, session, frames)
+            rows = self._changes[operation](request, session, frames, reply)
         finally:
             if operation != video.PROPAGATE:  # which notes what it keeps
                 tracker.kept_bytes = tracker.nbytes
@@ -194,18 +193,33 @@ class VideoModel:
         session.last = step, operation, answer
         return answer
 
-    def _other_operation(self, operation: str, session: VideoSession, frames: _RequestFrames) -> Tensors:
-        if operation == video.ADD_FRAMES:
-            for index in frames.contents:
-                frames.find(index)
+    def _other_operation(
+        self, request: VideoRequest, session: VideoSession, find: Callable[[int], Embeddings]
+    ) -> Tensors:
+        if request.operation == video.ADD_FRAMES:
+            for index in request.frames:
+                find(index)
             return {video.RESULT: json_tensor({"frame_size": session.known_size})}
-        if operation == video.GET_SNAPSHOT:
+        if request.operation == video.GET_SNAPSHOT:
             return {video.RESULT: json_tensor({"object_ids": list(session.tracker.objects)}), **self._snapshot(session)}
         self.sessions.close(session)
         return {video.RESULT: json_tensor({"closed": True})}
 
-    def _add_prompt(self, request: VideoRequest, session: VideoSession, frames: _RequestFrames) -> list[Row]:
-        tracker, arguments, reply = session.tracker, request.arguments, frames.reply
+    def _find(self, session: VideoSession, contents: Mapping[int, bytes], reply: Reply, frame: int) -> Embeddings:
+        """Return the embeddings of a frame that the request brings, or that the session has."""
+        content = contents.get(frame)
+        if content is not None:
+            image = self.images.find(content, reply)
+            session.add_frame(frame, image.image_id, image.image_size)
+            return image.tensors
+        image_id = session.image_id(frame)
+        held = None if image_id is None else self.images.get(image_id, reply)
+        if held is None:
+            raise UnknownImageError(f"frame {frame} is not here (any more): send it again", frame=frame)
+        return held.tensors
+
+    def _add_prompt(self, request: VideoRequest, session: VideoSession, frames: Frames, reply: Reply) -> list[Row]:
+        tracker, arguments = session.tracker, request.arguments
         frame, object_id = arguments["frame_index"], arguments["object_id"]
         with reply.timed("prompt"):
             frames.find(frame)
@@ -219,8 +233,8 @@ class VideoModel:
         return rows
 
     @staticmethod
-    def _propagate(request: VideoRequest, session: VideoSession, frames: _RequestFrames) -> list[Row]:
-        tracker, arguments, reply = session.tracker, request.arguments, frames.reply
+    def _propagate(request: VideoRequest, session: VideoSession, frames: Frames, reply: Reply) -> list[Row]:
+        tracker, arguments = session.tracker, request.arguments
         with reply.timed("track"):
             if arguments["first"]:
                 tracker.begin_pass(frames)
@@ -231,45 +245,18 @@ class VideoModel:
         return rows
 
     @staticmethod
-    def _clear(request: VideoRequest, session: VideoSession, _: _RequestFrames) -> list[Row]:
+    def _clear(request: VideoRequest, session: VideoSession, *_: object) -> list[Row]:
         return session.tracker.clear(request.arguments["frame_index"], request.arguments["object_id"])
 
     @staticmethod
-    def _remove(request: VideoRequest, session: VideoSession, _: _RequestFrames) -> list[Row]:
+    def _remove(request: VideoRequest, session: VideoSession, *_: object) -> list[Row]:
         return session.tracker.remove(request.arguments["object_id"])
 
     @staticmethod
-    def _reset(_: VideoRequest, session: VideoSession, __: _RequestFrames) -> list[Row]:
+    def _reset(_: VideoRequest, session: VideoSession, *__: object) -> list[Row]:
         session.tracker.reset()
         return []
 
     def _snapshot(self, session: VideoSession) -> Tensors:
         content = write_snapshot(session.tracker, session.known_size, self._identity)
         return {video.SNAPSHOT: np.array([content], np.object_)}
-
-
-@dataclass(frozen=True)
-class _RequestFrames:
-    """The frames of one request: those that it brings, and those that the session has."""
-
-    images: ImageStore
-    session: VideoSession
-    contents: Mapping[int, bytes]
-    reply: Reply
-
-    def find(self, frame: int) -> Embeddings:
-        """See tracker.Frames."""
-        content = self.contents.get(frame)
-        if content is not None:
-            image = self.images.find(content, self.reply)
-            self.session.add_frame(frame, image.image_id, image.image_size)
-            return image.tensors
-        image_id = self.session.image_id(frame)
-        held = None if image_id is None else self.images.get(image_id, self.reply)
-        if held is None:
-            raise UnknownImageError(f"frame {frame} is not here (any more): send it again", frame=frame)
-        return held.tensors
-
-    def with_room(self, step: str, call: Callable[[], Result]) -> Result:
-        """See tracker.Frames."""
-        return self.images.with_room(step, call, self.reply)

@@ -5,22 +5,17 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from collections import OrderedDict
+from concurrent.futures import Executor
 
 from ...errors import InputError, ServerBusyError, UnknownSessionError, VideoError
 from ...families.base import Size
 from ..messages import Tensors
+from ..tasks import Strand
 from .tracker import Tracker
 
 KNOWN_FRAMES = 1024
 """A session knows the ids of this many frames, those that came last."""
-MAX_WAITING = 8
-"""Requests of one session that may run or wait, so that one client cannot take the places of all others."""
-
-
-_Item = tuple[Callable[[], None], "Future[None]"]
 
 
 class VideoSession:
@@ -36,7 +31,8 @@ class VideoSession:
         self.strand = strand
         self.used = time.monotonic()
         self.is_closed = False
-        self._frame_size = frame_size
+        self.known_size = frame_size
+        """Width and height of the frames in pixels; None if no frame is known yet."""
         self._frames: OrderedDict[int, str] = OrderedDict()
         self._lock = threading.Lock()
         self.last: tuple[int, str, Tensors] = (0, "", {})
@@ -45,25 +41,20 @@ class VideoSession:
     @property
     def frame_size(self) -> Size:
         """Width and height of the frames in pixels."""
-        if self._frame_size is None:
+        if self.known_size is None:
             raise VideoError("the session has no frame yet: send one first")
-        return self._frame_size
-
-    @property
-    def known_size(self) -> Size | None:
-        """Width and height of the frames in pixels; None if no frame is known yet."""
-        return self._frame_size
+        return self.known_size
 
     def add_frame(self, index: int, image_id: str, size: Size) -> None:
         """Note the image of a frame."""
         with self._lock:
-            expected = self._frame_size or size
+            expected = self.known_size or size
             if size != expected:
                 raise VideoError(
                     f"frame {index} has {size[0]} x {size[1]} pixels, and earlier frames have {expected[0]} x "
                     f"{expected[1]}: all frames of a video must have one size"
                 )
-            self._frame_size = size
+            self.known_size = size
             self._frames[index] = image_id
             self._frames.move_to_end(index)
             while len(self._frames) > KNOWN_FRAMES:
@@ -84,67 +75,6 @@ class VideoSession:
                 f"step {step} ({operation}): the session expects step {last + 1} after {last} ({last_operation})"
             )
         return answer
-
-
-class Strand:
-    """Runs work one after the other on the threads of an executor. Waiting work takes no thread."""
-
-    def __init__(self, executor: Executor, limit: int = MAX_WAITING) -> None:
-        self._executor = executor
-        self._limit = limit
-        self._waiting: deque[_Item] = deque()
-        self._is_running = False
-        self._lock = threading.RLock()  # re-entrant, because work that is dropped may be dropped in submit()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether work runs or waits."""
-        return self._is_running
-
-    def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Run some work after all work that came before. The future is cancelled if the threads end before that."""
-        future: Future[None] = Future()
-        with self._lock:
-            if len(self._waiting) >= self._limit:
-                raise ServerBusyError("too many requests wait for this session: wait for an answer first")
-            self._waiting.append((work, future))
-            if not self._is_running:
-                self._is_running = True
-                self._start_next()
-        return future
-
-    def _start_next(self) -> None:
-        try:
-            running = self._executor.submit(self._run, self._waiting[0])
-        except RuntimeError:  # the executor has ended
-            self._drop_all()
-        else:
-            running.add_done_callback(lambda done: self._drop_all() if done.cancelled() else None)
-
-    def _drop_all(self) -> None:
-        with self._lock:
-            dropped, self._waiting = self._waiting, deque()
-            self._is_running = False
-        for _, future in dropped:
-            future.cancel()
-
-    def _run(self, item: _Item) -> None:
-        if not self._waiting or self._waiting[0] is not item:
-            return  # it was dropped
-        work, future = item
-        try:
-            work()
-        except BaseException as error:
-            future.set_exception(error)
-            raise
-        else:
-            future.set_result(None)
-        finally:
-            with self._lock:
-                self._waiting.popleft()
-                self._is_running = bool(self._waiting)
-                if self._is_running:
-                    self._start_next()
 
 
 class SessionTable:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +32,17 @@ PRESENT, ABSENT = 10.0, -10.0
 """Scores of an object whose prompt is a mask, see SAM2Base._use_mask_as_output."""
 
 
-class Frames(Protocol):
-    """Finds the frames that a request needs, and makes room in memory for its calls."""
+@dataclass(frozen=True)
+class Frames:
+    """The frames of a request, and room in memory for its calls.
 
-    def find(self, frame: int) -> Embeddings:
-        """Return the embeddings of a frame."""
+    Args:
+        find: returns the embeddings of a frame.
+        with_room: runs a call that may raise NoRoomError; makes room and repeats it. Its first argument is the step.
+    """
 
-    def with_room(self, step: str, call: Callable[[], Result]) -> Result:
-        """Run a call that may raise NoRoomError; make room and repeat it."""
+    find: Callable[[int], Embeddings]
+    with_room: Callable[[str, Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +289,8 @@ class Tracker:
     def _track_part(self, embeddings: Embeddings, part: Sequence[Selected], frames: Frames) -> list[Output]:
         """Track some objects in one call of each model, or in several calls if memory lacks for one."""
         if len(part) == 1:
-            return frames.with_room("track", partial(self._call, embeddings, part))
+            found: list[Output] = frames.with_room("track", partial(self._call, embeddings, part))
+            return found
         with contextlib.suppress(NoRoomError):
             return self._call(embeddings, part)
         half = (len(part) + 1) // 2

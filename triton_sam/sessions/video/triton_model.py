@@ -15,10 +15,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from ...families.base import Family
 from ...families.tables import ENCODER
 from ...wire import contract, video
 from .. import bls
@@ -28,7 +26,7 @@ from ..python_model import PythonModel
 from ..tasks import Pool, Task
 from .limits import Limits
 from .model import Settings, VideoModel
-from .models import Embeddings, NamedModels
+from .models import Embeddings, TrackingModels
 
 SWEEP_SECONDS = 1.0
 """Seconds between sweeps for idle sessions."""
@@ -61,7 +59,7 @@ class TritonPythonModel(PythonModel):
         self._frames = Pool("frame", threads, pending)
         self._model = VideoModel(
             self.family,
-            BlsTrackingModels(self.family, self.parameters, self.memory, objects),
+            TrackingModels(self.family, self._run, objects),
             bls.fitting(limit, contract.embedding_bytes(self.family), in_shared_memory=self.gpu is None),
             bls.weights_identity(self.repository / self.parameters[ENCODER]),
             settings,
@@ -91,34 +89,20 @@ class TritonPythonModel(PythonModel):
         """Return the size of the sessions, and that of the cache if the request of a reply changed it."""
         return self._model.gauges(reply)
 
+    def _run(
+        self,
+        role: str,
+        held: Embeddings,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        outputs: tuple[str, ...],
+        is_kept: bool,
+    ) -> Mapping[str, Any]:
+        """Run a model; see images.Run. Kept outputs are tensors of Triton, which stay where the model put them."""
+        return bls.run(self.parameters[role], held, arrays, outputs, self.memory if is_kept else None)
+
     def _sweep(self) -> None:
         """Close idle sessions from time to time."""
         while not self.stops.wait(SWEEP_SECONDS):
             reply = self._model.close_idle()
             if reply.counts["sessions_expired"]:
                 self.report(reply)
-
-
-class BlsTrackingModels(NamedModels):
-    """Calls the models of a tracker through Triton. Embeddings stay Triton tensors where the models put them."""
-
-    def __init__(self, family: Family, names: Mapping[str, str], memory: Any, objects_at_a_time: int) -> None:
-        super().__init__(family, objects_at_a_time)
-        self._names = names
-        self._memory = memory
-
-    def run(
-        self, role: str, held: Embeddings, arrays: Mapping[str, npt.NDArray[Any]], *, is_held: bool = False
-    ) -> Mapping[str, Any]:
-        """See NamedModels."""
-        tensors = [bls.named(name, tensor) for name, tensor in held.items()] + bls.to_tensors(arrays)
-        memory = self._memory if is_held else bls.cpu()
-        answer = bls.call(self._names[role], tensors, self._outputs[role], memory)
-        if is_held:
-            return answer
-        # Copy the arrays: a view would keep the answer's block of shared memory occupied while it is in use.
-        return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
-
-    def nbytes(self, embeddings: Embeddings) -> int:
-        """See NamedModels."""
-        return bls.float_bytes(embeddings)

@@ -27,7 +27,7 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
     ("SECURITY.md", AT_THE_END, "[more](README.md#nowhere)", ["SECURITY.md: README.md has no heading #nowhere"]),
     ("SECURITY.md", AT_THE_END, "[more](#nowhere)", ["SECURITY.md: SECURITY.md has no heading #nowhere"]),
     ("SECURITY.md", AT_THE_END, "run scripts/nowhere.sh", ["SECURITY.md: there is no scripts/nowhere.sh"]),
-    ("CLAUDE.md", "`budgets.py`", "`nowhere.py`", ["CLAUDE.md: no file has the name nowhere.py"]),
+    ("CLAUDE.md", "`client/clicks.py`", "`nowhere.py`", ["CLAUDE.md: no file has the name nowhere.py"]),
     ("triton_sam/cli.py", AT_THE_END, "# docs/nowhere.md", ["triton_sam/cli.py: there is no docs/nowhere.md"]),
     (
         "mkdocs.yml",

@@ -1,1 +1,5 @@
-"""The measurements of `triton-sam benchmark`: they are taken, judged, reported, and compared with earlier results."""
+"""The measurements of `triton-sam benchmark`.
+
+`stages`, `compare`, `throughput`, `speculative`, `load` and `concepts` measure, `results` has rows of one form,
+`table` and `plot` show them, and `server_counts` reads counts and times that a server reports.
+"""

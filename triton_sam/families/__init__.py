@@ -1,4 +1,9 @@
-"""The SAM families by name. `new_family.md` in this folder explains how to add one."""
+"""The SAM families by name. `new_family.md` in this folder explains how to add one.
+
+A family is a value of the dataclass in `base`: models by role, tensors, sizes, checkpoints and options, as data and
+pure functions. `registry` is the table of families, `tracking` has the models for videos, `concepts` those for
+words.
+"""
 
 from .base import Family
 from .edgetam import EDGETAM

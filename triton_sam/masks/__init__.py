@@ -1,4 +1,8 @@
-"""Turns the logits of a decoder into full-size masks, and encodes masks in every supported format."""
+"""Turns the logits of a decoder into full-size masks, and encodes masks in every supported format.
+
+`segment` has masks with their scores, and the one table of formats on the wire. `cleanup` has the changes that a
+caller may request, `parts` the connected parts that they need.
+"""
 
 from .boxes import mask_to_box
 from .cleanup import Cleanup

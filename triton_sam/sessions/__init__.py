@@ -1,5 +1,7 @@
 """The session models: programs inside Triton that keep embeddings, so that a click sends only an id and a prompt.
 
-`wire` has the names that clients and server share, `image.triton_model` and `video.triton_model` run inside Triton on
-the base in `python_model`, and `configs` writes their config.pbtxt. docs/reference/session-models.md explains them.
+`image` is the session model, `video` the video model, `encoder_front` the front end of encoders for Paintera. Their
+base is `python_model` (parameters, threads, admission, metrics); `tasks` has one request from arrival to answer,
+`bls` calls other models, `images` keeps images by hash, and `configs` writes config.pbtxt and `model.py`. `wire` has
+the names that clients and server share. docs/reference/session-models.md explains the models.
 """

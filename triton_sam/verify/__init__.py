@@ -1,4 +1,8 @@
-"""Compare served models with the official predictors: same weights, same image, same prompts."""
+"""Compare served models with the official predictors: same weights, same image, same prompts.
+
+`compare` is for images, `video` for videos, `everything` for mask generators, `concepts` for words, and
+`accelerated` compares OpenVINO with FP32.
+"""
 
 from ..export.reference import Answer, Prompt, Reference
 from .compare import THRESHOLDS, OnnxClient, Row, Thresholds, verify, verify_sam2

@@ -91,4 +91,4 @@ def test_the_command_that_installs_an_extra_names_the_checkout(monkeypatch, tmp_
     assert Path(parts[3]).is_file()
     assert parts[4:] == ["-e", f"{ROOT}[export]"]
     monkeypatch.setattr(extras, "checkout", lambda: None)
-    assert extras.install("export") == 'pip install "triton-sam[export]"'
+    assert extras.install("export") == f'pip install "triton-sam[export] @ {extras.REPOSITORY}"'

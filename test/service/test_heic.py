@@ -76,7 +76,7 @@ def test_without_the_extra_the_answer_says_how_to_install_it(service, monkeypatc
     monkeypatch.setattr(Image, "OPEN", {name: opener for name, opener in Image.OPEN.items() if name != "HEIF"})
     monkeypatch.setattr(Image, "ID", [name for name in Image.ID if name != "HEIF"])
     detail = problem(upload(service, DAMAGED), 415)["detail"]
-    assert 'pip install "triton-sam[heic]"' in detail
+    assert 'pip install "triton-sam[heic] @ git+https://' in detail
     assert "save it as JPEG" in detail
 
 

@@ -19,6 +19,7 @@ SOAK = "docs/evidence/soak.md"
 CLAIMS = "docs/evidence/claims.md"
 COMMANDS = "docs/reference/commands.md"
 DEPLOY = "docs/how-to/deploy.md"
+HELP = "docs/how-to/troubleshooting.md"
 
 PLANTED: list[tuple[str, str, str, list[str]]] = [
     # links and files
@@ -141,6 +142,12 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
     ("pyproject.toml", 'cmd = "pytest -n 2"', 'cmd = "pytest -n 3"', ["pyproject.toml: the task test is "]),
     ("Dockerfile", "ARG TRITON_TAG=2", "ARG TRITON_TAG=1", [f"{DEPLOY}: it lacks ", f"{DEPLOY}: it lacks "]),
     ("deploy/monitoring/rules.yml", "alert: TritonDown", "alert: TritonGone", [f"{DEPLOY}: the alerts are "]),
+    (
+        HELP,
+        "`another process listens on port`",
+        "`port 8000 is taken`",
+        [f"{HELP}: no error says 'port 8000 is taken'"],
+    ),
 ]
 """A file, words of it, what takes their place (or goes to the end of the file), and how the faults begin."""
 

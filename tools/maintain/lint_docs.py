@@ -34,6 +34,15 @@ OF_OTHERS = {
     *("raw_input_contents", "raw_output_contents"),
 }
 """Names of other programs that no code of this project mentions."""
+ERRORS_OF_OTHERS = {
+    'could not select device driver "nvidia"',
+    "This container was built for NVIDIA Driver Release",
+    "no kernel image is available for execution on the device",
+    "Failed to allocate memory for requested buffer",
+    "No space left on device",
+    "permission denied",
+}
+"""Errors on the page for troubleshooting that Docker, Triton and the system print."""
 PLACEHOLDERS = {"MyFamily", "vVERSION", "triton_sam.ask"}
 """Names that a reader replaces, or that an example makes."""
 ODD = {
@@ -223,9 +232,19 @@ def deployment(checkout: Checkout) -> Iterator[str]:
         yield f"docs/how-to/deploy.md: the alerts are {alerts}, not {described}"
 
 
+def errors(checkout: Checkout) -> Iterator[str]:
+    """Yield error texts on the page for troubleshooting that no code contains."""
+    page = next(each for each in checkout.documents if each.path.name == "troubleshooting.md")
+    code = "\n".join(text for name, text in checkout.code.items() if name.startswith("triton_sam/"))
+    for row in re.finditer(r"(?m)^\| ([^|]+) \|", page.text):
+        for text in re.findall(r"`([^`]+ [^`]+)`", row[1]):
+            if text not in code and text not in ERRORS_OF_OTHERS and not text.startswith("curl "):
+                yield f"{page.at(row.start())}: no error says {text!r}"
+
+
 CHECKS: tuple[Callable[[Checkout], Iterator[str]], ...] = (
     *(links, files, navigation, documents_in_code, modules, names, tests),
-    *(claims, repository, continuous_integration, deployment),
+    *(claims, repository, continuous_integration, deployment, errors),
     *document_commands.CHECKS,
 )
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from ..errors import MissingDependencyError
 from .bundle import checkout
 
+REPOSITORY = "git+https://github.com/triton-sam/triton-sam"
+
 
 def install(extras: str) -> str:
-    """Return the command that installs extras, for example "local,export", from the checkout or from PyPI."""
+    """Return the command that installs extras, for example "local,export", from the checkout or from the repository."""
     root = checkout()
     if root is None:
-        return f'pip install "triton-sam[{extras}]"'
+        return f'pip install "triton-sam[{extras}] @ {REPOSITORY}"'
     with contextlib.suppress(OSError):  # the working directory may have been removed
         if root == Path.cwd():
             return f'pip install -c constraints.txt -e ".[{extras}]"'

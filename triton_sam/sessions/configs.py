@@ -323,7 +323,10 @@ def program(package: str, purpose: str, module: str = "triton_model") -> str:
 try:
     from triton_sam.sessions.{package}.{module} import TritonPythonModel
 except ImportError as error:
-    raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({{error}})") from error
+    raise ImportError(
+        "this model needs the triton_sam package in Triton's Python: use the image of scripts/build_image.sh, "
+        f"or install the package there ({{error}})"
+    ) from error
 
 __all__ = ["TritonPythonModel"]
 '''

@@ -3,6 +3,9 @@
 try:
     from triton_sam.sessions.image.triton_model import TritonPythonModel
 except ImportError as error:
-    raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({error})") from error
+    raise ImportError(
+        "this model needs the triton_sam package in Triton's Python: use the image of scripts/build_image.sh, "
+        f"or install the package there ({error})"
+    ) from error
 
 __all__ = ["TritonPythonModel"]

@@ -1,7 +1,7 @@
 // What is wrong with the layout of the page, in words: parts that stick out, are cut, lie on each other, or are pale.
 (() => {
   const faults = [];
-  const shown = (e) => { const b = e.getBoundingClientRect(); return b.width > 0 && b.height > 0 && !e.closest("dialog"); };
+  const shown = (e) => { const b = e.getBoundingClientRect(); return b.width > 0 && b.height > 0 && e.checkVisibility() && !e.closest("dialog"); };
   const name = (e) => e.id || e.getAttribute("aria-label") || e.textContent.trim().slice(0, 20);
   if (document.documentElement.scrollWidth > innerWidth) faults.push("wider than the window");
   const controls = [...document.querySelectorAll("button, select, input, a, output, .pill, .hint, .facts, h2")];

@@ -90,7 +90,7 @@ def video(http, client, mp4):
 @pytest.fixture
 def two_objects(shapes):
     """The page with two objects that were clicked, the second one active."""
-    shapes.page.uncheck("#hover")
+    shapes.uncheck("#hover")
     shapes.click(200, 180)
     shapes.settled()
     shapes.page.keyboard.press("n")

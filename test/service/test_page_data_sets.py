@@ -83,13 +83,14 @@ def test_labelled_images_are_exported_and_come_back(two_images, browser, service
     assert len(unpacked(page, "labels")) == 2
 
     with open_page(browser, service.url) as other:
-        other.open(images / "shapes.jpg")
+        other.page.set_input_files("#file", [images / "shapes.jpg", images / "street.jpg"])
+        other.opened("shapes.jpg")
         other.page.click("#export")
         assert "no image has an object" in other.banner()
         (tmp_path / "none.json").write_text('{"images": 1}')
-        other.page.set_input_files("#coco", tmp_path / "none.json")
+        other.page.set_input_files("#file", tmp_path / "none.json")
         other.wait("document.getElementById('banner').textContent.includes('not a COCO data set')")
-        other.page.set_input_files("#coco", path)
+        other.page.set_input_files("#file", path)
         other.wait("document.getElementById('banner').textContent.includes('not open: coffee.jpg')")
 
     with open_page(browser, service.url) as other:

@@ -34,7 +34,7 @@ def finder(running):
 def page(browser, running, finder, images):
     with open_page(browser, running[0].url) as page:
         page.open(images / "shapes.jpg")
-        page.page.uncheck("#hover")  # which asks a Triton
+        page.uncheck("#hover")  # which asks a Triton
         yield page
 
 

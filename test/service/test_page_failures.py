@@ -39,7 +39,7 @@ def test_a_token_is_asked_for_and_a_service_that_dies_is_missed(browser, service
         slides.page.wait_for_selector("#token-dialog[open]")
         slides.page.fill("#token", "open sesame")
         slides.page.keyboard.press("Enter")
-        slides.wait("tritonSam.image && tritonSam.tiles.isComplete(tritonSam.view, devicePixelRatio)")
+        slides.wait("tritonSam.image && tritonSam.tiles.isComplete(tritonSam.stage, devicePixelRatio)")
     page.page.wait_for_selector('#state[data-state="down"]')
     assert "Trying again" in page.banner()
     context.close()
@@ -51,7 +51,7 @@ def test_a_page_without_triton_says_so(browser):
         page = Page(context.new_page())
         page.page.goto(service.url)
         page.page.wait_for_selector('#state[data-state="down"]')
-        page.wait("document.getElementById('banner').textContent.includes('There are no masks for now')")
+        page.wait("document.getElementById('banner').textContent.includes('Segmentation is unavailable')")
         answer = service.http.get("/health")
         assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
         refused = service.http.post("/prediction", files={"image": b"GIF89a"}, data={"x": "1", "y": "1"})
@@ -87,7 +87,7 @@ def test_another_model_answers_after_a_switch(browser, images):
         open_page(browser, service.url) as page,
     ):
         assert page.page.locator("#model option").all_inner_texts() == ["sam2", "twin"]
-        page.page.uncheck("#hover")
+        page.uncheck("#hover")
         page.open(images / "shapes.jpg")
         page.click(200, 180)
         page.settled()

@@ -84,6 +84,7 @@ def test_objects_are_selected_copied_joined_subtracted_sorted_and_coloured(two_o
     assert page.page.evaluate(ACTIVE) == "Object 2"
     masks = masks_of(page)
     assert len(masks) == 2
+    page.unfold()
     page.page.click("#edit-duplicate")
     page.settled()
     assert page.page.evaluate(NAMES) == ["Object 1", "Object 2", "Object 2 copy"]

@@ -20,7 +20,7 @@ from support.running_service import running_service
 
 DISC = (200 + 800, 180 + 600)
 """The middle of a red disc, in pixels of the slide."""
-TILES_ARE_THERE = "tritonSam.image && tritonSam.tiles.isComplete(tritonSam.view, devicePixelRatio)"
+TILES_ARE_THERE = "tritonSam.image && tritonSam.tiles.isComplete(tritonSam.stage, devicePixelRatio)"
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +59,22 @@ def opened(browser, service):
 
 def at(page: Page, x: float, y: float) -> tuple[float, float]:
     frame = page.page.locator("#canvas").bounding_box()
-    left, top = page.page.evaluate(f"tritonSam.view.toScreen({x}, {y})")
+    left, top = page.page.evaluate(f"tritonSam.stage.toScreen({x}, {y})")
     return frame["x"] + left, frame["y"] + top
 
 
 def answered(page: Page) -> dict:
-    page.wait("tritonSam.objects.current?.isAnswered && document.getElementById('busy').hidden")
-    return page.page.evaluate("tritonSam.objects.current.mask")
+    page.wait(
+        "tritonSam.scene.active && tritonSam.maskOf(tritonSam.scene.active) && document.getElementById('busy').hidden"
+    )
+    return page.page.evaluate("tritonSam.maskOf(tritonSam.scene.active)")
 
 
 def color(page: Page, x: float, y: float) -> list[int]:
     """Return the colour of the canvas at a pixel of the image, after the next picture."""
     return page.page.evaluate(
         """async ([x, y]) => { for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);
-        const c = document.getElementById("canvas"), [left, top] = tritonSam.view.toScreen(x, y);
+        const c = document.getElementById("canvas"), [left, top] = tritonSam.stage.toScreen(x, y);
         const r = c.width / c.getBoundingClientRect().width;
         return [...c.getContext("2d").getImageData(left * r, top * r, 1, 1).data]; }""",
         [x, y],
@@ -86,8 +88,8 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service) -> None
     page.page.mouse.click(*at(page, *DISC))
     mask = answered(page)
     ids = {each["name"]: each["id"] for each in service.http.get("/v1/large").json()["images"]}
-    point, scale = page.page.evaluate("[tritonSam.objects.current.points[0], Math.max(1, tritonSam.view.scale)]")
-    body = {"points": [point], "labels": [1], "scale": scale}
+    point, scale = page.page.evaluate("[tritonSam.scene.active.points[0], Math.max(1, tritonSam.stage.unit)]")
+    body = {"points": [[point["x"], point["y"]]], "labels": [1], "scale": scale}
     (wanted,) = service.http.post(f"/v1/large/{ids['slide.tif']}/segment", json=body).json()["masks"]
     assert mask == wanted
     x, y, width, height = mask["bbox"]
@@ -96,12 +98,12 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service) -> None
     assert color(page, DISC[0] + 25, DISC[1] + 25) != color(page, DISC[0] + 825, DISC[1] + 25)  # an equal disc beside
     page.page.mouse.click(*at(page, DISC[0] + 60, DISC[1]), button="right")
     answered(page)
-    assert page.page.evaluate("tritonSam.objects.current.labels") == [1, 0]
+    assert page.page.evaluate("tritonSam.scene.active.points.map(({ label }) => label)") == [1, 0]
     assert page.page.inner_text("#object-info").startswith("object 1 · 2 prompts · score 0.")
     page.page.keyboard.press("Control+z")
-    assert page.page.evaluate("tritonSam.objects.current.mask") == mask
+    assert page.page.evaluate("tritonSam.maskOf(tritonSam.scene.active)") == mask
     page.page.click("#undo")
-    assert page.page.evaluate("tritonSam.objects.all.length") == 0
+    assert page.page.evaluate("tritonSam.scene.objects.length") == 0
     assert color(page, *DISC) == bare
 
     page.page.keyboard.press("b")
@@ -110,7 +112,7 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service) -> None
     page.page.mouse.move(*at(page, DISC[0] + 130, DISC[1] + 130), steps=4)
     page.page.mouse.up()
     answered(page)
-    box = page.page.evaluate("tritonSam.objects.current.box")
+    box = page.page.evaluate("tritonSam.scene.active.box")
     assert box == pytest.approx([DISC[0] - 120, DISC[1] - 120, DISC[0] + 130, DISC[1] + 130], abs=6)
     page.page.keyboard.press("n")
     page.page.keyboard.press("a")
@@ -131,22 +133,22 @@ def test_moves_zooms_and_other_images_show_the_right_level(opened, service) -> N
     page.page.mouse.move(*at(page, *DISC))
     for _ in range(12):
         page.page.mouse.wheel(0, -400)
-    page.wait("tritonSam.view.scale === 0.125")
+    page.wait("tritonSam.stage.scale > 8")
     page.wait(TILES_ARE_THERE)
-    assert page.page.evaluate("tritonSam.tiles.levelFor(tritonSam.view.scale)") == 0
-    before = page.page.evaluate("tritonSam.view.middle()")
+    assert page.page.evaluate("tritonSam.tiles.levelFor(tritonSam.stage.unit)") == 0
+    before = page.page.evaluate("tritonSam.stage.middle()")
     x, y = 640, 400
     page.page.mouse.move(x, y)
     page.page.mouse.down()
     page.page.mouse.move(x + 100, y + 50, steps=3)
     page.page.mouse.up()
-    scale = page.page.evaluate("tritonSam.view.scale")
-    after = page.page.evaluate("tritonSam.view.middle()")
+    scale = page.page.evaluate("tritonSam.stage.unit")
+    after = page.page.evaluate("tritonSam.stage.middle()")
     assert [before[0] - after[0], before[1] - after[1]] == pytest.approx([100 * scale, 50 * scale], abs=0.5)
-    assert page.page.evaluate("tritonSam.objects.all.length") == 0  # a move is no click
+    assert page.page.evaluate("tritonSam.scene.objects.length") == 0  # a move is no click
     page.page.click("#zoom-fit")
     page.wait(TILES_ARE_THERE)
-    assert page.page.evaluate("tritonSam.tiles.levelFor(tritonSam.view.scale)") == 1
+    assert page.page.evaluate("tritonSam.tiles.levelFor(tritonSam.stage.unit)") == 1
 
     page.page.set_viewport_size(NARROW)
     page.page.select_option("#image", label="map of a town whose name is long.tif")
@@ -170,15 +172,16 @@ def test_the_keyboard_alone_is_enough(opened) -> None:
         if page.page.evaluate("document.activeElement.id") == "canvas":
             break
     page.page.keyboard.press("+")
-    middle = page.page.evaluate("tritonSam.view.middle()")
+    middle = page.page.evaluate("tritonSam.stage.middle()")
     page.page.keyboard.press("ArrowLeft")
     page.page.keyboard.press("ArrowUp")
-    moved = page.page.evaluate("tritonSam.view.middle()")
+    moved = page.page.evaluate("tritonSam.stage.middle()")
     assert moved[0] < middle[0]
     assert moved[1] < middle[1]
     page.page.keyboard.press("Enter")
     answered(page)
-    assert page.page.evaluate("tritonSam.objects.current.points[0]") == pytest.approx(moved)
+    point = page.page.evaluate("tritonSam.scene.active.points[0]")
+    assert [point["x"], point["y"]] == pytest.approx(moved)
     page.page.keyboard.press("n")
     page.page.keyboard.press("b")
     page.page.keyboard.press("Enter")
@@ -186,7 +189,7 @@ def test_the_keyboard_alone_is_enough(opened) -> None:
     page.page.keyboard.press("ArrowDown")
     page.page.keyboard.press("Enter")
     answered(page)
-    x1, y1, x2, y2 = page.page.evaluate("tritonSam.objects.current.box")
+    x1, y1, x2, y2 = page.page.evaluate("tritonSam.scene.active.box")
     assert [x1, y1] == pytest.approx(moved)
     assert x2 > x1
     assert y2 > y1

@@ -76,7 +76,7 @@ def test_nothing_overlaps_everything_has_a_name_and_fingers_hit(
     is_phone = len(views) > 1
     options = {"color_scheme": "light" if is_phone else "dark", "has_touch": is_phone, "is_mobile": is_phone}
     with open_page(browser, service.url, viewport=views[0], **options) as page:
-        page.page.uncheck("#hover")  # which asks a Triton
+        page.uncheck("#hover")  # which asks a Triton
         mode(page, path, images)
         for view in views:
             page.page.set_viewport_size(view)

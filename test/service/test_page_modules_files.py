@@ -90,7 +90,7 @@ def test_damaged_and_packed_zip_files_are_refused(modules: Modules) -> None:
     damaged += [zipped({"a": bytes(1000)}, zipfile.ZIP_DEFLATED), b"", b"no ZIP at all" * 9]
     for found in modules.run("zip", UNZIP, list(map(text_of, damaged))):
         assert isinstance(found, str)
-        assert found.startswith(("the file is damaged", "the file is no ZIP"))
+        assert found.startswith(("the file is damaged", "not a ZIP file"))
 
 
 def test_checksums_are_those_of_zlib(modules: Modules) -> None:
@@ -141,7 +141,7 @@ def test_files_that_are_no_coco_are_refused_with_their_fault(modules: Modules) -
         "nothing": "the file is not valid JSON",
         '{"images": 1}': "the file is not a COCO data set: it needs images and annotations",
         "null": "the file is not a COCO data set: it needs images and annotations",
-        annotated([], 2): "annotation 1: its image_id names no image",
+        annotated([], 2): "annotation 1: its image_id is unknown",
         annotated({"size": [6, 8]}): "annotation 1: its mask has no run lengths",
         annotated({"size": [8, 6], "counts": [48]}): "annotation 1: its mask has another size than the image, or none",
         annotated({"counts": [48]}): "annotation 1: its mask has another size than the image, or none",

@@ -137,68 +137,6 @@ def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules: Mod
         assert found["labels"] == [kind for kind in kinds if kind] * 2
 
 
-def test_prompts_of_large_images_can_be_taken_back(modules: Modules) -> None:
-    rng = np.random.default_rng(3)
-    inputs = [rng.integers(0, 4, 40).tolist() for _ in range(40)]
-    source = """(steps, { Objects }) => {
-      const objects = new Objects();
-      return steps.map((step, number) => {
-        if (step === 0) objects.begin();
-        else if (step === 1) objects.undo();
-        else if (step === 2) objects.setBox([number, 0, 1, 1]);
-        else objects.add([number, 0], 1);
-        return [objects.all.map(({ points, box }) => [points.map(([x]) => x), box && box[0]]), objects.active];
-      }); }"""
-    for steps, states in zip(inputs, modules.run("large-objects", source, inputs), strict=True):
-        objects: list[Any] = []
-        active, past = 0, []
-        for number, (step, found) in enumerate(zip(steps, states, strict=True)):
-            if step == 0:
-                active = max(active, len(objects))
-            elif step == 1:
-                objects, active = past.pop() if past else (objects, active)
-            else:
-                past.append((objects, active))
-                points, box = objects[active] if active < len(objects) else ([], None)
-                changed = [points, number] if step == 2 else [[*points, number], box]
-                objects = [*objects[:active], changed, *objects[active + 1 :]]
-            assert found == [objects, active]
-
-
-def test_the_view_of_a_large_image_keeps_the_place_under_the_pointer(modules: Modules) -> None:
-    rng = np.random.default_rng(4)
-    inputs = [
-        {
-            "image": dict(zip(("width", "height"), rng.integers(1, 100_000, 2).tolist(), strict=True)),
-            "stage": rng.integers(1, 3000, 2).tolist(),
-            "steps": [[float(rng.choice([0.2, 0.8, 1.25, 6])), *rng.uniform(0, 1, 2)] for _ in range(12)],
-        }
-        for _ in range(120)
-    ]
-    source = """({ image, stage: [width, height], steps }, { View }) => {
-      const view = new View(image);
-      view.resize(width, height);
-      view.fit();
-      const [a, b] = [view.toScreen(0, 0), view.toScreen(image.width, image.height)];
-      const faults = [];
-      if (a[0] < 0 || a[1] < 0 || b[0] > width || b[1] > height) faults.push("fit");
-      for (const [factor, across, down] of steps) {
-        const place = [across * width, down * height], before = view.toImage(...place), old = view.scale;
-        view.zoom(factor, ...place);
-        const [x, y] = view.middle();
-        const isInside = x > -1e-6 && y > -1e-6 && x < image.width + 1e-6 && y < image.height + 1e-6;
-        if (!isInside) faults.push("middle");
-        const [left, top] = view.toScreen(...view.toImage(...place));
-        if (Math.hypot(left - place[0], top - place[1]) > 1e-6 * (1 + width + height)) faults.push("inverse");
-        const [u, v] = view.toImage(...place), isFree = x > 0 && y > 0 && x < image.width && y < image.height;
-        const moved = Math.hypot(u - before[0], v - before[1]) > 1e-6 * (1 + image.width + image.height);
-        if (isFree && moved) faults.push("zoom");
-        if (factor > 1 ? view.scale > old : view.scale < old) faults.push("scale");
-      }
-      return faults; }"""
-    assert modules.run("large-view", source, inputs) == [[]] * len(inputs)
-
-
 def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules: Modules) -> None:
     rng = np.random.default_rng(5)
     inputs, expected = [], []
@@ -226,10 +164,10 @@ def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules: Module
             {
                 "info": {"id": 7, "tile": 512, "levels": levels, "width": width, "height": height},
                 "shown": shown,
-                "scale": scale,
+                "unit": scale,
             }
         )
-    source = """async ({ info, shown, scale }, { Tiles }) => {
+    source = """async ({ info, shown, unit }, { Tiles }) => {
       const asked = [];
       let [running, most] = [0, 0];
       globalThis.createImageBitmap = async () => ({ close() {} });
@@ -240,7 +178,7 @@ def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules: Module
         running--;
         return { blob: async () => null };
       };
-      const view = { scale, shown: () => shown, middle: () => shown.slice(0, 2), toScreen: (x, y) => [x, y] };
+      const view = { unit, shown: () => shown, middle: () => shown.slice(0, 2), toScreen: (x, y) => [x, y] };
       const tiles = new Tiles(info, fetchTile, () => {}, () => {});
       do {
         tiles.draw({ drawImage() {} }, view, 1);

@@ -33,7 +33,7 @@ def resize(page, width, height):
 @pytest.mark.slow
 def test_the_image_has_a_large_part_of_every_window_and_stays_under_the_clicks(shapes):
     page = shapes
-    page.page.uncheck("#hover")
+    page.uncheck("#hover")
     for (width, height), share in SHARES.items():
         resize(page, width, height)
         assert page.page.evaluate(BEYOND) == []
@@ -80,6 +80,7 @@ def test_a_finger_segments_objects(browser, service, images, viewport):
         assert page.page.locator(".object input").nth(0).bounding_box()["width"] >= 60
         assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
         page.page.keyboard.press("n")
+        page.unfold()
         page.page.locator("[data-tool=polygon]").tap()
         for corner in [(100, 100), (600, 100), (600, 500), (100, 100)]:
             page.page.touchscreen.tap(*page.at(*corner))

@@ -53,7 +53,7 @@ def no_encoder(running, monkeypatch):
 
 
 def test_a_click_is_tracked_drawn_and_saved(page):
-    assert page.page.is_disabled('[data-save="png"]')
+    assert page.page.is_hidden('[data-save="png"]')
     bare = page.pixel(90, 110)
     page.click(*clip.START)
     segmented(page)
@@ -236,7 +236,7 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
     video = page.page.evaluate("tritonSam.video.info.id")
     page.open(images / "shapes.jpg")
     wait_until(lambda: page.page.is_hidden("#timeline"))
-    assert page.page.is_visible("#save-mask")
+    assert page.page.is_visible("#edit")
     assert page.facts() == []
     wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
     broken = tmp_path / "broken.mp4"
@@ -247,7 +247,7 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
     with page.held("/frames/(?!0[?])") as held:  # frames that still load are given up with their video
         open_clip(page, path)
         assert page.page.is_visible("#timeline")
-        assert page.page.is_hidden("#save-mask")
+        assert page.page.is_hidden("#edit")
         assert page.page.evaluate("tritonSam.image") is None
         wait_until(lambda: page.page.wait_for_timeout(20) or held)
         page.open(images / "shapes.jpg")

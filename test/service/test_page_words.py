@@ -37,7 +37,7 @@ def client(running):
 @pytest.fixture
 def page(browser, running, client, images):
     with open_page(browser, running[0].url) as page:
-        page.page.uncheck("#hover")  # which asks a Triton
+        page.uncheck("#hover")  # which asks a Triton
         page.open(images / "shapes.jpg")
         yield page
 

@@ -58,7 +58,7 @@ def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     assert page.page.evaluate(CHOICES) == ["false", True]
     page.page.keyboard.press("n")
     page.page.click('[data-multi="1"]')
-    page.page.uncheck("#cleanup")
+    page.uncheck("#cleanup")
     page.page.wait_for_timeout(WRITTEN)
     page.page.reload()
     page.opened("shapes.jpg")
@@ -91,7 +91,7 @@ def test_a_project_is_one_file(two_objects, browser, service, images, tmp_path):
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr("project.json", text)
             other.page.set_input_files("#file", path)
-            assert "the file is no project of this page, or it is damaged" in other.banner()
+            assert "not a project of this page, or damaged" in other.banner()
         assert work_of(other) == before
 
 

@@ -84,8 +84,8 @@ def test_the_page_searches_shows_and_refines(browser, server: LocalServer, tmp_p
     ):
         bodies = []
         page.page.on("request", lambda sent: bodies.append(sent.post_data) if sent.url.endswith("/find") else None)
-        page.page.uncheck("#hover")
-        page.page.uncheck("#cleanup")  # the client below asks for plain masks
+        page.uncheck("#hover")
+        page.uncheck("#cleanup")  # the client below asks for plain masks
         page.open(photo)
         page.page.fill("#words-text", "dog")
         page.page.press("#words-text", "Enter")

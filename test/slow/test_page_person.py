@@ -219,7 +219,7 @@ def test_nothing_is_lost(
 ) -> None:
     paths = [images / name for name in NAMES]
     with open_page(browser, killed.url) as page:
-        page.page.uncheck("#hover")
+        page.uncheck("#hover")
         page.page.set_input_files("#file", paths)
         for index, name in enumerate(NAMES):
             show(page, index)

@@ -29,7 +29,8 @@ FINGER = 44
 """Pixels that a finger needs."""
 SLOW = 200_000
 """Bytes a second of a slow line."""
-SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input:not([type=file]), a")].map((control) => {{
+SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input:not([type=file]), a, summary")]
+    .filter((control) => control.checkVisibility()).map((control) => {{
   const box = (control.closest("label") ?? control).getBoundingClientRect();
   return [control.id || control.ariaLabel || control.textContent, Math.round(box.width), Math.round(box.height)];
 }}).filter(([, width, height]) => width && (width < {FINGER} || height < {FINGER}))"""
@@ -40,7 +41,7 @@ GRAVE = """async () => (await axe.run(document, { resultTypes: ["violations"] })
   .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.target).join(" ")}`)"""
 """Serious findings of axe-core."""
 NAMELESS = """[...document.querySelectorAll("button, select, input")]
-    .filter((e) => e.getBoundingClientRect().width && !e.closest("dialog"))
+    .filter((e) => e.getBoundingClientRect().width && e.checkVisibility() && !e.closest("dialog"))
     .filter((e) => !(e.getAttribute("aria-label") || e.labels?.length || e.innerText?.trim()))
     .map((e) => e.outerHTML)"""
 
@@ -70,6 +71,14 @@ class Page:
 
     def opened(self, name):
         self.wait(f"tritonSam.image?.name === {name!r} && document.getElementById('busy').hidden")
+
+    def unfold(self):
+        """Show the parts of the panel that are folded."""
+        self.page.evaluate("for (const each of document.querySelectorAll('.panel details')) each.open = true")
+
+    def uncheck(self, selector):
+        """Switch a setting off, also a folded one."""
+        self.page.eval_on_selector(selector, "(each) => each.checked && each.click()")
 
     def at(self, x, y):
         return self.page.evaluate(f"tritonSam.screenOf({x}, {y})")

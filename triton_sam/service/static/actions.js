@@ -1,58 +1,56 @@
 // What the user can do: each action by its name, for buttons, keys, and the rows of the list.
 
 import { keep } from "./choices.js";
-import { check } from "./notices.js";
+import { $, check } from "./dom.js";
+import { HandTools } from "./hand-tools.js";
 import { isBlank } from "./scene.js";
 
-const $ = (id) => document.getElementById(id);
-
-/** page: {scene, masks, pictures, video, everything, words, stage, settings, change(act, time), show(), endHover(), toolChosen(), takeCornerBack()} */
 export function actionsOf(page) {
-  const { video, everything, words, stage, settings, pictures } = page;
-  const { change, show, endHover } = page;
+  const { video, everything, words, stage, settings, pictures, edits } = page;
+  const objectOf = (id) => page.scene.objects.find((object) => object.id === id);
   const actions = {
+    edits,
     select(id) {
       if (page.scene.activeId === id) return;
       page.scene.activeId = id;
-      show();
+      page.show();
     },
     rename(id, name) {
-      const object = page.scene.objects.find((each) => each.id === id);
-      if (object && name.trim()) change(() => (object.name = name.trim()));
-      else show();
+      const object = objectOf(id);
+      if (object && name.trim()) page.change(() => (object.name = name.trim()));
+      else page.show();
     },
     label(id, label) {
-      const object = page.scene.objects.find((each) => each.id === id);
-      if (object) change(() => (object.label = label.trim()));
+      const object = objectOf(id);
+      if (object) page.change(() => (object.label = label.trim()));
     },
     toggle(id) {
-      const object = page.scene.objects.find((each) => each.id === id);
+      const object = objectOf(id);
       object.visible = !object.visible;
-      show();
+      page.show();
     },
-    remove: (id) => change(() => page.scene.remove(id)),
-    choose(id, index) {
-      const object = page.scene.objects.find((each) => each.id === id);
-      change(() => (object.choice = index));
-    },
+    remove: (id) => page.change(() => page.scene.remove(id)),
+    choose: (id, index) => page.change(() => (objectOf(id).choice = index)),
     newObject() {
-      if (!(pictures.image || video.isOpen) || isBlank(page.scene.active)) return;
-      change(() => page.scene.begin());
+      if (!(page.image || video.isOpen) || isBlank(page.scene.active)) return;
+      page.change(() => page.scene.begin());
     },
     removeActive() {
       if (everything.takesClicks) everything.remove();
       else if (page.scene.active) actions.remove(page.scene.activeId);
     },
     nextObject() {
-      const index = page.scene.objects.findIndex((object) => object.id === page.scene.activeId);
-      if (page.scene.objects.length) actions.select(page.scene.objects[(index + 1) % page.scene.objects.length].id);
+      const { objects, activeId } = page.scene;
+      const index = objects.findIndex((object) => object.id === activeId);
+      if (objects.length) actions.select(objects[(index + 1) % objects.length].id);
     },
     candidate(index) {
       const count = page.scene.active ? (page.masks.resultOf(page.scene.active)?.scores?.length ?? 0) : 0;
       if (count > 1 && index < count) actions.choose(page.scene.activeId, index);
     },
     undo() {
-      if (page.takeCornerBack()) return;
+      const { polygon } = page.handTools;
+      if (polygon.isOn && polygon.takeBack()) return;
       page.scene.undo();
       void page.masks.refresh();
     },
@@ -60,35 +58,22 @@ export function actionsOf(page) {
       page.scene.redo();
       void page.masks.refresh();
     },
-    clear: () => page.scene.objects.length && change(() => ((page.scene.objects = []), (page.scene.activeId = null))),
+    clear: () => page.scene.objects.length && page.change(() => ((page.scene.objects = []), (page.scene.activeId = null))),
     tool(name) {
+      if (HandTools.has(name) && !page.image) return false;
       stage.tool = name;
+      if (HandTools.has(name)) $("edit").open = true;
       check("[data-tool]", (button) => button.dataset.tool === name);
       stage.cursor();
-      endHover();
-      page.toolChosen();
+      page.preview.end();
+      page.cursor.follow();
+      page.show();
     },
     multimask(on) {
       settings.multimask = page.scene.multimask = on;
       keep(settings);
-      if (video.isOpen || !page.scene.active) return show();
-      change(() => Object.assign(page.scene.active, { multimask: on, choice: null }));
-    },
-    cleanup(on) {
-      settings.cleanup = on;
-      keep(settings);
-      show();
-      void page.masks.refresh();
-    },
-    cleanupArea(area) {
-      settings.cleanupArea = area;
-      keep(settings);
-      void page.masks.refresh();
-    },
-    threshold(logit) {
-      settings.threshold = logit;
-      keep(settings);
-      void page.masks.refresh();
+      if (video.isOpen || !page.scene.active) return page.show();
+      page.change(() => Object.assign(page.scene.active, { multimask: on, choice: null }));
     },
     toggleMultimask: () => actions.multimask(!(page.scene.active ?? page.scene).multimask),
     open: () => $("file").click(),
@@ -114,7 +99,7 @@ export function actionsOf(page) {
       void video.stop();
       everything.escape();
       stage.abort();
-      endHover();
+      page.preview.end();
     },
     help: () => $("keys-dialog").showModal(),
   };

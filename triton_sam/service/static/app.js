@@ -1,347 +1,186 @@
-// The main module of the page: it connects the user's actions, the answers of the service, and the drawing.
+// The main module: the page's one state, `page`, which every other module reads, and show(), which renders it.
 
 import { actionsOf } from "./actions.js";
 import { kept } from "./choices.js";
+import { connectClicks } from "./clicks.js";
 import { connectControls } from "./controls.js";
-import { connectEditing } from "./editing.js";
 import { Cursor } from "./cursor.js";
+import { $, enable, reveal } from "./dom.js";
+import { Edits } from "./edits.js";
 import { Everything } from "./everything.js";
-import { connectHandTools } from "./hand-tools.js";
+import { HandTools } from "./hand-tools.js";
+import { installKeys } from "./keys.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
-import { askToken, check, hintFor, say, setState, warn } from "./notices.js";
-import { outline } from "./outline.js";
+import { askToken, say, setState, warn } from "./notices.js";
 import { paintScene } from "./paint.js";
-import { offerLabels, showButtons, showObjects } from "./panel.js";
+import { showPanel } from "./panel.js";
 import { Pictures } from "./pictures.js";
+import { Preview } from "./preview.js";
 import * as rest from "./rest.js";
-import { promptOf, Scene } from "./scene.js";
+import { Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { Video } from "./video.js";
 import { Words } from "./words.js";
 
-const $ = (id) => document.getElementById(id);
-const live = new Live();
-const settings = { model: null, multimask: false, cleanup: true, cleanupArea: 32, threshold: 0, opacity: 0.5, hover: true, ...kept() };
-const forImages = { scene: new Scene() };
-forImages.scene.multimask = settings.multimask;
-forImages.masks = new Masks(forImages.scene, live, settings);
-let { scene, masks } = forImages; // or those of the video
-const stats = { hover: [], clicks: [] }; // for measurements: [{moved, painted, ms}]
-let models = [];
-let preview = null; // {path}
-let serviceIsUp = false;
-
-const paint = (context) => {
-  paintScene(context, { scene, masks, everything, preview, settings, stage, cursor });
-  handTools.paint(context);
-};
-const stage = new Stage($("stage"), $("canvas"), paint);
-const cursor = new Cursor({
-  ...{ stage, canvas: $("canvas"), endHover },
-  takesClicks: () => takesClicks() && !everything.takesClicks,
-  get polygon() {
-    return handTools.polygon;
-  },
-});
-const video = new Video({ stage, settings, show, warn, problem: videoProblem });
-const everything = new Everything({
-  ...forImages,
-  stage,
-  settings,
-  change,
-  show: () => show(),
-  warn,
-  problem: everythingProblem,
-  currentImage: () => pictures.image,
-  finds: () => chosenModel()?.finds_everything ?? false,
-});
-const words = new Words({
-  ...forImages,
-  settings,
-  everything,
-  show: () => show(),
-  warn,
-  currentImage: () => pictures.image,
-  findsConcepts: () => chosenModel()?.finds_concepts ?? false,
-});
-const pictures = new Pictures({
-  forImages,
-  everything,
-  video,
-  stage,
-  settings,
-  begin,
-  show: () => show(),
-  warn,
-  endHover,
-  isUp: () => serviceIsUp,
-});
-forImages.masks.foundOf = (id) => everything.of(id);
-// Tests, measurements, and people at the browser's console use this object.
-globalThis.tritonSam = {
-  stats,
-  settings,
-  video,
-  everything,
-  words,
+const page = {
+  settings: { model: null, multimask: false, cleanup: true, cleanupArea: 32, threshold: 0, opacity: 0.5, hover: true, ...kept() },
+  models: [],
+  isUp: false, // whether the service makes masks
+  stats: { hover: [], clicks: [] }, // for measurements: [{moved, painted, ms}]
+  /** The objects of the image and their masks; those of a video have the same interface. */
+  images: { scene: new Scene() },
+  /** What is shown: images, or the video. */
+  mode: null,
   get scene() {
-    return scene;
-  },
-  resultOf: (object) => masks.resultOf(object),
-  choiceOf: (object) => masks.choiceOf(object),
-  screenOf: (x, y) => stage.screenOf(x, y),
-  get image() {
-    return pictures.image;
-  },
-  get preview() {
-    return preview;
-  },
-};
-
-// --- masks -----------------------------------------------------------------------------------------------------------
-
-for (const source of [forImages.masks, video.masks]) {
-  source.addEventListener("changed", () => show());
-  source.addEventListener("unknown-image", () => void pictures.reupload());
-  source.addEventListener("clicked", ({ detail }) => {
-    stage.draw();
-    const total = performance.now() - detail.time;
-    stats.clicks.push({ total, ms: detail.ms });
-    $("click-info").textContent = `last click: ${Math.round(total)} ms`;
-    $("service-info").textContent = `service: ${Math.round(detail.ms)} ms`;
-    setTimeout(() => say(`${scene.active?.name}: ${activeFacts()}`)); // the list shows them next
-  });
-}
-video.masks.addEventListener("failed", ({ detail }) => videoProblem(detail));
-
-live.addEventListener("masks", ({ detail }) => {
-  const image = pictures.image;
-  if (!image || detail.image !== image.id) return;
-  const choice = detail.scores.indexOf(Math.max(...detail.scores));
-  preview = { path: outline(detail.logits[choice], detail.side, detail.used, image) };
-  stage.draw(); // at once, not in the next frame: the user waits for this preview
-  const painted = performance.now();
-  stats.hover.push({ moved: detail.time, painted, ms: detail.ms });
-  $("hover-info").textContent = `preview: ${Math.round(painted - detail.time)} ms`;
-});
-
-live.addEventListener("hover-error", ({ detail }) => {
-  if (detail.code === "unknown_image") void pictures.reupload();
-});
-
-stage.addEventListener("hover", ({ detail }) => {
-  if (everything.takesClicks) return everything.hover(detail);
-  if (!settings.hover || !pictures.image || pictures.isOpening || !serviceIsUp) return;
-  live.hover(masks.requestFor(scene.active ?? scene, promptOf(scene.active, detail)), detail.time);
-});
-
-stage.addEventListener("leave", endHover);
-
-function endHover() {
-  live.stopHover();
-  everything.hover(null);
-  if (preview) {
-    preview = null;
-    stage.redraw();
-  }
-}
-
-// --- actions of the user ---------------------------------------------------------------------------------------------
-
-stage.addEventListener("point", ({ detail }) => {
-  if (!takesClicks()) return;
-  endHover();
-  if (everything.takesClicks) return everything.pick(detail);
-  const point = { x: round2(detail.x), y: round2(detail.y), label: detail.label };
-  change(() => (everything.prompt(scene.current()), scene.active.points.push(point)), detail.time);
-});
-
-stage.addEventListener("box", ({ detail }) => {
-  if (!takesClicks() || everything.takesClicks) return;
-  endHover();
-  change(() => {
-    // A second box is another object. The box of a found object comes from the search, so the user's replaces it.
-    const { box, found } = scene.current();
-    const object = box && !found ? scene.begin() : scene.active;
-    object.box = detail.box.map(round2);
-  }, detail.time);
-});
-
-stage.addEventListener("view", () => ($("zoom-level").textContent = `${Math.round(stage.scale * 100)} %`));
-
-function takesClicks() {
-  return (pictures.image || (video.isOpen && video.isAtRest)) && !pictures.isOpening;
-}
-
-function change(act, time) {
-  scene.change(act);
-  void masks.refresh(time);
-}
-
-function round2(value) {
-  return Math.round(value * 100) / 100;
-}
-
-const actions = actionsOf({
-  get scene() {
-    return scene;
+    return page.mode.scene;
   },
   get masks() {
-    return masks;
+    return page.mode.masks;
   },
-  ...{ pictures, video, everything, words, stage, settings, change, endHover },
-  show: () => show(),
-  toolChosen: () => (cursor.follow(), show()),
-  takeCornerBack: () => handTools.takeCornerBack(),
+  get image() {
+    return page.pictures.image;
+  },
+  get model() {
+    return page.models.find(({ name }) => name === page.settings.model) ?? {};
+  },
+  /** Whether a click on the image counts. */
+  get takesClicks() {
+    return Boolean((page.image || (page.video.isOpen && page.video.isAtRest)) && !page.pictures.isOpening);
+  },
+  ...{ show, begin, change, clicked, fail, warn },
+};
+page.images.masks = new Masks(page, page.images.scene);
+page.images.scene.multimask = page.settings.multimask;
+page.mode = page.images;
+page.live = new Live({
+  status: serviceChanged,
+  masks: (message, time) => page.preview.show(message, time),
+  hoverError: ({ code }) => code === "unknown_image" && void page.pictures.reupload(),
+  lost: () => down("offline", "The service does not answer. Trying again …"),
+  refused: () => down("refused", "The service has too many open pages, or refuses this client. Trying again in a minute …"),
+  outdated: () => down("reload", "The service has another version than this page: reload the page."),
+  token: () => void askToken().then(() => page.live.connect()),
 });
+page.stage = new Stage($("stage"), $("canvas"), (context) => paintScene(context, page));
+page.preview = new Preview(page);
+page.cursor = new Cursor(page);
+page.video = new Video(page);
+page.everything = new Everything(page);
+page.words = new Words(page);
+page.pictures = new Pictures(page);
+page.edits = new Edits(page);
+page.handTools = new HandTools(page);
+page.actions = actionsOf(page);
+Object.assign(page.stage.on, {
+  hover: (place) => page.preview.hover(place),
+  leave: () => page.preview.end(),
+  view: () => ($("zoom-level").textContent = `${Math.round(page.stage.scale * 100)} %`),
+});
+connectClicks(page);
+connectControls(page);
+installKeys(page.actions, $("key-list"), (key) => page.handTools.tool?.key(key) ?? false);
+// Tests, measurements, and people at the browser's console use this object.
+globalThis.tritonSam = page;
+Object.assign(page, {
+  resultOf: (object) => page.masks.resultOf(object),
+  choiceOf: (object) => page.masks.choiceOf(object),
+  screenOf: (x, y) => page.stage.screenOf(x, y),
+});
+
+/** Render the state: everything around the canvas at once, the canvas in the next frame. */
+function show() {
+  const { image, video, pictures } = page;
+  const shown = image ?? video.info;
+  const size = shown && `${shown.name} · ${shown.width} × ${shown.height}`;
+  $("picture-info").textContent = video.isOpen ? `${size} · ${video.info.fps} frames/s` : (size ?? "no image");
+  reveal({ demo: page.model.demo });
+  showPanel(page);
+  for (const part of [video, page.everything, page.words, page.handTools]) part.show();
+  page.stage.redraw();
+  pictures.shelf.noteSoon();
+}
 
 /** Show the objects of the image, or those of the video. */
 function begin(mode) {
-  ({ scene, masks } = mode);
-  preview = null;
-  document.body.dataset.mode = mode === video ? "video" : "image";
+  page.mode = mode;
+  page.preview.end();
+  document.body.dataset.mode = mode === page.video ? "video" : "image";
   $("stage").classList.remove("is-empty");
-  $("empty").hidden = true;
+  reveal({ empty: false });
 }
 
-// --- the service -----------------------------------------------------------------------------------------------------
+/** Change the objects by ``act``; ``time`` is that of the click. */
+function change(act, time) {
+  page.scene.change(act);
+  void page.masks.refresh(time);
+}
 
-live.addEventListener("status", ({ detail }) => {
-  const wasUp = serviceIsUp;
-  serviceIsUp = detail.up;
-  setState(detail.up ? "up" : "down", detail.up ? "ready" : "no Triton");
-  if (!detail.up) {
-    endHover();
-    warn(`There are no masks for now; they come back by themselves. (${detail.detail ?? "no model is ready"})`);
-    return;
+/** A click has its mask, which the service made in ``ms``. */
+function clicked(time, ms) {
+  page.stage.draw();
+  const total = performance.now() - time;
+  page.stats.clicks.push({ total, ms });
+  $("click-info").textContent = `last click: ${Math.round(total)} ms`;
+  $("service-info").textContent = `service: ${Math.round(ms)} ms`;
+  const facts = () => document.querySelector('.object[aria-current="true"] .facts')?.textContent ?? "";
+  setTimeout(() => say(`${page.scene.active?.name}: ${facts()}`)); // the list shows them next
+}
+
+/** Show a problem. Ask for a token, or send again what the service has forgotten, and then call ``again()``. */
+async function fail(problem, again) {
+  if (problem.status === 401) await askToken();
+  else if (["unknown_image", "unknown_video"].includes(problem.code)) await page.pictures.reupload();
+  else return warn(problem.message);
+  await again();
+}
+
+function serviceChanged(status) {
+  const wasUp = page.isUp;
+  page.isUp = status.up;
+  setState(status.up ? "up" : "down", status.up ? "ready" : "no Triton");
+  if (!status.up) {
+    page.preview.end();
+    return warn(`Segmentation is unavailable; reconnecting automatically. (${status.detail ?? "no model is ready"})`);
   }
   warn("");
-  if (wasUp && models.map((model) => model.name).join() === detail.models.join()) return;
+  if (wasUp && page.models.map((model) => model.name).join() === status.models.join()) return;
   void loadModels().then(() => {
-    if (pictures.image || video.isOpen) return pictures.isSent ? masks.refresh() : pictures.reupload();
-  });
-});
-
-for (const [event, state, text] of [
-  ["lost", "offline", "The service does not answer. Trying again …"],
-  ["refused", "refused", "The service has too many open pages, or this address is not allowed. Trying again in a minute …"],
-  ["outdated", "reload", "The service has another version than this page: reload the page."],
-]) {
-  live.addEventListener(event, () => {
-    serviceIsUp = false;
-    endHover();
-    setState("down", state);
-    warn(text);
+    if (page.image || page.video.isOpen) return page.pictures.isSent ? page.masks.refresh() : page.pictures.reupload();
   });
 }
 
-live.addEventListener("token", () => void askToken().then(() => live.connect()));
+function down(state, text) {
+  page.isUp = false;
+  page.preview.end();
+  setState("down", state);
+  warn(text);
+}
 
 async function loadModels() {
+  const { settings } = page;
   try {
     const answer = await rest.models();
-    models = answer.models;
+    page.models = answer.models;
     document.body.dataset.urls = answer.image_urls ? "1" : "0";
-    if (answer.heic) acceptHeic();
+    // A phone that is not asked for HEIC photographs may send JPEG instead.
+    if (answer.heic && !$("file").accept.includes(".heic")) $("file").accept += ",.heic,.heif";
   } catch (problem) {
     if (problem.status === 401) return askToken().then(loadModels);
     return;
   }
-  const select = $("model");
-  select.replaceChildren(...models.map((model) => new Option(model.demo ? `${model.name} (demo)` : model.name, model.name)));
-  const names = models.map((model) => model.name);
-  if (!names.includes(settings.model)) settings.model = models.find((model) => model.default)?.name ?? names[0];
-  select.value = settings.model;
-  select.disabled = models.length === 0;
+  const names = page.models.map((model) => model.name);
+  if (!names.includes(settings.model)) settings.model = page.models.find((model) => model.default)?.name ?? names[0];
+  $("model").replaceChildren(...page.models.map(({ name, demo }) => new Option(demo ? `${name} (demo)` : name, name)));
+  $("model").value = settings.model;
+  enable({ model: names.length });
   show();
 }
 
-/** Let the dialog for files offer HEIC photographs. A phone that is not asked for them may send JPEG instead. */
-function acceptHeic() {
-  const input = $("file");
-  if (!input.accept.includes(".heic")) input.accept += ",.heic,.heif";
-}
-
-function chosenModel() {
-  return models.find((model) => model.name === settings.model);
-}
-
-function everythingProblem(problem) {
-  if (problem.status === 401) void askToken().then(() => everything.again());
-  else if (problem.code === "unknown_image") void pictures.reupload().then(() => everything.again());
-  else warn(problem.message);
-}
-
-function videoProblem(problem) {
-  if (problem.status === 401) void askToken().then(() => masks.refresh());
-  else if (problem.code === "unknown_video") void pictures.reupload();
-  else warn(problem.message);
-}
-
-function activeFacts() {
-  return document.querySelector('.object[aria-current="true"] .facts')?.textContent ?? "";
-}
-
-// --- showing ---------------------------------------------------------------------------------------------------------
-
-function show() {
-  const image = pictures.image;
-  $("cleanup-area").disabled = !settings.cleanup;
-  $("demo").hidden = !chosenModel()?.demo;
-  showObjects($("objects"), scene, masks, actions, image && { picture: stage.picture, size: image });
-  check("[data-multi]", (button) => (button.dataset.multi === "1") === masks.optionsOf?.(scene.active ?? scene).multimask);
-  showButtons(scene, masks, image, video.isOpen);
-  $("hint").hidden = scene.objects.length > 0;
-  $("hint").textContent = hintFor(image, video.isOpen, everything.takesClicks);
-  const shown = image ?? video.info;
-  const size = shown && `${shown.name} · ${shown.width} × ${shown.height}`;
-  $("picture-info").textContent = video.isOpen ? `${size} · ${video.info.fps} frames/s` : (size ?? "no image");
-  video.update();
-  everything.update();
-  words.update();
-  handTools.update();
-  stage.redraw();
-  pictures.shelf.noteSoon();
-  offerLabels(pictures.shelf.labels);
-}
-
-const handTools = connectHandTools({
-  ...forImages,
-  ...{ stage, everything, actions, change, warn },
-  show: () => show(),
-  currentImage: () => pictures.image,
-});
-connectEditing({
-  get scene() {
-    return scene;
-  },
-  get masks() {
-    return masks;
-  },
-  ...{ stage, everything, actions, change, takesClicks, endHover },
-});
-connectControls({
-  actions,
-  settings,
-  ...forImages,
-  video,
-  stage,
-  shelf: pictures.shelf,
-  open: (files) => pictures.open(files),
-  cancel: () => pictures.cancel(),
-  openUrl: (url) => pictures.openUrl(url),
-  reupload: () => pictures.reupload(),
-  endHover,
-  warn,
-  currentImage: () => pictures.image,
-});
-
-$("stage").classList.add("is-empty");
-$("cleanup").checked = settings.cleanup;
-$("cleanup-area").value = $("cleanup-value").textContent = settings.cleanupArea;
-$("threshold").value = $("threshold-value").textContent = settings.threshold;
+$("cleanup").checked = page.settings.cleanup;
+$("cleanup-area").value = $("cleanup-value").textContent = page.settings.cleanupArea;
+$("threshold").value = $("threshold-value").textContent = page.settings.threshold;
 show();
 await loadModels();
-await pictures.start();
-live.connect();
+await page.pictures.start();
+page.live.connect();

@@ -1,6 +1,7 @@
 // Brush and eraser: strokes change the mask of the active object at full size, one step for undo each.
 
 import { stroke } from "./bitmap.js";
+import { $ } from "./dom.js";
 
 const STEP = 1.25;
 const SIZES = [2, 400]; // pixels of the screen
@@ -8,46 +9,44 @@ const COARSE = 2; // pixels of the screen between two points of a stroke
 
 export class Brush {
   size = 24; // diameter in pixels of the screen, at any zoom
-  #edits;
-  #stage;
-  #scene;
+  #page;
   #points = [];
   #radius = 0;
   #target = null;
   #at = null; // where the mouse is
 
-  constructor(edits, stage, scene) {
-    [this.#edits, this.#stage, this.#scene] = [edits, stage, scene];
+  constructor(page) {
+    this.#page = page;
   }
 
   get #isEraser() {
-    return this.#stage.tool === "erase";
+    return this.#page.stage.tool === "erase";
   }
 
   resize(by) {
     this.size = Math.round(Math.min(SIZES[1], Math.max(SIZES[0], by > 0 ? this.size * STEP + 1 : this.size / STEP)));
-    this.#stage.redraw();
+    this.#page.stage.redraw();
   }
 
   /** The keys [ and ] change the size. */
   key(key) {
     if (key !== "[" && key !== "]") return false;
     this.resize(key === "]" ? 1 : -1);
-    document.getElementById("brush-size").value = this.size;
+    $("brush-size").value = this.size;
     return true;
   }
 
   down(point) {
-    if (this.#isEraser && !this.#edits.active) return;
-    this.#target = this.#edits.active;
-    this.#radius = this.size / 2 / this.#stage.scale;
+    if (this.#isEraser && !this.#page.edits.active) return;
+    this.#target = this.#page.edits.active;
+    this.#radius = this.size / 2 / this.#page.stage.scale;
     this.#points = [point];
     this.hover(point);
   }
 
   move(point) {
     const last = this.#points.at(-1);
-    const isFar = last && Math.hypot(point.x - last.x, point.y - last.y) * this.#stage.scale >= COARSE;
+    const isFar = last && Math.hypot(point.x - last.x, point.y - last.y) * this.#page.stage.scale >= COARSE;
     if (isFar) this.#points.push(point);
     this.hover(point);
   }
@@ -58,20 +57,21 @@ export class Brush {
     const id = this.#target?.id;
     this.#points = [];
     if (!points.length) return;
-    const before = this.#scene.activeId;
-    void this.#edits.attempt(async () => {
-      const wanted = id ?? (this.#scene.activeId !== before ? this.#scene.activeId : null);
-      const target = this.#scene.objects.find((object) => object.id === wanted) ?? null;
+    const { scene, edits } = this.#page;
+    const before = scene.activeId;
+    void edits.attempt(async () => {
+      const wanted = id ?? (scene.activeId !== before ? scene.activeId : null);
+      const target = scene.objects.find((object) => object.id === wanted) ?? null;
       if (id && !target) return; // the user has deleted it
-      const inside = await this.#edits.bitmapOf(target);
-      points.forEach((point, i) => stroke(inside, this.#edits.size, points[Math.max(0, i - 1)], point, radius, value));
-      this.#edits.give(target, inside);
+      const inside = await edits.bitmapOf(target);
+      points.forEach((point, i) => stroke(inside, edits.size, points[Math.max(0, i - 1)], point, radius, value));
+      edits.give(target, inside);
     });
   }
 
   hover(point) {
     this.#at = point;
-    this.#stage.redraw();
+    this.#page.stage.redraw();
   }
 
   abort() {

@@ -38,7 +38,7 @@ function parsed(text) {
 }
 
 function rleOf(segmentation, size) {
-  if (!size) throw new Error("its image_id names no image");
+  if (!size) throw new Error("its image_id is unknown");
   if (Array.isArray(segmentation)) return toRle(spansOfPolygons(segmentation, size), size);
   if (String(segmentation?.size) !== String(size)) throw new Error("its mask has another size than the image, or none");
   const { counts } = segmentation;

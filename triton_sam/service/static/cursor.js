@@ -1,5 +1,6 @@
 // A cursor for the keyboard: Enter begins it, the arrow keys move it, and Enter sets a point or the corner of a box.
 
+import { $ } from "./dom.js";
 import { say } from "./notices.js";
 
 const STEP = 10; // pixels of the screen; with Shift it is one
@@ -15,30 +16,29 @@ export class Cursor {
   #page;
   #saying = null;
 
-  /** page: {stage, canvas, polygon, takesClicks(), endHover()} */
   constructor(page) {
     this.#page = page;
+    const canvas = $("canvas");
     addEventListener("keydown", (event) => this.#press(event), true); // before the shortcuts, which use arrows, too
-    page.canvas.addEventListener("pointerdown", () => this.end());
-    page.canvas.addEventListener("blur", () => this.end());
+    canvas.addEventListener("pointerdown", () => this.end());
+    canvas.addEventListener("blur", () => this.end());
   }
 
   end() {
     if (!this.place) return false;
     this.place = this.corner = null;
-    this.#page.endHover();
+    this.#page.preview.end();
     this.#page.stage.redraw();
     return true;
   }
 
   /** End the cursor if the tool that was chosen has none: the arrow keys are the tool's. */
   follow() {
-    if (!TOOLS.includes(this.#page.stage.tool) && !this.#page.polygon.isOn) this.end();
+    if (!TOOLS.includes(this.#page.stage.tool) && !this.#page.handTools.polygon.isOn) this.end();
   }
 
   #press(event) {
-    const { canvas } = this.#page;
-    if (document.querySelector("dialog[open]") || ![canvas, document.body].includes(event.target)) return;
+    if (document.querySelector("dialog[open]") || ![$("canvas"), document.body].includes(event.target)) return;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (!this.#handle(event)) return;
     event.preventDefault();
@@ -54,14 +54,14 @@ export class Cursor {
 
   /** Without a cursor, Enter closes a polygon that has its corners. */
   #takesEnter() {
-    const { stage, polygon, takesClicks } = this.#page;
-    return takesClicks() && (polygon.isOn ? this.place !== null || !polygon.isClosable : TOOLS.includes(stage.tool));
+    const { stage, everything, takesClicks, handTools: { polygon } } = this.#page;
+    return takesClicks && !everything.takesClicks && (polygon.isOn ? this.place !== null || !polygon.isClosable : TOOLS.includes(stage.tool));
   }
 
   #begin() {
-    const { stage, canvas } = this.#page;
+    const { stage } = this.#page;
     const { width, height } = stage.size;
-    canvas.focus();
+    $("canvas").focus();
     this.place = { x: width / 2, y: height / 2 };
     stage.reveal(this.place);
     const effect = stage.tool === "select" ? "selects the object of a mask" : "sets a point";
@@ -70,7 +70,7 @@ export class Cursor {
   }
 
   #move([right, down], step, time) {
-    const { stage, polygon } = this.#page;
+    const { stage, handTools: { polygon } } = this.#page;
     const limit = (value, high) => Math.min(high, Math.max(0, value));
     this.place = {
       x: limit(this.place.x + (right * step) / stage.scale, stage.size.width),
@@ -78,22 +78,22 @@ export class Cursor {
     };
     stage.reveal(this.place);
     if (polygon.isOn) polygon.hover(this.place);
-    else if (!["box", "select"].includes(stage.tool)) this.#tell("hover", { ...this.place, label: stage.tool === "cut" ? 0 : 1, time });
+    else if (!["box", "select"].includes(stage.tool)) stage.tell("hover", { ...this.place, label: stage.tool === "cut" ? 0 : 1, time });
     clearTimeout(this.#saying);
     this.#saying = setTimeout(() => this.place && say(`${Math.round(this.place.x)}, ${Math.round(this.place.y)}`), SPEECH_PAUSE);
     return true;
   }
 
   #set(event) {
-    const { stage, polygon } = this.#page;
+    const { stage, handTools: { polygon } } = this.#page;
     const time = event.timeStamp;
     if (polygon.isOn) {
       polygon.set(this.place);
       say(`${polygon.corners.length} corners.`);
     } else if (stage.tool === "select") {
-      this.#tell("pick", this.place);
+      stage.tell("pick", this.place);
     } else if (stage.tool !== "box") {
-      this.#tell("point", { ...this.place, label: (stage.tool === "cut") !== event.shiftKey ? 0 : 1, time });
+      stage.tell("point", { ...this.place, label: (stage.tool === "cut") !== event.shiftKey ? 0 : 1, time });
     } else if (!this.corner) {
       this.corner = this.place;
       say("First corner of the box.");
@@ -101,13 +101,9 @@ export class Cursor {
       const [a, b] = [this.corner, this.place];
       const box = [Math.min(a.x, b.x), Math.min(a.y, b.y), Math.max(a.x, b.x), Math.max(a.y, b.y)];
       this.corner = null;
-      if (box[2] - box[0] >= 1 && box[3] - box[1] >= 1) this.#tell("box", { box, time });
+      if (box[2] - box[0] >= 1 && box[3] - box[1] >= 1) stage.tell("box", { box, time });
     }
     stage.redraw();
     return true;
-  }
-
-  #tell(type, detail) {
-    this.#page.stage.dispatchEvent(new CustomEvent(type, { detail }));
   }
 }

@@ -1,15 +1,10 @@
 // The parts of /docs that act: a button that copies the curl line, and a form that sends the request and shows the answer.
 
+import { make } from "./dom.js";
 import { token, urlOf } from "./rest.js";
 
 const SHOWN = 20_000; // characters of an answer
 const ids = new Map(); // of what was uploaded last, by the name of the parameter
-
-export function make(tag, options = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), options);
-  element.append(...children.filter((child) => child !== null));
-  return element;
-}
 
 /** Return a button that copies a text, and says so. */
 export function copyButton(text) {

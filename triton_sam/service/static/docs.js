@@ -1,10 +1,11 @@
 // Shows /openapi.json: every operation with its parameters, a curl line, and its answers.
 // It uses no library and loads nothing from other sites.
 
-import { copyButton, make, tryForm } from "./docs-try.js";
+import { copyButton, tryForm } from "./docs-try.js";
+import { $, make } from "./dom.js";
 import { rememberToken, token, urlOf } from "./rest.js";
 
-const place = document.getElementById("document");
+const place = $("document");
 
 /** Return the parts of a text; those between backquotes become `code` elements. */
 function prose(text) {

@@ -1,6 +1,7 @@
 // Changes of masks by hand, at full size: objects are copied, joined and subtracted, and tools give objects new masks.
 
 import { bitmapOf, spansOfBitmap } from "./bitmap.js";
+import { $ } from "./dom.js";
 import { fullMask } from "./full-masks.js";
 import { cutout } from "./saves.js";
 import { classOf, isBlank } from "./scene.js";
@@ -12,13 +13,12 @@ export class Edits {
   #page;
   #queue = Promise.resolve();
 
-  /** page: {scene, masks, everything, stage, change, warn, currentImage()} of images */
   constructor(page) {
     this.#page = page;
   }
 
   get image() {
-    return this.#page.currentImage();
+    return this.#page.image;
   }
 
   /** The size of the open image, [height, width]. */
@@ -76,7 +76,8 @@ export class Edits {
 
   duplicate() {
     const { scene, change } = this.#page;
-    if (this.image && scene.active) change(() => scene.duplicate(scene.active));
+    if (!this.image) return false;
+    if (scene.active) change(() => scene.duplicate(scene.active));
   }
 
   /** Join objects with the active one, which takes their place. */
@@ -93,7 +94,8 @@ export class Edits {
   reorder(by) {
     const { scene } = this.#page;
     const place = scene.objects.indexOf(scene.active) + by;
-    if (this.image && scene.active && place >= 0 && place < scene.objects.length) this.move(scene.activeId, place);
+    if (!this.image) return false;
+    if (scene.active && place >= 0 && place < scene.objects.length) this.move(scene.activeId, place);
   }
 
   move(id, place) {
@@ -107,29 +109,29 @@ export class Edits {
   }
 
   /** Copy the cut-out of the active object as PNG. */
-  async copyCutout() {
+  copyCutout() {
     const { active, image } = this;
-    if (!active) return;
+    if (!active) return false;
     const png = cutout(image, this.#page.stage.picture, active, this.#page.masks);
-    await this.#copy({ "image/png": png }, "The cut-out is in the clipboard.");
+    return this.#copy({ "image/png": png }, "The cut-out is in the clipboard.");
   }
 
   /** Copy the active object as JSON: name, label, and its mask as COCO RLE. */
-  async copyRle() {
+  copyRle() {
     const { active, image } = this;
-    if (!active) return;
+    if (!active) return false;
     const json = this.#maskOf(active).then(({ rle, bbox, area, score }) => {
       const facts = { file_name: image.name, name: active.name, label: classOf(active), area, bbox, score };
       return new Blob([JSON.stringify({ ...facts, segmentation: rle })], { type: "text/plain" });
     });
-    await this.#copy({ "text/plain": json }, "The mask is in the clipboard, as RLE in JSON.");
+    return this.#copy({ "text/plain": json }, "The mask is in the clipboard, as RLE in JSON.");
   }
 
   async #copy(item, done) {
     try {
       if (!navigator.clipboard?.write) throw new Error("browsers allow it only over HTTPS or on localhost");
       await navigator.clipboard.write([new ClipboardItem(item)]);
-      document.getElementById("edit-info").textContent = done;
+      $("edit-info").textContent = done;
     } catch (problem) {
       this.#page.warn(`Nothing was copied: ${problem.message}`);
     }

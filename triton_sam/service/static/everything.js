@@ -1,12 +1,12 @@
 // Found objects: the service finds everything, or words; the user keeps, merges, refines or deletes the objects.
 
+import { $, connect, enable, reveal } from "./dom.js";
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
 import { pathOf } from "./rle.js";
 import { colorOf } from "./scene.js";
 import { contains, measure, spansOf, toRle, union } from "./spans.js";
 
-const $ = (id) => document.getElementById(id);
 const FAINT = 0.55; // of the opacity of objects
 const STRONG = 1.5;
 
@@ -21,19 +21,19 @@ export class Everything {
   #progress = { done: 0, total: 1 }; // null: the search does not say how far it is
   #isRefining = false;
   #threshold = 0;
-  #again = null; // starts the last search once more
 
-  /** page: {scene, masks, stage, settings, change, show, warn, problem, currentImage(), finds()} */
   constructor(page) {
     this.#page = page;
-    $("find").addEventListener("click", () => this.find());
-    $("found-stop").addEventListener("click", () => this.stop());
-    $("found-keep").addEventListener("click", () => this.keep());
-    $("found-merge").addEventListener("click", () => this.merge());
-    $("found-refine").addEventListener("click", () => this.refine());
-    $("found-delete").addEventListener("click", () => this.remove());
-    $("found-back").addEventListener("click", () => this.#refining(false));
-    $("found-close").addEventListener("click", () => this.close());
+    connect({
+      find: () => this.find(),
+      "found-stop": () => this.stop(),
+      "found-keep": () => this.keep(),
+      "found-merge": () => this.merge(),
+      "found-refine": () => this.refine(),
+      "found-delete": () => this.remove(),
+      "found-back": () => this.#refining(false),
+      "found-close": () => this.close(),
+    });
   }
 
   /** Found objects that the user has neither kept, merged nor deleted. */
@@ -126,9 +126,8 @@ export class Everything {
    * progress: null if the search does not say how far it is.
    */
   async search(ask, progress = null) {
-    const image = this.#page.currentImage();
+    const { image } = this.#page;
     if (!image || this.#search) return;
-    this.#again = () => this.search(ask, progress);
     const mine = (this.#search = new AbortController());
     const run = ++this.#run;
     this.#progress = progress;
@@ -139,16 +138,12 @@ export class Everything {
       if (answer) hear("objects", { objects: answer.objects, removed: [] });
       if (answer) hear("done", answer);
     } catch (problem) {
-      if (problem.name !== "AbortError" && run === this.#run) this.#page.problem(problem);
+      const again = () => this.search(ask, progress);
+      if (problem.name !== "AbortError" && run === this.#run) void this.#page.fail(problem, again);
     } finally {
       if (this.#search === mine) this.#search = null;
       this.#page.show();
     }
-  }
-
-  /** Start the last search once more. */
-  async again() {
-    await this.#again?.();
   }
 
   stop() {
@@ -258,30 +253,35 @@ export class Everything {
   }
 
   /** Show the state in the row below the image. */
-  update() {
+  show() {
     const [items, selected] = [this.items, this.selected];
-    $("find").disabled = !this.#canSearch || this.isSearching;
-    $("find").title = this.#page.finds() ? "Find all objects (F)" : "This model does not find everything";
-    $("found").hidden = !this.isSearching && !items.length && !this.#isRefining;
-    $("found-stop").hidden = $("found-progress").hidden = !this.isSearching;
+    $("find").title = this.#page.model.finds_everything ? "Find all objects (F)" : "This model does not find everything";
+    reveal({
+      found: this.isSearching || items.length || this.#isRefining,
+      "found-stop": this.isSearching,
+      "found-progress": this.isSearching,
+      "found-choose": !this.#isRefining,
+      "found-back": this.#isRefining,
+    });
+    enable({
+      find: this.#canSearch && !this.isSearching,
+      "found-keep": items.length,
+      "found-merge": selected.length > 1,
+      "found-refine": selected.length === 1,
+      "found-delete": selected.length,
+    });
     if (this.#progress) $("found-progress").value = this.#progress.done / this.#progress.total;
     else $("found-progress").removeAttribute("value"); // something goes on
     let text = this.isSearching && !this.#progress ? "Searching …" : `${items.length} found`;
     if (selected.length) text = `${selected.length} of ${items.length} selected`;
     if (this.#isRefining) text = "Click to refine";
     if ($("found-info").textContent !== text) $("found-info").textContent = text;
-    $("found-choose").hidden = this.#isRefining;
-    $("found-back").hidden = !this.#isRefining;
     $("found-keep").lastElementChild.textContent = selected.length ? "Keep" : "Keep all";
     $("found-keep").setAttribute("aria-label", selected.length ? "Keep the selected objects" : "Keep all objects");
-    $("found-keep").disabled = !items.length;
-    $("found-merge").disabled = selected.length < 2;
-    $("found-refine").disabled = selected.length !== 1;
-    $("found-delete").disabled = !selected.length;
   }
 
   get #canSearch() {
-    return Boolean(this.#page.currentImage() && this.#page.finds());
+    return Boolean(this.#page.image && this.#page.model.finds_everything);
   }
 
   #hear(name, data) {

@@ -1,66 +1,103 @@
-// Keyboard shortcuts. index.html lists them twice: the common ones in the panel, all of them in the dialog.
+// Keyboard shortcuts: one list, which acts on keys and fills the dialog that explains them.
 
-const LETTERS = {
-  a: (act) => act.tool("add"),
-  d: (act) => act.tool("cut"),
-  b: (act) => act.tool("box"),
-  h: (act) => act.tool("pan"),
-  s: (act) => act.tool("select"),
-  n: (act) => act.newObject(),
-  e: (act) => act.nextObject(),
-  m: (act) => act.toggleMultimask(),
-  f: (act) => act.find(),
-  k: (act) => act.keep(),
-  j: (act) => act.merge(),
-  "/": (act) => act.search(),
-  o: (act, event) => (event.shiftKey ? act.openFolder() : act.open()),
-  u: (act) => act.openUrl(),
-  pageup: (act) => act.otherImage(-1),
-  pagedown: (act) => act.otherImage(1),
-  1: (act) => act.candidate(0),
-  2: (act) => act.candidate(1),
-  3: (act) => act.candidate(2),
-  0: (act) => act.fit(),
-  "+": (act) => act.zoom(1.25),
-  "=": (act) => act.zoom(1.25),
-  "-": (act) => act.zoom(0.8),
-  "?": (act) => act.help(),
-  delete: (act) => act.removeActive(),
-  backspace: (act) => act.removeActive(),
-  escape: (act) => act.escape(),
-  arrowleft: (act, event) => act.step(event.shiftKey ? -10 : -1),
-  arrowright: (act, event) => act.step(event.shiftKey ? 10 : 1),
-  "[": (act) => act.jump(-1),
-  "]": (act) => act.jump(1),
-  t: (act) => act.track("forward"),
-  r: (act) => act.trackBackOrRefine(),
-};
+import { make } from "./dom.js";
 
-export function installKeys(actions) {
+/** [keys and gestures, with keys in brackets; what they do; functions of (actions, event) by key]. One that returns false did nothing. */
+const SHORTCUTS = [
+  ["[Click]", "foreground point"],
+  ["[Right click], [Alt] or [Shift] click", "background point"],
+  ["[Ctrl] click", "select the object of a mask"],
+  ["[Drag]", "box; from a point: move it"],
+  ["[Right click] on a point", "remove it"],
+  ["[Wheel], [+] [-]", "zoom", { "+": (act) => act.zoom(1.25), "=": (act) => act.zoom(1.25), "-": (act) => act.zoom(0.8) }],
+  ["[Space] drag", "move the image"],
+  ["[0]", "fit the image", { 0: (act) => act.fit() }],
+  [
+    "[A] [D] [B] [S] [H]",
+    "point, background point, box, select, move",
+    {
+      ...{ a: (act) => act.tool("add"), d: (act) => act.tool("cut"), b: (act) => act.tool("box") },
+      ...{ s: (act) => act.tool("select"), h: (act) => act.tool("pan") },
+    },
+  ],
+  ["[N]", "new object", { n: (act) => act.newObject() }],
+  ["[E]", "next object", { e: (act) => act.nextObject() }],
+  ["[Delete]", "delete the object", { delete: (act) => act.removeActive(), backspace: (act) => act.removeActive() }],
+  ["[P] [X]", "brush, eraser", { p: (act) => act.tool("brush"), x: (act) => act.tool("erase") }],
+  ["[G], [Shift] [G]", "polygon, polygon that cuts", { g: (act) => act.tool("polygon"), "shift+g": (act) => act.tool("cut-polygon") }],
+  ["[Enter] [Backspace] [Esc]", "close the polygon, last corner back, discard", { escape: (act) => act.escape() }],
+  ["[[] []]", "smaller, larger brush; in a video, frame with a prompt", { "[": (act) => act.jump(-1), "]": (act) => act.jump(1) }],
+  ["[Ctrl] [D]", "duplicate the object", { "ctrl+d": (act) => act.edits.duplicate() }],
+  [
+    "[Alt] [↑] [↓]",
+    "move the object in the list",
+    { "alt+arrowup": (act) => act.edits.reorder(-1), "alt+arrowdown": (act) => act.edits.reorder(1) },
+  ],
+  [
+    "[Ctrl] [C], [Shift] [C]",
+    "copy the cut-out, the mask as JSON",
+    { "ctrl+c": (act) => !String(getSelection()) && act.edits.copyCutout(), "shift+c": (act) => act.edits.copyRle() },
+  ],
+  ["[F]", "find everything", { f: (act) => act.find() }],
+  ["[/]", "search for words, where the model finds them", { "/": (act) => act.search() }],
+  [
+    "[←] [→], [K] [J] [R]",
+    "found object; keep, merge, refine",
+    { k: (act) => act.keep(), j: (act) => act.merge(), r: (act) => act.trackBackOrRefine() },
+  ],
+  ["[M]", "one mask or three", { m: (act) => act.toggleMultimask() }],
+  ["[1] [2] [3]", "choose a candidate", { 1: (act) => act.candidate(0), 2: (act) => act.candidate(1), 3: (act) => act.candidate(2) }],
+  ["[Ctrl] [Z]", "undo", { "ctrl+z": (act) => act.undo() }],
+  ["[Ctrl] [Shift] [Z]", "redo", { "ctrl+shift+z": (act) => act.redo(), "ctrl+y": (act) => act.redo() }],
+  ["[O], [Ctrl] [V]", "open, paste images", { o: (act) => act.open() }],
+  ["[Shift] [O]", "open a folder", { "shift+o": (act) => act.openFolder() }],
+  ["[U]", "open an image at a URL, as pasting a URL does", { u: (act) => act.openUrl() }, "for-urls"],
+  ["[Page up] [Page down]", "previous, next image", { pageup: (act) => act.otherImage(-1), pagedown: (act) => act.otherImage(1) }],
+  ["[Space]", "play a video"],
+  [
+    "[←] [→], with [Shift]",
+    "one frame, ten frames",
+    {
+      ...{ arrowleft: (act) => act.step(-1), "shift+arrowleft": (act) => act.step(-10) },
+      ...{ arrowright: (act) => act.step(1), "shift+arrowright": (act) => act.step(10) },
+    },
+  ],
+  ["[T] [R] [Esc]", "track forward, back, stop", { t: (act) => act.track("forward") }],
+  ["[Enter], arrow keys", "cursor; with [Shift] by one pixel"],
+  ["[Enter], [Shift] [Enter]", "point, background point at the cursor"],
+  ["[?]", "this list", { "?": (act) => act.help() }],
+  ["Two fingers", "zoom and move"],
+];
+export const ACTS = Object.assign({}, ...SHORTCUTS.map(([, , acts]) => acts));
+
+/** ``tool(key)`` is the chosen hand tool's answer to a key, which comes first; false: it has none. */
+export function installKeys(actions, list, tool) {
+  for (const [keys, what, , className = ""] of SHORTCUTS) {
+    list.append(make("dt", { className }, ...parts(keys)), make("dd", { className }, ...parts(what)));
+  }
   addEventListener("keydown", (event) => {
     if (document.querySelector("dialog[open]") || isTyping(event.target)) return;
     const key = event.key.toLowerCase();
-    if (key.startsWith("arrow") && event.target.matches?.("input[type=range]")) return; // it moves by itself
-    if (event.ctrlKey || event.metaKey) {
-      if (key === "z") (event.shiftKey ? actions.redo : actions.undo)();
-      else if (key === "y") actions.redo();
-      else return;
-    } else if (key === " ") {
-      if (event.target.closest("button, select, a, input")) return;
-      if (!event.repeat) actions.space(true);
-    } else if (LETTERS[key] && !event.altKey) {
-      LETTERS[key](actions, event);
-    } else {
-      return;
-    }
-    event.preventDefault();
+    if (key.startsWith("arrow") && !event.altKey && event.target.matches?.("input[type=range]")) return; // it moves by itself
+    if (press(key, event) !== false) event.preventDefault();
   });
-  addEventListener("keyup", (event) => {
-    if (event.key === " ") actions.space(false);
-  });
+  addEventListener("keyup", (event) => event.key === " " && actions.space(false));
   addEventListener("blur", () => actions.space(false));
+
+  function press(key, event) {
+    const held = (event.ctrlKey || event.metaKey ? "ctrl+" : "") + (event.altKey ? "alt+" : "");
+    if (!held && tool(key) !== false) return true;
+    if (!held && key === " ") return !event.target.closest("button, select, a, input") && (event.repeat || actions.space(true));
+    const act = ACTS[`${held}${event.shiftKey ? "shift+" : ""}${key}`] ?? (held ? null : ACTS[key]);
+    return act ? act(actions, event) : false;
+  }
+}
+
+/** Return the parts of a text; those in brackets are keys. */
+function parts(text) {
+  return text.split(/\[(.+?)\](?!\])/).map((part, index) => (index % 2 ? make("kbd", { textContent: part }) : part));
 }
 
 function isTyping(target) {
-  return target.matches?.("input[type=text], input[type=password], select");
+  return target.matches?.("input[type=text], input[type=password], input[type=url], textarea, select");
 }

@@ -25,15 +25,15 @@ export class Tiles {
     this.wanted = [];
   }
 
-  /** Return the level whose pixels are not larger than those of the screen. */
-  levelFor(scale) {
-    const level = Math.floor(Math.log2(Math.max(1, scale * 1.2)));
+  /** Return the level whose pixels are not larger than those of the screen, which have ``unit`` pixels of the image. */
+  levelFor(unit) {
+    const level = Math.floor(Math.log2(Math.max(1, unit * 1.2)));
     return Math.min(this.info.levels.length - 1, level);
   }
 
-  /** Draw a view, and ask for the tiles that are missing. Coarser tiles stand in for them. */
+  /** Draw what a Stage shows, and ask for the tiles that are missing. Coarser tiles stand in for them. */
   draw(context, view, ratio) {
-    const level = this.levelFor(view.scale / ratio);
+    const level = this.levelFor(view.unit / ratio);
     const last = this.info.levels.length - 1;
     this.wanted = [];
     for (let number = last; number >= level; number--) {
@@ -59,7 +59,7 @@ export class Tiles {
 
   /** Whether all tiles of a view are there. */
   isComplete(view, ratio) {
-    return this.#inside(view, this.levelFor(view.scale / ratio)).every(({ key }) => this.kept.get(key));
+    return this.#inside(view, this.levelFor(view.unit / ratio)).every(({ key }) => this.kept.get(key));
   }
 
   #hasAny(level) {

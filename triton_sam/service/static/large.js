@@ -1,21 +1,24 @@
-// The page of slides and maps: pan and zoom over a pyramid of tiles, clicks and boxes, masks as outlines.
+// The page of slides and maps: a pyramid of tiles on the stage of the page, clicks and boxes, masks as outlines.
 
-import { saveFile } from "./large-files.js";
-import { watchHands } from "./large-hands.js";
-import { COLORS, drawBox, drawObjects, Objects } from "./large-objects.js";
+import { $, check, connect, enable } from "./dom.js";
 import { Tiles } from "./large-tiles.js";
-import { View } from "./large-view.js";
-import { askToken, busy, check, say, warn } from "./notices.js";
+import { askToken, busy, say, warn } from "./notices.js";
+import { paintBox, paintCursor, paintMask, paintPrompts } from "./paint.js";
 import { call } from "./rest.js";
+import { save } from "./saves.js";
+import { promptOf, Scene } from "./scene.js";
+import { Stage } from "./stage.js";
 import { toggle } from "./theme.js";
 
-const $ = (id) => document.getElementById(id);
-const canvas = $("canvas");
-const context = canvas.getContext("2d");
-const page = { image: null, tiles: null, view: null, objects: new Objects(), tool: "add", drawn: null, corner: null };
-let frame = 0;
+const OPACITY = 0.22;
+const scene = new Scene();
+const stage = new Stage($("stage"), $("canvas"), paint, (context, ratio) => page.tiles.draw(context, stage, ratio));
+const answers = new Map(); // by object and prompt: {mask, path}
+const latest = new Map(); // by object: the same, which is shown until the newest prompt has its answer
 const asked = new Map(); // requests on their way, by the number of their object
+const page = { image: null, tiles: null, corner: null, stage, scene, maskOf: (object) => answers.get(keyOf(object))?.mask ?? null };
 let hasKeys = false; // whether the keyboard moves the image, so that the middle is marked
+let asking = null;
 
 /** Call the service; ask the user for a token as often as it wants one. */
 async function ask(path, options) {
@@ -28,162 +31,165 @@ async function ask(path, options) {
     }
   }
 }
-let asking = null;
 
 async function showImages() {
   const { images } = await (await ask("/v1/large")).json();
   $("image").replaceChildren(...images.map(({ id, name }) => new Option(name, id)));
-  $("image").disabled = !images.length;
+  enable({ image: images.length });
   if (!images.length) return warn("The folder of the service has no slide and no map.");
   const wanted = images.find(({ name }) => name === decodeURIComponent(location.hash.slice(1))) ?? images[0];
   $("image").value = wanted.id;
-  await show(wanted.id);
+  await open(wanted.id);
 }
 
-async function show(id) {
+async function open(id) {
   stop();
   page.tiles?.close();
-  [page.image, page.objects] = [null, new Objects()];
+  page.image = stage.picture = null; // without a picture, the stage takes no clicks
+  scene.reset();
+  for (const each of [answers, latest]) each.clear();
   warn("");
   const info = await (await ask(`/v1/large/${id}`)).json();
   page.image = info;
-  page.view = new View(info);
-  page.tiles = new Tiles(info, ask, draw, (error) => warn(error.message));
+  page.tiles = new Tiles(info, ask, () => stage.redraw(), (error) => warn(error.message));
   history.replaceState(null, "", `#${encodeURIComponent(info.name)}`);
   $("picture-info").textContent = `${info.width} × ${info.height} pixels${info.epsg ? `, EPSG:${info.epsg}` : ""}`;
-  resize();
-  page.view.fit();
-  changed();
+  stage.show(page.tiles, info);
+  show();
 }
 
-function resize() {
-  const { width, height } = $("stage").getBoundingClientRect();
-  const ratio = devicePixelRatio || 1;
-  [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
-  page.view?.resize(width, height);
-  draw();
+function keyOf(object) {
+  return JSON.stringify([object.id, promptOf(object)]);
 }
 
-function draw() {
-  frame ||= requestAnimationFrame(paint);
-}
-
-function paint() {
-  frame = 0;
-  context.clearRect(0, 0, canvas.width, canvas.height);
-  if (!page.image) return;
-  const ratio = devicePixelRatio || 1;
-  page.tiles.draw(context, page.view, ratio);
-  drawObjects(context, page.objects, page.view, ratio);
-  context.save();
-  context.scale(ratio, ratio);
-  if (page.drawn) drawBox(context, page.drawn, page.view, COLORS[page.objects.active % COLORS.length]);
-  if (hasKeys) drawMiddle();
-  context.restore();
-  $("zoom-level").textContent = `${(100 / page.view.scale).toPrecision(page.view.scale > 20 ? 1 : 3) * 1} %`;
-}
-
-function drawMiddle() {
-  const [x, y] = [page.view.width / 2, page.view.height / 2];
-  for (const [width, color] of [[4, "#000000"], [1.5, "#ffffff"]]) {
-    context.beginPath();
-    for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
-      context.moveTo(x + 4 * dx, y + 4 * dy);
-      context.lineTo(x + 14 * dx, y + 14 * dy);
-    }
-    [context.lineWidth, context.strokeStyle] = [width, color];
-    context.stroke();
+/** Draw outlines, points and boxes. */
+function paint(context) {
+  for (const object of scene.objects) {
+    const answer = answers.get(keyOf(object)) ?? latest.get(object.id);
+    if (answer && object.points.length + Boolean(object.box)) paintMask(context, answer.path, object.color, OPACITY, stage.unit);
   }
+  paintPrompts(context, scene.objects, scene.active, stage.unit);
+  const [x, y] = stage.middle();
+  const corner = page.corner && [page.corner[0], page.corner[1], x, y];
+  if (stage.box ?? corner) paintBox(context, stage.box ?? corner, scene.active?.color ?? "#1e90ff", stage.unit, true);
+  if (hasKeys) paintCursor(context, { x, y }, stage.unit);
 }
 
-function changed() {
-  $("undo").disabled = !page.objects.past.length;
-  $("new").disabled = !page.objects.current;
-  $("save").disabled = !page.objects.all.some(({ mask }) => mask);
-  const object = page.objects.current;
-  const { mask } = object ?? {};
+function pathOf({ polygons }) {
+  const path = new Path2D();
+  for (const ring of polygons.flat()) {
+    for (const [x, y] of ring) path.lineTo(x, y);
+    path.closePath();
+  }
+  return path;
+}
+
+/** Render everything around the canvas, and the canvas in the next frame. */
+function show() {
+  const object = scene.active;
+  const mask = object && page.maskOf(object);
   const count = object ? object.points.length + (object.box ? 1 : 0) : 0;
-  $("object-info").textContent = !object
-    ? "Click on an object."
-    : `object ${page.objects.active + 1} · ${count} prompt${count === 1 ? "" : "s"}` +
-      (mask ? ` · score ${mask.score.toFixed(2)} · ${Math.round(mask.area).toLocaleString("en")} px` : "") +
-      (mask?.is_cut ? " · cut at a border" : "");
-  draw();
+  enable({ undo: scene.canUndo, new: count, save: scene.objects.some(page.maskOf) });
+  const facts = [`object ${scene.objects.indexOf(object) + 1}`, `${count} prompt${count === 1 ? "" : "s"}`];
+  if (mask) facts.push(`score ${mask.score.toFixed(2)}`, `${Math.round(mask.area).toLocaleString("en")} px`);
+  if (mask?.is_cut) facts.push("cut at a border");
+  $("object-info").textContent = count ? facts.join(" · ") : "Click on an object.";
+  stage.redraw();
 }
 
 /** Drop the request of an object, or all requests. */
-function stop(index = null) {
+function stop(id = null) {
   for (const [number, request] of asked) {
-    if (index !== null && number !== index) continue;
+    if (id !== null && number !== id) continue;
     request.abort();
     asked.delete(number);
   }
   busy(asked.size ? "segmenting" : "");
 }
 
-/** Ask for the mask of the active object; a newer prompt replaces the request. */
+/** Ask for the mask of the active object, unless it is known; a newer prompt replaces the request. */
 async function segment() {
-  const [object, index] = [page.objects.current, page.objects.active];
-  stop(index);
-  changed();
-  if (!object || !(object.points.length || object.box)) return;
-  const mine = new AbortController();
-  asked.set(index, mine);
+  const object = scene.active;
+  stop(object?.id ?? null);
+  show();
+  if (!object || page.maskOf(object) || !(object.points.length || object.box)) return;
+  const [{ id }, key, mine] = [object, keyOf(object), new AbortController()];
+  asked.set(id, mine);
   busy("segmenting");
-  const { points, labels, box } = object;
-  const body = { points, labels, ...(box ? { box } : {}), scale: Math.max(1, page.view.scale) };
+  const { box, ...prompt } = promptOf(object);
+  const body = JSON.stringify({ ...prompt, ...(box && { box }), scale: Math.max(1, stage.unit) });
   const headers = { "Content-Type": "application/json" };
-  const options = { method: "POST", body: JSON.stringify(body), headers, signal: mine.signal };
   try {
-    const { masks } = await (await ask(`/v1/large/${page.image.id}/segment`, options)).json();
-    if (page.objects.answer(object, masks[0])) {
-      warn("");
-      say(`mask of object ${index + 1}, score ${masks[0].score.toFixed(2)}`);
-    }
+    const path = `/v1/large/${page.image.id}/segment`;
+    const { masks: [mask] } = await (await ask(path, { method: "POST", body, headers, signal: mine.signal })).json();
+    answers.set(key, { mask, path: pathOf(mask) });
+    latest.set(id, answers.get(key));
+    warn("");
+    say(`mask of object ${scene.objects.findIndex((each) => each.id === id) + 1}, score ${mask.score.toFixed(2)}`);
   } catch (error) {
     if (error.name !== "AbortError") warn(error.message);
   } finally {
-    if (asked.get(index) === mine) asked.delete(index);
+    if (asked.get(id) === mine) asked.delete(id);
     busy(asked.size ? "segmenting" : "");
-    changed();
+    show();
   }
 }
 
-function addPoint(place, label) {
-  page.objects.add(page.view.inside(place), label);
+function change(act) {
+  scene.change(act);
   void segment();
 }
 
-function addBox([x1, y1], [x2, y2]) {
-  page.objects.setBox([Math.min(x1, x2), Math.min(y1, y2), Math.max(x1, x2), Math.max(y1, y2)]);
-  void segment();
+function addPoint([x, y], label) {
+  change(() => scene.current().points.push({ x, y, label }));
+}
+
+function addBox(box) {
+  change(() => (scene.current().box = box));
 }
 
 function use(tool) {
-  page.tool = tool;
-  page.corner = page.drawn = null;
+  stage.tool = tool;
+  page.corner = null;
   check("[data-tool]", (button) => button.dataset.tool === tool);
-  draw();
+  stage.redraw();
 }
 
 function undo() {
-  if (!page.objects.undo()) return;
-  if (page.objects.current && !page.objects.current.isAnswered) void segment();
-  else (stop(page.objects.active), changed());
+  scene.undo();
+  for (const id of latest.keys()) if (!scene.objects.some((object) => object.id === id)) latest.delete(id);
+  void segment();
 }
 
 function begin() {
-  page.objects.begin();
-  changed();
+  if (scene.active?.points.length || scene.active?.box) scene.change(() => scene.begin());
+  show();
 }
 
 /** Take the middle of the stage as a point or as a corner of a box. */
 function markMiddle(label) {
-  const place = page.view.inside(page.view.middle());
-  if (page.tool !== "box") return addPoint(place, label);
-  if (!page.corner) return say("first corner of the box"), (page.corner = place), (page.drawn = [...place, ...place]);
-  addBox(page.corner, place);
-  page.corner = page.drawn = null;
+  const place = inside(stage.middle());
+  if (stage.tool !== "box") return addPoint(place, label);
+  if (!page.corner) return say("first corner of the box"), (page.corner = place);
+  const [a, b] = [page.corner, place];
+  page.corner = null;
+  addBox([Math.min(a[0], b[0]), Math.min(a[1], b[1]), Math.max(a[0], b[0]), Math.max(a[1], b[1])]);
+}
+
+function inside([x, y]) {
+  return [Math.min(page.image.width, Math.max(0, x)), Math.min(page.image.height, Math.max(0, y))];
+}
+
+/** Return all masks as a FeatureCollection, in pixels of the image. */
+function toGeoJson() {
+  const features = scene.objects.flatMap((object, index) => {
+    const mask = page.maskOf(object);
+    if (!mask) return [];
+    const coordinates = mask.polygons.map((rings) => rings.map((ring) => [...ring, ring[0]]));
+    const properties = { object: index + 1, score: mask.score, area: mask.area };
+    return [{ type: "Feature", geometry: { type: "MultiPolygon", coordinates }, properties }];
+  });
+  return new Blob([JSON.stringify({ type: "FeatureCollection", features })], { type: "application/geo+json" });
 }
 
 const KEYS = {
@@ -191,65 +197,53 @@ const KEYS = {
   d: () => use("cut"),
   b: () => use("box"),
   n: begin,
-  0: () => page.view.fit(),
-  "+": () => page.view.zoom(1.5),
-  "=": () => page.view.zoom(1.5),
-  "-": () => page.view.zoom(1 / 1.5),
+  0: () => stage.fit(),
+  "+": () => stage.zoom(1.5),
+  "=": () => stage.zoom(1.5),
+  "-": () => stage.zoom(1 / 1.5),
   "?": () => $("keys-dialog").showModal(),
 };
 const ARROWS = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 function press(event) {
   if (!page.image || document.querySelector("dialog[open]") || event.target.closest("select, input")) return;
+  const isOnCanvas = event.target === $("canvas");
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z") undo();
   else if (event.ctrlKey || event.metaKey || event.altKey) return;
-  else if (ARROWS[event.key] && event.target === canvas) {
-    const step = event.shiftKey ? 8 : 64;
-    page.view.move(...ARROWS[event.key].map((way) => way * step));
-    if (page.corner) page.drawn = [...page.corner, ...page.view.inside(page.view.middle())];
+  else if (ARROWS[event.key] && isOnCanvas) {
+    stage.move(...ARROWS[event.key].map((way) => way * (event.shiftKey ? 8 : 64)));
     hasKeys = true;
-  } else if (event.key === "Enter" && event.target === canvas) markMiddle(event.shiftKey || page.tool === "cut" ? 0 : 1);
+  } else if (event.key === "Enter" && isOnCanvas) markMiddle(event.shiftKey || stage.tool === "cut" ? 0 : 1);
   else if (KEYS[event.key.toLowerCase()]) KEYS[event.key.toLowerCase()]();
   else return;
   event.preventDefault();
-  draw();
+  stage.redraw();
 }
 
-watchHands(canvas, {
-  view: () => (page.image ? page.view : null),
-  isBox: () => page.tool === "box",
-  moved: (isDone) => ((hasKeys = false), ($("stage").dataset.cursor = isDone ? "cross" : "grabbing"), draw()),
-  boxed: (from, to, isDone) => {
-    page.drawn = isDone ? null : [...from, ...to];
-    if (isDone) addBox(from, to);
-    draw();
-  },
-  clicked: (place, isBackground) => {
-    hasKeys = false;
-    if (page.tool !== "box" || isBackground) addPoint(place, isBackground || page.tool === "cut" ? 0 : 1);
-  },
-});
+stage.dragsMove = true;
+stage.on = {
+  point: ({ x, y, label }) => addPoint([x, y], label),
+  box: ({ box }) => addBox(box),
+  view: () => ($("zoom-level").textContent = `${(100 * stage.scale).toPrecision(stage.unit > 20 ? 1 : 3) * 1} %`),
+};
 // Only people who use the keyboard see a frame around the focused canvas, see style.css.
-document.addEventListener("pointerdown", () => (document.body.dataset.by = "pointer"), true);
-document.addEventListener("keydown", () => (document.body.dataset.by = "keys"), true);
-document.addEventListener("keydown", press);
-canvas.addEventListener("focus", () => ((hasKeys = canvas.matches(":focus-visible")), draw()));
-canvas.addEventListener("blur", () => ((hasKeys = false), draw()));
+addEventListener("pointerdown", () => ((document.body.dataset.by = "pointer"), (hasKeys = false)), true);
+addEventListener("keydown", () => (document.body.dataset.by = "keys"), true);
+addEventListener("keydown", press);
+$("canvas").addEventListener("focus", () => ((hasKeys = $("canvas").matches(":focus-visible")), stage.redraw()));
+$("canvas").addEventListener("blur", () => ((hasKeys = false), stage.redraw()));
 for (const button of document.querySelectorAll("[data-tool]")) button.addEventListener("click", () => use(button.dataset.tool));
-for (const [id, action] of Object.entries({
+connect({
   new: begin,
   undo,
   keys: () => $("keys-dialog").showModal(),
   theme: toggle,
   "banner-close": () => warn(""),
-  "zoom-in": () => (page.view?.zoom(1.5), draw()),
-  "zoom-out": () => (page.view?.zoom(1 / 1.5), draw()),
-  "zoom-fit": () => (page.view?.fit(), draw()),
-  save: () => saveFile(`${page.image.name.split("/").pop()}.geojson`, page.objects.toGeoJson()),
-})) {
-  $(id).addEventListener("click", action);
-}
-$("image").addEventListener("change", () => show($("image").value).catch((error) => warn(error.message)));
-new ResizeObserver(resize).observe($("stage"));
-window.tritonSam = page; // for tests, and for people who look into the page
+  "zoom-in": () => stage.zoom(1.5),
+  "zoom-out": () => stage.zoom(1 / 1.5),
+  "zoom-fit": () => stage.fit(),
+  save: () => save(toGeoJson(), `${page.image.name.split("/").pop()}.geojson`),
+});
+connect({ image: () => open($("image").value).catch((error) => warn(error.message)) }, "change");
+globalThis.tritonSam = page; // for tests, and for people at the browser's console
 showImages().catch((error) => warn(error.message));

@@ -1,7 +1,25 @@
 // The WebSocket: it sends positions and receives masks. It has two lanes, "hover" and "click"; in each lane, the newest
 // request replaces the older ones.
+//
+// The way of a position under the mouse, from the event to the mask on the screen:
+//  1. Stage.#move (stage.js)              the pointer's place in pixels of the image
+//  2. preview.hover (preview.js)          the prompt of the active object with this place
+//  3. Live.hover                          the newest position waits; it is sent when the earlier answer is here
+//  4. _Page._read (service/api/live.py)   JSON
+//  5. _Page._handle                       a checked SegmentMessage; its task replaces the lane's earlier one
+//  6. _Page._answer                       the image's embeddings, or their id at Triton
+//  7. predict_async (client/speculative)  a checked click; the newest of its lane waits for a place
+//  8. Dispatcher._send                    a thread carries the click
+//  9. Transport.infer                     the deadline; HTTP or gRPC
+// 10. the session model at Triton         the decoder's logits
+// 11. SessionClick.read                   checked logits and scores, back in _answer
+// 12. clean_previews (service/answers)    holes and specks, in a thread
+// 13. pack (service/messages.py)          int8
+// 14. _Outbox.send                        the newest answer of each lane
+// 15. Live.#receive                       unpacked; the next position is sent
+// 16. preview.show                        outline() and Stage.draw(), without waiting for a frame
 
-import { Problem, models, token, urlOf } from "./rest.js";
+import { models, Problem, token, urlOf } from "./rest.js";
 
 const VERSION = 2; // of the messages; it must equal VERSION in service/messages.py
 const FIRST_PAUSE = 300;
@@ -10,7 +28,8 @@ const FIRST_PAUSE_REFUSED = 30_000;
 const LAST_PAUSE_REFUSED = 60_000;
 const SLOW_LINE = 60;
 
-export class Live extends EventTarget {
+export class Live {
+  #on;
   #socket = null;
   #seq = 0;
   #pause = FIRST_PAUSE;
@@ -20,6 +39,11 @@ export class Live extends EventTarget {
   #hovers = new Map(); // number of each unanswered hover request -> {time of its event, time when it was sent}
   #next = null; // the newest position, which has not been sent yet
   #lag = 0; // milliseconds that the network takes for one request and its answer
+
+  /** on: {status(message), masks(message), hoverError(message), lost(), refused(), outdated(), token()} */
+  constructor(on) {
+    this.#on = on;
+  }
 
   get isOpen() {
     return this.#socket?.readyState === WebSocket.OPEN;
@@ -39,17 +63,18 @@ export class Live extends EventTarget {
     socket.addEventListener("close", async (event) => {
       if (event.reason === "version") {
         this.#give(null, new Problem({ status: 0, detail: "reload the page" }));
-        return this.#tell("outdated");
+        return this.#on.outdated();
       }
       this.#hovers.clear();
       this.#give(null, new Problem({ status: 0, detail: "the connection broke" }));
       // A browser does not say why a WebSocket was refused; the REST API does. Asking costs quota, so the page asks once.
       if (!opened && !this.#isRefused) {
         const status = await statusOfRest();
-        if (status === 401) return this.#tell("token");
+        if (status === 401) return this.#on.token();
         this.#isRefused = status !== 0;
       }
-      this.#tell(this.#isRefused ? "refused" : "lost");
+      if (this.#isRefused) this.#on.refused();
+      else this.#on.lost();
       this.#connectLater();
     });
   }
@@ -62,7 +87,7 @@ export class Live extends EventTarget {
   }
 
   /**
-   * Ask for the mask under the mouse. "masks" events bring the answers; each contains the ``time`` of its request.
+   * Ask for the mask under the mouse. on.masks() gets the answer with the ``time`` of its request.
    *
    * While one request is under way, the newest position waits here; it is sent when the answer comes, so that it is as
    * recent as possible. Over a slow network, two requests are under way, so that the service is never idle.
@@ -105,7 +130,7 @@ export class Live extends EventTarget {
     const message = typeof data === "string" ? JSON.parse(data) : unpack(data);
     if (message.type === "status") {
       this.#pause = FIRST_PAUSE;
-      this.#tell("status", message);
+      this.#on.status(message);
     } else if (message.lane === "click" && message.seq === this.#newestClick) {
       if (message.type === "error") this.#give(null, new Problem(message));
       else this.#give(message);
@@ -115,7 +140,8 @@ export class Live extends EventTarget {
       for (const seq of this.#hovers.keys()) if (seq <= message.seq) this.#hovers.delete(seq);
       if (message.ms) this.#lag = performance.now() - sent - message.ms;
       this.#sendHover();
-      this.#tell(message.type === "error" ? "hover-error" : "masks", { ...message, time });
+      if (message.type === "error") this.#on.hoverError(message);
+      else this.#on.masks(message, time);
     }
   }
 
@@ -126,10 +152,6 @@ export class Live extends EventTarget {
     const seq = ++this.#seq;
     this.#hovers.set(seq, { time, sent: performance.now() });
     this.#send({ type: "segment", lane: "hover", seq, ...request });
-  }
-
-  #tell(type, detail) {
-    this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 }
 

@@ -10,24 +10,14 @@ function cleanupOf({ cleanup, cleanupArea: area, threshold }) {
   return Object.keys(members).length ? members : null;
 }
 
-export class Masks extends EventTarget {
+export class Masks {
   #results = new Map(); // kept, so that undo needs no request
   #round = 0; // number of the newest call of refresh(), which ends the older ones
+  #page;
   #scene;
-  #live;
-  #settings;
 
-  /** Returns the found object of an id, see everything.js. */
-  foundOf = () => null;
-
-  /** The open image: {id, width, height}; null when none is open. */
-  image = null;
-
-  constructor(scene, live, settings) {
-    super();
-    this.#scene = scene;
-    this.#live = live;
-    this.#settings = settings;
+  constructor(page, scene) {
+    [this.#page, this.#scene] = [page, scene];
   }
 
   reset() {
@@ -36,7 +26,7 @@ export class Masks extends EventTarget {
 
   /** Return the result of an object: {scores, logits, ...}, {scores, found}, {error}, or null without an answer. */
   resultOf(object) {
-    const found = hasPrompt(object) ? null : this.foundOf(object.found);
+    const found = hasPrompt(object) ? null : this.#page.everything.of(object.found);
     if (found) return { scores: [found.score], found };
     return this.#results.get(this.#keyOf(object)) ?? null;
   }
@@ -57,7 +47,7 @@ export class Masks extends EventTarget {
     const result = this.resultOf(object);
     if (result?.found) return result.found.path;
     if (!result?.logits) return null;
-    result.paths[choice] ??= outline(result.logits[choice], result.side, result.used, this.image);
+    result.paths[choice] ??= outline(result.logits[choice], result.side, result.used, this.#page.image);
     return result.paths[choice];
   }
 
@@ -67,7 +57,7 @@ export class Masks extends EventTarget {
     if (result?.found) return result.found;
     if (!result?.logits) return null;
     result.measures ??= [];
-    return (result.measures[choice] ??= measureLogits(result.logits[choice], result.side, result.used, this.image));
+    return (result.measures[choice] ??= measureLogits(result.logits[choice], result.side, result.used, this.#page.image));
   }
 
   /** Objects that have a mask. */
@@ -82,54 +72,45 @@ export class Masks extends EventTarget {
 
   /** The options of a request for masks, for the service. */
   get options() {
-    const { model, multimask } = this.#settings;
-    return { model, multimask, cleanup: cleanupOf(this.#settings) };
+    const { settings } = this.#page;
+    return { model: settings.model, multimask: settings.multimask, cleanup: cleanupOf(settings) };
   }
 
   /** The options of a request for the masks of an object. */
   optionsOf(object) {
-    return { ...this.options, multimask: object?.multimask ?? this.#settings.multimask };
+    return { ...this.options, multimask: object?.multimask ?? this.#page.settings.multimask };
   }
 
   requestFor(object, prompt) {
-    return { image: this.image.id, ...this.optionsOf(object), ...prompt };
+    return { image: this.#page.image.id, ...this.optionsOf(object), ...prompt };
   }
 
-  /**
-   * Ask for the missing masks, the active object's first. ``time`` is the time of the click that asked for it.
-   *
-   * Dispatches "changed" when there is something to show, "clicked" when the click has its mask, and "unknown-image"
-   * when the service has forgotten the image.
-   */
+  /** Ask for the missing masks, the active object's first. ``time`` is the time of the click that asked for it. */
   async refresh(time) {
     const mine = ++this.#round;
-    this.#tell("changed");
+    this.#page.show();
     const missing = this.#scene.objects.filter((object) => hasPrompt(object) && !this.hasMask(object));
     const isActive = (object) => Number(object.id === this.#scene.activeId);
     missing.sort((a, b) => isActive(b) - isActive(a));
     for (const object of missing) {
       const key = this.#keyOf(object);
       try {
-        const answer = await this.#live.click(this.requestFor(object, promptOf(object)));
+        const answer = await this.#page.live.click(this.requestFor(object, promptOf(object)));
         if (answer) this.#results.set(key, { ...answer, paths: [] });
         if (mine !== this.#round || !answer) return;
-        if (time) this.#tell("clicked", { time, ms: answer.ms });
+        if (time) this.#page.clicked(time, answer.ms);
         time = undefined;
       } catch (problem) {
         if (mine !== this.#round) return;
-        if (problem.code === "unknown_image") return void this.#tell("unknown-image");
+        if (problem.code === "unknown_image") return void this.#page.pictures.reupload();
         // If the service does not answer, the mask stays missing, and the page asks again when the service is back.
         if (problem.status !== 0 && problem.status !== 503) this.#results.set(key, { error: problem.message });
       }
-      this.#tell("changed");
+      this.#page.show();
     }
   }
 
   #keyOf(object) {
-    return JSON.stringify([this.image?.id, this.optionsOf(object), promptOf(object)]);
-  }
-
-  #tell(type, detail) {
-    this.dispatchEvent(new CustomEvent(type, { detail }));
+    return JSON.stringify([this.#page.image?.id, this.optionsOf(object), promptOf(object)]);
   }
 }

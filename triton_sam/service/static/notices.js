@@ -1,8 +1,7 @@
-// Everything that the page says beside the image: state, banner, progress, the question for the token, chosen buttons.
+// Everything that the page says beside the image: state, banner, progress, the question for the token.
 
+import { $ } from "./dom.js";
 import { rememberToken, token } from "./rest.js";
-
-const $ = (id) => document.getElementById(id);
 
 export function askToken() {
   const dialog = $("token-dialog");
@@ -42,17 +41,4 @@ export function warn(text) {
 /** Let a screen reader say a text that people with eyes see elsewhere on the page. */
 export function say(text) {
   $("said").textContent = text;
-}
-
-export function check(selector, isOn) {
-  for (const button of document.querySelectorAll(selector)) {
-    button.setAttribute("aria-checked", String(isOn(button)));
-  }
-}
-
-/** Return what the user can do while there are no objects. */
-export function hintFor(image, isVideo, hasFound) {
-  if (hasFound) return "Click on found objects to select them. Then keep, merge, refine or delete them.";
-  if (isVideo) return "Click on an object in any frame, or drag a box around it. Then track it.";
-  return image ? "Click on an object in the image, or drag a box around it." : "Open an image or a video first.";
 }

@@ -4,8 +4,8 @@ const GOOD = "#28b450";
 const BAD = "#e13237";
 
 /** Draw all masks and prompts, found objects, the preview under the mouse, the keyboard's cursor, and the box that is being dragged. */
-export function paintScene(context, { scene, masks, everything, preview, settings, stage, cursor }) {
-  const unit = 1 / stage.scale;
+export function paintScene(context, { scene, masks, everything, preview, settings, stage, cursor, handTools }) {
+  const { unit } = stage;
   everything.paint(context, unit);
   for (const object of scene.objects) {
     const path = object.visible ? masks.pathOf(object) : null;
@@ -13,16 +13,17 @@ export function paintScene(context, { scene, masks, everything, preview, setting
   }
   const active = scene.active;
   const color = active?.color ?? "#1e90ff";
-  if (preview?.path) paintMask(context, preview.path, color, settings.opacity * 0.55, unit, true);
+  if (preview.path) paintMask(context, preview.path, color, settings.opacity * 0.55, unit, true);
   paintPrompts(context, scene.objects, active, unit);
   if (stage.moving) paintPoint(context, stage.moving, unit);
   if (stage.box) paintBox(context, stage.box, color, unit, true);
-  if (cursor?.corner) paintBox(context, [cursor.corner.x, cursor.corner.y, cursor.place.x, cursor.place.y], color, unit, true);
-  if (cursor?.place) paintCursor(context, cursor.place, unit);
+  if (cursor.corner) paintBox(context, [cursor.corner.x, cursor.corner.y, cursor.place.x, cursor.place.y], color, unit, true);
+  if (cursor.place) paintCursor(context, cursor.place, unit);
+  handTools.paint(context, unit);
 }
 
-/** Draw the keyboard's cursor: a cross that can be seen on any ground. */
-function paintCursor(context, { x, y }, unit) {
+/** Draw a cross at the place that the keyboard chooses: it can be seen on any ground. */
+export function paintCursor(context, { x, y }, unit) {
   context.save();
   context.lineCap = "round";
   for (const [width, style] of [[6, "#000"], [2.5, "#fff"]]) {
@@ -56,7 +57,7 @@ export function paintMask(context, path, color, alpha, unit, isPreview = false) 
   context.restore();
 }
 
-function paintBox(context, box, color, unit, isPreview = false) {
+export function paintBox(context, box, color, unit, isPreview = false) {
   const [x1, y1, x2, y2] = box;
   context.save();
   if (isPreview) context.setLineDash([6 * unit, 4 * unit]);
@@ -69,7 +70,7 @@ function paintBox(context, box, color, unit, isPreview = false) {
 }
 
 /** Draw the boxes and points of all objects that are visible; those of the active one stand out. */
-function paintPrompts(context, objects, active, unit) {
+export function paintPrompts(context, objects, active, unit) {
   for (const object of objects) {
     if (!object.visible) continue;
     if (object.box) paintBox(context, object.box, object.color, unit);

@@ -1,24 +1,61 @@
-// The list of objects, and the buttons that depend on it.
+// The panel: the list of objects, and what can be done with them. It shows what is possible now, and nothing else.
 
+import { $, check, enable, make, reveal, setIcon } from "./dom.js";
 import { isBlank } from "./scene.js";
 import { boxAround, drawThumbnail } from "./thumbnails.js";
 
-const $ = (id) => document.getElementById(id);
+/** Show the objects, and the controls that have something to do. */
+export function showPanel(page) {
+  const { scene, masks, image, video, settings, everything } = page;
+  const active = scene.active;
+  showObjects(page);
+  check("[data-multi]", (button) => (button.dataset.multi === "1") === masks.optionsOf?.(active ?? scene).multimask);
+  enable({ undo: scene.canUndo, redo: scene.canRedo, clear: scene.objects.length, "cleanup-area": settings.cleanup });
+  const hasOne = image && active?.visible && masks.hasMask(active);
+  const hasAny = (image ? masks.shown : masks.finished).length > 0;
+  const hint = hintFor(scene, image, video.isOpen, everything.takesClicks);
+  const shelf = page.pictures.shelf;
+  reveal({
+    hint,
+    "new-object": (image || video.isOpen) && scene.objects.length && !isBlank(active),
+    "save-one": hasOne,
+    "save-all": image && hasAny,
+    "save-video": hasAny,
+    save: hasAny || shelf.count > (image ? 1 : 0),
+    "save-project": shelf.count,
+  });
+  $("hint").textContent = hint;
+  offerLabels(shelf.labels);
+}
+
+/** Return what the user can do next, "" when the user knows. */
+function hintFor({ objects, active }, image, isVideo, hasFound) {
+  if (hasFound) return "Click on found objects to select them. Then keep, merge, refine or delete them.";
+  if (objects.length > 1) return "";
+  const isFirst = !objects.length || isBlank(active);
+  if (isVideo) return isFirst ? "Click on an object in any frame, or drag a box around it. Then track it." : "";
+  if (!image) return "";
+  if (isFirst) return "Click on an object in the image, or drag a box around it.";
+  const isTouched = matchMedia("(pointer: coarse)").matches;
+  return isTouched ? "The tool − marks what is not part of it. New begins another object." : "Right-click what is not part of it. Press N for the next object.";
+}
 
 /**
- * Show the objects. ``shown`` is {picture, size} of the image, null for a video. ``actions``: select, rename, label, toggle, remove, choose.
+ * Show the list of objects.
  *
  * Rows and buttons that exist stay in the document, so that a name being typed keeps the focus, and so does a candidate.
  */
-export function showObjects(list, scene, masks, actions, shown) {
+function showObjects(page) {
+  const { scene, actions } = page;
+  const list = $("objects");
   const rows = new Map([...list.children].map((row) => [Number(row.dataset.id), row]));
   const ids = new Set(scene.objects.map((object) => object.id));
   for (const [id, row] of rows) if (!ids.has(id)) row.remove();
   scene.objects.forEach((object, index) => {
-    const row = rows.get(object.id) ?? newRow(object, actions);
+    const row = rows.get(object.id) ?? newRow(object.id, actions);
     const there = list.children[index] ?? null;
     if (there !== row) list.insertBefore(row, there); // a row that is moved loses the focus
-    update(row, object, scene, masks, actions, shown);
+    update(row, object, page);
   });
   const active = String(scene.activeId);
   if (list.dataset.active !== active) {
@@ -29,67 +66,40 @@ export function showObjects(list, scene, masks, actions, shown) {
 }
 
 /** Offer the labels that other objects have. */
-export function offerLabels(labels) {
+function offerLabels(labels) {
   const list = $("labels");
   if (labels.join("\n") === [...list.children].map((option) => option.value).join("\n")) return;
   list.replaceChildren(...labels.map((label) => new Option(label, label)));
 }
 
-/** Enable the buttons that have something to do. */
-export function showButtons(scene, masks, image, isVideo) {
-  $("undo").disabled = !scene.canUndo;
-  $("redo").disabled = !scene.canRedo;
-  $("clear").disabled = scene.objects.length === 0;
-  $("new-object").disabled = !(image || isVideo) || isBlank(scene.active);
-  const canSaveOne = !isVideo && scene.active?.visible && masks.hasMask(scene.active);
-  $("save-mask").disabled = $("save-cutout").disabled = !canSaveOne;
-  const nothing = (isVideo ? masks.finished : masks.shown).length === 0;
-  for (const button of document.querySelectorAll("#save-overlay, #save-coco, [data-save]")) button.disabled = nothing;
-}
-
-function newRow(object, actions) {
-  const row = document.createElement("li");
-  row.className = "object";
-  row.dataset.id = object.id;
-  row.addEventListener("click", () => actions.select(object.id));
-
-  const swatch = document.createElement("span");
-  swatch.className = "swatch";
+function newRow(id, actions) {
+  const swatch = make("span", { className: "swatch" });
   swatch.style.touchAction = "none"; // it is dragged to another place of the list, see hand-tools.js
-  const name = document.createElement("input");
-  name.type = "text";
-  name.maxLength = 60;
-  name.setAttribute("aria-label", "Name of the object");
-  const label = document.createElement("input");
-  label.type = "text";
-  label.className = "label for-image";
-  label.maxLength = 60;
+  const name = field("Name of the object", (text) => actions.rename(id, text));
+  const label = field("Label (class) of the object", (text) => actions.label(id, text), "label for-image");
   label.placeholder = "Label";
   label.setAttribute("list", "labels");
-  label.setAttribute("aria-label", "Label (class) of the object");
-  for (const [field, act] of [[name, actions.rename], [label, actions.label]]) {
-    field.addEventListener("change", () => act(object.id, field.value));
-    field.addEventListener("keydown", (event) => {
-      event.stopPropagation(); // letters are letters here, not shortcuts
-      if (event.key === "Enter") field.blur();
-    });
-  }
-  const eye = mini(() => actions.toggle(object.id));
-  eye.dataset.role = "eye";
-  const bin = mini(() => actions.remove(object.id));
-  bin.dataset.role = "bin";
-  icon(bin, "i-trash");
-  const facts = document.createElement("span");
-  facts.className = "facts";
-  const candidates = document.createElement("div");
-  candidates.className = "candidates";
-  candidates.setAttribute("role", "radiogroup");
-  candidates.setAttribute("aria-label", "Candidates");
-  row.append(swatch, name, label, eye, bin, facts, candidates);
+  const eye = mini("eye", () => actions.toggle(id));
+  const bin = mini("bin", () => actions.remove(id));
+  setIcon(bin, "trash");
+  const candidates = make("div", { className: "candidates", role: "radiogroup", ariaLabel: "Candidates" });
+  const parts = [swatch, name, label, eye, bin, make("span", { className: "facts" }), candidates];
+  const row = make("li", { className: "object", onclick: () => actions.select(id) }, ...parts);
+  row.dataset.id = id;
   return row;
 }
 
-function update(row, object, scene, masks, actions, shown) {
+function field(ariaLabel, act, className = "") {
+  const input = make("input", { type: "text", maxLength: 60, className, ariaLabel });
+  input.addEventListener("change", () => act(input.value));
+  input.addEventListener("keydown", (event) => {
+    event.stopPropagation(); // letters are letters here, not shortcuts
+    if (event.key === "Enter") input.blur();
+  });
+  return input;
+}
+
+function update(row, object, { scene, masks, actions, image, stage }) {
   const result = masks.resultOf(object);
   const choice = masks.choiceOf(object);
   const [swatch, name, label, eye, bin, facts, candidates] = row.children;
@@ -98,11 +108,11 @@ function update(row, object, scene, masks, actions, shown) {
   swatch.style.background = object.color;
   if (document.activeElement !== name) name.value = object.name;
   if (document.activeElement !== label) label.value = object.label ?? "";
-  icon(eye, object.visible ? "i-eye" : "i-hidden");
+  setIcon(eye, object.visible ? "eye" : "hidden");
   eye.setAttribute("aria-label", `${object.visible ? "Hide" : "Show"} ${object.name}`);
   eye.setAttribute("aria-pressed", String(!object.visible));
   bin.setAttribute("aria-label", `Delete ${object.name}`);
-  const measured = isActive && shown && masks.measureOf(object);
+  const measured = isActive && image && masks.measureOf(object);
   facts.textContent = masks.describe?.(object) ?? describe(object, result, choice, measured);
   facts.classList.toggle("bad", Boolean(result?.error));
 
@@ -115,25 +125,15 @@ function update(row, object, scene, masks, actions, shown) {
     button.setAttribute("aria-checked", String(index === choice));
     button.setAttribute("aria-label", `Candidate ${index + 1}, score ${score.toFixed(2)}`);
     button.lastChild.data = score.toFixed(2);
-    button.firstChild.hidden = !(shown && box);
-    if (shown && box) drawThumbnail(button.firstChild, shown.picture, shown.size, box, masks.pathOf(object, index), object.color);
+    button.firstChild.hidden = !(image && box);
+    if (image && box) drawThumbnail(button.firstChild, stage.picture, image, box, masks.pathOf(object, index), object.color);
   });
 }
 
 function newCandidate(id, index, actions) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.setAttribute("role", "radio");
-  const number = document.createElement("b");
-  number.textContent = index + 1;
-  const thumbnail = document.createElement("canvas");
-  [thumbnail.width, thumbnail.height] = [144, 66];
-  button.append(thumbnail, number, document.createTextNode(""));
-  button.addEventListener("click", (event) => {
-    event.stopPropagation();
-    actions.choose(id, index);
-  });
-  return button;
+  const thumbnail = make("canvas", { width: 144, height: 66 });
+  const onclick = (event) => (event.stopPropagation(), actions.choose(id, index));
+  return make("button", { type: "button", role: "radio", onclick }, thumbnail, make("b", { textContent: index + 1 }), "");
 }
 
 function describe(object, result, choice, measured) {
@@ -153,24 +153,8 @@ function describe(object, result, choice, measured) {
   return parts.join(" · ");
 }
 
-function mini(act) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "mini";
-  button.addEventListener("click", (event) => {
-    event.stopPropagation();
-    act();
-  });
+function mini(role, act) {
+  const button = make("button", { type: "button", className: "mini", onclick: (event) => (event.stopPropagation(), act()) });
+  button.dataset.role = role;
   return button;
-}
-
-function icon(button, name) {
-  if (button.dataset.icon === name) return;
-  button.dataset.icon = name;
-  const namespace = "http://www.w3.org/2000/svg";
-  const drawing = document.createElementNS(namespace, "svg");
-  const use = document.createElementNS(namespace, "use");
-  use.setAttribute("href", `#${name}`);
-  drawing.append(use);
-  button.replaceChildren(drawing);
 }

@@ -11,24 +11,14 @@ const OPENING = "Opening the video …";
 export class Pictures {
   /** {key, id, name, stem, width, height, file}; null when none is open. */
   image = null;
+  shelf;
   #page;
-  #shelf;
   #opening = null; // an AbortController
   #sentFor = null; // the model for which the service has the image
 
-  /** page: {forImages, everything, video, stage, settings, begin(mode), show, warn, endHover, isUp()} */
   constructor(page) {
     this.#page = page;
-    this.#shelf = new Shelf({
-      ...page,
-      scene: page.forImages.scene,
-      open: (entry) => void this.openEntry(entry),
-      restore: (entry) => this.#restore(entry),
-    });
-  }
-
-  get shelf() {
-    return this.#shelf;
+    this.shelf = new Shelf(page);
   }
 
   get isOpening() {
@@ -41,7 +31,7 @@ export class Pictures {
 
   /** Open the image that was open when the page was closed. */
   async start() {
-    const entry = await this.#shelf.start();
+    const entry = await this.shelf.start();
     if (entry && !this.image && !this.#page.video.isOpen && !this.#opening) await this.openEntry(entry);
   }
 
@@ -67,14 +57,14 @@ export class Pictures {
     if (isVideo(first)) return this.#openVideo(first);
     if (/\.zip$/i.test(first.name)) return this.#openProject(first);
     if (!others.length) return this.#openFile(first);
-    const entries = await this.#shelf.add([first, ...others].filter(isImage));
+    const entries = await this.shelf.add([first, ...others].filter(isImage));
     if (entries.length) await this.openEntry(entries[0]);
     else this.#page.warn("None of these files is an image.");
   }
 
   /** Open an image of the shelf. One that was open before is shown at once; the service gets it afterwards. */
   async openEntry(entry) {
-    const file = await this.#shelf.fileOf(entry);
+    const file = await this.shelf.fileOf(entry);
     if (!entry.id) return this.#openFile(file, entry);
     await this.#opens("Opening the image …", entry.name, async (isCurrent) => {
       const local = await createImageBitmap(file).catch(() => null);
@@ -93,20 +83,20 @@ export class Pictures {
       const info = await rest.upload(file, model, signal, (part) => isCurrent() && sending("image", part, ENCODING));
       const picture = local ?? (await createImageBitmap(await rest.preview(info.id, signal)));
       if (!isCurrent()) return;
-      const kept = await this.#shelf.keep(entry, info, file, picture);
+      const kept = await this.shelf.keep(entry, info, file, picture);
       if (!isCurrent()) return;
       this.#show(kept, file, picture);
       this.#sentFor = model;
     });
     if (problem?.status === 401) void askToken().then(() => this.#openFile(file, entry));
     else this.#page.show();
-    if (!problem) await this.#page.forImages.masks.refresh();
+    if (!problem) await this.#page.images.masks.refresh();
   }
 
   async #openVideo(file) {
     const problem = await this.#opens(OPENING, file.name, async (isCurrent, signal) => {
       await this.#page.video.open(file, signal, (part) => isCurrent() && sending("video", part, OPENING));
-      this.#shelf.leave();
+      this.shelf.leave();
       this.image = null;
       this.#page.everything.reset();
       this.#page.begin(this.#page.video);
@@ -118,7 +108,7 @@ export class Pictures {
 
   async #openProject(file) {
     try {
-      const entries = await this.#shelf.load(file);
+      const entries = await this.shelf.load(file);
       if (entries.length) await this.openEntry(entries[0]);
     } catch (problem) {
       this.#page.warn(`${file.name}: ${problem.message}`);
@@ -127,12 +117,12 @@ export class Pictures {
 
   async #import(file) {
     try {
-      this.#page.warn((await this.#shelf.importCoco(file)) || "");
+      this.#page.warn((await this.shelf.importCoco(file)) || "");
     } catch (problem) {
       this.#page.warn(`${file.name}: ${problem.message}`);
     }
     this.#page.show();
-    await this.#page.forImages.masks.refresh();
+    await this.#page.images.masks.refresh();
   }
 
   /** Stop opening what is being opened. What was open before stays open. */
@@ -146,7 +136,7 @@ export class Pictures {
 
   /** Upload the image or the video again: for another model, or for a service that has forgotten it. */
   async reupload() {
-    const { video, settings, forImages } = this.#page;
+    const { video, settings, images } = this.#page;
     if (!(this.image || video.isOpen) || this.#opening) return;
     const mine = (this.#opening = new AbortController());
     const model = settings.model;
@@ -162,11 +152,11 @@ export class Pictures {
       }
       const info = await rest.upload(this.image.file, model, mine.signal, heard);
       if (this.#opening !== mine) return;
-      this.image = forImages.masks.image = { ...this.image, ...info };
+      this.image = { ...this.image, ...info };
       this.#sentFor = model;
       this.#page.warn("");
     } catch (problem) {
-      if (this.#opening === mine && this.#page.isUp()) this.#page.warn(problem.message);
+      if (this.#opening === mine && this.#page.isUp) this.#page.warn(problem.message);
       return;
     } finally {
       if (this.#opening === mine) {
@@ -174,7 +164,7 @@ export class Pictures {
         busy("");
       }
     }
-    await forImages.masks.refresh();
+    await images.masks.refresh();
   }
 
   /** Run ``act(isCurrent, signal)`` unless something newer is opened. Return its problem, or null. */
@@ -182,7 +172,7 @@ export class Pictures {
     this.#opening?.abort();
     const mine = (this.#opening = new AbortController());
     const isCurrent = () => this.#opening === mine;
-    this.#page.endHover();
+    this.#page.preview.end();
     this.#page.warn("");
     busy(text);
     try {
@@ -201,25 +191,26 @@ export class Pictures {
   }
 
   #show(entry, file, picture) {
-    const { forImages, video, stage } = this.#page;
-    this.#shelf.leave();
+    const { images, video, stage } = this.#page;
+    this.shelf.leave();
     const { key, id, name, width, height } = entry;
     video.close();
-    this.image = forImages.masks.image = { key, id, name, stem: name.replace(/\.[^.]*$/, ""), width, height, file };
-    this.#page.begin(forImages);
-    this.#restore(entry);
-    this.#shelf.show(entry);
+    this.image = { key, id, name, stem: name.replace(/\.[^.]*$/, ""), width, height, file };
+    this.#page.begin(images);
+    this.restore(entry);
+    this.shelf.show(entry);
     stage.show(picture, { width, height });
   }
 
-  #restore(entry) {
-    const { forImages, everything } = this.#page;
-    forImages.scene.reset();
-    forImages.masks.reset();
+  /** Show the objects of an entry of the shelf, in place of those of the image. */
+  restore(entry) {
+    const { images, everything } = this.#page;
+    images.scene.reset();
+    images.masks.reset();
     everything.reset();
     if (!entry.state) return;
     everything.restore(entry.state.found);
-    forImages.scene.restore(entry.state);
+    images.scene.restore(entry.state);
   }
 }
 

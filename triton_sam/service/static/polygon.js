@@ -7,27 +7,24 @@ const SMALLEST = 3; // corners
 const DRAG = 4; // pixels of the screen; a shorter move of a corner is a click on it
 
 export class Polygon {
-  #edits;
-  #stage;
-  #show;
+  #page;
   #image = null; // the key of the image that the corners belong to
   #corners = []; // {x, y} in pixels of the image
   #held = null; // the corner under the pointer, {index, isNew, from, hasMoved}
   #at = null; // where the mouse is
 
-  /** ``show()`` is called when the number of corners has changed. */
-  constructor(edits, stage, show) {
-    [this.#edits, this.#stage, this.#show] = [edits, stage, show];
+  constructor(page) {
+    this.#page = page;
   }
 
   /** Whether it is the chosen tool. */
   get isOn() {
-    return Boolean(this.#edits.image) && ["polygon", "cut-polygon"].includes(this.#stage.tool);
+    return Boolean(this.#page.image) && ["polygon", "cut-polygon"].includes(this.#page.stage.tool);
   }
 
   /** The corners of the open image, {x, y}. */
   get corners() {
-    if (this.#image !== this.#edits.image?.key) [this.#image, this.#corners, this.#held] = [this.#edits.image?.key, [], null];
+    if (this.#image !== this.#page.image?.key) [this.#image, this.#corners, this.#held] = [this.#page.image?.key, [], null];
     return this.#corners;
   }
 
@@ -36,7 +33,7 @@ export class Polygon {
   }
 
   get #cuts() {
-    return this.#stage.tool === "cut-polygon";
+    return this.#page.stage.tool === "cut-polygon";
   }
 
   /** Enter closes the polygon, Backspace takes the last corner back, and Escape all of them. */
@@ -64,7 +61,7 @@ export class Polygon {
 
   move(point) {
     const held = this.#held;
-    if (held && distanceOf(point, held.start) * this.#stage.scale > DRAG) held.hasMoved = true;
+    if (held && distanceOf(point, held.start) * this.#page.stage.scale > DRAG) held.hasMoved = true;
     if (held?.hasMoved) this.corners[held.index] = point;
     this.hover(point);
   }
@@ -77,7 +74,7 @@ export class Polygon {
 
   hover(point) {
     this.#at = point;
-    this.#stage.redraw();
+    this.#page.stage.redraw();
   }
 
   /** Undo what the pointer that is down has done. */
@@ -103,16 +100,17 @@ export class Polygon {
   /** Change the mask of the active object. The corners come back if that fails. */
   close() {
     if (!this.isClosable) return false;
-    const [corners, target, value] = [this.corners, this.#edits.active, this.#cuts ? 0 : 1];
-    const key = this.#edits.image.key;
+    const [corners, target, value] = [this.corners, this.#page.edits.active, this.#cuts ? 0 : 1];
+    const key = this.#page.image.key;
     this.#replace([]);
-    void this.#edits.attempt(async () => {
+    const { edits } = this.#page;
+    void edits.attempt(async () => {
       try {
-        const inside = await this.#edits.bitmapOf(target);
-        fillRings(inside, this.#edits.size, [corners.flatMap(({ x, y }) => [x, y])], value);
-        this.#edits.give(target, inside);
+        const inside = await edits.bitmapOf(target);
+        fillRings(inside, edits.size, [corners.flatMap(({ x, y }) => [x, y])], value);
+        edits.give(target, inside);
       } catch (problem) {
-        if (this.#edits.image?.key === key && !this.corners.length) this.#replace(corners);
+        if (this.#page.image?.key === key && !this.corners.length) this.#replace(corners);
         throw problem;
       }
     });
@@ -123,7 +121,7 @@ export class Polygon {
   paint(context, unit) {
     const corners = this.corners;
     if (!corners.length) return;
-    const color = this.#cuts ? "#e13237" : (this.#edits.active?.color ?? "#1e90ff");
+    const color = this.#cuts ? "#e13237" : (this.#page.edits.active?.color ?? "#1e90ff");
     const outline = new Path2D();
     for (const { x, y } of corners) outline.lineTo(x, y);
     if (this.#at && !this.#held) outline.lineTo(this.#at.x, this.#at.y);
@@ -141,15 +139,15 @@ export class Polygon {
   }
 
   #cornerAt(point, pointer) {
-    const reach = reachOf(pointer) / this.#stage.scale;
+    const reach = reachOf(pointer) / this.#page.stage.scale;
     const distances = this.corners.map((corner) => distanceOf(corner, point));
     const nearest = distances.indexOf(Math.min(...distances));
     return nearest >= 0 && distances[nearest] <= reach ? nearest : null;
   }
 
   #add(point) {
-    if (this.#cuts && !this.#edits.active) {
-      void this.#edits.attempt(() => Promise.reject(new Error("select an object that has a mask and is shown")));
+    if (this.#cuts && !this.#page.edits.active) {
+      void this.#page.edits.attempt(() => Promise.reject(new Error("select an object that has a mask and is shown")));
       return false;
     }
     this.#replace([...this.corners, point]);
@@ -162,8 +160,8 @@ export class Polygon {
   }
 
   #replace(corners) {
-    [this.#image, this.#corners, this.#held] = [this.#edits.image?.key, corners, null];
-    this.#show();
+    [this.#image, this.#corners, this.#held] = [this.#page.image?.key, corners, null];
+    this.#page.show();
   }
 }
 

@@ -13,10 +13,10 @@ export async function saveMask(image, object, masks) {
   save(await png(image, object, masks), `${image.stem}-${fileName(object.name)}.png`);
 }
 
-/** Save the image with the masks of objects drawn in, at the size of the image. */
-export async function saveOverlay(image, picture, objects, masks, opacity) {
+/** Save the image with the masks of all objects drawn in, at the size of the image. */
+export async function saveOverlay(image, picture, masks, opacity) {
   const shown = [];
-  for (const object of objects) shown.push({ rle: (await fullMask(image, object, masks, "rle")).rle, color: object.color });
+  for (const object of masks.shown) shown.push({ rle: (await fullMask(image, object, masks, "rle")).rle, color: object.color });
   save(await overlayOf(image, picture, shown, opacity), `${image.stem}-overlay.png`);
 }
 
@@ -31,7 +31,8 @@ export async function cutout(image, picture, object, masks) {
 }
 
 /** Save all objects as COCO annotations with compressed RLE and one category for each label. */
-export async function saveCoco(image, objects, masks, settings) {
+export async function saveCoco(image, masks, settings) {
+  const objects = masks.shown;
   const names = [...new Set(objects.map(classOf))];
   const annotations = [];
   for (const object of objects) {

@@ -1,12 +1,12 @@
 // All images of the user, with their objects: the strip below the image, and projects as one file.
 
 import { readCoco } from "./coco.js";
+import { $, connect, enable, make } from "./dom.js";
 import { Library } from "./library.js";
 import { save } from "./saves.js";
 import { hasPrompt, withObjects } from "./scene.js";
 import { unzip, zip } from "./zip.js";
 
-const $ = (id) => document.getElementById(id);
 const THUMB = 96; // pixels of the longer side
 const NOTE_PAUSE = 100; // ms
 const FORMAT = "triton-sam project 1";
@@ -19,13 +19,14 @@ export class Shelf {
   #timer = null;
   #written = ""; // the state of the current entry, as it was written last
 
-  /** page: {scene, everything, open(entry), restore(entry), show, warn} */
   constructor(page) {
     this.#page = page;
-    $("image-back").addEventListener("click", () => this.step(-1));
-    $("image-next").addEventListener("click", () => this.step(1));
-    $("image-remove").addEventListener("click", () => this.remove());
-    $("save-project").addEventListener("click", () => void this.save());
+    connect({
+      "image-back": () => this.step(-1),
+      "image-next": () => this.step(1),
+      "image-remove": () => this.remove(),
+      "save-project": () => void this.save(),
+    });
     addEventListener("pagehide", () => this.note());
     addEventListener("beforeunload", (event) => {
       this.note();
@@ -96,7 +97,7 @@ export class Shelf {
     this.#timer = null;
     const entry = this.#current;
     if (!entry) return;
-    const { scene, everything } = this.#page;
+    const { images: { scene }, everything } = this.#page;
     const labels = scene.objects.map((object) => object.label).filter(Boolean);
     const state = { ...scene.state, labels, hasObjects: scene.objects.length > 0 };
     const used = JSON.stringify(state).matchAll(/\\*"found\\*":(\d+)/g);
@@ -155,16 +156,20 @@ export class Shelf {
     entry.state = withObjects(entry.state, objects);
     if (entry === this.#current) {
       this.#written = "";
-      this.#page.restore(entry);
+      this.#page.pictures.restore(entry);
       this.note();
     }
     await this.#library.save(entry);
   }
 
+  get count() {
+    return this.#entries.length;
+  }
+
   step(by) {
     const count = this.#entries.length;
     const at = this.#entries.indexOf(this.#current);
-    if (count > 1 || (count && at < 0)) this.#page.open(this.#entries[at < 0 ? 0 : (at + by + count) % count]);
+    if (count > 1 || (count && at < 0)) void this.#page.pictures.openEntry(this.#entries[at < 0 ? 0 : (at + by + count) % count]);
   }
 
   /** Take the image off the shelf, with its objects. */
@@ -225,26 +230,19 @@ export class Shelf {
 
   #update() {
     $("strip").hidden = this.#entries.length < 2;
-    for (const id of ["save-project", "export", "import"]) $(id).disabled = this.#entries.length === 0;
     const at = this.#entries.indexOf(this.#current);
     $("image-number").textContent = `${at < 0 ? "–" : at + 1} / ${this.#entries.length}`;
-    $("image-remove").disabled = at < 0;
+    enable({ "image-remove": at >= 0 });
     $("thumbs").replaceChildren(...this.#entries.map((entry) => this.#thumb(entry)));
     $("thumbs").querySelector('[aria-current="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
   #thumb(entry) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.title = entry.name;
-    button.setAttribute("aria-label", entry.name);
-    button.setAttribute("aria-current", String(entry === this.#current));
-    const picture = document.createElement("img");
-    picture.alt = "";
-    if (entry.thumb) picture.src = entry.thumb;
-    button.append(picture);
-    button.addEventListener("click", () => entry !== this.#current && this.#page.open(entry));
-    return button;
+    const isCurrent = entry === this.#current;
+    const picture = make("img", { alt: "", ...(entry.thumb && { src: entry.thumb }) });
+    const onclick = () => !isCurrent && void this.#page.pictures.openEntry(entry);
+    const names = { title: entry.name, ariaLabel: entry.name, ariaCurrent: String(isCurrent) };
+    return make("button", { type: "button", ...names, onclick }, picture);
   }
 }
 
@@ -258,7 +256,7 @@ function imagesOf(text, files) {
   }
   const images = project?.format === FORMAT && Array.isArray(project.images) ? project.images : null;
   if (!images?.every((image) => files.has(image?.file))) {
-    throw new Error("the file is no project of this page, or it is damaged");
+    throw new Error("not a project of this page, or damaged");
   }
   return images;
 }

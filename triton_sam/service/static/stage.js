@@ -1,4 +1,4 @@
-// The canvas: it shows image, masks and points, zooms and pans, and turns mouse, pen and touch into points and boxes.
+// The canvas of both pages: it shows image, masks and points, zooms and pans, and turns mouse, pen and touch into points and boxes.
 
 const DRAG_PIXELS = 8; // of the screen; a shorter move is a click, because hands and pens tremble
 const SMALLEST_BOX = 8; // pixels of the screen for each side
@@ -7,8 +7,12 @@ const MAX_ZOOM = 32;
 const WHEEL = 0.0016;
 const REACH = { mouse: 9, pen: 12, touch: 22 }; // pixels of the screen around a point or a corner
 
-export class Stage extends EventTarget {
+export class Stage {
   tool = "add";
+  /** What happens on the canvas: {hover, leave, point, box, pick, movePoint, removePoint, view}, functions of a place and more. */
+  on = {};
+  /** Whether the mouse moves the image, unless the box tool is chosen; otherwise it draws a box with every tool. */
+  dragsMove = false;
   picture = null;
   size = null;
   #canvas;
@@ -16,6 +20,7 @@ export class Stage extends EventTarget {
   handleAt = () => null;
   #frame;
   #paint;
+  #paintPicture;
   #view = { scale: 1, x: 0, y: 0 };
   #fitted = true;
   #pointers = new Map();
@@ -25,19 +30,19 @@ export class Stage extends EventTarget {
   #queued = false;
   #ratio = 1; // pixels of the canvas for one pixel of the window
 
-  /** ``paint(context, stage)`` draws everything on top of the image, in pixels of the image. */
-  constructor(frame, canvas, paint) {
-    super();
+  /** ``paint(context)`` draws on top of the image, in pixels of the image; ``paintPicture(context, ratio)`` an image of tiles. */
+  constructor(frame, canvas, paint, paintPicture = null) {
     this.#frame = frame;
     this.#canvas = canvas;
     this.#paint = paint;
+    this.#paintPicture = paintPicture;
     new ResizeObserver(() => this.#resize()).observe(frame);
     this.#watchRatio();
     canvas.addEventListener("pointerdown", (event) => this.#down(event));
     canvas.addEventListener("pointermove", (event) => this.#move(event));
     canvas.addEventListener("pointerup", (event) => this.#up(event));
     canvas.addEventListener("pointercancel", (event) => this.#cancel(event));
-    canvas.addEventListener("pointerleave", () => this.#tell("leave"));
+    canvas.addEventListener("pointerleave", () => this.tell("leave"));
     canvas.addEventListener("contextmenu", (event) => event.preventDefault());
     canvas.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     this.cursor();
@@ -45,6 +50,11 @@ export class Stage extends EventTarget {
 
   get scale() {
     return this.#view.scale;
+  }
+
+  /** Pixels of the image for one of the window. */
+  get unit() {
+    return 1 / this.#view.scale;
   }
 
   get box() {
@@ -112,10 +122,36 @@ export class Stage extends EventTarget {
     this.#changed();
   }
 
+  /** Return the position of an image pixel on the canvas. */
+  toScreen(x, y) {
+    return [this.#view.x + x * this.#view.scale, this.#view.y + y * this.#view.scale];
+  }
+
   /** Return the position of an image pixel in the window. */
   screenOf(x, y) {
     const frame = this.#canvas.getBoundingClientRect();
-    return [frame.x + this.#view.x + x * this.#view.scale, frame.y + this.#view.y + y * this.#view.scale];
+    const [left, top] = this.toScreen(x, y);
+    return [frame.x + left, frame.y + top];
+  }
+
+  /** Return left, top, right and bottom of the canvas in pixels of the image. */
+  shown() {
+    const { width, height } = this.#frame.getBoundingClientRect();
+    const [from, to] = [this.#pixel({ x: 0, y: 0 }), this.#pixel({ x: width, y: height })];
+    return [from.x, from.y, to.x, to.y];
+  }
+
+  /** Return the place of the image in the middle of the canvas, [x, y]. */
+  middle() {
+    const [left, top, right, bottom] = this.shown();
+    return [(left + right) / 2, (top + bottom) / 2];
+  }
+
+  /** Move the image by pixels of the window. */
+  move(right, down) {
+    this.#view = { ...this.#view, x: this.#view.x + right, y: this.#view.y + down };
+    this.#fitted = false;
+    this.redraw();
   }
 
   /** Move the view if a pixel of the image lies outside it or at its edge. */
@@ -123,9 +159,8 @@ export class Stage extends EventTarget {
     const { width, height } = this.#frame.getBoundingClientRect();
     const inside = (at, side) => Math.min(side - EDGE, Math.max(EDGE, at)) - at;
     const by = [inside(this.#view.x + x * this.#view.scale, width), inside(this.#view.y + y * this.#view.scale, height)];
-    this.#view = { ...this.#view, x: this.#view.x + by[0], y: this.#view.y + by[1] };
-    if (by[0] || by[1]) this.#fitted = false;
-    this.redraw();
+    if (by[0] || by[1]) this.move(...by);
+    else this.redraw();
   }
 
   holdSpace(held) {
@@ -160,11 +195,14 @@ export class Stage extends EventTarget {
     context.clearRect(0, 0, this.#canvas.width, this.#canvas.height);
     if (!this.picture) return;
     const { scale, x, y } = this.#view;
+    this.#paintPicture?.(context, ratio);
     context.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * x, ratio * y);
-    context.imageSmoothingEnabled = scale < 4;
-    context.imageSmoothingQuality = "medium"; // "high" takes three times as long, and every preview draws this
-    context.drawImage(this.picture, 0, 0, this.size.width, this.size.height);
-    this.#paint(context, this);
+    if (!this.#paintPicture) {
+      context.imageSmoothingEnabled = scale < 4;
+      context.imageSmoothingQuality = "medium"; // "high" takes three times as long, and every preview draws this
+      context.drawImage(this.picture, 0, 0, this.size.width, this.size.height);
+    }
+    this.#paint(context);
   }
 
   #resize() {
@@ -183,12 +221,13 @@ export class Stage extends EventTarget {
   }
 
   #changed() {
-    this.#tell("view");
+    this.tell("view");
     this.redraw();
   }
 
-  #tell(type, detail) {
-    this.dispatchEvent(new CustomEvent(type, { detail }));
+  /** Say that something happens on the canvas. */
+  tell(type, detail) {
+    this.on[type]?.(detail);
   }
 
   #screen(event) {
@@ -233,24 +272,20 @@ export class Stage extends EventTarget {
     if (this.#drag) return this.#dragTo(screen, event.pointerType === "touch");
     const point = this.#pixel(screen);
     if (event.pointerType === "touch") return;
-    if (["pan", "box", "select"].includes(this.tool) || this.#space || !this.#inside(point)) this.#tell("leave");
-    else this.#tell("hover", { ...point, label: this.#label(event), time: event.timeStamp });
+    if (["pan", "box", "select"].includes(this.tool) || this.#space || !this.#inside(point)) this.tell("leave");
+    else this.tell("hover", { ...point, label: this.#label(event), time: event.timeStamp });
   }
 
   #dragTo(screen, byTouch) {
     const drag = this.#drag;
     if (drag.kind === "press" && Math.hypot(screen.x - drag.screen.x, screen.y - drag.screen.y) > DRAG_PIXELS) {
       // A moving finger pans the image, unless the box tool is chosen; with the select tool, any drag does.
-      const pans = this.tool === "select" || (byTouch && this.tool !== "box");
+      const pans = this.tool === "select" || ((byTouch || this.dragsMove) && this.tool !== "box");
       drag.kind = drag.handle ? "handle" : pans ? "pan" : "box";
-      this.#tell("leave");
+      this.tell("leave");
       this.cursor();
     }
-    if (drag.kind === "pan") {
-      this.#view.x += screen.x - drag.last.x;
-      this.#view.y += screen.y - drag.last.y;
-      this.#fitted = false;
-    }
+    if (drag.kind === "pan") this.move(screen.x - drag.last.x, screen.y - drag.last.y);
     drag.last = screen;
     drag.to = this.#pixel(screen);
     this.redraw();
@@ -268,17 +303,17 @@ export class Stage extends EventTarget {
     }
     if (!drag) return;
     if (drag.kind === "handle") {
-      if (this.#inside(drag.to)) this.#tell("move-point", { ...rounded(drag.to), handle: drag.handle, time });
+      if (this.#inside(drag.to)) this.tell("movePoint", { ...rounded(drag.to), handle: drag.handle, time });
     } else if (drag.kind === "press" && drag.picks) {
-      this.#tell("pick", drag.from);
+      this.tell("pick", drag.from);
     } else if (drag.kind === "press" && drag.handle) {
-      if (!drag.label) this.#tell("remove-point", { handle: drag.handle, time });
+      if (!drag.label) this.tell("removePoint", { handle: drag.handle, time });
     } else if (drag.kind === "press" && this.tool !== "box" && this.#inside(drag.from)) {
-      this.#tell("point", { ...drag.from, label: drag.label, time });
+      this.tell("point", { ...drag.from, label: drag.label, time });
     } else if (drag.kind === "box") {
       const box = rectangle(drag.from, drag.to, this.size);
       const sides = [box[2] - box[0], box[3] - box[1]];
-      if (Math.min(...sides) * this.scale >= SMALLEST_BOX) this.#tell("box", { box, time });
+      if (Math.min(...sides) * this.scale >= SMALLEST_BOX) this.tell("box", { box, time });
     }
     this.redraw();
   }
@@ -291,7 +326,7 @@ export class Stage extends EventTarget {
 
   #startPinch() {
     this.#drag = null;
-    this.#tell("leave");
+    this.tell("leave");
     this.#pinch = fingers(this.#pointers);
   }
 

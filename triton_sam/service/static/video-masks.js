@@ -6,21 +6,17 @@ import { framesOf } from "./video-scene.js";
 
 const MAX_PATHS = 400;
 
-export class VideoMasks extends EventTarget {
-  /** The open video: {id, width, height, num_frames, ...}; null when none is open. */
-  video = null;
-  /** Is called before anything is sent: the service takes no prompt while it tracks. */
-  before = async () => {};
+export class VideoMasks {
   #scene;
+  #page;
   #found = new Map(); // frame -> Map(object -> {rle, score, object_score})
   #paths = new Map(); // mask -> Path2D
   #sent = new Map(); // object -> Map(frame -> prompt as text), as the service knows it
   #errors = new Map(); // prompt as text -> message
   #working = null;
 
-  constructor(scene) {
-    super();
-    this.#scene = scene;
+  constructor(scene, page = null) {
+    [this.#scene, this.#page] = [scene, page];
   }
 
   reset() {
@@ -102,33 +98,28 @@ export class VideoMasks extends EventTarget {
     this.#found.set(frame, masks);
   }
 
-  /**
-   * Send what has changed. ``time`` is the time of the click that asked for it.
-   *
-   * Dispatches "changed" when there is something to show, "clicked" when the click has its mask, "unknown-image" when the
-   * service has forgotten the video, and "failed" when it cannot answer.
-   */
+  /** Send what has changed. ``time`` is the time of the click that asked for it. */
   refresh(time) {
-    this.#tell("changed");
+    this.#page.show();
     this.#working ??= this.#send(time).finally(() => (this.#working = null));
     return this.#working;
   }
 
   async #send(time) {
-    const video = this.video;
-    if (video && this.#next()) await this.before();
+    const video = this.#page.video.info;
+    const isOpen = () => this.#page.video.info === video;
+    if (video && this.#next()) await this.#page.video.stop(); // the service takes no prompt while it tracks
     for (let step = video && this.#next(); step; step = this.#next()) {
       try {
         await step(video.id);
-        if (this.video !== video) return;
-        if (time) this.#tell("clicked", { time, ms: performance.now() - time });
+        if (!isOpen()) return;
+        if (time) this.#page.clicked(time, performance.now() - time);
         time = undefined;
       } catch (problem) {
-        if (this.video !== video) return;
-        if (problem.code === "unknown_video") return void this.#tell("unknown-image");
-        return void this.#tell("failed", problem);
+        if (isOpen()) void this.#page.fail(problem, () => this.refresh());
+        return;
       }
-      this.#tell("changed");
+      this.#page.show();
     }
   }
 
@@ -190,10 +181,6 @@ export class VideoMasks extends EventTarget {
 
   #keyOf(object, frame) {
     return JSON.stringify([object.id, frame, object.prompts[frame] ?? null]);
-  }
-
-  #tell(type, detail) {
-    this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 }
 

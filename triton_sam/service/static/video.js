@@ -1,12 +1,12 @@
 // The video mode of the page: it opens a video, shows and plays its frames, and tracks the objects.
 
+import { $, connect, enable, reveal, setIcon } from "./dom.js";
 import { Timeline } from "./timeline.js";
 import { Frames } from "./video-frames.js";
 import { VideoMasks } from "./video-masks.js";
 import * as rest from "./video-rest.js";
 import { VideoScene } from "./video-scene.js";
 
-const $ = (id) => document.getElementById(id);
 const LARGEST = 1280; // width of the pictures of frames
 const AHEAD = 6; // frames that are loaded before they are played
 const VIDEO_NAME = /\.(mp4|m4v|mov|webm|mkv|avi)$/i;
@@ -17,7 +17,7 @@ export function isVideo(file) {
 
 export class Video {
   scene = new VideoScene();
-  masks = new VideoMasks(this.scene);
+  masks;
   /** The open video as the service describes it, with name, stem and file; null when none is open. */
   info = null;
   isTracking = false;
@@ -32,23 +32,24 @@ export class Video {
   #newest = 0; // the frame that was tracked last
   #tracked = null; // resolves when tracking has ended
 
-  /** page: {stage, settings, show, warn, problem} */
   constructor(page) {
     this.#page = page;
-    this.masks.before = () => this.stop();
+    this.masks = new VideoMasks(this.scene, page);
     this.#timeline = new Timeline($("marks"), $("seek"), (frame) => this.goTo(frame));
     addEventListener("pagehide", () => this.info && rest.forget(this.info.id));
     addEventListener("beforeunload", (event) => {
       if (this.info && this.scene.objects.length) event.preventDefault(); // the page does not keep videos
     });
     window.indexedDB?.deleteDatabase("triton-sam-video"); // earlier versions of the page kept a video there
-    $("play").addEventListener("click", () => this.togglePlay());
-    $("step-back").addEventListener("click", () => this.step(-1));
-    $("step-forward").addEventListener("click", () => this.step(1));
-    $("track-back").addEventListener("click", () => void this.track("back"));
-    $("track-both").addEventListener("click", () => void this.track("both"));
-    $("track-forward").addEventListener("click", () => void this.track("forward"));
-    $("track-stop").addEventListener("click", () => void this.stop());
+    connect({
+      play: () => this.togglePlay(),
+      "step-back": () => this.step(-1),
+      "step-forward": () => this.step(1),
+      "track-back": () => void this.track("back"),
+      "track-both": () => void this.track("both"),
+      "track-forward": () => void this.track("forward"),
+      "track-stop": () => void this.stop(),
+    });
   }
 
   get isOpen() {
@@ -102,14 +103,14 @@ export class Video {
     this.#frames.close();
     this.#timeline.close();
     rest.forget(this.info.id); // after its frames: none of them is asked for any more
-    this.info = this.masks.video = null;
+    this.info = null;
   }
 
   /** Show a frame. */
   goTo(frame) {
     this.pause();
     this.#follows = false;
-    void this.#show(frame);
+    void this.#showFrame(frame);
   }
 
   step(by) {
@@ -131,7 +132,7 @@ export class Video {
   pause() {
     if (!this.#playing) return;
     this.#playing = null;
-    this.update();
+    this.show();
   }
 
   /** Whether a click counts: the picture on the screen is that of the frame. */
@@ -165,13 +166,13 @@ export class Video {
     try {
       await rest.cancel(this.info.id);
     } catch (problem) {
-      this.#page.problem(problem);
+      this.#fail(problem);
     }
     await this.#tracked;
   }
 
   /** Show the state of everything around the canvas. */
-  update() {
+  show() {
     $("timeline").hidden = !this.info;
     if (!this.info) return;
     this.#timeline.show(this.scene, this.masks, this.#wanted);
@@ -179,23 +180,28 @@ export class Video {
     const label = this.#playing ? "Pause" : "Play";
     $("play").setAttribute("aria-label", label);
     $("play").title = `${label} (Space)`;
-    $("play").querySelector("use").setAttribute("href", this.#playing ? "#i-pause" : "#i-play");
-    $("step-back").disabled = this.#wanted === 0;
-    $("step-forward").disabled = this.#wanted === this.last;
-    const nothing = this.scene.promptedFrames.length === 0;
-    $("track-back").disabled = nothing || this.#wanted === 0;
-    $("track-forward").disabled = nothing || this.#wanted === this.last;
-    $("track-both").disabled = nothing;
-    $("track-ways").hidden = this.isTracking;
-    $("track-running").hidden = !this.isTracking;
-    $("track-stop").disabled = false;
+    setIcon($("play"), this.#playing ? "pause" : "play");
+    const [isFirst, isLast, isPrompted] = [this.#wanted === 0, this.#wanted === this.last, this.scene.promptedFrames.length > 0];
+    enable({
+      "step-back": !isFirst,
+      "step-forward": !isLast,
+      "track-back": isPrompted && !isFirst,
+      "track-forward": isPrompted && !isLast,
+      "track-both": isPrompted,
+      "track-stop": true,
+    });
+    reveal({ "track-ways": !this.isTracking, "track-running": this.isTracking });
+  }
+
+  #fail(problem) {
+    void this.#page.fail(problem, () => this.masks.refresh());
   }
 
   #take(info, file, frames) {
     const name = file.name || "video";
     this.#frames?.close();
     this.#frames = frames;
-    this.info = this.masks.video = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
+    this.info = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
     this.#timeline.open(info, async (index, width) =>
       createImageBitmap(await rest.frame(info.id, index, width, frames.signal)),
     );
@@ -207,10 +213,10 @@ export class Video {
     return new Frames((index, signal) => rest.frame(info.id, index, width, signal), width * height);
   }
 
-  async #show(frame) {
+  async #showFrame(frame) {
     const frames = this.#frames;
     this.#wanted = frame;
-    this.update();
+    this.show();
     try {
       const picture = await frames.get(frame);
       if (this.#wanted !== frame || frames !== this.#frames) return;
@@ -218,7 +224,7 @@ export class Video {
       this.#page.stage.swap(picture);
       this.#page.show();
     } catch (problem) {
-      if (frames === this.#frames) this.#page.problem(problem);
+      if (frames === this.#frames) this.#fail(problem);
     }
   }
 
@@ -228,11 +234,11 @@ export class Video {
     const seconds = 1 / this.info.fps;
     let frame = this.#wanted === this.last ? -1 : this.#wanted;
     let due = performance.now();
-    this.update();
+    this.show();
     while (this.#playing === mine && frame < this.last) {
       frame++;
       frames.prefetch(Array.from({ length: Math.min(AHEAD, this.last - frame) }, (_, n) => frame + AHEAD - n).filter((n) => n <= this.last));
-      await this.#show(frame);
+      await this.#showFrame(frame);
       due = Math.max(performance.now(), due + 1000 * seconds);
       await new Promise((resolve) => setTimeout(resolve, due - performance.now()));
     }
@@ -252,18 +258,18 @@ export class Video {
           else if (name === "done") isCancelled = data.cancelled;
         });
       } catch (problem) {
-        this.#page.problem(problem);
+        this.#fail(problem);
         return;
       }
       if (isCancelled) break;
     }
-    if (this.#follows) await this.#show(ways.length > 1 ? start : this.#newest);
+    if (this.#follows) await this.#showFrame(ways.length > 1 ? start : this.#newest);
   }
 
   #keep(data) {
     this.masks.keep(data);
     this.#newest = data.frame;
-    if (this.#follows && this.isAtRest) void this.#show(data.frame); // a slow line skips frames
+    if (this.#follows && this.isAtRest) void this.#showFrame(data.frame); // a slow line skips frames
     else this.#page.show();
   }
 

@@ -1,8 +1,8 @@
 // The search for words and examples: the service finds every instance, and the slider chooses those that are sure enough.
 
+import { $, connect, enable, reveal } from "./dom.js";
 import * as rest from "./rest.js";
 
-const $ = (id) => document.getElementById(id);
 const LOWEST = 0.1; // the score from which instances are asked for; the slider hides some of them without a request
 
 export class Words {
@@ -10,7 +10,6 @@ export class Words {
   #examples = []; // {box: [x1, y1, x2, y2], label: 1 or 0} in pixels of the image
   #image = null; // the key of the image that the examples belong to
 
-  /** page: {scene, masks, settings, everything, currentImage(), findsConcepts(), show, warn} */
   constructor(page) {
     this.#page = page;
     $("words").addEventListener("submit", (event) => {
@@ -22,10 +21,8 @@ export class Words {
       if (page.everything.isSearching) page.everything.stop();
       else event.target.blur();
     });
-    $("words-more").addEventListener("click", () => this.#example(1));
-    $("words-less").addEventListener("click", () => this.#example(0));
-    $("words-text").addEventListener("input", () => this.update());
-    $("words-threshold").addEventListener("input", () => this.#filter());
+    connect({ "words-more": () => this.#example(1), "words-less": () => this.#example(0) });
+    connect({ "words-text": () => this.show(), "words-threshold": () => this.#filter() }, "input");
     page.everything.threshold = Number($("words-threshold").value);
   }
 
@@ -52,27 +49,26 @@ export class Words {
     void this.#search();
   }
 
-  update() {
-    const { everything } = this.#page;
-    const image = this.#page.currentImage()?.key ?? null;
-    if (image !== this.#image) [this.#image, this.#examples] = [image, []];
-    $("words").hidden = !this.#page.findsConcepts();
+  show() {
+    const { everything, image, model } = this.#page;
+    if (this.#image !== (image?.key ?? null)) [this.#image, this.#examples] = [image?.key ?? null, []];
+    $("words").hidden = !model.finds_concepts || !image;
     if ($("words").hidden) return;
     const boxes = this.#boxes.length > 0;
-    $("words-find").disabled = !this.#canSearch;
-    $("words-more").disabled = !this.#canSearch || !boxes;
     const isSaid = this.texts.length || this.#examples.some((example) => example.label);
-    $("words-less").disabled = !this.#canSearch || !boxes || !isSaid;
+    enable({
+      "words-find": this.#canSearch,
+      "words-more": this.#canSearch && boxes,
+      "words-less": this.#canSearch && boxes && isSaid,
+    });
     const [count, all] = [everything.ofWords.filter((item) => everything.isShown(item)).length, everything.ofWords.length];
     $("words-count").textContent = `${count} of ${all}`;
     $("words-info").textContent = counted(this.#examples);
-    $("words-info").hidden = !this.#examples.length;
-    $("words-found").hidden = !all;
-    $("words-examples").hidden = !this.#page.currentImage() || (!boxes && !all);
+    reveal({ "words-info": this.#examples.length, "words-found": all, "words-examples": boxes || all });
   }
 
   get #canSearch() {
-    return Boolean(this.#page.currentImage() && this.#page.findsConcepts() && !this.#page.everything.isSearching);
+    return Boolean(this.#page.image && this.#page.model.finds_concepts && !this.#page.everything.isSearching);
   }
 
   /** The boxes of the selected instances, or else of the active object. */

@@ -46,7 +46,7 @@ export async function unzip(blob) {
     files.set(new TextDecoder().decode(new Uint8Array(view.buffer, at + 30, title)), new Blob([content]));
     at = start + length;
   }
-  if (at + 4 > view.byteLength || view.getUint32(at, true) !== CENTRAL) throw new Error("the file is no ZIP, or not whole");
+  if (at + 4 > view.byteLength || view.getUint32(at, true) !== CENTRAL) throw new Error("not a ZIP file, or incomplete");
   return files;
 }
 

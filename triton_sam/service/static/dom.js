@@ -1,0 +1,41 @@
+// Elements of the document: found, made, and connected with what they do.
+
+export const $ = (id) => document.getElementById(id);
+
+/** Return a new element with properties and children; children that are null are left out. */
+export function make(tag, options = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), options);
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+/** Call the functions of {id: act} when the elements with these ids get an event. */
+export function connect(acts, type = "click") {
+  for (const [id, act] of Object.entries(acts)) $(id).addEventListener(type, act);
+}
+
+/** Show or hide elements, {id: isShown}. */
+export function reveal(shown) {
+  for (const [id, isShown] of Object.entries(shown)) $(id).hidden = !isShown;
+}
+
+/** Switch controls on or off, {id: isOn}. */
+export function enable(controls) {
+  for (const [id, isOn] of Object.entries(controls)) $(id).disabled = !isOn;
+}
+
+/** Mark the buttons of a group that are chosen. */
+export function check(selector, isOn) {
+  for (const button of document.querySelectorAll(selector)) button.setAttribute("aria-checked", String(isOn(button)));
+}
+
+/** Give a button an icon of icons.svg. */
+export function setIcon(button, name) {
+  const href = `static/icons.svg#${name}`;
+  if (button.querySelector("use")?.getAttribute("href") === href) return;
+  const namespace = "http://www.w3.org/2000/svg";
+  const drawing = document.createElementNS(namespace, "svg");
+  drawing.append(document.createElementNS(namespace, "use"));
+  drawing.firstChild.setAttribute("href", href);
+  button.replaceChildren(drawing);
+}

@@ -20,7 +20,6 @@ from support.conditions import settled, wait_until
 from support.hand_changes import drag
 from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE
 
-
 DECODERS_DIFFER = 3
 """Levels of 255 by which Chromium and Pillow may differ when they decode the same JPEG."""
 POINTS = "tritonSam.scene.active.points.map(({x, y, label}) => [Math.round(x), Math.round(y), label])"

@@ -8,8 +8,14 @@ import numpy.typing as npt
 from ..errors import InputError
 from ..families.base import Family, FloatArray, Size
 
+BoolArray = npt.NDArray[np.bool_]
+
 _BLOCK_ROWS = 16
 """Number of rows blended at a time. It is small enough for the operands to stay in the processor's cache."""
+_ROUNDING = np.float32(1e-6)
+"""Share of the largest logit that exceeds the rounding of a bilinear sample: its 6 roundings are 6e-8 each."""
+_FEW = 8
+"""Blending single pixels is faster than blending rows for fewer than this part, an eighth, of an image."""
 
 
 def resize_logits(logits: npt.ArrayLike, size: Size) -> FloatArray:
@@ -60,6 +66,50 @@ def full_size_logits(logits: npt.ArrayLike, size: Size, family: Family) -> Float
     width, height = family.resized(size)
     frame = resize_logits(logits, (family.image_size, family.image_size))
     return resize_logits(frame[..., :height, :width], size)
+
+
+def full_size_mask(logits: FloatArray, size: Size, family: Family) -> BoolArray:
+    """Return ``full_size_logits(logits, size, family) > 0`` for logits (h,w), as bool (height,width), but faster.
+
+    Between four logits of the same sign, no pixel is computed.
+    """
+    if not family.keep_aspect:
+        return _resized_mask(np.asarray(logits, np.float32), size)
+    width, height = family.resized(size)
+    frame = resize_logits(logits, (family.image_size, family.image_size))
+    return _resized_mask(frame[:height, :width], size)
+
+
+def _resized_mask(source: FloatArray, size: Size) -> BoolArray:
+    """Return ``resize_logits(source, size) > 0`` to the bit: uncertain pixels are computed by the same operations."""
+    (h, w), (width, height) = source.shape, size
+    if h > height or w > width:  # _resize() begins with the rows, or there is little between two logits
+        return resize_logits(source, size) > 0
+    left, _, along = _taps(w, width)
+    top, _, down = _taps(h, height)
+    limit = np.abs(source).max() * _ROUNDING  # NaN and infinity make all pixels uncertain
+    sign = (source > limit).view(np.int8) - (source < -limit).view(np.int8)
+    pairs = sign + np.concatenate((sign[1:], sign[-1:]))
+    cells = pairs + np.concatenate((pairs[:, 1:], pairs[:, -1:]), axis=1)  # 4 or -4 between logits of one sign
+    mask: BoolArray = (cells == 4).take(left, axis=1).take(top, axis=0)
+    row, column = np.divmod(np.flatnonzero(np.abs(cells) != 4), w)
+    first_y, first_x = np.searchsorted(top, np.arange(h + 1)), np.searchsorted(left, np.arange(w + 1))
+    tallest, widest = np.diff(first_y).max(), np.diff(first_x).max()
+    if len(row) * tallest * widest > mask.size // _FEW:
+        return resize_logits(source, size) > 0
+    # The pixels of each uncertain cell, (cells,tallest,1) and (cells,1,widest): a smaller cell repeats its last ones.
+    y = np.minimum(first_y[row, None] + np.arange(tallest), first_y[row + 1, None] - 1)[:, :, None]
+    x = np.minimum(first_x[column, None] + np.arange(widest), first_x[column + 1, None] - 1)[:, None, :]
+
+    def blend_columns(rows: npt.NDArray[np.intp]) -> FloatArray:
+        base = source[rows, column, None, None]
+        sample: FloatArray = base + (source[rows, np.minimum(column + 1, w - 1), None, None] - base) * along[x]
+        return sample
+
+    upper = blend_columns(row)
+    samples = upper + (blend_columns(np.minimum(row + 1, h - 1)) - upper) * down[y]
+    mask.reshape(-1)[y * width + x] = samples > 0
+    return mask
 
 
 def _resize(source: FloatArray, result: FloatArray) -> None:

@@ -46,7 +46,7 @@ def foreground(mask: npt.ArrayLike) -> BoolArray:
     pixels = np.asarray(mask)
     if pixels.ndim != 2:
         raise InputError(f"a mask is an (H,W) array, not {pixels.shape}")
-    return np.asarray(pixels != 0)
+    return pixels if pixels.dtype == np.bool_ else np.asarray(pixels != 0)
 
 
 def mask_to_rle(mask: npt.ArrayLike, compressed: bool = True) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def mask_to_rle(mask: npt.ArrayLike, compressed: bool = True) -> dict[str, Any]:
         InputError: the mask does not have two dimensions.
     """
     pixels = foreground(mask)
-    counts = _runs(pixels.ravel(order="F"))
+    counts = _runs(pixels)
     height, width = pixels.shape
     return {"size": [height, width], "counts": _compress(counts) if compressed else counts.tolist()}
 
@@ -134,14 +134,17 @@ def _read(rle: Mapping[str, Any]) -> tuple[int, int, IntArray]:
     return height, width, counts
 
 
-def _runs(flat: BoolArray) -> IntArray:
+def _runs(pixels: BoolArray) -> IntArray:
     """Return the lengths of the runs. The first is background, and 0 if the mask begins with foreground."""
-    if flat.size == 0:
+    if pixels.size == 0:
         return np.zeros(0, np.int64)
-    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    edges = np.concatenate(([0], changes, [flat.size]))
-    counts = np.diff(edges).astype(np.int64)
-    return np.concatenate(([0], counts)) if flat[0] else counts
+    height, width = pixels.shape
+    # Comparing rows and sorting the few changes is faster than turning all pixels into column order.
+    row, column = np.divmod(np.flatnonzero(pixels[1:] != pixels[:-1]), width)
+    next_column = np.flatnonzero(pixels[0, 1:] != pixels[-1, :-1]) + 1
+    changes = np.sort(np.concatenate((column * height + row + 1, next_column * height)))
+    counts = np.diff(changes, prepend=0, append=pixels.size).astype(np.int64)
+    return np.concatenate(([0], counts)) if pixels[0, 0] else counts
 
 
 def _compress(counts: IntArray) -> str:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..._common import strict_json
 from ...errors import InferenceError
 from ...families.base import Family, FloatArray, Size
-from ...masks.resize import full_size_logits
+from ...masks.resize import full_size_mask
 from ...masks.rle import BoolArray
 from ...masks.segment import FORMATS, VideoSegment
 from ...transport.base import Tensors
@@ -113,7 +113,7 @@ class VideoModel:
         for row, content in enumerate(masks):
             object_id = int(outputs[wire.OBJECT_IDS][row])
             segments[object_id] = VideoSegment(
-                mask=full_size_logits(content[0], size, self.family) > 0 if has_logits else self._decoded(content),
+                mask=full_size_mask(content[0], size, self.family) if has_logits else self._decoded(content),
                 score=float(outputs[IOU_PREDICTIONS][row]),
                 logits=np.array(content[0], np.float32) if has_logits else None,
                 object_index=row,

@@ -9,13 +9,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from ..._common.text import one_line
 from ...errors import SamError
 from ...inputs.embeddings import ImageEmbeddings
-from ...masks.resize import full_size_logits
+from ...masks.resize import full_size_mask
 from ...tiles import LargeImageClient
 from .board import Patch, patch_of
 from .clients import Clients
@@ -197,7 +196,7 @@ class Requests:
         return await asyncio.to_thread(self._full_size, logits[0, 0])
 
     def _full_size(self, logits: Any) -> Patch | None:
-        return patch_of(np.asarray(full_size_logits(logits, self._source.size, self._clients.clicks.family) > 0))
+        return patch_of(full_size_mask(logits, self._source.size, self._clients.clicks.family))
 
     async def _large_patch(self, plane: Plane, arguments: dict[str, Any], ticket: tuple[str, int]) -> Patch | None:
         """Ask for a mask of a large plane. Clicks wait for each other, and so do positions of the mouse."""

@@ -67,6 +67,13 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
     return family.find_size().model if is_random else None
 
 
+def variant_name(args: argparse.Namespace, side: int | None) -> str | None:
+    """Return --name, or a name with the image size: other sizes would break the session model of the family's name."""
+    if args.name or side in (None, get_family(args.family).image_size):
+        return args.name or None
+    return f"{args.family}_{side}"
+
+
 def _check_exists(checkpoint: Path, family: Family, given: Sequence[str]) -> None:
     """Check that a checkpoint exists, before PyTorch is loaded, which takes seconds. SAM3's is a folder."""
     if checkpoint.exists():

@@ -40,7 +40,11 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
     )
     _options.add_trace(parser)
     parser.add_argument("--device", default="cpu", help="torch device that traces the graphs (default: cpu)")
-    _options.add_name(parser, "name the models VARIANT_encoder and VARIANT_decoder (default: the family's name)")
+    _options.add_name(
+        parser,
+        "name the models VARIANT_encoder and VARIANT_decoder (default: the family's name, as in sam2, with another "
+        "image size sam2_512)",
+    )
     parser.add_argument(
         "--precision",
         choices=PRECISIONS,
@@ -85,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         _options.repository(args, writes=True),
         checkpoint=args.checkpoint,
         model=_families.model(args, "export", is_random=args.random is not None),
-        name=args.name or None,
+        name=_families.variant_name(args, args.image_size),
         image_size=args.image_size,
         random_seed=args.random,
         trace=args.trace,

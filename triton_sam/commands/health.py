@@ -49,8 +49,12 @@ def run(args: argparse.Namespace) -> int:
     for family, variants in models.variants.items():
         for variant in variants:
             failed += not _tracks(args, models, family, variant)
-            if sides[variant] != get_family(family).image_size:  # clients send images of the official size
+            official = get_family(family).image_size
+            if sides[variant] != official:  # clients send images of the official size
                 _options.say(args, f"model pair {variant}: for videos only, its encoder takes {sides[variant]} pixels")
+                if variant in models:
+                    print(f"session model {variant}: its encoder must take {official} pixels; export it with --name")
+                    failed += 1
                 continue
             failed += not _works(args, family, variant, "client")
             if variant in models:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         _options.repository(args, writes=True),
         model=family.find_size(size).model if size else None,
         trace=args.trace,
-        name=args.name or (row.name if row else None) or None,
+        name=(row.name if row and not args.name else None) or _families.variant_name(args, side),
         image_size=side,
         precision=args.precision or "fp32",
         # Clients click on images of the official size only.

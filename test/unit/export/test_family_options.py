@@ -112,6 +112,10 @@ def test_random_weights_have_a_size_when_none_is_named(monkeypatch: pytest.Monke
         assert main(["export", family, "--random", "0", "--size", size]) == 0
     assert [(family, settings.model) for family, settings in asked] == [("sam1", "vit_h"), ("sam3", "full")]
     assert {settings.checkpoint for _, settings in asked} == {None}
+    asked.clear()
+    for options in (["512"], ["1024"], ["512", "--name", "edgetam"]):  # the last one is asked for
+        assert main(["export", "edgetam", "--random", "0", "--image-size", *options]) == 0
+    assert [settings.name for _, settings in asked] == ["edgetam_512", None, "edgetam"]
 
 
 @pytest.mark.parametrize(

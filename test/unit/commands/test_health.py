@@ -1,0 +1,19 @@
+"""Pairs whose images have another size than clients send."""
+
+import pytest
+
+from triton_sam.cli import main
+from triton_sam.client.server_models import ServerModels
+from triton_sam.commands import health
+
+
+@pytest.mark.parametrize("has_session_model", [False, True])
+def test_a_pair_of_another_size_is_for_videos(monkeypatch, capsys, has_session_model):
+    """A session model of it cannot work, since clients send images of the official size."""
+    names = ["small_encoder", "small_decoder", *["small"] * has_session_model]
+    models = ServerModels(dict.fromkeys(names, "1"), {"edgetam": ("small",)}, frozenset())
+    monkeypatch.setattr(health, "_served", lambda _: (models, {"small": 512}))
+    assert main(["health", "--url", "localhost:1"]) == int(has_session_model)
+    said = "".join(capsys.readouterr())
+    assert "model pair small: for videos only, its encoder takes 512 pixels" in said
+    assert ("session model small: its encoder must take 1024 pixels" in said) == has_session_model

@@ -260,7 +260,7 @@ class AsyncSamTritonClient(ImagesInThreads):
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
-        logits: bool = True,
+        logits: bool | None = None,
         cleanup: Cleanup | None = None,
     ) -> list[Segment]:
         """Predict full-size masks. Arguments, result and errors: see SAM2TritonClient.segment()."""

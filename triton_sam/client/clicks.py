@@ -36,13 +36,14 @@ class Click(ABC):
 
     Args:
         image: the embeddings of the image, or the handle of an image that the server keeps.
+        logits: whether the segments carry logits. None: only if the answer has them anyway.
     """
 
     pair: ModelPair
     image: ImageEmbeddings
     prompts: Prompts
     multimask_output: bool = False
-    logits: bool = True
+    logits: bool | None = True
     cleanup: Cleanup | None = None
 
     @abstractmethod
@@ -56,7 +57,7 @@ class Click(ABC):
     def segments(self, outputs: Tensors) -> list[Segment]:
         """Read the answer as full-size masks, ordered by object. This is slow for large images."""
         segments = list(self.each_segment(outputs))
-        return segments if self.logits else [replace(segment, logits=None) for segment in segments]
+        return segments if self.logits is not False else [replace(segment, logits=None) for segment in segments]
 
     def each_segment(self, outputs: Tensors) -> Iterator[Segment]:
         """Read the answer as full-size masks with logits, each computed when it is asked for. See segments()."""
@@ -161,7 +162,7 @@ def make_click(
     box: PromptArray,
     mask_input: PromptArray,
     multimask_output: bool,
-    logits: bool = True,
+    logits: bool | None = True,
     cleanup: Cleanup | None = None,
 ) -> Click:
     """Check the arguments of a prediction and return its click. ``image`` None stands for the current image."""

@@ -17,10 +17,10 @@ from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
-from ..transport.base import BaseTransport
+from ..transport.base import BaseTransport, Tensors
 from ..transport.options import Busy, check_number
 from .aio import ImagesInThreads
-from .clicks import make_click
+from .clicks import Click, make_click
 from .dispatcher import Dispatcher, Work
 from .lanes import Job, Lanes
 from .spellings import also_spelled, timeout_in_second_place
@@ -180,15 +180,18 @@ class SpeculativeSAM2Client(ImagesInThreads):
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
+        logits: bool | None = None,
         cleanup: Cleanup | None = None,
     ) -> list[Segment]:
         """Predict full-size masks outside of all lanes, so that no other prediction replaces this one.
 
-        Cancelling the task cancels the call. Arguments and errors are those of predict_async(), and the result and
-        ``cleanup`` are those of SAM2TritonClient.segment().
+        Cancelling the task cancels the call. Arguments and errors are those of predict_async(), and the result,
+        ``logits`` and ``cleanup`` are those of SAM2TritonClient.segment().
         """
-        arguments = (coords, labels, box, mask_input, multimask_output)
-        return await asyncio.to_thread(list, await self.segment_each_async(*arguments, image=image, cleanup=cleanup))
+        logits = self._client._sends_logits if logits is None else logits
+        arguments = (coords, labels, box, mask_input, multimask_output, logits, cleanup)
+        click, outputs = await self._sent(image, *arguments)
+        return await asyncio.to_thread(click.segments, outputs)
 
     async def segment_each_async(
         self,
@@ -205,13 +208,19 @@ class SpeculativeSAM2Client(ImagesInThreads):
 
         So only one of them has to be in memory. Each step is slow for a large image: take it in a thread.
         """
-        arguments = (coords, labels, box, mask_input, multimask_output)
+        click, outputs = await self._sent(
+            image, coords, labels, box, mask_input, multimask_output, logits=True, cleanup=cleanup
+        )
+        return click.each_segment(outputs)
+
+    async def _sent(self, image: ImageEmbeddings | None, *arguments: Any, **options: Any) -> tuple[Click, Tensors]:
+        """Send a click outside of all lanes; return it with its answer."""
         client = self._client
-        click = make_click(client._pair, client._embeddings, image, *arguments, cleanup=cleanup)
+        click = make_click(client._pair, client._embeddings, image, *arguments, **options)
         work = Work(lambda: client._carry(click.ask()))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
-        return click.each_segment(await asyncio.wrap_future(work.future))
+        return click, await asyncio.wrap_future(work.future)
 
     async def everything_async(
         self,

@@ -100,6 +100,8 @@ class SamTritonClient:
         self._capabilities = Capabilities(self._pair.session_model)
         self._embeddings: ImageEmbeddings | None = None
         self._server = parse_url(url)
+        self._sends_logits = True if self._server.is_local else None
+        """What ``logits=None`` of segment() means; see Click."""
         self._transport: BaseTransport = transport or Transport(
             self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, busy=busy
         )
@@ -221,14 +223,16 @@ class SamTritonClient:
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
-        logits: bool = True,
+        logits: bool | None = None,
         cleanup: Cleanup | None = None,
     ) -> list[Segment]:
         """Predict full-size masks. Arguments and errors are those of predict(), except ``logits`` and ``cleanup``.
 
         Args:
             logits: whether the segments carry their logits, which take 263 KB each on the wire. Without them, a server
-                that keeps the embeddings makes the full-size masks and sends a few KB. Use this on slow networks.
+                that keeps the embeddings makes the full-size masks and sends a few KB; the masks are the same. None: a
+                server on this machine sends logits, and another one does not. Pass True to refine a mask by
+                ``mask_input=segment.logits``.
             cleanup: fills holes, drops specks and more, see triton_sam.Cleanup. The scores and the logits of the
                 segments are those of the model.
 
@@ -237,6 +241,7 @@ class SamTritonClient:
             the official predictor: logits are resized bilinearly to the image, and are foreground where > 0.
         """
         arguments = (point_coords, point_labels, box, mask_input, multimask_output)
+        logits = self._sends_logits if logits is None else logits
         click = make_click(self._pair, self._embeddings, image, *arguments, logits, cleanup)
         return click.segments(self._carry(click.ask()))
 

@@ -209,7 +209,8 @@ def _ask(
     start = time.perf_counter()
     client.set_image(source.content)  # the original bytes of the file
     encoded = time.perf_counter()
-    segments = client.segment(**prompt, multimask_output=args.multimask, cleanup=cleanup)
+    options = {"multimask_output": args.multimask, "cleanup": cleanup, "logits": args.logits is not None}
+    segments = client.segment(**prompt, **options)
     done = time.perf_counter()
     timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
     return _Answer(source, segments, timings)

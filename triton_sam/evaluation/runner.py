@@ -164,7 +164,7 @@ def _measure_round(client: SamTritonClient, trials: Sequence[Trial], feed_mask: 
     coords, labels = _points(trials)
     previous = [trial.segments["last"].logits for trial in trials] if feed_mask else []
     logits = np.stack([item for item in previous if item is not None])[:, None] if feed_mask else None
-    for trial, segment in zip(trials, client.segment(coords, labels, mask_input=logits), strict=True):
+    for trial, segment in zip(trials, client.segment(coords, labels, mask_input=logits, logits=True), strict=True):
         trial.record(segment)
 
 

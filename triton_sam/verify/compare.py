@@ -185,7 +185,7 @@ def _at(size: Size, places: Sequence[tuple[float, float]]) -> FloatArray:
 
 
 def _ask(client: SamTritonClient, prompt: Prompt, multimask: bool) -> Answer:
-    segments = client.segment(**prompt, multimask_output=multimask)
+    segments = client.segment(**prompt, multimask_output=multimask, logits=True)
     scores = np.array([segment.score for segment in segments], np.float32)
     return Answer(
         np.stack([s.logits for s in segments if s.logits is not None]), scores, np.stack([s.mask for s in segments])

@@ -61,17 +61,30 @@ def test_an_image_and_a_click(server, kind):
     with Face(kind, server) as it:
         it.set_image(PIXELS)
         masks, scores = it.predict(POINT)
-        (segment,) = it.segment(POINT)
+        (segment,), (small,) = it.segment(POINT, logits=True), it.segment(POINT)
         encoded = it.encode(PIXELS)
         assert encoded.remote.image_id == it.client.image_embeddings.remote.image_id
-    assert server.asked == ["sam2"] * 4
-    assert server.sent() == [True, False, False, True]
+    assert server.asked == ["sam2"] * 5
+    assert server.sent() == [True, False, False, False, True]
     assert set(server.requests[1].inputs) == {"image_id", "multimask_output", "point_coords", "point_labels"}
     assert server.requests[1].outputs == ("masks", "iou_predictions", "image_id")
     assert (encoded.image_size, scores.shape) == ((64, 48), (1, 1))
     np.testing.assert_array_equal(masks, masks_of(server))
     assert segment.mask.shape == (48, 64)
     np.testing.assert_array_equal(segment.logits, masks[0, 0])
+    assert server.requests[3].outputs[0] == "encoded_masks"
+    assert small.logits is None
+    np.testing.assert_array_equal(small.mask, segment.mask)
+
+
+def test_a_server_on_this_machine_sends_logits_by_default(server, without_session):
+    for far in (server, without_session):
+        with SAM2TritonClient(far.url) as other:
+            near = SAM2TritonClient("localhost:8000", transport=other._transport)
+            for client in (near, other):
+                client.set_image(PIXELS)
+            has_logits = [client.segment(POINT)[0].logits is not None for client in (near, other)]
+            assert has_logits == [True, far is without_session]  # the decoder always sends them
 
 
 def test_it_falls_back_to_the_encoder_and_stays_there(server, without_session):
@@ -199,7 +212,8 @@ def test_the_masks_that_a_server_makes_and_cleans_are_those_that_a_client_makes_
     with Face(kind, server) as it, SAM2TritonClient(server.url) as other:
         it.set_image(PIXELS)
         other.set_image(PIXELS)
-        here, there = it.segment(box=boxes, cleanup=cleanup), other.segment(box=boxes, logits=False, cleanup=cleanup)
+        here = it.segment(box=boxes, logits=True, cleanup=cleanup)
+        there = other.segment(box=boxes, logits=False, cleanup=cleanup)
         inputs = server.requests[-1].inputs
         plain = [other.segment(POINT, logits=False, cleanup=each)[0].mask for each in (None, Cleanup())]
         with pytest.raises(InputError, match="Cleanup"):

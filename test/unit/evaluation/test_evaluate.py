@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,7 +38,9 @@ class Oracle:
     def set_image(self, image):
         assert (image.height, image.width) == self.labels.shape
 
-    def segment(self, point_coords=None, point_labels=None, box=None, mask_input=None, multimask_output=False):
+    def segment(
+        self, point_coords=None, point_labels=None, box=None, mask_input=None, multimask_output=False, *, logits=None
+    ):
         if box is not None:
             return [
                 self.reply(index, int((x1 + x2) / 2), int((y1 + y2) / 2)) for index, (x1, y1, x2, y2) in enumerate(box)
@@ -47,7 +50,7 @@ class Oracle:
         for index, points in enumerate(point_coords.astype(int)):
             x, y = points[0]
             kept = ~self.misses if len(points) == 1 else np.ones_like(self.misses)
-            replies.append(self.reply(index, x, y, kept))
+            replies.append(replace(self.reply(index, x, y, kept), **({} if logits else {"logits": None})))
             if multimask_output:
                 replies[-1:] = [self.nothing(index, 0.9), replies[-1], self.nothing(index, 0.2)]
         return replies

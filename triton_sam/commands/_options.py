@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from .._common.files import atomic_path
 from .._common.printing import print_every_text
 from .._common.signals import ends_by_interrupt
 from ..errors import ConfigurationError, SamError
@@ -201,6 +204,12 @@ def repository(args: argparse.Namespace, *, writes: bool = False) -> Path:
     if args.model_repository is not None:
         return Path(args.model_repository)
     return writable_repository() if writes else default_repository()
+
+
+def write_png(path: Path, image: Image.Image) -> None:
+    """Write an image as PNG, or nothing."""
+    with atomic_path(path) as temporary:
+        image.save(temporary, format="PNG")
 
 
 def check_writable(paths: Sequence[Path]) -> None:

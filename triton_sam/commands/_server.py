@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
 from ..repository.folder import FETCH_OFFICIAL_WEIGHTS
 from . import _options
 
 if TYPE_CHECKING:
-    from ..client.sync import SAM2TritonClient
     from ..local_server import LocalServer
 
 
@@ -55,6 +55,18 @@ def local_server(
     _options.say(args, "starting a local Triton ...")
     with LocalServer(repository, models=models, admin=admin, decoder_in_session=decoder_in_session) as server:
         yield server
+
+
+@contextlib.contextmanager
+def connected(args: argparse.Namespace) -> Iterator[SAM2TritonClient]:
+    """Yield a client of the command's server with the options of `_options.add_client`."""
+    with (
+        server_urls(args) as urls,
+        SAM2TritonClient(
+            urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
+        ) as client,
+    ):
+        yield client
 
 
 @contextlib.contextmanager

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from .._common import strict_json
-from .._common.files import atomic_path, atomic_write
+from .._common.files import atomic_write
 from ..concepts.association import NEW_THRESHOLD, THRESHOLD
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError, PromptError
+from ..masks import mask_to_png
 from ..tracks.prompts import ObjectPrompt
 from . import _options, _words_options
 from ._video import VideoInput
@@ -138,8 +136,7 @@ def _keep(args: argparse.Namespace, source: VideoInput, objects: Sequence[Any]) 
     rows, prompts = [], []
     for each in objects:
         path = folder / f"{each.object_id}.png"
-        with atomic_path(path) as temporary:
-            Image.fromarray(each.mask.astype(np.uint8) * 255).save(temporary, format="PNG")
+        atomic_write(path, mask_to_png(each.mask))
         facts = {"object_id": each.object_id, "frame": each.frame, "text": each.text, "score": each.score}
         rows.append({**facts, "box": list(each.box), "mask": path.name})
         prompts.append(ObjectPrompt(each.object_id, each.frame, mask=path))

@@ -17,10 +17,8 @@ import argparse
 import contextlib
 import importlib
 import shlex
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,27 +118,13 @@ def run(args: argparse.Namespace) -> int:
             measure(target, settings, results, quiet=args.quiet)
         except (SamError, KeyboardInterrupt) as error:
             stop = error
-        with _undisturbed():
-            if results.rows:
-                print(strict_json.dumps(results.to_json()) if args.json else table(results))
-                for path in _write(results, args.out) if args.out is not None else []:
-                    _options.say(args, f"wrote {path}")
+        if results.rows:
+            print(strict_json.dumps(results.to_json()) if args.json else table(results))
+            for path in _write(results, args.out) if args.out is not None else []:
+                _options.say(args, f"wrote {path}")
     if stop is not None:
         raise stop
     return 0
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore a second Ctrl-C until the results that the first one left are written."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _write(results: Results, folder: Path) -> Iterator[Path]:

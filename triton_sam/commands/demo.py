@@ -21,7 +21,6 @@ from PIL import Image
 
 from .._common import strict_json
 from .._common.bundle import bundled, checkout
-from .._common.files import atomic_path
 from ..client.sync import SAM2TritonClient
 from ..errors import SamError
 from ..inputs.images import encoder_input, open_image
@@ -117,9 +116,7 @@ def _segment_image(client: SAM2TritonClient, folder: Path, entry: dict[str, Any]
             row["iou"] = round(intersection_over_union(segment.mask, truth == item["label"]), 3)
         report.rows.append(row)
     drawn = overlay(image, [segment.mask for segment in segments], points=points or None, boxes=boxes or None)
-    target = out / f"{path.stem}_overlay.png"
-    with atomic_path(target) as temporary:
-        drawn.save(temporary, format="PNG")
+    _options.write_png(target := out / f"{path.stem}_overlay.png", drawn)
     report.overlays.append(str(target))
 
 

@@ -23,7 +23,6 @@ from tqdm import tqdm
 
 from .._common import strict_json
 from .._common.files import atomic_write
-from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES
 from . import _options, _server, _video
@@ -121,12 +120,7 @@ def _measure_images(args: argparse.Namespace) -> Stop:
     settings = Settings(args.clicks, feed_mask, args.box_jitter, args.objects, args.seed)
     datasets = _images(args)
     gallery = _Gallery(args.out, args.seed) if args.out else None
-    with (
-        _server.server_urls(args) as urls,
-        SAM2TritonClient(
-            urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
-        ) as client,
-    ):
+    with _server.connected(args) as client:
         about = {"url": client.url, "model": args.model, "name": args.name}
         reports, stop = _measure_all(
             datasets, lambda dataset: _measure(client, dataset, settings, gallery, quiet=args.quiet)

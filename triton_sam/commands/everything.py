@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .._common import strict_json
-from .._common.files import atomic_path, atomic_write
+from .._common.files import atomic_write
 from .._common.signals import ends_by_interrupt
 from ..client.everything import Progress, last_of
 from ..client.sync import SAM2TritonClient
@@ -63,13 +63,7 @@ def run(args: argparse.Namespace) -> int:
     parameters = parameters_of(args.model, {**_everything_options.parameters(args), "cleanup": cleanup})
     for path in args.images:
         open_image(path)  # before a server starts, so that a wrong path is reported at once
-    with (
-        ends_by_interrupt(),
-        _server.server_urls(args) as urls,
-        SAM2TritonClient(
-            urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
-        ) as client,
-    ):
+    with ends_by_interrupt(), _server.connected(args) as client:
         found = [(path, _segment(args, client, path, parameters)) for path in args.images]
     lines = "".join(line for path, segments in found for line in _lines(path, segments))
     if args.out is None:
@@ -96,8 +90,7 @@ def _segment(
         _options.say(args, f"{path}: no mask is left. {found.reason}")
     if args.overlay:
         drawn = overlay_objects(path, [segment.mask for segment in segments])
-        with atomic_path(target := _target(args.overlay, path, args.images)) as temporary:
-            drawn.save(temporary, format="PNG")
+        _options.write_png(target := _target(args.overlay, path, args.images), drawn)
         _options.say(args, f"wrote {target}")
     if args.label_image:
         width, height = open_image(path).size

@@ -24,7 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from .._common import strict_json
-from .._common.files import atomic_path, atomic_write
+from .._common.files import atomic_write
 from .._common.signals import ends_by_interrupt
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError
@@ -219,8 +219,7 @@ def _draw(path: Path, image: LargeImage, found: Sequence[LargeObject]) -> None:
     """Draw the objects into the part around them."""
     window = image.window(_around(image, found), SHOWN)
     masks = [each.within(window) for each in found]
-    with atomic_path(path) as temporary:
-        overlay_objects(window.pixels, masks).save(temporary, "PNG")
+    _options.write_png(path, overlay_objects(window.pixels, masks))
 
 
 def _around(image: LargeImage, found: Sequence[LargeObject]) -> Region:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from .._common import strict_json
-from .._common.files import atomic_path
 from .._common.signals import ends_by_interrupt
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, InputError, PromptError
@@ -105,13 +104,7 @@ def run(args: argparse.Namespace) -> int:
     if words:
         _predict_words.check(asked, sources)
     _check_files(args, sources, objects, form)
-    with (
-        ends_by_interrupt(),
-        _server.server_urls(args) as urls,
-        SAM2TritonClient(
-            urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
-        ) as client,
-    ):
+    with ends_by_interrupt(), _server.connected(args) as client:
         with _progress.bar(args, total=len(sources), unit="image", leave=False, in_logs=False) as shown:
             answers = []
             for each in sources:
@@ -232,8 +225,7 @@ def _draw_and_keep(
     if args.overlay:
         masks = [segment.mask for segment in segments]
         drawn = overlay(source.content, masks, prompt["point_coords"], prompt["point_labels"], prompt["box"])
-        with atomic_path(path := target(args.overlay, source, several)) as temporary:
-            drawn.save(temporary, format="PNG")
+        _options.write_png(path := target(args.overlay, source, several), drawn)
         written.append(path)
     if args.logits:
         _predict_files.write_logits(path := target(args.logits, source, several), best_of(list(segments)))

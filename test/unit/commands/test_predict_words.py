@@ -13,7 +13,7 @@ from PIL import Image
 from triton_sam.cli import main
 from triton_sam.client.concepts import FoundInstances
 from triton_sam.client.server_models import ServerModels
-from triton_sam.commands import predict
+from triton_sam.commands import _server, predict
 from triton_sam.commands._predict_files import Source
 from triton_sam.concepts.instances import Instance
 from triton_sam.masks.segment import Segment
@@ -58,7 +58,7 @@ class Client:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
     kind = type("Fresh", (Client,), {"calls": []})
-    monkeypatch.setattr(predict, "SAM2TritonClient", kind)
+    monkeypatch.setattr(_server, "SAM2TritonClient", kind)
     return kind
 
 
@@ -159,6 +159,6 @@ def test_clicks_still_have_the_default_family(image: Path, monkeypatch: pytest.M
         assert family == "sam2"
         raise Stop
 
-    monkeypatch.setattr(predict, "SAM2TritonClient", stop)
+    monkeypatch.setattr(_server, "SAM2TritonClient", stop)
     with pytest.raises(Stop):
         main(["predict", str(image), "--point", "1,1"])

@@ -12,7 +12,7 @@ from PIL import Image
 from support.rectangles import mask
 
 from triton_sam.cli import main
-from triton_sam.commands import evaluate as command
+from triton_sam.commands import _server
 from triton_sam.errors import InputError, MissingDependencyError, ServerTimeoutError
 from triton_sam.masks import Segment
 
@@ -240,7 +240,7 @@ class FailingClient(Oracle):
 )
 def test_measurements_before_a_failure_are_printed(folder, monkeypatch, capsys, failure, code, text):
     monkeypatch.setattr(FailingClient, "failure", failure, raising=False)
-    monkeypatch.setattr(command, "SAM2TritonClient", FailingClient)
+    monkeypatch.setattr(_server, "SAM2TritonClient", FailingClient)
     assert main(["evaluate", "--dataset", str(folder), "--clicks", "2"]) == code
     printed = capsys.readouterr()
     assert f"{folder.name} (partial)" in printed.out
@@ -259,7 +259,7 @@ def test_a_family_that_takes_no_mask_gets_clicks_alone(folder, monkeypatch, caps
             clients.append(self)
             return self
 
-    monkeypatch.setattr(command, "SAM2TritonClient", Tracker)
+    monkeypatch.setattr(_server, "SAM2TritonClient", Tracker)
     assert (
         main(["evaluate", "--model", "sam3", "--dataset", str(folder), "--count", "1", "--clicks", "3", "--json"]) == 0
     )

@@ -70,16 +70,7 @@ def map_clip(model: nn.Module, clip: Clip) -> MappedClip:
 
 
 class ClipPool:
-    """Training clips with their maps on the device of a model.
-
-    Args:
-        folder: folder for the files, 10 MB for each clip. The run does not need them after fill().
-        model: the SAM2Base that encodes.
-        count: number of clips; each needs 20 MB of the device's memory.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Training clips with their maps on the device of a model."""
 
     def __init__(self, folder: Path, model: nn.Module, count: int) -> None:
         self._pool = Pool(folder, draw_clip, _SHAPES, count, "cpu")
@@ -91,9 +82,6 @@ class ClipPool:
 
         Returns:
             False if should_stop() ended the wait.
-
-        Raises:
-            ConfigurationError: a process was ended.
         """
         with workers(processes) as executor:
             self._pool.start(executor, Path())

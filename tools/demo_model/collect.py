@@ -35,17 +35,7 @@ _SKIN_TONES = ("1f3fb", "1f3fc", "1f3fd", "1f3fe", "1f3ff")  # emoji that differ
 
 @dataclass(frozen=True)
 class Source:
-    """A package that carries materials.
-
-    Args:
-        name: name of the package.
-        kind: "cutout" or "background".
-        licence: its licence.
-        folders: where its materials are: below / of a Debian system, or below the folder of an unpacked package.
-        nested: whether subfolders are searched, too; False where they belong to other packages.
-        without: names of subfolders that are left out.
-        min_bytes: size of the smallest file of a photograph; among wallpapers, smaller files are previews.
-    """
+    """A package that carries materials."""
 
     name: str
     kind: str
@@ -107,19 +97,8 @@ def collect(
 ) -> list[Material]:
     """Copy the materials of all sources that are there to a folder, scaled down, and write its manifest.
 
-    Args:
-        out: the folder, created if needed. Materials that it has are not converted again.
-        roots: folders in which packages are looked for: "/" for installed Debian packages, folders of unpacked ones.
-        forbidden: SHA-256 of files that must not be collected, since they are for evaluation.
-        limit: maximum number of materials of one source.
-        photographs: folders with further photographs of any size and licence. Each folder is a source, named after it.
-
     Returns:
         The materials, in the order of the manifest.
-
-    Raises:
-        ConfigurationError: no source is there, or a folder of photographs is missing.
-        OSError: the folder cannot be written.
     """
     own = [_own_photographs(folder) for folder in photographs]
     out.mkdir(parents=True, exist_ok=True)

@@ -45,13 +45,8 @@ def generate_composite(materials: Materials, seed: int, size: int = 512, difficu
     """Draw the composite of a seed. The same arguments and materials give the same scene, byte for byte.
 
     Args:
-        materials: the cut-outs and backgrounds.
         seed: number of the scene, at least 0. Scenes from `HELD_OUT_SEED` on are not used for training.
         size: side of the square image in pixels, at least 64.
-        difficulty: from 0 (few objects, clear) to 1 (clutter, low contrast, blur, noise).
-
-    Raises:
-        ConfigurationError: an argument is out of range, or a material cannot be read.
     """
     if seed < 0 or size < 64 or not 0 <= difficulty <= 1:
         raise ConfigurationError(
@@ -220,12 +215,8 @@ def _cutout_sprite(
     """Turn, scale and recolour a cut-out whose longer side becomes twice the radius, in pixels.
 
     Args:
-        rng: the source of randomness.
-        materials: the photographs, whose texture it may get.
         cutout: uint8 (h, w, 4).
-        radius: half its longer side, in pixels.
         turn: largest angle in degrees; None turns most cut-outs a little and some by any angle.
-        with_parts: look for parts.
     """
     placed = _turned(rng, cutout, radius, turn)
     pixels = placed[..., :3].astype(np.float32) / 255

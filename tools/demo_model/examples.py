@@ -14,11 +14,7 @@ from triton_sam.scenes.scenes import HELD_OUT_SEED
 
 
 def training_seeds(first: int, count: int) -> range:
-    """Return the seeds first..first+count-1 after checking that none of them is held out.
-
-    Raises:
-        ConfigurationError: a seed is negative or held out.
-    """
+    """Return the seeds first..first+count-1 after checking that none of them is held out."""
     if first < 0 or first + count > HELD_OUT_SEED:
         raise ConfigurationError(
             f"seeds {first}..{first + count - 1} cannot be used for training: use seeds from 0 to "
@@ -60,9 +56,6 @@ def augment(
     """Crop, resize, rotate, flip and recolour an example at random.
 
     Args:
-        rng: the source of randomness.
-        example: the example, which is not modified.
-        size: side of the result in pixels.
         min_crop: smallest side of a crop, as a share of the example's side. The logarithm of the share is distributed
             uniformly, so that all scales are equally frequent.
         whole_share: probability that the example is not cropped, 0..1.
@@ -107,7 +100,6 @@ def recolour(rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.u
     """Change gamma, contrast and brightness at random; sometimes swap the channels, invert them, or make them grey.
 
     Args:
-        rng: the source of randomness.
         image: uint8 (H, W, 3), not modified.
 
     Returns:

@@ -32,14 +32,7 @@ _SHIFT = 0.14  # standard deviation of a change of the colour
 
 @dataclass(frozen=True)
 class Mix:
-    """The images of a step.
-
-    Args:
-        photographs: number of photographs.
-        scenes: number of scenes, all composites or all drawn.
-        prompts: number of prompts for each image.
-        embeddings: weight of the embeddings' error.
-    """
+    """The images of a step."""
 
     photographs: int
     scenes: int
@@ -70,12 +63,7 @@ class ImageTrainer(Run):
     """Trains a SAM2Base on the teacher's embeddings, and on masks if there is a teacher to ask.
 
     Args:
-        model: the model, which has adopted the teacher's decoder; trained in place.
-        settings: the settings of the run.
-        images: the images with the teacher's embeddings.
-        mix: the images of a step.
         teacher: the decoder that answers for the teacher, of targets.teacher_decoder(); None: no masks.
-        bf16: whether to compute in bfloat16.
     """
 
     def __init__(

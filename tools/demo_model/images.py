@@ -33,13 +33,7 @@ _SCENE = {"image": (SIDE, SIDE, 3), "labels": (LABEL_SIDE, LABEL_SIDE), "parts":
 
 @dataclass(frozen=True)
 class Amounts:
-    """The numbers of images.
-
-    Args:
-        photographs: number of parts of photographs.
-        composites: number of composites, each with three views.
-        drawn: number of drawn scenes, each with three views.
-    """
+    """The numbers of images."""
 
     photographs: int
     composites: int
@@ -47,17 +41,7 @@ class Amounts:
 
 
 class Images:
-    """The images of a run on its device, with the teacher's embeddings.
-
-    Args:
-        folder: folder for the files, 3 MB for each image. The run does not need them after fill().
-        amounts: the numbers of images.
-        device: the torch device, which needs 5 MB for each image.
-
-    Raises:
-        ConfigurationError: the device has too little memory.
-        OSError: a file cannot be written.
-    """
+    """The images of a run on its device, with the teacher's embeddings."""
 
     def __init__(self, folder: Path, amounts: Amounts, device: str) -> None:
         self.photographs = Pool(folder / "photographs", draw_photograph, _PHOTOGRAPH, amounts.photographs, device)
@@ -69,9 +53,6 @@ class Images:
 
         Returns:
             False if should_stop() ended the wait.
-
-        Raises:
-            ConfigurationError: a material cannot be read, or a process was ended.
         """
         pools = (self.photographs, self.composites, self.drawn)
         for pool in pools:

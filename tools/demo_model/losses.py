@@ -75,7 +75,6 @@ def prompt_loss(
     with full weight if the prompt is ambiguous. A prompt without an object trains only the object score.
 
     Args:
-        prediction: the decoder's answers to P prompts.
         target: (P, H, W), the share of each cell that the object covers, 0..1; or (P, 4, H, W), one for each mask.
         present: (P,), 1 if the prompt points at an object, else 0.
         ambiguous: bool (P,), True if the prompt is a single click.

@@ -34,16 +34,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Material:
-    """An entry of the manifest.
-
-    Args:
-        file: path of the material in the folder.
-        kind: "cutout" or "background".
-        source: name of the package that carries the material.
-        path: path of the material in that package.
-        licence: licence of the source.
-        sha256: hash of the bytes in the package.
-    """
+    """An entry of the manifest."""
 
     file: str
     kind: str
@@ -59,21 +50,13 @@ class Material:
 
 
 def write_manifest(folder: Path, materials: list[Material]) -> None:
-    """Write the manifest of a folder, atomically.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the manifest of a folder, atomically."""
     content = {"version": _VERSION, "materials": [asdict(material) for material in materials]}
     atomic_write(folder / MANIFEST, strict_json.dumps(content, indent=0).encode())
 
 
 def read_manifest(folder: Path) -> list[Material]:
-    """Return the materials of a folder.
-
-    Raises:
-        ConfigurationError: the folder has no manifest that can be read.
-    """
+    """Return the materials of a folder."""
     path = folder / MANIFEST
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -87,15 +70,7 @@ def read_manifest(folder: Path) -> list[Material]:
 
 
 class Materials:
-    """The materials of a folder, of which either the held-out ones or the others are used.
-
-    Args:
-        folder: a folder with a manifest.
-        held_out: use only the held-out materials; False uses only the others.
-
-    Raises:
-        ConfigurationError: the folder has no manifest, or no cut-out or no background of this share.
-    """
+    """The materials of a folder, of which either the held-out ones or the others are used."""
 
     def __init__(self, folder: Path, held_out: bool = False) -> None:
         chosen = [material for material in read_manifest(folder) if material.held_out == held_out]

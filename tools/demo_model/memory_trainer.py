@@ -30,11 +30,7 @@ class Clips(Protocol):
 
 
 def parse_clip_stages(text: str) -> tuple[Stage, ...]:
-    """Parse the stages of a run, for example "2:5m,4:15m": tracks of 2 frames for 5 minutes, then of 4 for 15.
-
-    Raises:
-        ConfigurationError: the text has another form, or a number of frames is out of range.
-    """
+    """Parse the stages of a run, for example "2:5m,4:15m": tracks of 2 frames for 5 minutes, then of 4 for 15."""
     stages = []
     for item in text.split(","):
         frames, _, length = item.strip().partition(":")
@@ -49,15 +45,7 @@ def parse_clip_stages(text: str) -> tuple[Stage, ...]:
 
 
 class MemoryTrainer(Run):
-    """Trains the memory half of a SAM2Base in place.
-
-    Args:
-        model: the SAM2Base of the clips' side, after prepare_memory().
-        settings: the settings of the run.
-        source: the training clips.
-        count: largest number of clips.
-        tracks: number of objects in a step.
-    """
+    """Trains the memory half of a SAM2Base in place."""
 
     def __init__(self, model: nn.Module, settings: Settings, source: Clips, count: int, tracks: int) -> None:
         freeze_images(model.eval())

@@ -93,7 +93,6 @@ def encode(model: nn.Module, pixels: Tensor) -> Features:
     combined into one projection, which halves the time.
 
     Args:
-        model: the SAM2Base.
         pixels: float32 (B, 3, S, S), normalised images.
     """
     encoder: Any = model.image_encoder
@@ -120,8 +119,6 @@ def decode(model: nn.Module, features: Features, points: Tensor, labels: Tensor,
     """Run the prompt encoder and the mask decoder for P prompts, after set_side().
 
     Args:
-        model: the SAM2Base.
-        features: the features of P images, one for each prompt.
         points: (P, N, 2), x and y in pixels. A box is two points with the labels 2 and 3.
         labels: (P, N), the label of each point; -2 is padding for prompts that have fewer points than others.
         mask: (P, 1, S/4, S/4), logits of an earlier round, or None.

@@ -34,13 +34,8 @@ class Photo:
     """One photograph of a package.
 
     Args:
-        package: the Python package that carries it.
-        file: its path in the package.
-        sha256: hash of the file.
-        objects: name and outline of each object: x1, y1, x2, y2, ... in pixels; empty if `masks` is given.
         masks: path in the package of a .npz file with its masks: integers (N, H, W) named "masks", 1 where object n is
             visible.
-        masks_sha256: hash of that file.
     """
 
     package: str
@@ -63,9 +58,6 @@ class Photo:
 
         Args:
             shape: (H, W) of the photograph.
-
-        Raises:
-            ConfigurationError: the package is missing.
         """
         if not self.masks:
             return [_fill(outline, shape) for _, outline in self.objects]
@@ -82,8 +74,6 @@ class Labelled:
     """An image whose objects are known.
 
     Args:
-        name: name of the image, which can be that of a file.
-        image: the image in RGB.
         labels: uint8 (H, W), the number of the object at each pixel, or 0.
     """
 

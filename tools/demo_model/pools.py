@@ -38,15 +38,7 @@ class Pool:
     """Examples on a device, and embeddings of their images.
 
     Args:
-        folder: folder of the files, created if needed.
-        draw: draws an example.
         shapes: the shape of each array of an example; all are uint8.
-        count: number of examples.
-        device: the torch device.
-
-    Raises:
-        ConfigurationError: the device has too little memory.
-        OSError: a file cannot be written.
     """
 
     def __init__(
@@ -79,13 +71,9 @@ class Pool:
 
         Args:
             embed: embeds images; None: nothing is embedded.
-            should_stop: asked while waiting; True ends the wait.
 
         Returns:
             False if should_stop() ended the wait.
-
-        Raises:
-            ConfigurationError: a material cannot be read, or a process was ended.
         """
         for task, numbers in self._tasks.items():
             while not wait([task], _WAIT).done:

@@ -24,7 +24,6 @@ def click_inside(regions: Tensor, side: int) -> Tensor:
 
     Args:
         regions: bool (P, h, w).
-        side: side of the frame in pixels.
 
     Returns:
         float32 (P, 2); the place of an empty region means nothing.
@@ -55,7 +54,6 @@ def shaken_boxes(regions: Tensor, side: int) -> Tensor:
 
     Args:
         regions: bool (P, h, w), not empty.
-        side: side of the frame in pixels.
 
     Returns:
         float32 (P, 2, 2), the top left and the bottom right corners.
@@ -79,7 +77,6 @@ def correction_clicks(masks: Tensor, targets: Tensor, side: int) -> tuple[Tensor
     Args:
         masks: bool (P, h, w), the current masks.
         targets: bool (P, h, w), the true masks.
-        side: side of the frame in pixels.
 
     Returns:
         float32 points (P, 2) and float32 labels (P,). Masks without an error get another click inside the object.

@@ -39,7 +39,6 @@ class Stage:
     Args:
         steps: length in steps, or None.
         seconds: length in seconds spent in steps, or None. Either `steps` or `seconds` is given.
-        frames: number of frames of a track, in the training of the memory half.
     """
 
     steps: int | None = None
@@ -48,11 +47,7 @@ class Stage:
 
     @classmethod
     def parse(cls, text: str, frames: int = 1) -> Stage:
-        """Return the stage of a length in minutes ("25m") or steps ("2000").
-
-        Raises:
-            ConfigurationError: the text has another form.
-        """
+        """Return the stage of a length in minutes ("25m") or steps ("2000")."""
         found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)m", text)
         if found is None:
             raise ConfigurationError(f"cannot read the length {text!r}: write it like 5m or 600")
@@ -74,13 +69,7 @@ class Settings:
     """The settings of a run.
 
     Args:
-        stages: the stages of the run, in order, all in steps or all in seconds.
-        seed: seed of the prompts and of the choice of examples.
-        rate: peak learning rate.
-        warm_up: number of steps until the learning rate reaches its peak.
         hold: share of the run, 0..1, after which the learning rate starts to fall.
-        weight_decay: weight decay of matrices; each step multiplies it by the learning rate.
-        ema: decay of the moving average of the weights for each step; it is smaller in the first steps.
     """
 
     stages: tuple[Stage, ...]
@@ -137,14 +126,7 @@ class Progress:
 
 
 class Run(ABC):
-    """Trains some parameters of a model in place.
-
-    Args:
-        model: the model on its device.
-        settings: the settings of the run.
-        trained: names and parameters that the run trains.
-        slow: names and parameters that it trains at a smaller learning rate.
-    """
+    """Trains some parameters of a model in place."""
 
     def __init__(
         self,
@@ -194,14 +176,7 @@ class Run(ABC):
         measure: Callable[[nn.Module], float] | None = None,
         seconds: float = 45.0,
     ) -> None:
-        """Run the remaining stages, from the saved state of a folder if it has one.
-
-        Args:
-            out: the folder, which receives state.pt, curves.json and the weights.
-            should_stop: checked before each step; True ends the run early.
-            measure: returns the mean IoU of a model on held-out examples; the run keeps the best averaged weights.
-            seconds: time between two measurements, and between two saves.
-        """
+        """Run the remaining stages, from the saved state of a folder if it has one."""
         if (out / "state.pt").is_file():
             self.load(out / "state.pt")
             print(f"resuming at step {self.progress.step}", flush=True)
@@ -243,11 +218,7 @@ class Run(ABC):
         return best
 
     def save(self, out: Path) -> None:
-        """Write the files of the run to a folder.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
+        """Write the files of the run to a folder."""
         content = {
             "model": self.model.state_dict(),
             "averaged": self.averaged.state_dict(),
@@ -260,11 +231,7 @@ class Run(ABC):
         write({"model": half(self.weights())}, out / WEIGHTS)
 
     def load(self, path: Path) -> None:
-        """Restore a saved state. The settings may have changed, but the current stage keeps its index.
-
-        Raises:
-            CheckpointError: the file is damaged, or it belongs to another model.
-        """
+        """Restore a saved state. The settings may have changed, but the current stage keeps its index."""
         try:
             content = torch.load(path, map_location=self._parameters[0].device, weights_only=True)
             self.model.load_state_dict(content["model"])
@@ -319,11 +286,7 @@ def _groups(named: list[tuple[str, nn.Parameter]], settings: Settings, share: fl
 
 
 def write(content: dict[str, Any], path: Path) -> None:
-    """Write a file of torch, completely or not at all.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a file of torch, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Given a path, torch would store its name in the file.
     with atomic_path(path) as partial, partial.open("wb") as file:
@@ -336,11 +299,7 @@ def half(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def prepare_device(name: str) -> str:
-    """Return the device that --device names, "auto" for the best one, and let GPUs multiply in TF32.
-
-    Raises:
-        ConfigurationError: the device cannot be used.
-    """
+    """Return the device that --device names, "auto" for the best one, and let GPUs multiply in TF32."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.set_flush_denormal(True)  # sharp attention produces denormal numbers, and they are a hundred times slower
     if name == "auto":

@@ -71,10 +71,8 @@ def ask(decoder: nn.Module, embeddings: Tensor, points: Tensor, bf16: bool = Fal
     """Return the teacher's answers to clicks, those of the first image first.
 
     Args:
-        decoder: what teacher_decoder() returns.
         embeddings: (B, 256, S/16, S/16), the teacher's.
         points: (B, N, 2), x and y in pixels of N clicks on each image.
-        bf16: whether to compute in bfloat16.
     """
     images, count = points.shape[:2]
     cells = embeddings.shape[-1]
@@ -90,10 +88,7 @@ def taught_targets(decoder: nn.Module, embeddings: Tensor, count: int, bf16: boo
     """Ask the teacher at random points of photographs, and take the masks of which it is sure.
 
     Args:
-        decoder: what teacher_decoder() returns.
         embeddings: (B, 256, S/16, S/16), the teacher's.
-        count: number of prompts for each image.
-        bf16: whether to compute in bfloat16.
     """
     images, tries = len(embeddings), _TRIES * count
     side = network.STRIDE * embeddings.shape[-1]
@@ -119,7 +114,6 @@ def scene_targets(labels: Tensor, parts: Tensor, count: int, absent_share: float
     Args:
         labels: uint8 (B, S/2, S/2), the number of the object at each pixel, or 0 for the background.
         parts: uint8 (B, S/2, S/2), the number of the part at each pixel, or 0.
-        count: number of prompts for each image.
         absent_share: share of the prompts that click on the background instead and point at no object, 0..1.
     """
     images, device = len(labels), labels.device
@@ -156,10 +150,7 @@ def target_loss(answer: network.Prediction, targets: Targets, ambiguous: Tensor,
     """Return losses.prompt_loss() of one decoder call, with the target of each mask.
 
     Args:
-        answer: the decoder's answers to P prompts.
-        targets: the targets.
         ambiguous: bool (P,), True if the prompt is a single click.
-        first: whether these are the first prompts. Later clicks ask for one object.
     """
     single = torch.where((ambiguous & first)[:, None, None], targets.single, targets.whole)
     masks = torch.stack([single, *3 * [targets.whole]], 1)

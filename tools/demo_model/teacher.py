@@ -37,9 +37,6 @@ class Teacher:
         checkpoint: the official checkpoint, from ``triton-sam download mobilesam``; None for random weights.
         size: None for the official size, or "micro" for tests.
         random_seed: seed of random weights; None with a checkpoint.
-
-    Raises:
-        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
     """
 
     def __init__(self, checkpoint: Path | None, size: str | None = None, random_seed: int | None = None) -> None:
@@ -96,7 +93,6 @@ def fit_projection(model: nn.Module, lessons: Iterable[tuple[Tensor, Tensor]]) -
     This is a linear regression on the features of the trunk's last two stages, in closed form.
 
     Args:
-        model: a SAM2Base, changed in place.
         lessons: pairs of an RGB image, uint8 (S, S, 3), and the teacher's embedding of it, (256, S/16, S/16).
 
     Returns:

@@ -110,7 +110,6 @@ def prepare_memory(model: nn.Module, embedding: Tensor) -> None:
     - A mask prompt reaches the decoder as the average of each cell in the scale of logits.
 
     Args:
-        model: the SAM2Base, whose image half is trained.
         embedding: (B, 256, h, w), embeddings of some frames, without no_mem_embed.
     """
     half: Any = model
@@ -158,11 +157,7 @@ def _local_bias(channels: int) -> Tensor:
 
 
 class Tracker:
-    """Tracks B objects through frames, one frame after the other.
-
-    Args:
-        model: the SAM2Base, in eval mode (so without dropout), of the frames' side.
-    """
+    """Tracks B objects through frames, one frame after the other."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model: Any = model
@@ -175,8 +170,6 @@ class Tracker:
         """Answer the prompts of the first frame, and remember the masks.
 
         Args:
-            maps: the maps of the frame.
-            prompt: points or boxes.
             mask: (B, 1, S, S) true masks 0..1, or None.
             is_mask: bool (B,), True for objects that are remembered by their true mask instead of the answer.
         """
@@ -193,8 +186,6 @@ class Tracker:
         """Find the objects in the next frame, and remember the masks.
 
         Args:
-            frame: number of the frame.
-            maps: the maps of the frame.
             present: (B, 1), 1 where the object is visible, else 0; None leaves this to the score.
         """
         model = self._model
@@ -275,13 +266,9 @@ def track_loss(
     ambiguous. Weights of focal and dice loss: those of the training on images.
 
     Args:
-        model: the SAM2Base, in eval mode.
-        frames: the maps of T frames.
-        prompt: the prompts of the first frame.
         targets: (T, B, S/4, S/4), the share of each cell that the object covers, 0..1.
         first_masks: (B, 1, S, S), the true masks of the first frame, or None.
         is_mask: bool (B,), True for objects that start from their true mask.
-        easy: whether the truth, not the score, says whether an object is there to be remembered.
 
     Returns:
         The loss, a scalar, and the IoU of the chosen masks of the following frames, (T - 1, B).

@@ -68,12 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, and return the exit code: 0, or 130 if the run was interrupted.
-
-    Raises:
-        SamError: an option is wrong, or a checkpoint or a saved state cannot be read.
-        OSError: a file cannot be written.
-    """
+    """Train, and return the exit code: 0, or 130 if the run was interrupted."""
     options = parser().parse_args(arguments)
     device = prepare_device(options.device)
     Materials(options.materials)  # raises an error now and not in another process

@@ -54,12 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, and return the exit code: 0, or 130 if the run was interrupted.
-
-    Raises:
-        SamError: an option is wrong, or a checkpoint or a saved state cannot be read.
-        OSError: a file cannot be written.
-    """
+    """Train, and return the exit code: 0, or 130 if the run was interrupted."""
     options = parser().parse_args(arguments)
     settings = Settings(
         parse_clip_stages(options.stages), options.seed, options.rate, 20, hold=0.5, weight_decay=0.01, ema=0.99

@@ -23,9 +23,6 @@ def generate_training_clip(seed: int, frames: int, size: int) -> Clip:
         seed: number of the clip, at least TRAINING_CLIPS.
         frames: number of frames, 2..32.
         size: side of the square frames in pixels, at least 64.
-
-    Raises:
-        ConfigurationError: an argument is out of range, or the seed is held out.
     """
     if seed < TRAINING_CLIPS or not 2 <= frames <= _LONG:
         raise ConfigurationError(

@@ -53,15 +53,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SearchSpeed:
-    """The time of a search.
-
-    Args:
-        runner: name of the runner.
-        points: points along one side of the grid.
-        masks: number of objects in the last round.
-        median: median of the times of all rounds, seconds.
-        ratio: the median of the official generator divided by this one.
-    """
+    """The time of a search."""
 
     runner: str
     points: int
@@ -72,14 +64,7 @@ class SearchSpeed:
 
 @dataclass(frozen=True)
 class ClickSpeed:
-    """The time of a click, from the request until its mask is there.
-
-    Args:
-        situation: ALONE, BESIDE or BESIDE_PARTS.
-        clicks: number of clicks.
-        median: median of their times, seconds.
-        p95: 95th percentile of their times, seconds.
-    """
+    """The time of a click, from the request until its mask is there."""
 
     situation: str
     clicks: int
@@ -88,11 +73,7 @@ class ClickSpeed:
 
 
 class Parts:
-    """Asks the session model for the parts of a search, as clients do that show progress.
-
-    Args:
-        client: the client.
-    """
+    """Asks the session model for the parts of a search, as clients do that show progress."""
 
     def __init__(self, client: SAM2TritonClient) -> None:
         self._client = client
@@ -103,17 +84,12 @@ class Parts:
 
 
 class SessionJob:
-    """Sends one request to the session model, which searches on the server.
-
-    Args:
-        url: address of the server's gRPC port.
-    """
+    """Sends one request to the session model, which searches on the server."""
 
     def __init__(self, url: str) -> None:
         self._transport = Transport(parse_url(url), timeout=_PATIENCE)
 
     def generate(self, image: ImageSource, **parameters: Any) -> list[dict[str, Any]]:
-        """See verify.everything.Generator."""
         content = image_bytes(image)
         inputs = {
             contract.IMAGE: np.array([content], np.object_),
@@ -135,16 +111,6 @@ def measure_searches(
 
     The thresholds are those that half of the candidates of a small grid pass: the official ones leave no mask of the
     built-in model.
-
-    Args:
-        server: a running server with the built-in model.
-        image: the image to search in.
-        points: points along one side, for each grid.
-        rounds: searches of each runner for each grid. A search with few points comes before, and does not count.
-        say: is told the progress.
-
-    Raises:
-        ServerError: a request failed.
     """
     pixels = np.asarray(open_image(image))
     with contextlib.ExitStack() as stack:
@@ -168,17 +134,7 @@ def measure_searches(
 
 
 def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -> list[ClickSpeed]:
-    """Measure the clicks of one user without and with another user's search inside the session model, of both kinds.
-
-    Args:
-        server: a running server with the built-in model.
-        image: the image; the search gets the same file.
-        clicks: clicks in each situation, a tenth of a second apart. The search is repeated until they are done.
-        points: points along one side of the search's grid.
-
-    Raises:
-        ServerError: a click or the search failed.
-    """
+    """Measure the clicks of one user without and with another user's search inside the session model, of both kinds."""
     with (
         SAM2TritonClient(server.grpc_url) as client,
         contextlib.closing(SessionJob(server.grpc_url)) as job,

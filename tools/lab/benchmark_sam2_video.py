@@ -47,15 +47,7 @@ Frames = Sequence[npt.NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class VideoSpeed:
-    """The time of one frame, from the request for it until its masks are there.
-
-    Args:
-        runner: name of the runner.
-        objects: number of objects that are tracked at the same time.
-        frames: number of frames that were measured.
-        median: median of the times, seconds.
-        p90: 90th percentile of the times, seconds.
-    """
+    """The time of one frame, from the request for it until its masks are there."""
 
     runner: str
     objects: int
@@ -75,12 +67,6 @@ class VideoBenchmark:
 
     Args:
         checkpoint: official checkpoint; None for random weights.
-        model: see export.settings.Settings.model.
-        image_size: side of the encoder's image in pixels.
-        frames: number of frames of each clip, more than FIRST_COUNTED.
-        rounds: number of clips that every runner tracks, in turns.
-        objects: numbers of objects.
-        family: the family.
     """
 
     checkpoint: Path | None
@@ -98,11 +84,7 @@ class VideoBenchmark:
 
 
 def measure_video(settings: VideoBenchmark, *, progress: bool = True) -> list[VideoSpeed]:
-    """Export the models, serve them with a local Triton, and measure all runners in turns.
-
-    Raises:
-        SamError: the export failed, or no Triton can start here.
-    """
+    """Export the models, serve them with a local Triton, and measure all runners in turns."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_video_")))
         files = _export(settings, folder, progress)

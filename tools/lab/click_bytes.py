@@ -34,9 +34,6 @@ ANSWER_LIMITS = {"logits": 300_000, "rle": 10_000, "png": 10_000, "png_base64": 
 class Counter:
     """Forwards a loopback port to a server and counts the bytes of both directions.
 
-    Args:
-        url: HTTP URL of the server.
-
     Attributes:
         url: HTTP URL of the loopback port.
         request: number of bytes that were sent to the server.
@@ -83,12 +80,7 @@ def clicks() -> Iterator[tuple[bytes, dict[str, np.ndarray[Any, Any]]]]:
 
 
 def measure(url: str) -> dict[str, list[tuple[int, int]]]:
-    """Return the bytes of the request and of the answer of each click, by output format.
-
-    Raises:
-        ConfigurationError: the URL is not a plain HTTP URL.
-        ServerError: the server does not answer, or lacks the model sam2.
-    """
+    """Return the bytes of the request and of the answer of each click, by output format."""
     parsed = parse_url(url)
     if parsed.is_grpc or parsed.is_secure:
         raise ConfigurationError(f"bytes are counted over plain HTTP, and not over {url}: name an http:// URL")

@@ -41,12 +41,7 @@ _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 @dataclass(frozen=True)
 class Link:
-    """The rate and the delay of a network.
-
-    Args:
-        bits_per_second: the rate of each direction.
-        delay: the delay of each direction, in seconds.
-    """
+    """The rate and the delay of a network."""
 
     bits_per_second: float
     delay: float
@@ -57,14 +52,7 @@ class Link:
 
 
 def parse_link(text: str) -> Link:
-    """Parse ``RATE,DELAY``, such as ``1gbit,1ms``.
-
-    Args:
-        text: a number with the unit kbit, mbit or gbit (per second), a comma, and a number of milliseconds.
-
-    Raises:
-        ConfigurationError: the text has another form.
-    """
+    """Parse ``RATE,DELAY``, such as ``1gbit,1ms``."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit),(\d+(?:\.\d+)?)ms", text)
     if not found or float(found[1]) <= 0:
         raise ConfigurationError(f"{text!r} is not a link: write for example 1gbit,1ms")
@@ -72,15 +60,7 @@ def parse_link(text: str) -> Link:
 
 
 class EmulatedLink:
-    """A context manager whose attribute ``url`` leads to a server as if it were at the other end of a link.
-
-    Args:
-        url: URL of the server, without TLS: no certificate names the relay's address.
-        link: rate and delay.
-
-    Raises:
-        LocalServerError: the relay does not start (raised on entering).
-    """
+    """A context manager whose attribute ``url`` leads to a server as if it were at the other end of a link."""
 
     def __init__(self, url: str, link: Link) -> None:
         self._parts = urlsplit(url)

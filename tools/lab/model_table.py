@@ -61,11 +61,7 @@ class Row:
     """What is known of a size.
 
     Args:
-        size: which.
-        parameters: of the official model.
         checkpoint: bytes of the official checkpoint; None: it is in no catalogue.
-        onnx: bytes of encoder and decoder with their external data.
-        encode: set_image() of a picture that the server has not seen, by file, milliseconds.
         click: predict() of one point, low-resolution logits, milliseconds.
     """
 
@@ -83,11 +79,7 @@ def official_sizes() -> list[Size]:
 
 
 def parse_size(text: str) -> Size:
-    """Read FAMILY/SIZE.
-
-    Raises:
-        ConfigurationError: there is no such size.
-    """
+    """Read FAMILY/SIZE."""
     family, _, name = text.partition("/")
     if family not in FAMILIES or name not in {size.name for size in FAMILIES[family].sizes}:
         known = ", ".join(map(str, official_sizes()))
@@ -96,11 +88,7 @@ def parse_size(text: str) -> Size:
 
 
 def prepare(size: Size, folder: Path, *, progress: bool) -> Weights:
-    """Return a repository of one size with seeded random weights, below ``folder``; exported when it is not there yet.
-
-    Raises:
-        SamError: see export.registry.export().
-    """
+    """Return a repository of one size with seeded random weights, below ``folder``; it is exported once."""
     repository = folder / f"{size.family}_{size.name}"
     found = find_weights(size.family, repository, None) if repository.is_dir() else None
     return found or make_weights(size.family, f"random:{size.name}", repository, progress)
@@ -110,13 +98,7 @@ def measure(size: Size, weights: Weights, *, rounds: int) -> Row:
     """Serve a pair with its session model on a local Triton and ask it over gRPC.
 
     Args:
-        size: which.
-        weights: from prepare().
         rounds: how often at least, after one unmeasured round.
-
-    Raises:
-        LocalServerError: it did not start.
-        ServerError: see triton_sam.errors.
     """
     with LocalServer(weights.repository, models=[size.family]) as server:
         source = bundled("test/images") / "coffee.jpg"

@@ -63,13 +63,6 @@ def measure_overload(target: Target, results: Results, session: bool, count: int
     """Let half as many users click as the server accepts, then `count` users, then one.
 
     All use the target's last protocol. Users do not pause between clicks, except for a moment after a refusal.
-
-    Args:
-        target: the server and the image.
-        results: takes the rows.
-        session: whether the server has a session model.
-        count: number of users.
-        duration: duration of the overload in seconds.
     """
     protocol, who = target.protocols[-1], "session" if session else "request"
     limit = max_pending_clicks(target, session)

@@ -34,15 +34,7 @@ MAX_GROWTH = 1.2
 
 @dataclass
 class Report:
-    """The findings of a run.
-
-    Args:
-        users: number of concurrent users.
-        seconds: duration of the run.
-        statuses: number of answers by HTTP status; status 0 stands for a broken connection.
-        click_ms: milliseconds of each click that was answered with status 200.
-        memory: resident bytes of the service, once per second; empty when the service does not report them.
-    """
+    """The findings of a run."""
 
     users: int
     seconds: float
@@ -88,16 +80,8 @@ def run_load(url: str, images: Sequence[Path], *, users: int, seconds: float, to
     """Let some users click for some seconds.
 
     Args:
-        url: URL of the service.
-        images: image files, one or more; the users take them in turn.
         users: number of concurrent users, at least 1.
-        seconds: duration of the clicks, above 0. It begins after every user has uploaded an image.
         token: the service's token; None sends none.
-
-    Raises:
-        ConfigurationError: an argument is out of range.
-        ImageError: an image file cannot be read.
-        ServerUnreachableError: no service answers at ``url``.
     """
     if users < 1 or seconds <= 0 or not images:
         raise ConfigurationError("users must be at least 1, seconds must be above 0, and at least one image is needed")

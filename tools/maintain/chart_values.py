@@ -18,11 +18,7 @@ START, END = "<!-- values: written by tools/maintain/chart_values.py -->", "<!--
 
 
 def descriptions(text: str) -> dict[str, str]:
-    """Return the description of each value that has one, by its path with dots.
-
-    Args:
-        text: the text of values.yaml.
-    """
+    """Return the description of each value that has one, by its path with dots."""
     found: dict[str, str] = {}
     path: list[tuple[int, str]] = []
     words: list[str] = []
@@ -53,11 +49,7 @@ def leaves(values: Any, described: set[str], prefix: str = "") -> Iterator[tuple
 
 
 def table(chart: Path = CHART) -> str:
-    """Return the table of values in Markdown.
-
-    Raises:
-        ValueError: a value has no description.
-    """
+    """Return the table of values in Markdown."""
     import yaml
 
     text = (chart / "values.yaml").read_text(encoding="utf-8")

@@ -293,17 +293,7 @@ def schema_errors(document: Any, name: str) -> list[str]:
 
 
 def complaints(program: str, arguments: list[str], install: str, folder: Path = ROOT) -> Iterable[str]:
-    """Run a checker, and yield its output when it finds a fault.
-
-    Args:
-        program: name of the checker.
-        arguments: its arguments.
-        install: the command that installs it.
-        folder: working directory.
-
-    Raises:
-        SkippedError: the checker is not installed.
-    """
+    """Run a checker, and yield its output when it finds a fault."""
     beside = Path(sys.executable).parent / program  # found there even if the virtual environment is not activated
     found = str(beside) if beside.is_file() else shutil.which(program)
     if found is None:

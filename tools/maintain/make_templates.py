@@ -92,11 +92,7 @@ def run(family: Family, size: ModelSize, side: int, seed: int, folder: Path) -> 
 
 
 def prove(label: str, skeleton: onnx.ModelProto, trees: Mapping[str, Tree], found: Traced) -> None:
-    """Compare what a template gives with a trace.
-
-    Raises:
-        SystemExit: they differ by more than LIMIT.
-    """
+    """Compare what a template gives with a trace."""
     wrong = differences(skeleton, trees, found)
     largest = max(wrong.values(), default=0)
     print(f"{label}: {len(trees)} weights, largest difference {largest:g} ulp", flush=True)
@@ -105,11 +101,7 @@ def prove(label: str, skeleton: onnx.ModelProto, trees: Mapping[str, Tree], foun
 
 
 def make(family: Family, size: ModelSize, side: int, folder: Path) -> None:
-    """Write the templates of all roles of a size to a folder.
-
-    Raises:
-        SystemExit: a template does not give the graph of the second trace.
-    """
+    """Write the templates of all roles of a size to a folder."""
     roles = folder / str(side)
     roles.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -124,11 +116,7 @@ def make(family: Family, size: ModelSize, side: int, folder: Path) -> None:
 
 
 def check(family: Family, size: ModelSize, side: int) -> None:
-    """Compare the stored templates of a size with a trace with other weights.
-
-    Raises:
-        SystemExit: they differ.
-    """
+    """Compare the stored templates of a size with a trace with other weights."""
     template = next(each for each in templates(family) if (each.size, each.side) == (size.name, side))
     with tempfile.TemporaryDirectory() as scratch:
         specs = family.at(side).models_for(video=family.tracking is not None, concepts=False)

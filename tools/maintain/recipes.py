@@ -33,11 +33,7 @@ class UnknownDerivationError(Exception):
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the operations on real tensors, by the content of their results.
-
-    Args:
-        state: arrays that stay as they are; they are kept without a copy.
-    """
+    """Keeps the operations on real tensors, by the content of their results."""
 
     def __init__(self, state: Mapping[str, Array]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -60,11 +56,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def _frozen(self, thing: Any) -> Any:
-        """Return a tensor as an array that stays as it is; equal ones are kept once.
-
-        Raises:
-            TypeError: the tensor has no content that NumPy could hold.
-        """
+        """Return a tensor as an array that stays as it is; equal ones are kept once."""
         if isinstance(thing, torch.Tensor):
             if isinstance(thing, FakeTensor) or thing.device.type != "cpu":
                 raise TypeError("a tensor without content")
@@ -89,15 +81,7 @@ def key(array: Array) -> bytes:
 
 
 class Recipes:
-    """Finds the trees of the weights of one graph.
-
-    Args:
-        state: the state dict.
-        made: what torch computed during the trace, see Recorder.
-        raw: the graph before the optimiser, without its weights.
-        leaves: its weights.
-        others: the same with another state dict.
-    """
+    """Finds the trees of the weights of one graph."""
 
     def __init__(
         self,
@@ -121,16 +105,7 @@ class Recipes:
         self.raw = raw
 
     def of(self, name: str, array: Array, node: onnx.NodeProto | None) -> Tree:
-        """Return the tree of a weight.
-
-        Args:
-            name: its name in the finished graph.
-            array: its value.
-            node: a node that uses it.
-
-        Raises:
-            UnknownDerivationError: no operation gives this value.
-        """
+        """Return the tree of a weight."""
         tree = self._by_content(array)
         if tree is None and node is not None and node.op_type in ("Conv", "ConvTranspose"):
             tree = self._folded(name, node)
@@ -243,11 +218,7 @@ class Recipes:
         return ["add", ["multiply", ["subtract", bias, mean], factor], beta]
 
     def _named(self, name: str) -> Tree:
-        """Return the tree of a value of the graph before the optimiser.
-
-        Raises:
-            UnknownDerivationError: a node on the way has no operation in recipes.
-        """
+        """Return the tree of a value of the graph before the optimiser."""
         if name in self.leaves:
             array = self.leaves[name]
             tree = self._by_content(array)
@@ -293,11 +264,7 @@ class Recipes:
 
 
 def _taken(node: onnx.NodeProto, inputs: list[Tree], options: Mapping[str, Any], name: str) -> Tree:
-    """Return the tree of a node that takes some elements.
-
-    Raises:
-        UnknownDerivationError: it takes every second one, or the like.
-    """
+    """Return the tree of a node that takes some elements."""
     tree = inputs[0]
     if node.op_type in ("Gather", "GatherND"):
         places = _array(inputs[1])

@@ -34,16 +34,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Traced:
-    """One role of a model with random weights.
-
-    Args:
-        state: the state dict of the model.
-        raw: the graph before the optimiser, serialised without the content of its weights.
-        leaves: the weights of ``raw``.
-        graph: the finished graph, serialised without the content of its weights.
-        weights: the weights of ``graph``.
-        made: see Recorder.
-    """
+    """One role of a model with random weights."""
 
     state: Mapping[str, Array]
     raw: bytes
@@ -108,7 +99,6 @@ def _take_weights(graph: onnx.ModelProto, known: Mapping[bytes, Array]) -> dict[
     """Return the weights of a graph, and remove their content from it, but for the small ones that are no raw data.
 
     Args:
-        graph: the graph.
         known: arrays by key(), which take the place of equal weights, so that memory has them once.
     """
     weights = {}

@@ -44,15 +44,12 @@ class ClientContender:
         self._client = client
 
     def encode(self, content: bytes) -> object:
-        """See Contender."""
         return self._client.set_image(content)
 
     def click(self, point: Point) -> object:
-        """See Contender."""
         return self._client.predict([point])
 
     def mask(self, point: Point) -> object:
-        """See Contender."""
         return self._client.segment([point])
 
     def close(self) -> None:
@@ -72,12 +69,10 @@ class TorchContender:
         self._bf16 = bf16
 
     def encode(self, content: bytes) -> object:
-        """See Contender."""
         with self._precision():
             return self._reference.set_image(open_image(content))  # type: ignore[func-returns-value]
 
     def mask(self, point: Point) -> object:
-        """See Contender."""
         with self._precision():
             return self._reference.answer({"point_coords": [point], "point_labels": [1]}, False)
 

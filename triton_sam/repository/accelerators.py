@@ -69,11 +69,7 @@ class Tuning:
     decoder_in_session: bool = False
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ConfigurationError: a number is out of range, or an accelerator does not suit the models or the devices.
-        """
+        """Check the settings."""
         if self.decoder_accelerator not in DECODER_ACCELERATORS:
             raise ConfigurationError(
                 f"decoders cannot run on {self.decoder_accelerator}: it makes their inputs constant"
@@ -97,13 +93,6 @@ def tune(text: str, tuning: Tuning) -> str:
 
     The settings of an earlier call are replaced. The default `Tuning` has no settings, so it restores the text that the
     exporter wrote, byte for byte.
-
-    Args:
-        text: the text of the config.pbtxt.
-        tuning: the settings.
-
-    Raises:
-        RepositoryError: this package did not write the config.pbtxt.
     """
     plain = _BLOCK.sub("", text)
     config = parse_config(plain)
@@ -125,11 +114,7 @@ def tune(text: str, tuning: Tuning) -> str:
 
 
 def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
-    """Return the names of the models of some variants, or of all variants, that have settings of a host.
-
-    Raises:
-        RepositoryError: a variant does not exist, or a config.pbtxt cannot be parsed.
-    """
+    """Return the names of the models of some variants, or of all variants, that have settings of a host."""
     found: dict[str, dict[str, str]] = {}
     for folder in sorted(path.parent for path in repository.glob(f"*/{CONFIG_NAME}")):
         if split := split_model_name(folder.name):

@@ -35,12 +35,7 @@ class Alias:
     """A further name of a model.
 
     Args:
-        name: the alias.
-        target: the name of the model that the alias stands for.
         outputs: maps outputs of the target to their names in the alias; other outputs keep their names.
-
-    Raises:
-        ConfigurationError: a name is not a valid model name, for example because it leads out of the repository.
     """
 
     name: str
@@ -76,11 +71,7 @@ def pair(name: str, variant: str) -> tuple[Alias, ...]:
 
 
 def is_served(repository: Path, model: str) -> bool:
-    """Return whether Triton would load a model, because it has a config.pbtxt, and all weights exist that it needs.
-
-    Raises:
-        RepositoryError: the repository does not exist.
-    """
+    """Return whether Triton would load a model, because it has a config.pbtxt, and all weights exist that it needs."""
     models = read_repository(repository)
     return model in models and models[model].has_config and model not in unloadable(models)
 
@@ -95,11 +86,6 @@ def write_alias(repository: Path, alias: Alias) -> Path:
 
     Returns:
         Path of the alias's config.pbtxt.
-
-    Raises:
-        RepositoryError: the target does not exist, has no weights, or calls the alias; or another model than an alias
-            has this name.
-        OSError: the repository cannot be written.
     """
     return install_alias(repository, alias, ensemble_config(read_config(repository / alias.target), alias))
 
@@ -108,18 +94,11 @@ def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[st
     """Write the files of an alias, and replace an alias of the same name.
 
     Args:
-        repository: the model repository.
-        alias: the alias.
-        text: the text of its config.pbtxt.
         program: the files of its version folder, by name; None for an ensemble, which has none. A program may also
             take the name of a model that has no weights; remove_alias() brings its config.pbtxt back.
 
     Returns:
         Path of the alias's config.pbtxt.
-
-    Raises:
-        RepositoryError: see write_alias().
-        OSError: the repository cannot be written.
     """
     folder = repository / alias.name
     check_place(repository, alias, takes_empty=program is not None)
@@ -148,12 +127,7 @@ def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) ->
     """Check that an alias can be written, without writing it.
 
     Args:
-        repository: the model repository.
-        alias: the alias.
         takes_empty: whether it may take the name of a model without weights.
-
-    Raises:
-        RepositoryError: see write_alias().
     """
     folder = repository / alias.name
     if folder.exists():
@@ -168,12 +142,7 @@ def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) ->
 
 
 def remove_alias(repository: Path, name: str) -> None:
-    """Remove an alias.
-
-    Raises:
-        RepositoryError: there is no such alias; a model that is no alias has this name; or other aliases stand for it.
-        OSError: the repository cannot be written.
-    """
+    """Remove an alias."""
     folder = repository / name
     if not _folder(folder).is_alias:
         raise RepositoryError(f"{name} is a model and not an alias: it stays")
@@ -193,15 +162,7 @@ def remove_alias(repository: Path, name: str) -> None:
 
 
 def ensemble_config(target: Any, alias: Alias) -> str:
-    """Return the config.pbtxt of the ensemble.
-
-    Args:
-        target: the ModelConfig of the target.
-        alias: the alias.
-
-    Raises:
-        RepositoryError: the alias renames an output that the target does not have.
-    """
+    """Return the config.pbtxt of the ensemble."""
     unknown = set(alias.outputs) - {tensor.name for tensor in target.output}
     if unknown:
         raise RepositoryError(f"{alias.target} has no output {min(unknown)!r}")
@@ -222,11 +183,7 @@ def ensemble_config(target: Any, alias: Alias) -> str:
 
 
 def read_config(folder: Path) -> Any:
-    """Return the ModelConfig of a model.
-
-    Raises:
-        RepositoryError: there is no such model, or its config.pbtxt cannot be parsed.
-    """
+    """Return the ModelConfig of a model."""
     path = folder / CONFIG_NAME
     try:
         return parse_config(path.read_text(encoding="utf-8"), path)

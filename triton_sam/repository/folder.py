@@ -77,9 +77,6 @@ def writable_repository(*, create: bool = True) -> Path:
 
     Args:
         create: make the user's own repository, a copy of the one in the package, if it does not exist.
-
-    Raises:
-        OSError: the repository cannot be made.
     """
     named = os.environ.get(REPOSITORY_VARIABLE)
     if named:
@@ -140,11 +137,7 @@ def list_models(repository: Path) -> list[RepositoryModel]:
 
 
 def subfolders(repository: Path) -> list[Path]:
-    """Return the folders in a repository, sorted by name.
-
-    Raises:
-        RepositoryError: this user may not read the repository.
-    """
+    """Return the folders in a repository, sorted by name."""
     try:
         return sorted(path for path in repository.iterdir() if path.is_dir())
     except OSError as error:
@@ -171,9 +164,6 @@ def unguarded_graphs(repository: Path) -> list[Path]:
     """Return the ONNX files of model pairs, in all versions, that do not refuse tensors of wrong sizes.
 
     With some versions of ONNX Runtime, one request ends a server that has them.
-
-    Raises:
-        RepositoryError: the repository does not exist or is not a folder.
     """
     found = []
     for model in list_models(repository):

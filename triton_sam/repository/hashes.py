@@ -44,11 +44,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """Return the hashes of a model's files by their path in the folder, such as `1/model.onnx`.
-
-    Raises:
-        RepositoryError: a line of the file is not a hash and a path, or the file cannot be read.
-    """
+    """Return the hashes of a model's files by their path in the folder, such as `1/model.onnx`."""
     path = folder / SUMS_NAME
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -111,11 +107,7 @@ def intact_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) 
     """Return the models that are not damaged and call no damaged one, and log one line for each that is left out.
 
     Args:
-        chosen: the models to load.
         verify: see damaged_models().
-
-    Raises:
-        RepositoryError: no model is left.
     """
     damage = damaged_models(chosen, verify=verify)
     reasons = without_dependents({model.name: model for model in chosen}, damage) if damage else {}
@@ -134,7 +126,6 @@ def damaged_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None)
     Only the newest version counts, because Triton loads it. A file without a recorded hash is not checked.
 
     Args:
-        chosen: models.
         verify: False skips the check; None skips it if $TRITON_SAM_VERIFY is 0.
     """
     if not (os.environ.get(VERIFY_VARIABLE, "1") != "0" if verify is None else verify):
@@ -149,10 +140,6 @@ def check_file(path: Path) -> None:
 
     Args:
         path: a path of the form MODEL/VERSION/FILE.
-
-    Raises:
-        RepositoryError: the file differs, or the hashes cannot be read.
-        OSError: the file cannot be read.
     """
     expected = read_sums(path.parent.parent).get(f"{path.parent.name}/{path.name}")
     if expected is not None and sha256_of(path) != expected:

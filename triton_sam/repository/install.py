@@ -54,10 +54,6 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
         moves: (finished file, place) pairs; both paths of a pair are on the same disk. The finished files are flushed
             already. If both paths are equal, the file stays where it is.
         repository: the folder that contains all places; it must exist.
-
-    Raises:
-        OSError: a move failed; all places are as they were before. Or the hashes of the installed files could not be
-            written.
     """
     weights = [place for _, place in moves if VERSION.fullmatch(place.parent.name) and _is_weight(place)]
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
@@ -82,11 +78,7 @@ def _is_weight(file: Path) -> bool:
 
 
 def remove_stale_data(places: Iterable[Path]) -> None:
-    """Remove the external data of replaced graphs: gigabytes that no graph refers to any more.
-
-    Args:
-        places: paths of all files that were installed.
-    """
+    """Remove the external data of replaced graphs: gigabytes that no graph refers to any more."""
     kept = set(places)
     for graph in [place for place in kept if place.suffix == ".onnx"]:
         for file in graph.parent.glob(f"{graph.stem}*"):
@@ -96,12 +88,7 @@ def remove_stale_data(places: Iterable[Path]) -> None:
 
 
 def newer_version_warning(folders: Iterable[Path], version: int) -> str:
-    """Return a one-line warning if newer versions hide the installed one from Triton; an empty string if not.
-
-    Args:
-        folders: the folders of the models in the repository.
-        version: the version that was installed in each folder.
-    """
+    """Return a one-line warning if newer versions hide the installed one from Triton; an empty string if not."""
     newer = [path for folder in folders for path in version_folders(folder) if int(path.name) > version]
     if not newer:
         return ""

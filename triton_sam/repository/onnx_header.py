@@ -26,7 +26,6 @@ def read_metadata(path: Path) -> dict[str, str]:
 
     Raises:
         ValueError: the file is not an ONNX model, or it is truncated.
-        OSError: the file cannot be read.
     """
     metadata: dict[str, str] = {}
     size = path.stat().st_size

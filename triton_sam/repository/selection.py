@@ -28,7 +28,6 @@ class ModelFolder:
     """One folder of a model repository, with the facts that the start of a server needs.
 
     Args:
-        path: the folder.
         config: the parsed config.pbtxt; an empty message if there is none, or if it cannot be parsed.
         problem: the reason why the config.pbtxt cannot be parsed, in one line; empty if there is none. Such a folder is
             loaded all the same, so that the server itself reports why it refuses the model.
@@ -85,9 +84,6 @@ class ModelFolder:
         """Return the names of the models that this one calls.
 
         These are the steps of an ensemble, the model pair of a session model, and any known models in its parameters.
-
-        Args:
-            known: names of the models in the repository.
         """
         steps = {step.model_name for step in self.config.ensemble_scheduling.step}
         values = {key: parameter.string_value for key, parameter in self.config.parameters.items()}
@@ -100,9 +96,6 @@ class ModelFolder:
 def read_repository(repository: Path) -> dict[str, ModelFolder]:
     """Return the model folders of a repository by name. Those that this user may not read, or whose names
     are not valid, are left out with a warning.
-
-    Raises:
-        RepositoryError: the repository does not exist or is not a folder, or it cannot be read.
     """
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give one with --model-repository DIR")
@@ -123,12 +116,8 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     """Return the models to load: the wanted ones and the models that they call, or all that can be loaded.
 
     Args:
-        repository: the model repository.
         wanted: names of models, or of variants; None for all. The name of a session model is that of its variant, and
             means the session model with the models that it calls.
-
-    Raises:
-        RepositoryError: the repository or a model does not exist, or a wanted model has no weights.
     """
     models = read_repository(repository)
     if wanted is None:
@@ -156,7 +145,6 @@ def models_of_variant(name: str, loadable: Collection[str], known: Collection[st
     The list is empty if the repository has none of them.
 
     Args:
-        loadable: names of the models that can be loaded.
         known: these, and models that cannot be loaded. Of these, the list has the model pair, because a variant does
             nothing without it.
     """
@@ -175,12 +163,7 @@ def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:
 
 
 def without_dependents(models: Mapping[str, ModelFolder], reasons: Mapping[str, str]) -> dict[str, str]:
-    """Return the models that cannot be loaded, each with the reason: those given, and those that call them.
-
-    Args:
-        models: all models by name.
-        reasons: why some of them cannot be loaded, by name.
-    """
+    """Return the models that cannot be loaded, each with the reason: those given, and those that call them."""
     found = dict(reasons)
     previous = -1
     # Repeat, because each model that cannot be loaded may be one that others call, such as an alias of an alias.

@@ -31,16 +31,7 @@ _SEED = 26
 
 @dataclass(frozen=True)
 class Comparison:
-    """Masks of a model pair whose encoder runs on OpenVINO, beside those of ONNX Runtime in fp32.
-
-    Args:
-        precision: precision of OpenVINO's arithmetic, "fp32" or "bf16".
-        images: number of images.
-        masks: number of masks on all images together.
-        mean_iou: mean IoU of the full-size masks, 0..1.
-        worst_iou: smallest IoU of two masks, 0..1.
-        openvino: version of OpenVINO.
-    """
+    """Masks of a model pair whose encoder runs on OpenVINO, beside those of ONNX Runtime in fp32."""
 
     precision: str
     images: int
@@ -84,17 +75,7 @@ class _Accelerated(OnnxTransport):
 
 
 def openvino_client(files: Mapping[str, Path], model_type: str, precision: str) -> SAM2TritonClient:
-    """Return a client of a model pair in this process whose encoder runs on OpenVINO, and whose decoder does not.
-
-    Args:
-        files: ONNX files by role, "encoder" and "decoder".
-        model_type: their family.
-        precision: "fp32" or "bf16".
-
-    Raises:
-        MissingDependencyError: onnxruntime or openvino is missing.
-        ExportError: one of them refuses a file.
-    """
+    """Return a client of a model pair in this process whose encoder runs on OpenVINO, and whose decoder does not."""
     pair, named = _pair(files, model_type)
     return _client(_Accelerated(named, pair.encoder, precision), model_type)
 
@@ -105,17 +86,6 @@ def compare_precision(
     """Compare the masks of a model pair whose encoder runs on OpenVINO with those of ONNX Runtime in fp32.
 
     Each image gets three clicks and two boxes, with a single mask each.
-
-    Args:
-        files: ONNX files by role, "encoder" and "decoder".
-        model_type: their family.
-        precision: "fp32" or "bf16".
-        images: the images, in any form that open_image() takes.
-
-    Raises:
-        MissingDependencyError: onnxruntime or openvino is missing.
-        ExportError: one of them refuses a file.
-        ImageError: an image cannot be used.
     """
     found: list[float] = []
     with (
@@ -128,12 +98,7 @@ def compare_precision(
 
 
 def crops(images: Sequence[ImageSource], count: int = IMAGES) -> list[npt.NDArray[np.uint8]]:
-    """Return parts of images, uint8 (H,W,3): a half to the whole of each side. The same arguments give the same parts.
-
-    Args:
-        images: the images, in any form that open_image() takes.
-        count: number of parts; the images take turns.
-    """
+    """Return parts of images, uint8 (H,W,3): a half to the whole of each side; the same for the same arguments."""
     rng = np.random.default_rng(_SEED)
     opened = [np.asarray(open_image(image)) for image in images]
     parts = []

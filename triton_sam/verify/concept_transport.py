@@ -47,7 +47,6 @@ class ConceptTransport:
         self.counts: dict[str, float] = {}
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
-        """See BaseTransport."""
         return contextlib.nullcontext()
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -80,17 +79,13 @@ class ConceptTransport:
         return self._models.infer(role, {**held, **arrays}, outputs)
 
     def is_ready(self) -> bool:
-        """See BaseTransport."""
         return self._models.is_ready()
 
     def ready_models(self) -> Mapping[str, str]:
-        """See BaseTransport."""
         return {self._name: "1"}
 
     def model_config(self, model: str) -> Mapping[str, Any]:  # noqa: ARG002 - there is only one model
-        """See BaseTransport."""
         return {"input": [{"name": tensor.name} for tensor in contract.inputs(self._family)]}
 
     def close(self) -> None:
-        """See BaseTransport."""
         self._models.close()

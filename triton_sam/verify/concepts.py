@@ -43,13 +43,7 @@ _WANTED = 6
 
 @dataclass(frozen=True)
 class Case:
-    """One call of find(), and its official answer.
-
-    Args:
-        title: words for the reader.
-        arguments: the arguments of find() but for the image.
-        expected: the instances of the official detector.
-    """
+    """One call of find(), and its official answer."""
 
     title: str
     arguments: Mapping[str, Any]
@@ -61,14 +55,8 @@ class ConceptRow:
     """One case, answered by one runner and by the official detector.
 
     Args:
-        runner: name of the runner that answered, for example "served over http".
-        case: title of the case.
-        instances: number of instances of the runner.
-        official: number of instances of the official detector.
-        score: largest difference of a score.
         box: largest difference of a coordinate, as a share of the image's side.
         iou: smallest IoU of the masks; 1 without instances.
-        pixels: largest number of pixels in which two masks differ.
     """
 
     runner: str
@@ -99,7 +87,6 @@ def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[
     Args:
         reference: the official detector with the image; its scores decide about the threshold, so that there are
             instances whatever the weights are.
-        image: the image.
     """
     width, height = image.size
     box = [round(width * 0.2), round(height * 0.3), round(width * 0.5), round(height * 0.7)]
@@ -122,10 +109,6 @@ def answered_cases(reference: ConceptReference, image: Image.Image) -> list[Case
     """Return the cases with the instances of the official detector.
 
     Nothing needs the detector afterwards, so its weights can leave the memory before those of the clients come.
-
-    Args:
-        reference: the official detector with the weights that the clients serve.
-        image: the image to compare on.
     """
     reference.set_image(image)
     return [Case(title, arguments, reference.find(**arguments)) for title, arguments in cases(reference, image).items()]
@@ -136,17 +119,8 @@ def verify_concepts(
 ) -> Iterator[ConceptRow]:
     """Compare a client with the official detector.
 
-    Args:
-        answered: the cases with the official instances.
-        name: name of the client's runner.
-        client: the client.
-        image: the image of the cases.
-
     Yields:
         One row for each case.
-
-    Raises:
-        ServerError: the client failed.
     """
     for case in answered:
         found = client.find(image=image, **case.arguments)

@@ -47,17 +47,12 @@ class Generator(Protocol):
 
 
 class ClientGenerator:
-    """Runs the class with the official name around a client.
-
-    Args:
-        client: a client of a family that has an official mask generator.
-    """
+    """Runs the class with the official name around a client."""
 
     def __init__(self, client: SamTritonClient) -> None:
         self._client = client
 
     def generate(self, image: RgbImage, **parameters: Any) -> list[Record]:
-        """See Generator.generate."""
         return generator_of(self._client, **parameters).generate(image)
 
 
@@ -66,10 +61,6 @@ class EverythingRow:
     """One case, answered by one runner and by the official generator.
 
     Args:
-        runner: name of the runner that answered, for example "served over http".
-        case: title of the case.
-        masks: number of masks of the runner.
-        official: number of masks of the official generator.
         found: share of the official masks that the runner has, too, 0..1.
         right: share of the runner's masks that the official generator has, too, 0..1.
     """
@@ -98,11 +89,6 @@ def cases(reference: Generator, image: RgbImage, points_per_side: int) -> dict[s
 
     The default thresholds leave few masks or none with weights that rate their masks low, and equal answers without
     masks prove nothing. So there is a second threshold, which leaves about a quarter of the candidates of a small grid.
-
-    Args:
-        reference: the official generator, which tells the scores of the candidates.
-        image: uint8 (H,W,3).
-        points_per_side: points along one side of the grid; the official default is 32.
     """
     grid = {"points_per_side": points_per_side}
     crops = {"crop_n_layers": 1, "crop_n_points_downscale_factor": 2}
@@ -131,17 +117,8 @@ def verify_everything(
 ) -> Iterator[EverythingRow]:
     """Compare runners with the official generator.
 
-    Args:
-        reference: the official generator with the weights of the runners.
-        runners: the runners by name.
-        image: uint8 (H,W,3).
-        points_per_side: points along one side of the grid.
-
     Yields:
         One row for each case and runner.
-
-    Raises:
-        ServerError: a served runner failed.
     """
     for title, parameters in cases(reference, image, points_per_side).items():
         expected = _masks(reference.generate(image, **parameters))

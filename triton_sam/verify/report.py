@@ -33,13 +33,7 @@ def format_table(rows: Sequence[Comparable], limits: Any) -> str:
 
 
 def report(rows: Sequence[Comparable], limits: Any, words: str) -> str:
-    """Return the table and a verdict.
-
-    Args:
-        rows: the rows.
-        limits: the thresholds, as `passes` takes them.
-        words: the thresholds in words.
-    """
+    """Return the table and a verdict."""
     failed = sum(not row.passes(limits) for row in rows)
     verdict = "all within" if not failed else f"{failed} of {len(rows)} outside"
     return f"{format_table(rows, limits)}\n{verdict} the thresholds: {words}"

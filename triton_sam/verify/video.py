@@ -38,26 +38,19 @@ class VideoRunner(Protocol):
 
 
 class ClientRunner:
-    """Runs an open video of a client.
-
-    Args:
-        video: the video.
-    """
+    """Runs an open video of a client."""
 
     def __init__(self, video: Video) -> None:
         self._video = video
 
     def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
-        """See VideoRunner.add."""
         return {object_id: self._logits(self._video.add(frame, object_id, **prompt))}
 
     def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
-        """See VideoRunner.propagate."""
         for frame, segments in self._video.propagate(start, reverse=reverse):
             yield frame, {object_id: self._logits(segment) for object_id, segment in segments.items()}
 
     def reset(self) -> None:
-        """See VideoRunner.reset."""
         self._video.reset()
 
     def _logits(self, segment: VideoSegment) -> FloatArray:
@@ -66,17 +59,12 @@ class ClientRunner:
 
 
 class ReferenceRunner:
-    """Runs the official video predictor.
-
-    Args:
-        reference: the predictor with the frames.
-    """
+    """Runs the official video predictor."""
 
     def __init__(self, reference: VideoReference) -> None:
         self._reference = reference
 
     def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
-        """See VideoRunner.add."""
         mask = prompt.pop("mask", None)
         if mask is None:
             rows = self._reference.add_points(frame, object_id, **prompt)
@@ -85,12 +73,10 @@ class ReferenceRunner:
         return {object_id: rows[self._reference.object_ids.index(object_id)]}
 
     def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
-        """See VideoRunner.propagate."""
         for frame, rows in self._reference.propagate(start, reverse=reverse):
             yield frame, dict(zip(self._reference.object_ids, rows, strict=True))
 
     def reset(self) -> None:
-        """See VideoRunner.reset."""
         self._reference.reset()
 
 
@@ -100,8 +86,6 @@ class Step:
 
     Args:
         prompt: arguments of VideoRunner.add(); None for a pass.
-        start: first frame of a pass; None: the first prompted frame.
-        reverse: direction of a pass.
     """
 
     prompt: Mapping[str, Any] | None = None
@@ -114,8 +98,6 @@ class VideoRow:
     """One case, answered by one runner and by the official predictor.
 
     Args:
-        runner: name of the runner that answered, for example "served over http".
-        case: title of the case.
         frames: number of answers that were compared: frames of all passes, and prompts.
         logit_diff: largest absolute difference of the logits, both clamped to +-32.
         iou: IoU of the masks in the size of the frames, the smallest of all objects and frames, 0..1.
@@ -160,7 +142,6 @@ def threshold(frames: int, precision: str = "fp32") -> float:
     """Return the smallest allowed IoU. Differences grow along a video, because each frame builds on earlier ones.
 
     Args:
-        frames: number of frames.
         precision: precision of the export. Below fp32, the threshold is that of images, for any number of frames.
     """
     if precision != "fp32":
@@ -199,17 +180,8 @@ def verify_video(
 ) -> Iterator[VideoRow]:
     """Compare runners with the official video predictor.
 
-    Args:
-        reference: the official predictor with the weights and the frames of the runners.
-        runners: the runners by name.
-        size: width and height of the frames in pixels.
-        frames: number of frames.
-
     Yields:
         One row for each case and runner.
-
-    Raises:
-        ServerError: a served runner failed.
     """
     for title, steps in cases(size, frames).items():
         expected = list(_answers(reference, steps))

@@ -56,7 +56,6 @@ class VideoTransport:
         )
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
-        """See BaseTransport."""
         return self._transport.one_call()
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -83,20 +82,16 @@ class VideoTransport:
         return self._transport.infer(self._names[role], {**held, **arrays}, outputs)
 
     def is_ready(self) -> bool:
-        """See BaseTransport."""
         return self._transport.is_ready()
 
     def ready_models(self) -> Mapping[str, str]:
-        """See BaseTransport."""
         return {**self._transport.ready_models(), self._name: "1"}
 
     def model_config(self, model: str) -> Mapping[str, Any]:
-        """See BaseTransport."""
         if model != self._name:
             return self._transport.model_config(model)
         return {"input": [{"name": tensor.name} for tensor in video.inputs()]}
 
     def close(self) -> None:
-        """See BaseTransport."""
         self._threads.shutdown()
         self._transport.close()

@@ -33,7 +33,7 @@ from triton_sam.export.sam2.reference import Sam2Reference  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.inputs.images import open_image  # noqa: E402
-from triton_sam.masks.compare import intersection_over_union  # noqa: E402
+from triton_sam.masks.boxes import intersection_over_union  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 from triton_sam.verify import THRESHOLDS  # noqa: E402
 from triton_sam.verify.compare import verify  # noqa: E402

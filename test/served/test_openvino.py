@@ -14,7 +14,7 @@ from triton_sam._common.extras import find_package
 from triton_sam.errors import LocalServerError
 from triton_sam.local_server import LocalServer
 from triton_sam.local_server.backends.onnxruntime import openvino_session
-from triton_sam.masks.compare import intersection_over_union
+from triton_sam.masks.boxes import intersection_over_union
 from triton_sam.repository.accelerators import Tuning, tune
 
 COMMITTED = bundled("model_repository")

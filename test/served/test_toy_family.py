@@ -201,7 +201,7 @@ def test_the_commands_know_the_family(toy: Family, capsys: pytest.CaptureFixture
 
 def test_a_family_without_a_reference_says_so(toy: Family) -> None:
     with pytest.raises(ConfigurationError, match="toy has no official predictor"):
-        registry.reference("toy", None, None, 0)
+        registry.exporter("toy").reference(None)
 
 
 def test_an_unknown_family_is_an_error() -> None:

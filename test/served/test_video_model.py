@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime")
 
 from support.session_requests import text  # noqa: E402
 
-from triton_sam.masks.compare import intersection_over_union  # noqa: E402
+from triton_sam.masks.boxes import intersection_over_union  # noqa: E402
 from triton_sam.masks.resize import resize_logits  # noqa: E402
 from triton_sam.transport import Transport  # noqa: E402
 from triton_sam.transport.url import parse_url  # noqa: E402

@@ -18,7 +18,7 @@ from support.tools import (
     stroke,
 )
 
-from triton_sam.masks.compare import intersection_over_union
+from triton_sam.masks.boxes import intersection_over_union
 from triton_sam.service.adapters.brush_rle import encode_brush
 
 

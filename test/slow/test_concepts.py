@@ -28,7 +28,7 @@ from triton_sam import (  # noqa: E402
     find_in_video,
 )
 from triton_sam.cli import main  # noqa: E402
-from triton_sam.concepts.association import without_doubles  # noqa: E402
+from triton_sam.concepts.instances import without_doubles  # noqa: E402
 from triton_sam.errors import ModelNotReadyError  # noqa: E402
 from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.everything.filters import last_pixels
-from triton_sam.everything.parts import FoundMask
+from triton_sam.everything.parts import FoundMask, last_pixels
 
 
 def found_mask(

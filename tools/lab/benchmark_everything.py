@@ -175,8 +175,9 @@ def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Gene
     checkpoint = bundled("checkpoints") / f"{family.built_in}.pt"
     in_process = stack.enter_context(OnnxClient(files))
     served = stack.enter_context(SAM2TritonClient(server.grpc_url, timeout=_PATIENCE))
+    exporter, model = registry.official(FAMILY, checkpoint, None, None)
     return {
-        OFFICIAL: registry.everything_reference(FAMILY, checkpoint, None, None),
+        OFFICIAL: exporter.everything_reference(model),
         "client, in process": ClientGenerator(in_process),
         "session model in parts, gRPC": Parts(served),
         "session model, gRPC": stack.enter_context(contextlib.closing(SessionJob(server.grpc_url))),

@@ -136,7 +136,8 @@ def _measure(settings: VideoBenchmark, clients: Mapping[str, SAM2VideoClient]) -
     for _, count in itertools.product(range(settings.rounds), settings.objects):
         clip = next(clips)
         weights = settings.checkpoint, settings.model, settings.random_seed
-        official = registry.video_reference(settings.family, *weights, settings.image_size, clip)
+        exporter, model = registry.official(settings.family, *weights, settings.image_size)
+        official = exporter.video_reference(model, clip)
         times.setdefault((_OFFICIAL, count), []).extend(_time(ReferenceRunner(official), clip, count))
         for name, client in clients.items():
             clip = next(clips)

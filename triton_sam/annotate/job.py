@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ..client.server_models import FIXED_IMAGE, weights_id
 from ..client.sync import SamTritonClient
-from ..client.weights import FIXED_IMAGE, weights_id
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError, ModelNotReadyError
 from ..everything.parameters import parameters_of
 from ..families import get_family
-from ..families.names import model_name
-from ..families.tables import DECODER, ENCODER
+from ..families.tables import DECODER, ENCODER, model_name
 from ..inputs.names import name_of
 from ..inputs.remote import is_remote, place_of
 from .large_prompts import prompts_of_tiles

@@ -52,14 +52,18 @@ class Weights:
         model = self._official_model(family)
         from ..export import registry
 
-        return registry.reference(family, self.checkpoint, model, self.seed)
+        exporter, built = registry.official(family, self.checkpoint, model, self.seed)
+        return exporter.reference(built)
 
     def concept_reference(self, family: str) -> ConceptReference:
         """Build the official detector of words; see reference()."""
         model = self._official_model(family)
         from ..export import registry
+        from ..export.settings import Settings
 
-        return registry.concept_reference(family, self.checkpoint, model, self.seed)
+        exporter, built = registry.official(family, self.checkpoint, model, self.seed)
+        settings = Settings(Path(), checkpoint=self.checkpoint, model=model, random_seed=self.seed, concepts=True)
+        return exporter.concept_reference(built, settings)
 
     def _official_model(self, family: str) -> str | None:
         if self.checkpoint is None and self.seed is None:

@@ -27,7 +27,8 @@ from .sync import EmbeddingsPlace, SamTritonClient
 
 if TYPE_CHECKING:
     from ..everything.parameters import Parameters
-    from ..everything.search import Found, FoundObjects, Step
+    from ..everything.parts import Found
+    from ..everything.search import FoundObjects, Step
     from .concepts import FoundInstances
 
 Value = TypeVar("Value")
@@ -132,7 +133,8 @@ class ImagesInThreads(InThreads):
         parameters: Mapping[str, Any],
     ) -> FoundObjects:
         """Find all objects, see SAM2TritonClient.everything(). ``progress`` is called on the event loop."""
-        from ..everything.search import Found, FoundObjects
+        from ..everything.parts import Found
+        from ..everything.search import FoundObjects
         from .everything import to_search
 
         client = self._client

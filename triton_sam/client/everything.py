@@ -10,7 +10,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,8 @@ from PIL import Image
 from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.parts import FoundMask, Part, PartResult, see
-from ..everything.search import Encode, Found, NextParts, Step, search_in_parts
+from ..everything.parts import Found, FoundMask, Part, see
+from ..everything.search import Encode, NextParts, Step, search_in_parts
 from ..families.base import Family
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
@@ -60,7 +60,7 @@ def to_search(
 
 def search(
     encode: Callable[[ImageSource], ImageEmbeddings],
-    see_part: Callable[[Part], PartResult],
+    see_part: Callable[[Part], Found],
     image: ImageSource,
     parameters: Parameters,
     embeddings: ImageEmbeddings | None = None,
@@ -74,7 +74,7 @@ def search(
     opened: Any = image if has_only_size else open_image(image)
     running = search_in_parts(opened, parameters)
     coming: Iterator[Part] = iter(())
-    ahead: deque[Future[PartResult | None]] = deque()
+    ahead: deque[Future[Found | None]] = deque()
     answer: Any = None
     with contextlib.closing(Threads()) as threads:
         while True:
@@ -89,7 +89,7 @@ def search(
                 # The caller's own form of the whole image, so that equal images have equal ids at the server.
                 answer = embeddings if is_known else encode(image if asked.image is opened else asked.image)
             elif isinstance(asked, NextParts):
-                coming = _parts(asked)
+                coming = iter(asked.parts)
             elif isinstance(asked, Part):
                 while len(ahead) < IN_FLIGHT and (part := next(coming, None)) is not None:
                     ahead.append(threads.submit(partial(see_part, part)))
@@ -109,13 +109,7 @@ def last_of(steps: Generator[Step | Found, None, None], progress: Progress | Non
     raise AssertionError("a search ends with what it found")
 
 
-def _parts(coming: NextParts) -> Iterator[Part]:
-    """Yield the parts that a search asks for next, in their order."""
-    for start in range(0, len(coming.part.points), coming.step):
-        yield replace(coming.part, points=coming.part.points[start : start + coming.step])
-
-
-def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> PartResult:
+def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Found:
     """Find the objects under some points by clicks, which ``predict`` sends."""
     running = see(part, family)
     answer: Any = None
@@ -123,7 +117,7 @@ def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Pa
         try:
             asked = running.send(answer)
         except StopIteration as end:
-            seen: PartResult = end.value
+            seen: Found = end.value
             return seen
         answer = predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
 
@@ -136,7 +130,7 @@ class PartFlows:
         self._capabilities = capabilities
         self._notice = Notice()
 
-    def see_part(self, part: Part) -> Flow[PartResult | None]:
+    def see_part(self, part: Part) -> Flow[Found | None]:
         """Let the server find the objects under some points.
 
         Returns:
@@ -185,12 +179,12 @@ def _members(parameters: Parameters) -> dict[str, Any]:
     return given
 
 
-def _read_result(outputs: Tensors, model: str) -> PartResult:
+def _read_result(outputs: Tensors, model: str) -> Found:
     """Read the answer."""
     try:
         answer = json.loads(outputs[contract.RESULT_JSON].ravel()[0])
         masks = [_read_mask(each) for each in answer["objects"]]
-        return PartResult(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
+        return Found(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
     except (ValueError, LookupError, TypeError) as error:
         raise contract.unknown_form(model) from error
 

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigurationError
-from ..everything.filters import last_pixels
 from ..everything.parameters import Parameters
-from ..everything.parts import FoundObject
+from ..everything.parts import FoundObject, last_pixels
 from ..families import FAMILIES, get_family
 from ..inputs.images import ImageSource
 from ..masks.cleanup import Cleanup

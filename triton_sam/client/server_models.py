@@ -1,15 +1,20 @@
-"""The models that a server has ready, sorted into families and variants by their tensors and parameters."""
+"""The models that a server has ready, sorted into families and variants by their tensors and parameters, and the
+weights of an encoder by the id of an image."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..families import FAMILIES, Family, families_with, model_name, split_model_name
 from ..families.registry import TensorNames
 from ..families.sam2 import SAM2
 from ..families.tables import DECODER, ENCODER
+from ..inputs.embeddings import ImageEmbeddings
 from ..repository.names import CHECKPOINT_KEY, FAMILY_KEY
+from .session_image import SessionImage
 
 
 class ServerModels(dict[str, str]):
@@ -75,3 +80,36 @@ def _family(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> Family | 
 def _tensors(config: Mapping[str, Any]) -> TensorNames:
     inputs, outputs = (frozenset(tensor["name"] for tensor in config.get(side, ())) for side in ("input", "output"))
     return inputs, outputs
+
+
+FIXED_IMAGE = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)
+"""A BMP file with one black pixel."""
+
+
+@dataclass(frozen=True)
+class EncoderIdentity:
+    """The encoder of a server.
+
+    Args:
+        weights: the id that the session model gives to a fixed image; it depends on the weights, and is equal on all
+            servers that have them. None without a session model.
+    """
+
+    family: str
+    encoder: str
+    weights: str | None
+
+    @classmethod
+    def of(cls, image: ImageEmbeddings) -> EncoderIdentity:
+        """Return the encoder that has encoded FIXED_IMAGE."""
+        return cls(image.family, image.model, weights_id(image))
+
+
+def weights_id(image: ImageEmbeddings) -> str | None:
+    """Return the id of the weights that have encoded FIXED_IMAGE; None if no session model has encoded it."""
+    return image.remote.image_id if isinstance(image, SessionImage) else None
+
+
+def encoder_of(encode: Callable[[bytes], ImageEmbeddings]) -> EncoderIdentity:
+    """Return the encoder of a client's ``encode``. The server encodes a fixed image; a session model keeps it."""
+    return EncoderIdentity.of(encode(FIXED_IMAGE))

@@ -28,8 +28,8 @@ from .spellings import also_spelled, check_image_size
 
 if TYPE_CHECKING:  # a click needs none of them
     from ..everything.parameters import Parameters
-    from ..everything.parts import Part, PartResult
-    from ..everything.search import Found, FoundObjects, Step
+    from ..everything.parts import Found, Part
+    from ..everything.search import FoundObjects, Step
     from .concepts import ConceptFlows, FoundInstances
     from .everything import PartFlows
     from .server_models import ServerModels
@@ -289,12 +289,12 @@ class SamTritonClient:
         """Yield the steps of a search for all objects, and at the end the result; see client.everything.search()."""
         from .everything import search, see_by_clicks
 
-        def see(part: Part) -> PartResult:
+        def see(part: Part) -> Found:
             return self.see_part(part) or see_by_clicks(part, self.family, self.predict)
 
         return search(self.encode, see, image, parameters, embeddings)
 
-    def see_part(self, part: Part) -> PartResult | None:
+    def see_part(self, part: Part) -> Found | None:
         """Let the server find the objects under some points of a search for everything; None if it cannot.
 
         Raises:

@@ -16,6 +16,7 @@ from ..client.sync import SamTritonClient
 from ..client.video.sync import SAM2VideoClient
 from ..errors import ConfigurationError
 from ..export import registry
+from ..export.settings import Settings
 from ..families import get_family
 from ..inputs.images import open_image
 from ..scenes.clip import generate_clip
@@ -111,7 +112,8 @@ class Images(_OfAnImage):
         return compare.THRESHOLDS[self.args.precision]
 
     def official(self) -> Any:
-        return registry.reference(self.family.name, self.args.checkpoint, self.model, self.seed)
+        exporter, model = registry.official(self.family.name, self.args.checkpoint, self.model, self.seed)
+        return exporter.reference(model)
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
         return compare.verify(official, self.image, clients)
@@ -134,7 +136,8 @@ class Everything(_OfAnImage):
         return everything.LIMITS
 
     def official(self) -> Any:
-        return registry.everything_reference(self.family.name, self.args.checkpoint, self.model, self.seed)
+        exporter, model = registry.official(self.family.name, self.args.checkpoint, self.model, self.seed)
+        return exporter.everything_reference(model)
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
         runners = {name: everything.ClientGenerator(client) for name, client in clients.items()}
@@ -163,8 +166,9 @@ class Words(_OfAnImage):
 
     def official(self) -> Any:
         """Return the answers, so that the detector leaves the memory."""
-        options = _families.exporter_options(self.args, "verify")
-        detector = registry.concept_reference(self.family.name, self.args.checkpoint, self.model, self.seed, options)
+        weights = {"checkpoint": self.args.checkpoint, "model": self.model, "random_seed": self.seed}
+        exporter, model = registry.official(self.family.name, **weights)
+        detector = exporter.concept_reference(model, Settings(Path(), **weights, **self.export_settings))
         return concepts.answered_cases(detector, self.image)
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
@@ -215,10 +219,8 @@ class Videos(Comparison):
         return SAM2VideoClient(url, model_type=self.family.name, timeout=self.patience, **options)
 
     def official(self) -> Any:
-        predictor = registry.video_reference(
-            self.family.name, self.args.checkpoint, self.model, self.seed, self.side, self.clip
-        )
-        return video.ReferenceRunner(predictor)
+        exporter, model = registry.official(self.family.name, self.args.checkpoint, self.model, self.seed, self.side)
+        return video.ReferenceRunner(exporter.video_reference(model, self.clip))
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
         with contextlib.ExitStack() as stack:

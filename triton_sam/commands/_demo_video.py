@@ -16,10 +16,10 @@ from .._common import strict_json
 from ..errors import ModelNotReadyError, SamError
 from ..families import get_family
 from ..families.tracking import MEMORY_ATTENTION
+from ..masks.segment import VideoSegment
 from ..repository.folder import version_folders
 from ..repository.onnx_header import read_metadata
 from ..tracks.overlay_video import draw_records, has_av, write_gif, write_mp4
-from ..tracks.protocols import ObjectMask
 from ..tracks.records import MaskRecord
 from ..wire.video import video_model
 from . import _options, _server, _video
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, out: Path) -> int:
     known = open_videos("clips", 1, SEED).loaders[0][1]()
     records: dict[int, list[MaskRecord]] = {}
 
-    def keep(frame: int, masks: Mapping[int, ObjectMask]) -> None:
+    def keep(frame: int, masks: Mapping[int, VideoSegment]) -> None:
         records[frame] = [MaskRecord.of(frame, object_id, found) for object_id, found in masks.items()]
 
     with _found_or_local(args) as url, _video.make_client(url, None, 120.0, _options.access(args)) as client:

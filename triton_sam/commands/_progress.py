@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ..annotate.records import ImageRecord
 from ..annotate.sources import ImageItem
-from ..client.weights import FIXED_IMAGE
+from ..client.server_models import FIXED_IMAGE
 from ..errors import SamError
 from ..everything.parameters import Parameters
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._common import strict_json
 from .._common.files import atomic_write
-from ..concepts.association import NEW_THRESHOLD, THRESHOLD
+from ..concepts.instances import NEW_THRESHOLD, THRESHOLD
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError, PromptError
 from ..masks import mask_to_png

@@ -19,7 +19,6 @@ from ..inputs.images import open_image
 from ..inputs.video import FrameSource, open_frames
 from ..inputs.video.base import BEST_QUALITY
 from ..tracks.overlay_video import DEFAULT_RATE
-from ..tracks.protocols import Video
 from . import _options
 
 DEFAULT_FAMILY = "sam2"
@@ -104,7 +103,7 @@ def make_client(
 
 
 @contextlib.contextmanager
-def opened(client: Any, source: Any, **options: Any) -> Iterator[Video]:
+def opened(client: Any, source: Any, **options: Any) -> Iterator[Any]:
     """Open a video in a client."""
     with contextlib.ExitStack() as stack:
         try:

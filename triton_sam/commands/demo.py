@@ -24,7 +24,7 @@ from .._common.bundle import bundled, checkout
 from ..client.sync import SAM2TritonClient
 from ..errors import SamError
 from ..inputs.images import encoder_input, open_image
-from ..masks.compare import intersection_over_union
+from ..masks.boxes import intersection_over_union
 from ..masks.drawing import overlay
 from . import _options, _server
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ConfigurationError
-from ..everything.thresholds import NAMES
+from ..everything.parameters import THRESHOLDS
 from ..export import registry
 from ..export.settings import PRECISIONS, Settings
 from ..families import FAMILIES
@@ -70,7 +70,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         metavar="N",
         help="number of the version folder (default: 1, or 2 if folder 1 has the built-in small model)",
     )
-    for name in NAMES:
+    for name in THRESHOLDS:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=float,
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _thresholds(args: argparse.Namespace) -> dict[str, float]:
-    given = {name: getattr(args, name) for name in NAMES}
+    given = {name: getattr(args, name) for name in THRESHOLDS}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -19,8 +19,7 @@ from ..client.sync import EmbeddingsPlace, SamTritonClient
 from ..client.video.sync import SAM2VideoClient
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import get_family
-from ..families.names import model_name, video_name
-from ..families.tables import ENCODER
+from ..families.tables import ENCODER, model_name, video_name
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from .._common import strict_json
 from ..errors import ConfigurationError, ServerError
-from ..everything.thresholds import thresholds_of
+from ..everything.parameters import thresholds_of
 from ..families import FAMILIES, Family
 from ..families.tables import DECODER, Checkpoint
 from ..repository.folder import RepositoryModel, is_demo_model, list_models

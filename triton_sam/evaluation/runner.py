@@ -10,7 +10,7 @@ import numpy as np
 
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
-from ..masks.compare import intersection_over_union
+from ..masks.boxes import intersection_over_union
 from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .clicks import Click, first_click, next_click, shaken_box, tight_box

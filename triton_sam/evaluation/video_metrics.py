@@ -16,7 +16,7 @@ import numpy as np
 
 from .._common.extras import missing
 from ..errors import InputError
-from ..masks.compare import intersection_over_union
+from ..masks.boxes import intersection_over_union
 from ..masks.rle import BoolArray
 
 try:

@@ -10,10 +10,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ..client.video import Video
 from ..errors import ConfigurationError, InputError
 from ..inputs.images import ImageSource
+from ..masks.segment import VideoSegment
 from ..tracks.formats import label_map
-from ..tracks.protocols import ObjectMask, Video
 from .clicks import first_click, tight_box
 from .video_metrics import TrackResult, contour_accuracy, region_similarity
 from .videos import KnownVideo
@@ -48,7 +49,7 @@ def measure_video(
     opens: OpenVideo,
     known: KnownVideo,
     settings: VideoSettings,
-    progress: Callable[[int, Mapping[int, ObjectMask]], None] = lambda _frame, _masks: None,
+    progress: Callable[[int, Mapping[int, VideoSegment]], None] = lambda _frame, _masks: None,
 ) -> list[TrackResult]:
     """Track all objects of a video, and compare each frame that has a label map.
 
@@ -98,7 +99,7 @@ def _prompt(video: Video, number: int, frame: int, truth: NDArray[np.bool_], kin
 
 
 def _compare(
-    truth: NDArray[np.integer[Any]], masks: Mapping[int, ObjectMask], first: Mapping[int, int], frame: int
+    truth: NDArray[np.integer[Any]], masks: Mapping[int, VideoSegment], first: Mapping[int, int], frame: int
 ) -> Iterator[tuple[int, float, float]]:
     labels = label_map(masks)
     if labels.shape != truth.shape:

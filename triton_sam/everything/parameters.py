@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,48 @@ from .._common.checks import check_fields, check_names, number, switch
 from ..errors import ConfigurationError
 from ..families import get_family
 from ..masks.cleanup import Cleanup
-from .thresholds import NAMES
+from ..repository.folder import is_demo_model, version_folders
+from ..repository.onnx_header import read_metadata
+
+METADATA_KEY = "triton_sam.everything"
+"""The key of the thresholds in the metadata of an ONNX file: a JSON object with any of THRESHOLDS.
+
+The official thresholds fit official weights. The scores of other weights may be lower or higher: with the official
+thresholds, the demo model leaves no object of a photograph."""
+THRESHOLDS = ("pred_iou_thresh", "stability_score_thresh")
+_DEMO_MODEL = {"pred_iou_thresh": 0.35, "stability_score_thresh": 0.6}
+
+
+def check_thresholds(thresholds: Mapping[str, float]) -> None:
+    """Check thresholds."""
+    for name, value in thresholds.items():
+        if name not in THRESHOLDS:
+            raise ConfigurationError(f"there is no threshold {name!r}: give {' or '.join(THRESHOLDS)}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise ConfigurationError(f"{name} must be a number within 0..1, not {value!r}")
+
+
+def thresholds_of(metadata: Mapping[str, str]) -> dict[str, float]:
+    """Return the thresholds in the metadata of an ONNX file; an empty dict if the official ones fit."""
+    text = metadata.get(METADATA_KEY)
+    if text is None:
+        return dict(_DEMO_MODEL) if is_demo_model(metadata) else {}
+    try:
+        thresholds = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{METADATA_KEY}: invalid JSON: {error}") from error
+    if not isinstance(thresholds, dict):
+        raise ConfigurationError(f"{METADATA_KEY} must be an object, not {text}")
+    check_thresholds(thresholds)
+    return thresholds
+
+
+def thresholds_in(folder: Path, filename: str) -> dict[str, float]:
+    """Return the thresholds of the newest version in the folder of a model; an empty dict for an alias."""
+    versions = version_folders(folder)
+    path = versions[-1] / filename if versions else folder / filename
+    return thresholds_of(read_metadata(path)) if path.is_file() else {}
+
 
 MAX_POINTS_PER_SIDE = 256
 MAX_CROP_LAYERS = 3
@@ -41,7 +84,7 @@ class Parameters:
         cleanup: how each mask is cleaned before the filters. The min_mask_region_area of sam2's generator is
             ``Cleanup(max_hole_area=area, max_sprinkle_area=area)`` here.
         left_open: names of thresholds that the caller has not given. A session model replaces them by those that fit
-            the model, see thresholds.py.
+            the model, see thresholds_in().
     """
 
     points_per_side: int | None = number(32, 1, MAX_POINTS_PER_SIDE, whole=True, optional=True)
@@ -107,7 +150,7 @@ def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
     check_names(given, names, ConfigurationError)
     try:
         defaults = {"pred_iou_thresh": get_family(family).pred_iou_thresh}
-        parameters = Parameters(**{**defaults, **given}, left_open=frozenset(NAMES) - given.keys())
+        parameters = Parameters(**{**defaults, **given}, left_open=frozenset(THRESHOLDS) - given.keys())
     except TypeError as error:
         raise ConfigurationError(f"a parameter has a wrong type: {error}") from None
     if parameters.use_m2m and not get_family(family).takes_mask:

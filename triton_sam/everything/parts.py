@@ -6,9 +6,10 @@ model. Every step follows automatic_mask_generator.py of the packages segment_an
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +17,50 @@ import numpy as np
 import numpy.typing as npt
 
 from ..families.base import Family, FloatArray, Size
-from ..masks.boxes import Box
+from ..masks.boxes import Box, mask_to_box
 from ..masks.resize import full_size_logits
+from ..masks.rle import BoolArray
 from ..masks.segment import Segment
-from .filters import is_cut_off, last_pixels, stability_of
 from .parameters import Parameters
+
+_EDGE = 20
+"""Pixels between a box and the edge of its crop within which the mask counts as cut off."""
+
+
+def crop_boxes(size: Size, layers: int, overlap_ratio: float) -> Iterator[tuple[Box, int]]:
+    """Yield the whole image and then all crops, each with its layer: generate_crop_boxes of the official code."""
+    width, height = size
+    yield (0, 0, width, height), 0
+    for layer in range(1, layers + 1):
+        count = 2**layer
+        overlap = int(overlap_ratio * min(size) * (2 / count))
+        wide, high = (math.ceil((overlap * (count - 1) + side) / count) for side in size)
+        lefts, tops = ([(length - overlap) * index for index in range(count)] for length in (wide, high))
+        for left, top in itertools.product(lefts, tops):
+            yield (left, top, min(left + wide, width), min(top + high, height)), layer
+
+
+def stability_of(logits: FloatArray, threshold: float, offset: float) -> float:
+    """Return the IoU of the masks at two thresholds, 0..1; 0.0 if both are empty, where the official code has NaN.
+
+    Reference: calculate_stability_score.
+    """
+    inner, outer = (np.count_nonzero(logits > threshold + sign * offset) for sign in (1, -1))
+    return float(np.float32(inner) / np.float32(outer)) if outer else 0.0
+
+
+def last_pixels(mask: BoolArray) -> Box:
+    """Return the first and the last column and row of a mask as x1, y1, x2, y2; zeros if it is empty."""
+    box = mask_to_box(mask)
+    return (0, 0, 0, 0) if box is None else (box[0], box[1], box[2] - 1, box[3] - 1)
+
+
+def is_cut_off(box: Box, crop: Box, whole: Size) -> bool:
+    """Whether a box in pixels of its crop ends near an edge of the crop that is not one of the image."""
+    placed = np.add(box, (crop[0], crop[1], crop[0], crop[1]))
+    near_crop = np.abs(placed - crop) <= _EDGE
+    near_image = np.abs(placed - (0, 0, *whole)) <= _EDGE
+    return bool((near_crop & ~near_image).any())
 
 
 @dataclass(frozen=True)
@@ -91,7 +131,7 @@ class FoundMask:
 
 @dataclass(frozen=True)
 class Part:
-    """Asks for the masks under some points that pass the filters. The answer is PartResult.
+    """Asks for the masks under some points that pass the filters. The answer is Found.
 
     Args:
         points: float64 (N,2), x and y in pixels of the crop.
@@ -111,11 +151,12 @@ class Part:
 
 
 @dataclass
-class PartResult:
-    """What was found under some points.
+class Found:
+    """Objects of an image, and how they were found.
 
     Args:
-        masks: the masks that pass the filters, in the order of the points.
+        masks: the masks that pass the filters, in the order of the points; at the end of a search, in that of the
+            official generators.
     """
 
     masks: list[FoundMask] = field(default_factory=list)
@@ -123,10 +164,23 @@ class PartResult:
     candidates: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def objects(self) -> list[FoundObject]:
+        """The objects with their full-size masks."""
+        return [each.segment(number) for number, each in enumerate(self.masks)]
 
-def see(part: Part, family: Family) -> Generator[Decode, Any, PartResult]:
+    @property
+    def reason(self) -> str:
+        """A sentence that says which filters dropped how many masks."""
+        if not self.candidates:
+            return "There were no points: give a higher points_per_side."
+        parts = [f"{name} dropped {count}" for name, count in self.dropped.items() if count]
+        return f"Of {self.candidates} masks, {', '.join(parts) or 'no filter dropped any'}: try lower thresholds."
+
+
+def see(part: Part, family: Family) -> Generator[Decode, Any, Found]:
     """Click on points, and put their masks through the filters."""
-    chosen, points, seen = part.parameters, part.points, PartResult()
+    chosen, points, seen = part.parameters, part.points, Found()
     seen.decodes += len(points)
     logits, scores = yield Decode(part.image, points[:, None], None, chosen.multimask_output)
     points = points.repeat(logits.shape[1], axis=0)
@@ -142,7 +196,7 @@ def see(part: Part, family: Family) -> Generator[Decode, Any, PartResult]:
 
 
 def _consider(
-    part: Part, family: Family, seen: PartResult, low: FloatArray, score: float, point: tuple[float, float]
+    part: Part, family: Family, seen: Found, low: FloatArray, score: float, point: tuple[float, float]
 ) -> None:
     """Put a mask through the filters. Scores are compared in FP32, as torch does: 19/20 passes 0.95."""
     chosen = part.parameters

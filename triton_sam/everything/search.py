@@ -8,9 +8,8 @@ server.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from ..families.base import Family, FloatArray, Size
 from ..masks.boxes import Box, suppressed
 from ..masks.cleanup import remove_small_regions
 from ..masks.rle import BoolArray
-from .filters import crop_boxes, last_pixels
 from .parameters import Parameters
-from .parts import Decode, FoundMask, FoundObject, Part, PartResult, see
+from .parts import Decode, Found, FoundMask, FoundObject, Part, crop_boxes, last_pixels, see
 
 POINTS_PER_REQUEST = 8
 """Points in one request for masks, unless the caller knows a better number. A processor decodes them one by one."""
@@ -37,41 +35,9 @@ class Encode:
 
 @dataclass(frozen=True)
 class NextParts:
-    """Tells which points the next parts are about. It needs no answer.
+    """The parts that the search asks for next, one after the other. It needs no answer."""
 
-    Args:
-        step: number of points of each of the next parts; the last one may have fewer.
-    """
-
-    part: Part
-    step: int
-
-
-@dataclass
-class Found:
-    """All objects of an image, and how they were found.
-
-    Args:
-        masks: the objects, in the order of the official generators.
-    """
-
-    masks: list[FoundMask] = field(default_factory=list)
-    decodes: int = 0
-    candidates: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def objects(self) -> list[FoundObject]:
-        """The objects with their full-size masks."""
-        return [each.segment(number) for number, each in enumerate(self.masks)]
-
-    @property
-    def reason(self) -> str:
-        """A sentence that says which filters dropped how many masks."""
-        if not self.candidates:
-            return "The grid has no points: give a higher points_per_side."
-        parts = [f"{name} dropped {count}" for name, count in self.dropped.items() if count]
-        return f"Of {self.candidates} masks, {', '.join(parts) or 'no filter dropped any'}: try lower thresholds."
+    parts: Sequence[Part]
 
 
 class FoundObjects(list[FoundObject]):
@@ -145,11 +111,12 @@ def search_in_parts(
         encoded = yield Encode(part)
         clicks = Clicks(encoded, crop, image.size, parameters, found)
         points = parameters.grid(layer) * np.array(part.size)
-        yield NextParts(clicks.part(points), points_per_request)
-        for start in range(0, len(points), points_per_request):
-            few = points[start : start + points_per_request]
-            yield from clicks.click(few)
-            done += len(few)
+        starts = range(0, len(points), points_per_request)
+        parts = [clicks.part(points[start : start + points_per_request]) for start in starts]
+        yield NextParts(parts)
+        for each in parts:
+            clicks.add((yield each))
+            done += len(each.points)
             yield Step(done, total, clicks, found)
         kept = clicks.kept()
         found.dropped["box_nms_thresh"] += len(clicks.masks) - len(kept)
@@ -185,9 +152,8 @@ class Clicks:
         """Return the request for the masks under some points (N,2)."""
         return Part(self._image, points, self._crop, self._whole, self._parameters)
 
-    def click(self, points: FloatArray) -> Generator[Part, PartResult, None]:
-        """Click on points (N,2), and keep the masks that pass the filters."""
-        seen = yield self.part(points)
+    def add(self, seen: Found) -> None:
+        """Add what was found under the points of a part."""
         self._found.decodes += seen.decodes
         self._found.candidates += seen.candidates
         self._found.dropped += seen.dropped

@@ -19,7 +19,7 @@ from .._common import strict_json
 from .._common.extras import missing
 from .._common.progress import Progress
 from ..errors import ConfigurationError, ExportError
-from ..everything.thresholds import METADATA_KEY, thresholds_of
+from ..everything.parameters import METADATA_KEY, thresholds_of
 from ..families.base import Family
 from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import config_for

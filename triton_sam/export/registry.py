@@ -9,9 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from .._common.progress import Progress
 from ..errors import CheckpointError, ConfigurationError
 from ..families import FAMILIES, get_family
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from ..families import Family
     from .filled import FilledExporter
     from .pipeline import Exported
-    from .reference import ConceptReference, EverythingReference, Reference, VideoReference
     from .stored import Stored
     from .templates import Template
 
@@ -137,45 +133,16 @@ def _random_tensors(family: str, settings: Settings) -> dict[str, Stored]:
     return {name: of_array(tensor.detach().numpy()) for name, tensor in model.state_dict().items()}
 
 
-def reference(family: str, checkpoint: Path | None, model: str | None, random_seed: int | None) -> Reference:
-    """Build the official predictor of a family, with the same weights as export(); see Exporter.load()."""
-    chosen = exporter(family)
-    return chosen.reference(chosen.load(checkpoint, model, random_seed=random_seed))
-
-
-def video_reference(
+def official(
     family: str,
     checkpoint: Path | None,
     model: str | None,
     random_seed: int | None,
-    image_size: int,
-    frames: Sequence[npt.NDArray[np.uint8]],
-) -> VideoReference:
-    """Build the official video predictor of a family with a video; see Exporter.load() and video_reference()."""
+    image_size: int | None = None,
+) -> tuple[Exporter, Any]:
+    """Return the exporter of a family, and the official model with the same weights as export(); see Exporter.load().
+
+    The exporter makes the official predictors of it, for example ``exporter.reference(model)``.
+    """
     chosen = exporter(family)
-    built = chosen.load(checkpoint, model, image_size=image_size, random_seed=random_seed)
-    return chosen.video_reference(built, frames)
-
-
-def everything_reference(
-    family: str, checkpoint: Path | None, model: str | None, random_seed: int | None
-) -> EverythingReference:
-    """Build the official mask generator of a family, with the same weights as export(); see Exporter.load()."""
-    chosen = exporter(family)
-    return chosen.everything_reference(chosen.load(checkpoint, model, random_seed=random_seed))
-
-
-def concept_reference(
-    family: str,
-    checkpoint: Path | None,
-    model: str | None,
-    random_seed: int | None,
-    options: Mapping[str, Any] | None = None,
-) -> ConceptReference:
-    """Build the official detector of concepts of a family; see Exporter.load(), and Settings.options."""
-    chosen = exporter(family)
-    built = chosen.load(checkpoint, model, random_seed=random_seed)
-    settings = Settings(
-        Path(), checkpoint=checkpoint, model=model, random_seed=random_seed, concepts=True, options=options or {}
-    )
-    return chosen.concept_reference(built, settings)
+    return chosen, chosen.load(checkpoint, model, image_size=image_size, random_seed=random_seed)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._common.text import valid_utf8
 from ..errors import ConfigurationError
-from ..everything.thresholds import check_thresholds
+from ..everything.parameters import check_thresholds
 from ..families import Family
 from ..repository.names import check_name
 
@@ -39,7 +39,7 @@ class Settings:
         required_inputs: give optional inputs no defaults, so that every request must have them. For programs that run
             the files themselves: ONNX Runtime in browsers and optimisers of graphs remove inputs that have defaults.
             Clients of this project leave these inputs out, so no session model is written.
-        thresholds: of the search for all objects, which fit these weights (see triton_sam.everything.thresholds); empty
+        thresholds: of the search for all objects, which fit these weights (see triton_sam.everything.parameters); empty
             for the official ones.
         version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
             other weights.

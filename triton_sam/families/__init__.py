@@ -8,7 +8,6 @@ words.
 from .base import Family
 from .edgetam import EDGETAM
 from .mobilesam import MOBILESAM
-from .names import model_name, pair_names
 from .registry import (
     FAMILIES,
     families_like,
@@ -28,6 +27,7 @@ from .sam1 import SAM1
 from .sam2 import SAM2
 from .sam3 import SAM3
 from .samhq import SAMHQ
+from .tables import model_name, pair_names
 
 for _family in (SAM1, SAM2, SAM3, MOBILESAM, EDGETAM, SAMHQ):
     register(_family)

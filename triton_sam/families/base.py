@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigurationError
-from .names import model_name
-from .tables import DECODER, ENCODER, Checkpoint, HubFiles, ModelSize, ModelSpec, Option, Tensor
+from .tables import DECODER, ENCODER, Checkpoint, HubFiles, ModelSize, ModelSpec, Option, Tensor, model_name
 from .tracking import Tracking
 
 FloatArray = npt.NDArray[np.float32]

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from ..errors import ConfigurationError
 from .base import Family
-from .names import encoder_jpeg_name, model_name, preprocess_name, split_name, video_name
-from .tables import DECODER, ENCODER, ModelSpec
+from .tables import DECODER, ENCODER, ModelSpec, encoder_jpeg_name, model_name, preprocess_name, split_name, video_name
 
 FAMILIES: dict[str, Family] = {}
 """The registered families by name. Add one with register()."""

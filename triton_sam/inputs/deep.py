@@ -6,10 +6,10 @@ The extra `tiles` reads them: TIFF by tifffile, PNG by imagecodecs. Grey values 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -29,8 +29,7 @@ from .header import (
     upright,
 )
 from .notes import say_channels, say_stretch, say_upper_bits
-from .samples import ORIENTATION, Samples, is_stretched, samples_of_page
-from .stretch import Bytes, Values, nodata_of, value_range
+from .samples import ORIENTATION, Bytes, Samples, Values, is_stretched, nodata_of, samples_of_page, value_range
 
 MAX_DEEP_PIXELS = 100_000_000
 """Maximum number of pixels of a file with more than 8 bits for each grey value. Decoding it takes up to 4 bytes a pixel
@@ -43,13 +42,8 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of TIFF and BigTIFF files."""
 
 
-class Blocks(Protocol):
-    """Values (H,W) or (H,W,C) of which some rows are read at a time."""
-
-    shape: tuple[int, ...]
-
-    def rows(self, top: int, bottom: int) -> Values:
-        """Return some rows."""
+Rows = Callable[[slice], Values]
+"""Returns some rows of values (H,W) or (H,W,C)."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +158,8 @@ def read_tiff(stream: Stream, name: str) -> Image.Image | None:
 
 
 def _shown(values: Values, samples: Samples, turn: int, name: str) -> Image.Image:
-    pixels = stretched(ArrayBlocks(samples.colours(values)), samples, name)
+    colours = samples.colours(values)
+    pixels = stretched(colours.__getitem__, colours.shape, samples, name)
     grey = pixels.ndim == 3 and pixels.shape[2] == 1
     return upright(Image.fromarray(pixels[:, :, 0] if grey else pixels).convert("RGB"), turn)
 
@@ -193,54 +188,39 @@ def _start(stream: Stream) -> bytes:
     return stream.getvalue()[:4]
 
 
-class ImageBlocks:
-    """The rows of a grey Pillow image as arrays, of which only one block exists at a time."""
+def rows_of(image: Image.Image, dtype: str | None) -> Rows:
+    """Return the rows of a grey Pillow image, of which only one block exists as an array at a time."""
 
-    def __init__(self, image: Image.Image, dtype: str | None = None) -> None:
-        self.shape: tuple[int, ...] = (image.height, image.width)
-        self._image = image
-        self._dtype = dtype
+    def rows(part: slice) -> Values:
+        values = np.asarray(image.crop((0, part.start, image.width, part.stop)))
+        return values if dtype is None else values.view(dtype)
 
-    def rows(self, top: int, bottom: int) -> Values:
-        """Return some rows."""
-        values = np.asarray(self._image.crop((0, top, self._image.width, bottom)))
-        return values if self._dtype is None else values.view(self._dtype)
+    return rows
 
 
-class ArrayBlocks:
-    """The rows of an array (H,W) or (H,W,C)."""
-
-    def __init__(self, array: Values) -> None:
-        self.shape = array.shape
-        self._array = array
-
-    def rows(self, top: int, bottom: int) -> Values:
-        """Return some rows."""
-        return self._array[top:bottom]
-
-
-def stretched(source: Blocks, samples: Samples, name: str | None) -> Bytes:
+def stretched(rows: Rows, shape: tuple[int, ...], samples: Samples, name: str | None) -> Bytes:
     """Scale values from minimum..maximum to 0..255, see Stretch. They are floats only within one block of rows.
 
     Args:
+        shape: of all values.
         name: name of the image for the log; None: nothing is said.
     """
-    dtype, limits = source.rows(0, 1).dtype, None
+    dtype, limits = rows(slice(0, 1)).dtype, None
     if is_stretched(dtype):
-        limits = value_range((source.rows(*rows) for rows in _row_blocks(source.shape)), samples.nodata)
+        limits = value_range(map(rows, _row_blocks(shape)), samples.nodata)
         if limits is None:
             raise ImageError("the image has no finite pixel value: every pixel is NaN, infinite or nodata")
         if name is not None:
             say_stretch(*limits, name)
     stretch = samples.stretch(limits, dtype)
-    found = np.empty(source.shape, np.uint8)
-    for top, bottom in _row_blocks(source.shape):
-        found[top:bottom] = stretch.to_bytes(source.rows(top, bottom))
+    found = np.empty(shape, np.uint8)
+    for part in _row_blocks(shape):
+        found[part] = stretch.to_bytes(rows(part))
     return found
 
 
-def _row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield the first row of each block of rows, and the row behind its last."""
+def _row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Yield the rows of each block."""
     height, rows = shape[0], max(1, _BLOCK_PIXELS // math.prod(shape[1:]))
     for top in range(0, height, rows):
-        yield top, min(top + rows, height)
+        yield slice(top, min(top + rows, height))

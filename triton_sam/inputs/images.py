@@ -18,8 +18,6 @@ from PIL import Image, UnidentifiedImageError
 from ..errors import ImageError, MissingDependencyError
 from ..families.base import Family, FloatArray, Size
 from .deep import (
-    ArrayBlocks,
-    ImageBlocks,
     check_deep_size,
     deep_meaning,
     has_packages,
@@ -28,6 +26,7 @@ from .deep import (
     read_deep,
     read_tiff,
     refuse_garbled,
+    rows_of,
     stretched,
 )
 from .formats import FORMATS
@@ -276,8 +275,8 @@ def _to_rgb(image: Image.Image, name: str | None) -> Image.Image:
     meaning = deep_meaning(image)
     image = upright(image, orientation(image))
     if meaning is not None:
-        blocks = ImageBlocks(image, meaning.dtype)
-        image = Image.fromarray(stretched(blocks, meaning.samples, name))  # this frees the image of more bits
+        rows, shape = rows_of(image, meaning.dtype), (image.height, image.width)
+        image = Image.fromarray(stretched(rows, shape, meaning.samples, name))  # this frees the image of more bits
     elif name is not None:
         say_transparency(image, name)
     if image.mode == "P" and "transparency" in image.info:
@@ -309,7 +308,7 @@ def _from_array(array: npt.NDArray[np.generic]) -> Image.Image:
     if array.ndim == 3:
         array = array[:, :, :3]
     if array.dtype == np.uint16:
-        array = stretched(ArrayBlocks(array), Samples(), None)
+        array = stretched(array.__getitem__, array.shape, Samples(), None)
     elif array.dtype != np.uint8:
         raise ImageError(f"an image array must be uint8 or uint16, not {array.dtype}: scale it to 0..255 first")
     return Image.fromarray(np.ascontiguousarray(array)).convert("RGB")

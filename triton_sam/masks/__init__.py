@@ -4,9 +4,8 @@
 caller may request, `parts` the connected parts that they need.
 """
 
-from .boxes import mask_to_box
+from .boxes import intersection_over_union, mask_to_box
 from .cleanup import Cleanup
-from .compare import intersection_over_union
 from .drawing import crop, cutout, overlay
 from .label_map import mask_to_png
 from .polygons import Polygon, fill_polygons, joined_ring, main_polygons, mask_to_polygons, trace_polygons

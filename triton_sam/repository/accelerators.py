@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigurationError, RepositoryError
 from ..families import model_name, spec_of, split_model_name, variant_models
-from ..families.names import encoder_jpeg_name, preprocess_name
-from ..families.tables import DECODER, ENCODER
+from ..families.tables import DECODER, ENCODER, encoder_jpeg_name, preprocess_name
 from .config import parse_config
 from .names import CONFIG_NAME, DECODER_IN_SESSION
 

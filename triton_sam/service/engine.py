@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..client.server_models import ServerModels, sort_models
+from ..client.server_models import FIXED_IMAGE, EncoderIdentity, ServerModels, sort_models
 from ..client.session_image import SessionImage
 from ..client.speculative import SpeculativeSAM2Client
-from ..client.weights import FIXED_IMAGE, EncoderIdentity
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import FAMILIES, get_family, model_name
 from ..families.base import Family

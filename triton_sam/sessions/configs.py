@@ -17,9 +17,8 @@ from .._common.files import atomic_write
 from ..errors import RepositoryError
 from ..families import FAMILIES, PACKAGED, get_family, model_name, spec_of, variant_of
 from ..families.base import Family
-from ..families.names import encoder_jpeg_name, preprocess_name
 from ..families.sam2 import SAM2
-from ..families.tables import DECODER, ENCODER, Tensor
+from ..families.tables import DECODER, ENCODER, Tensor, encoder_jpeg_name, preprocess_name
 from ..repository.config import QUEUE, ConfigTensor, config_for, parse_config, tensor_list, tensor_text
 from ..repository.folder import list_models, weights_in
 from ..repository.names import CONFIG_NAME, FAMILY_KEY

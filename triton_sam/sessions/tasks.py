@@ -107,9 +107,8 @@ _Work = tuple[Callable[[], None], "Future[None]"]
 class Strand:
     """Runs work one after the other on the threads of an executor. Waiting work takes no thread."""
 
-    def __init__(self, executor: Executor, limit: int = MAX_WAITING) -> None:
+    def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._limit = limit
         self._waiting: deque[_Work] = deque()
         self._is_running = False
         self._lock = threading.RLock()  # re-entrant, because work that is dropped may be dropped in submit()
@@ -123,7 +122,7 @@ class Strand:
         """Run some work after all work that came before. The future is cancelled if the threads end before that."""
         future: Future[None] = Future()
         with self._lock:
-            if len(self._waiting) >= self._limit:
+            if len(self._waiting) >= MAX_WAITING:
                 raise ServerBusyError("too many requests wait for this session: wait for an answer first")
             self._waiting.append((work, future))
             if not self._is_running:

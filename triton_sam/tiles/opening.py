@@ -21,8 +21,17 @@ from ..errors import DownloadError, ImageError, SamError
 from ..inputs.formats import RASTER_SUFFIXES
 from ..inputs.notes import say_once
 from ..inputs.remote import RemoteFile, is_remote, place_of
-from ..inputs.samples import ORIENTATION, RGB, Samples, is_stretched, samples_of_page
-from ..inputs.stretch import Bytes, Stretch, Values, value_range
+from ..inputs.samples import (
+    ORIENTATION,
+    RGB,
+    Bytes,
+    Samples,
+    Stretch,
+    Values,
+    is_stretched,
+    samples_of_page,
+    value_range,
+)
 from . import rasters
 from .folders import LAYOUT, is_zarr
 from .georeference import georeference_of

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._common.extras import missing
-from ..inputs.samples import Kind, Samples
-from ..inputs.stretch import nodata_of
+from ..inputs.samples import Kind, Samples, nodata_of
 from .georeference import Georeference
 
 _KINDS: dict[str, Kind] = {"cyan": "cmyk", "Y": "ycbcr"}

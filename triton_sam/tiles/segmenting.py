@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..client.server_models import encoder_of
 from ..client.sync import SamTritonClient
-from ..client.weights import encoder_of
 from ..errors import ConfigurationError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray
@@ -148,7 +148,7 @@ class LargeImageClient:
 
     def _checked(self, stored: StoredTiles) -> str:
         """Check that the client's encoder made the embeddings, and return its name."""
-        encoder = encoder_of(self._client)
+        encoder = encoder_of(self._client.encode)
         if not stored.check_encoder(encoder) and (sample := stored.sample()) is not None:
             number, pixels = sample
             stored.check_sample(number, self._client.encode_here(pixels), encoder.encoder)

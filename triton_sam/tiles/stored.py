@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common.extras import missing
-from ..client.weights import EncoderIdentity
+from ..client.server_models import EncoderIdentity
 from ..errors import ConfigurationError, InputError
 from ..families import get_family
 from ..families.base import FloatArray, Size

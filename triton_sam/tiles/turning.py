@@ -8,7 +8,7 @@ import numpy as np
 
 from ..families.base import Size
 from ..inputs.header import TURNED
-from ..inputs.stretch import Values
+from ..inputs.samples import Values
 
 Read = Callable[[int, int, int, int], Values]
 """Returns the part x1, y1, x2, y2 as (h,w) or (h,w,c)."""

@@ -7,16 +7,13 @@ the whole video are written from records.
 from ..masks.label_map import davis_palette
 from .formats import TRACK_FORMATS, TrackFormat, label_map
 from .prompts import ObjectPrompt
-from .protocols import ObjectMask, Video
 from .records import MaskRecord
 
 __all__ = [
     "TRACK_FORMATS",
     "MaskRecord",
-    "ObjectMask",
     "ObjectPrompt",
     "TrackFormat",
-    "Video",
     "davis_palette",
     "label_map",
 ]

@@ -19,8 +19,8 @@ from PIL import Image
 from .._common import strict_json
 from .._common.files import atomic_path, atomic_write, locked
 from ..errors import ConfigurationError, InferenceError
+from ..masks.segment import VideoSegment
 from .formats import RECORDS, TRACK_FORMATS, TrackedVideo, TrackFormat
-from .protocols import ObjectMask
 from .records import MaskRecord, append_records, read_records
 
 MANIFEST = "track.json"
@@ -112,7 +112,7 @@ class TrackFolder:
         (self.folder / RECORDS).unlink(missing_ok=True)
         self._records.clear()
 
-    def add(self, frame: int, masks: Mapping[int, ObjectMask]) -> None:
+    def add(self, frame: int, masks: Mapping[int, VideoSegment]) -> None:
         """Write the masks of one image.
 
         Raises:

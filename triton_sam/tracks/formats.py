@@ -23,8 +23,8 @@ from ..families.base import Size
 from ..masks.boxes import corner_and_size
 from ..masks.label_map import label_map_png, size_of_masks
 from ..masks.resize import resize_logits
+from ..masks.segment import VideoSegment
 from .overlay_video import draw_records, write_mp4
-from .protocols import ObjectMask
 from .records import MaskRecord
 
 RECORDS = "masks.jsonl"
@@ -77,14 +77,14 @@ class TrackFormat:
     file: str
     meaning: str
     image_file: Callable[[int], str] | None = None
-    write_image: Callable[[Mapping[int, ObjectMask]], bytes] | None = None
+    write_image: Callable[[Mapping[int, VideoSegment]], bytes] | None = None
     write_video: Callable[[Path, TrackedVideo], None] | None = None
     largest_id: int | None = None
     needs_images: bool = False
     needs_logits: bool = False
 
 
-def label_map(masks: Mapping[int, ObjectMask]) -> NDArray[np.uint8]:
+def label_map(masks: Mapping[int, VideoSegment]) -> NDArray[np.uint8]:
     """Merge the masks of one image, so that each pixel belongs to one object at most.
 
     A pixel that lies in several masks goes to the object with the highest logit at this pixel (the low-resolution
@@ -164,7 +164,7 @@ def _annotation(object_id: int, size: Size, row: Sequence[MaskRecord | None]) ->
     }
 
 
-def _png(masks: Mapping[int, ObjectMask]) -> bytes:
+def _png(masks: Mapping[int, VideoSegment]) -> bytes:
     return label_map_png(label_map(masks))
 
 

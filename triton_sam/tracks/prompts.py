@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ..inputs.header import open_header
 from ..inputs.names import find_file
 from ..inputs.text_files import read_json
 from ..masks.rle import BoolArray
-from .protocols import ObjectMask, Video
+from ..masks.segment import VideoSegment
 
 _KEYS = {"object_id", "frame", "points", "labels", "box", "mask"}
 _FORM = (
@@ -55,19 +55,17 @@ class ObjectPrompt:
         if self.mask is None and self.box is None and not self.points:
             raise PromptError(f"{where}: give points, a box or a mask")
 
-    def send(self, video: Video) -> ObjectMask:
-        """Prompt the object in an open video and return its mask there.
+    def send(self, add: Callable[..., VideoSegment]) -> VideoSegment:
+        """Prompt the object by ``add`` of an open video, and return its mask there.
 
         Raises:
             PromptError: the mask cannot be read, or the server refuses the prompt.
         """
         if self.mask is not None:
-            return video.add(self.frame, self.object_id, mask=read_mask(self.mask))
+            return add(self.frame, self.object_id, mask=read_mask(self.mask))
         points = [list(point) for point in self.points] or None
         labels = list(self.labels) if points else None
-        return video.add(
-            self.frame, self.object_id, points=points, labels=labels, box=list(self.box) if self.box else None
-        )
+        return add(self.frame, self.object_id, points=points, labels=labels, box=list(self.box) if self.box else None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the prompt as plain Python types. The hash of its content stands for the file of a mask.

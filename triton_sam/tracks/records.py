@@ -12,7 +12,7 @@ from .._common import strict_json
 from ..errors import InputError
 from ..masks.boxes import mask_to_box
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
-from .protocols import ObjectMask
+from ..masks.segment import VideoSegment
 
 Box = tuple[int, int, int, int]
 
@@ -40,7 +40,7 @@ class MaskRecord:
     area: int
 
     @classmethod
-    def of(cls, frame: int, object_id: int, found: ObjectMask) -> MaskRecord:
+    def of(cls, frame: int, object_id: int, found: VideoSegment) -> MaskRecord:
         """Return the record of a mask."""
         mask = found.mask
         score, object_score = round(float(found.score), 5), round(float(found.object_score), 5)

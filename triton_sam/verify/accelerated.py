@@ -16,7 +16,7 @@ from ..errors import ExportError
 from ..families import get_family
 from ..inputs.images import ImageSource, open_image
 from ..local_server.backends.onnxruntime.openvino_session import OpenVinoSession
-from ..masks.compare import intersection_over_union
+from ..masks.boxes import intersection_over_union
 from ..transport.base import Tensors
 from ..transport.onnx import OnnxTransport
 from ..wire.pair import ModelPair

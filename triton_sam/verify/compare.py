@@ -15,7 +15,7 @@ from ..export.sam2.reference import Sam2Reference
 from ..families import get_family
 from ..families.base import FloatArray, Size
 from ..inputs.images import ImageSource, open_image
-from ..masks.compare import intersection_over_union
+from ..masks.boxes import intersection_over_union
 from ..transport.onnx import OnnxTransport
 from ..wire.pair import ModelPair
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..client.mask_generator import generator_of
 from ..client.sync import SamTritonClient
-from ..masks.compare import share_matched
+from ..masks.boxes import share_matched
 
 Record = dict[str, Any]
 """One mask as the official generators describe it: ``segmentation`` bool (H,W), ``predicted_iou`` and others."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..client.video.video import Video
 from ..export.reference import VideoReference
 from ..families.base import FloatArray, Size
-from ..masks.compare import intersection_over_union
+from ..masks.boxes import intersection_over_union
 from ..masks.resize import resize_logits
 from ..masks.segment import VideoSegment
 from .compare import THRESHOLDS

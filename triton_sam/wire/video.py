@@ -7,8 +7,7 @@ video frame by frame, so that back-pressure and cancellation need nothing else.
 from __future__ import annotations
 
 from ..families.base import Family
-from ..families.names import video_name
-from ..families.tables import ENCODER
+from ..families.tables import ENCODER, video_name
 from ..families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from .contract import (
     DEFAULT_THREADS,

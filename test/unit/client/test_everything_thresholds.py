@@ -14,7 +14,7 @@ from support.image_server import ImageServer
 from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
-from triton_sam.everything.thresholds import METADATA_KEY, thresholds_in, thresholds_of
+from triton_sam.everything.parameters import METADATA_KEY, thresholds_in, thresholds_of
 from triton_sam.repository.folder import BUILT_IN_CHECKPOINT
 from triton_sam.sessions.image.everything import read_job, read_part
 

@@ -8,7 +8,7 @@ import pytest
 
 from triton_sam import Cleanup
 from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.parts import Decode, FoundMask, Part, PartResult, see
+from triton_sam.everything.parts import Decode, Found, FoundMask, Part, see
 from triton_sam.families import get_family
 
 FAMILY = get_family("sam2")
@@ -29,7 +29,7 @@ MIDDLE = mask_at(24, 24, 40, 40)
 
 def seen_with(
     logits: npt.NDArray[np.float32] = MIDDLE, scores: tuple[float, float] = (0.5, 0.9), **parameters: object
-) -> tuple[PartResult, list[Decode]]:
+) -> tuple[Found, list[Decode]]:
     """Search with a decoder that answers the same logits always, and scores between two numbers."""
     asked: list[Decode] = []
     steps = see(Part("image", POINTS, CROP, WHOLE, Parameters(**{**OPEN, **parameters})), FAMILY)

@@ -24,7 +24,7 @@ from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export.sam1.recipe import EXPORTER, SIZES  # noqa: E402
 from triton_sam.families.sam1 import PIXEL_MEAN, SAM1  # noqa: E402
 from triton_sam.inputs.images import encoder_input, open_image  # noqa: E402
-from triton_sam.masks.compare import intersection_over_union  # noqa: E402
+from triton_sam.masks.boxes import intersection_over_union  # noqa: E402
 from triton_sam.masks.resize import full_size_logits  # noqa: E402
 
 SHAPES = [(600, 400), (400, 600), (1024, 1024), (333, 777), (1025, 3), (2047, 1365), (7, 5)]

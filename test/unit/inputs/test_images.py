@@ -11,8 +11,7 @@ from PIL import Image
 from triton_sam.errors import ImageError
 from triton_sam.families import get_family
 from triton_sam.inputs.images import encoder_input, image_bytes, open_image
-from triton_sam.inputs.samples import Samples
-from triton_sam.inputs.stretch import value_range
+from triton_sam.inputs.samples import Samples, value_range
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from triton_sam.errors import InputError
-from triton_sam.masks.compare import share_matched
+from triton_sam.masks.boxes import share_matched
 from triton_sam.masks.drawing import PALETTE, overlay_objects
 from triton_sam.masks.label_map import label_map_of, label_map_png
 

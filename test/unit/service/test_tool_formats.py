@@ -11,7 +11,7 @@ from support.tools import without_holes
 
 from triton_sam.concepts.instances import Instance
 from triton_sam.families import get_family
-from triton_sam.masks.compare import intersection_over_union
+from triton_sam.masks.boxes import intersection_over_union
 from triton_sam.masks.segment import Segment
 from triton_sam.service.adapters.bridge import Target
 from triton_sam.service.adapters.brush_rle import decode_brush, encode_brush

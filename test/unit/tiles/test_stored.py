@@ -22,7 +22,7 @@ pytest.importorskip("tifffile")
 import zarr
 from support.large_images import SIZE, TileClient, draw, write_tiff
 
-from triton_sam.client.weights import EncoderIdentity
+from triton_sam.client.server_models import EncoderIdentity
 from triton_sam.errors import ConfigurationError, InputError
 from triton_sam.tiles import LargeImageClient, open_large_image, precompute
 from triton_sam.tiles.blocks import Blocks

@@ -91,10 +91,12 @@ def pair_of(family: str):
 
     small = {"sam1": sam1_micro, "mobilesam": mobilesam_micro, "samhq": samhq_micro}
     if family in small:
-        return registry.everything_reference(family, None, "micro", 0), small[family]().files
+        exporter, model = registry.official(family, None, "micro", 0)
+        return exporter.everything_reference(model), small[family]().files
     repository, checkpoint = bundled("model_repository"), bundled("checkpoints") / "sam2.1_hiera_micro.pt"
     files = {role: repository / f"sam2_{role}" / "1" / "model.onnx" for role in ("encoder", "decoder")}
-    return registry.everything_reference("sam2", checkpoint, None, None), files
+    exporter, model = registry.official("sam2", checkpoint, None, None)
+    return exporter.everything_reference(model), files
 
 
 @pytest.mark.export

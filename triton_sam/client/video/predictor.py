@@ -129,7 +129,7 @@ class SAM2VideoPredictor:
         """
         video = inference_state.video
         count = None if max_frame_num_to_track is None else max_frame_num_to_track + 1
-        current = video._pass(start_frame_idx, count, reverse, WITH_LOGITS, None)
+        current = video._pass(start_frame_idx, count, reverse, WITH_LOGITS)
         first = video._earliest() if start_frame_idx is None else start_frame_idx
         if reverse and first == 0:
             return

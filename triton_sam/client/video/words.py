@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...concepts.association import NEW_THRESHOLD, THRESHOLD, new_instances, without_doubles
-from ...concepts.instances import Instance
+from ...concepts.instances import NEW_THRESHOLD, THRESHOLD, Instance, new_instances, without_doubles
 from ...concepts.query import check_parameters
 from ...errors import ConfigurationError, VideoError
 from ...inputs.video.base import FrameSource

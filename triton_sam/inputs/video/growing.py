@@ -18,7 +18,7 @@ OTHER_FRAME = (
 
 
 class GrowingFrames(FrameSource):
-    """Frames that come one by one. The last ``window`` of them are kept.
+    """Frames that come one by one. The last of them are kept.
 
     Args:
         content: the first frame as the content of an image file.
@@ -26,11 +26,11 @@ class GrowingFrames(FrameSource):
 
     num_frames = None
 
-    def __init__(self, content: bytes, size: Size, window: int = DEFAULT_WINDOW, name: str = "the video") -> None:
-        super().__init__(name)
+    def __init__(self, content: bytes, size: Size) -> None:
+        super().__init__("the video")
         self.size = size
         self.count = 1
-        self._kept: deque[bytes] = deque([content], maxlen=window)
+        self._kept: deque[bytes] = deque([content], maxlen=DEFAULT_WINDOW)
 
     @property
     def nbytes(self) -> int:

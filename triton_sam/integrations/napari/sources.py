@@ -12,7 +12,7 @@ from PIL import Image
 
 from ...errors import ImageError
 from ...families.base import Size
-from ...inputs.stretch import Bytes, Stretch
+from ...inputs.samples import Bytes, Stretch
 from ...tiles import LargeImage
 from ...tiles.pyramid import Level
 

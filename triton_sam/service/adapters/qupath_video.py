@@ -18,8 +18,8 @@ from fastapi import Request
 from pydantic import Field
 from starlette.datastructures import UploadFile
 
-from ...concepts.association import SAME_OBJECT
-from ...masks.compare import intersection_over_union
+from ...concepts.instances import SAME_OBJECT
+from ...masks.boxes import intersection_over_union
 from ...masks.rle import BoolArray, rle_to_mask
 from ...tracks.records import MaskRecord
 from .. import background

@@ -77,10 +77,10 @@ async def find(
     done = total = 0
     async with contextlib.aclosing(client.search_steps(content, parameters, image)) as steps:
         async for step in steps:
-            if isinstance(step, search.Found):
-                masks, detail = step.masks, None if step.masks else step.reason
-            else:
+            if isinstance(step, search.Step):
                 masks, detail, done, total = step.masks(), None, step.done, step.total
+            else:
+                masks, detail = step.masks, None if step.masks else step.reason
             new, gone = _changes(shown, masks)
             numbers |= dict(zip(new, counter, strict=False))
             found = await asyncio.to_thread(_written, new, numbers)

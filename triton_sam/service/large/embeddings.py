@@ -7,7 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TypeAlias
 
-from ...client.weights import EncoderIdentity
+from ...client.server_models import EncoderIdentity
 from ...errors import ConfigurationError
 from ...families import model_name
 from ...families.tables import ENCODER

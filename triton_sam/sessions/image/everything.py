@@ -19,10 +19,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from ...errors import ConfigurationError, InputError
-from ...everything.filters import crop_boxes
 from ...everything.parameters import Parameters, parameters_of
-from ...everything.parts import Decode, FoundMask, Part, PartResult, see
-from ...everything.search import POINTS_PER_REQUEST, Encode, Found, search
+from ...everything.parts import Decode, Found, FoundMask, Part, crop_boxes, see
+from ...everything.search import POINTS_PER_REQUEST, Encode, search
 from ...families.base import Family, FloatArray, Size
 from ...inputs.formats import FORMATS
 from ...inputs.images import open_image
@@ -108,7 +107,7 @@ class JobNetworks:
 
 
 Thresholds = Mapping[str, float]
-"""The thresholds that hold where a request names none, see triton_sam.everything.thresholds."""
+"""The thresholds that hold where a request names none, see triton_sam.everything.parameters."""
 
 
 def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: Thresholds) -> tuple[bytes, Parameters]:
@@ -171,7 +170,7 @@ def find_everything(content: bytes, parameters: Parameters, family: Family, netw
             answer = networks.decode(asked)
 
 
-def see_part(part: Part, family: Family, networks: JobNetworks) -> PartResult:
+def see_part(part: Part, family: Family, networks: JobNetworks) -> Found:
     """Find the objects under some points."""
     running = see(part, family)
     answer: Any = None
@@ -179,14 +178,9 @@ def see_part(part: Part, family: Family, networks: JobNetworks) -> PartResult:
         try:
             asked = running.send(answer)
         except StopIteration as end:
-            seen: PartResult = end.value
+            seen: Found = end.value
             return seen
         answer = networks.decode(asked)
-
-
-def write_seen(seen: PartResult) -> dict[str, npt.NDArray[Any]]:
-    """Return ``result_json`` as write_found() does, for a part of a search."""
-    return write_found(Found(seen.masks, seen.decodes, seen.candidates, seen.dropped))
 
 
 def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:

@@ -30,7 +30,6 @@ from .everything import (
     read_part,
     see_part,
     write_found,
-    write_seen,
 )
 from .messages import SessionRequest, read_request, wants_json, write_image, write_json, write_json_error, write_masks
 
@@ -105,7 +104,7 @@ class SessionModel:
             asked = read_part(tensors, self._pair.family.name, self._thresholds)
             image = self._find(asked.image, reply)
             seen = see_part(asked.part(image), self._pair.family, self._job_networks(reply, stopped))
-            return {**write_image(image), **write_seen(seen)}
+            return {**write_image(image), **write_found(seen)}
 
         return _as_job(work)
 

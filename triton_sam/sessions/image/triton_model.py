@@ -23,7 +23,7 @@ import triton_python_backend_utils as pb_utils
 from ..._common.text import one_line
 from ...concepts.tokenizer import TOKENIZER_NAME, Tokenizer
 from ...errors import ConfigurationError, SamError
-from ...everything.thresholds import thresholds_in
+from ...everything.parameters import thresholds_in
 from ...families import variant_of
 from ...families.concepts import CONCEPT_ENCODER, TEXT_ENCODER
 from ...families.tables import DECODER, ENCODER

@@ -20,7 +20,7 @@ from ...inputs.frames import frame_input
 from ...wire import video
 from ..images import ImageStore
 from ..messages import Reply, Tensors, json_tensor
-from .limits import Limits
+from .memory import Limits
 from .messages import MAX_FRAMES, WITH_STEP, VideoRequest, read_request, write_rows
 from .models import Embeddings, TrackingModels
 from .sessions import SessionTable, VideoSession

@@ -20,8 +20,18 @@ from ...families.base import FloatArray
 from ...families.tracking import Tracking
 from ...inputs.frames import mask_prompt
 from ..images import NoRoomError
-from .limits import Limits, check_room, drop_outputs
-from .memory import ObjectMemory, Output, Points, Selected, pointer_limit, stacked_memories, stored_memory
+from .memory import (
+    Limits,
+    ObjectMemory,
+    Output,
+    Points,
+    Selected,
+    check_room,
+    drop_outputs,
+    pointer_limit,
+    stacked_memories,
+    stored_memory,
+)
 from .models import Decoded, DecoderPrompt, Embeddings, Memories, TrackingModels
 
 Result = TypeVar("Result")

@@ -24,7 +24,7 @@ from ..messages import Reply
 from ..metrics import VIDEO_COUNTERS, VIDEO_GAUGES
 from ..python_model import PythonModel
 from ..tasks import Pool, Task
-from .limits import Limits
+from .memory import Limits
 from .model import Settings, VideoModel
 from .models import Embeddings, TrackingModels
 

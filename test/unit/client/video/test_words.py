@@ -13,8 +13,7 @@ from support.tracked import FakeVideo
 from support.worded_video import FakeFinder, write_clip
 
 from triton_sam import find_in_video
-from triton_sam.concepts.association import new_instances, without_doubles
-from triton_sam.concepts.instances import Instance
+from triton_sam.concepts.instances import Instance, new_instances, without_doubles
 from triton_sam.errors import ConfigurationError, PromptError, VideoError
 
 FRAMES = 7

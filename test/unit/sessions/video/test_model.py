@@ -36,8 +36,7 @@ from triton_sam.errors import (
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.sessions.images import NoRoomError
 from triton_sam.sessions.tasks import MAX_WAITING, Strand
-from triton_sam.sessions.video.limits import STREAM_FRAMES, Limits, sizes
-from triton_sam.sessions.video.memory import from_bfloat16, to_bfloat16
+from triton_sam.sessions.video.memory import STREAM_FRAMES, Limits, from_bfloat16, sizes, to_bfloat16
 from triton_sam.wire import contract
 
 MEMORY, LOGITS, POINTER = sizes(TABLE)

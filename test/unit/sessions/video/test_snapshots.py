@@ -13,8 +13,7 @@ from triton_sam.errors import (
     PromptError,
 )
 from triton_sam.families import get_family
-from triton_sam.sessions.video.limits import Limits, sizes
-from triton_sam.sessions.video.memory import ObjectMemory, Output, stored_memory
+from triton_sam.sessions.video.memory import Limits, ObjectMemory, Output, sizes, stored_memory
 from triton_sam.sessions.video.snapshot import read_snapshot, write_snapshot
 from triton_sam.sessions.video.tracker import Tracker
 

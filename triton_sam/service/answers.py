@@ -28,8 +28,16 @@ MAX_MASK_PIXELS = 400_000_000
 
 def client_prompt(request: SegmentRequest) -> dict[str, Any]:
     """Return coords, labels, box, mask_input and cleanup for SpeculativeSAM2Client.segment_each_async()."""
-    objects = _objects(request)
-    if request.mask is None and not any(prompt.points or prompt.box is not None for prompt in objects):
+    return {
+        **coordinates(_objects(request), has_mask=request.mask is not None),
+        "mask_input": None if request.mask is None else _logits(request.mask),
+        "cleanup": None if request.cleanup is None else request.cleanup.to_cleanup(),
+    }
+
+
+def coordinates(objects: Sequence[Prompt], *, has_mask: bool = False) -> dict[str, Any]:
+    """Return coords, labels and box of objects for the clients."""
+    if not has_mask and not any(prompt.points or prompt.box is not None for prompt in objects):
         text = "there is nothing to go by: give `points`, `box`, or both, of one object here or of several in `objects`"
         raise Problem(422, text)
     with_points = [prompt for prompt in objects if prompt.points]
@@ -47,8 +55,6 @@ def client_prompt(request: SegmentRequest) -> dict[str, Any]:
         "coords": coords,
         "labels": labels,
         "box": [prompt.box for prompt in objects] if with_box else None,
-        "mask_input": None if request.mask is None else _logits(request.mask),
-        "cleanup": None if request.cleanup is None else request.cleanup.to_cleanup(),
     }
 
 

@@ -22,14 +22,13 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from ...client.speculative import SpeculativeSAM2Client
 from ...families.base import FloatArray, Size
 from .. import messages, problems
-from ..answers import clean_previews, client_prompt
+from ..answers import clean_previews, coordinates
 from ..budgets import PAGE_BURST, Pace
 from ..engine import Engine, Pair
 from ..logs import LOGGER
 from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
 from ..middleware import bearer_token, no_token
 from ..problems import MAX_FAULTS, Problem
-from ..schemas import SegmentRequest
 
 MAX_MESSAGE = 1 << 16
 MESSAGE_BYTES = 4096
@@ -250,10 +249,7 @@ class _Page:
         engine = self._engine
         image = engine.image(request.image)
         pair = await engine.pair(request.model)
-        prompt = client_prompt(
-            SegmentRequest(points=request.points, labels=request.labels, box=request.box, multimask=request.multimask)
-        )
-        del prompt["cleanup"]  # of full-size masks; see _clean()
+        prompt = coordinates([request])
         embeddings = await engine.embed(image, pair)
         if self._newest.get(request.lane) is asyncio.current_task():
             del self._newest[request.lane]

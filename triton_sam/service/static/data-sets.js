@@ -27,7 +27,7 @@ async function known(shelf, entry, object, masks, model) {
     return await ask();
   } catch (problem) {
     if (problem.code !== "unknown_image") throw problem;
-    await rest.upload(await shelf.fileOf(entry), model);
+    await rest.upload("image", await shelf.fileOf(entry), model);
     return ask();
   }
 }

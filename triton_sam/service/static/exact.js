@@ -1,5 +1,6 @@
 // Draws masks at the size of the image, pixel by pixel. The screen's outlines have the detail of the logits only.
 
+import { bitmapOf } from "./bitmap.js";
 import { measure, spansOf } from "./spans.js";
 
 /** Return the image as PNG with the masks drawn in. ``shown``: [{rle, color}] with colours as "#rrggbb". */
@@ -8,22 +9,23 @@ export function overlayOf(image, picture, shown, opacity) {
   const context = canvas.getContext("2d");
   const pixels = context.getImageData(0, 0, image.width, image.height);
   const thickness = Math.ceil(Math.max(image.width, image.height) / 1000);
-  for (const { rle, color } of shown) tint(pixels, insideOf(rle), color, opacity, thickness);
+  for (const { rle, color } of shown) tint(pixels, bitmapOf(spansOf(rle), rle.size), color, opacity, thickness);
   context.putImageData(pixels, 0, 0);
   return pngOf(canvas);
 }
 
 /** Return one object as PNG, cropped to its box and transparent outside its mask. */
 export function cutoutOf(image, picture, rle) {
-  const { bbox } = measure(spansOf(rle), rle.size);
+  const spans = spansOf(rle);
+  const { bbox } = measure(spans, rle.size);
   if (!bbox) throw new Error("the mask is empty, so there is nothing to cut out");
   const canvas = drawn(image, picture);
   const [left, top, width, height] = bbox;
   const pixels = canvas.getContext("2d").getImageData(left, top, width, height);
-  const inside = insideOf(rle);
+  const inside = bitmapOf(spans, rle.size);
   for (let y = 0; y < height; y++) {
     for (let x = 0; x < width; x++) {
-      if (!inside[(top + y) * image.width + left + x]) pixels.data.fill(0, 4 * (y * width + x), 4 * (y * width + x) + 4);
+      if (!inside[(left + x) * image.height + top + y]) pixels.data.fill(0, 4 * (y * width + x), 4 * (y * width + x) + 4);
     }
   }
   [canvas.width, canvas.height] = [width, height];
@@ -38,26 +40,13 @@ function drawn(image, picture) {
   return canvas;
 }
 
-/** Return 1 for each pixel of the mask and 0 elsewhere, row by row. */
-function insideOf(rle) {
-  const [height, width] = rle.size;
-  const inside = new Uint8Array(width * height);
-  const spans = spansOf(rle);
-  for (let i = 0; i < spans.length; i += 2) {
-    for (let pixel = spans[i]; pixel < spans[i + 1]; pixel++) {
-      inside[(pixel % height) * width + Math.floor(pixel / height)] = 1;
-    }
-  }
-  return inside;
-}
-
 /** Mix the colour into the pixels of a mask, and give its edge, which lies inside the mask, the full colour. */
 function tint({ data, width, height }, inside, color, opacity, thickness) {
   const rgb = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
-  const isInside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && inside[y * width + x];
+  const isInside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && inside[x * height + y];
   for (let y = 0; y < height; y++) {
     for (let x = 0; x < width; x++) {
-      if (!inside[y * width + x]) continue;
+      if (!inside[x * height + y]) continue;
       const isDeep = isInside(x - thickness, y) && isInside(x + thickness, y) && isInside(x, y - thickness) && isInside(x, y + thickness);
       const share = isDeep ? opacity : 1;
       const at = 4 * (y * width + x);

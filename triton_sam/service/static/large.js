@@ -4,7 +4,7 @@ import { $, check, connect, enable } from "./dom.js";
 import { Tiles } from "./large-tiles.js";
 import { askToken, busy, say, warn } from "./notices.js";
 import { paintBox, paintCursor, paintMask, paintPrompts } from "./paint.js";
-import { call } from "./rest.js";
+import { call, post } from "./rest.js";
 import { save } from "./saves.js";
 import { promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
@@ -20,11 +20,11 @@ const page = { image: null, tiles: null, corner: null, stage, scene, maskOf: (ob
 let hasKeys = false; // whether the keyboard moves the image, so that the middle is marked
 let asking = null;
 
-/** Call the service; ask the user for a token as often as it wants one. */
-async function ask(path, options) {
+/** Return the answer of ``send()``; ask the user for a token as often as the service wants one. */
+async function ask(send) {
   for (;;) {
     try {
-      return await call(path, options);
+      return await send();
     } catch (error) {
       if (error.status !== 401) throw error;
       await (asking ??= askToken().finally(() => (asking = null)));
@@ -33,7 +33,7 @@ async function ask(path, options) {
 }
 
 async function showImages() {
-  const { images } = await (await ask("/v1/large")).json();
+  const { images } = await (await ask(() => call("/v1/large"))).json();
   $("image").replaceChildren(...images.map(({ id, name }) => new Option(name, id)));
   enable({ image: images.length });
   if (!images.length) return warn("The folder of the service has no slide and no map.");
@@ -49,9 +49,9 @@ async function open(id) {
   scene.reset();
   for (const each of [answers, latest]) each.clear();
   warn("");
-  const info = await (await ask(`/v1/large/${id}`)).json();
+  const info = await (await ask(() => call(`/v1/large/${id}`))).json();
   page.image = info;
-  page.tiles = new Tiles(info, ask, () => stage.redraw(), (error) => warn(error.message));
+  page.tiles = new Tiles(info, (path, options) => ask(() => call(path, options)), () => stage.redraw(), (error) => warn(error.message));
   history.replaceState(null, "", `#${encodeURIComponent(info.name)}`);
   $("picture-info").textContent = `${info.width} × ${info.height} pixels${info.epsg ? `, EPSG:${info.epsg}` : ""}`;
   stage.show(page.tiles, info);
@@ -117,11 +117,10 @@ async function segment() {
   asked.set(id, mine);
   busy("segmenting");
   const { box, ...prompt } = promptOf(object);
-  const body = JSON.stringify({ ...prompt, ...(box && { box }), scale: Math.max(1, stage.unit) });
-  const headers = { "Content-Type": "application/json" };
+  const body = { ...prompt, ...(box && { box }), scale: Math.max(1, stage.unit) };
   try {
     const path = `/v1/large/${page.image.id}/segment`;
-    const { masks: [mask] } = await (await ask(path, { method: "POST", body, headers, signal: mine.signal })).json();
+    const { masks: [mask] } = await (await ask(() => post(path, body, { signal: mine.signal }))).json();
     answers.set(key, { mask, path: pathOf(mask) });
     latest.set(id, answers.get(key));
     warn("");

@@ -8,12 +8,12 @@
 //  4. _Page._read (service/api/live.py)   JSON
 //  5. _Page._handle                       a checked SegmentMessage; its task replaces the lane's earlier one
 //  6. _Page._answer                       the image's embeddings, or their id at Triton
-//  7. predict_async (client/speculative)  a checked click; the newest of its lane waits for a place
+//  7. predict_async (client/speculative.py) a checked click; the newest of its lane waits for a place
 //  8. Dispatcher._send                    a thread carries the click
 //  9. Transport.infer                     the deadline; HTTP or gRPC
 // 10. the session model at Triton         the decoder's logits
 // 11. SessionClick.read                   checked logits and scores, back in _answer
-// 12. clean_previews (service/answers)    holes and specks, in a thread
+// 12. clean_previews (service/answers.py) holes and specks, in a thread
 // 13. pack (service/messages.py)          int8
 // 14. _Outbox.send                        the newest answer of each lane
 // 15. Live.#receive                       unpacked; the next position is sent

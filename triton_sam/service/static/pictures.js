@@ -80,7 +80,7 @@ export class Pictures {
     const problem = await this.#opens(ENCODING, file.name, async (isCurrent, signal) => {
       const model = this.#page.settings.model;
       const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF or 16-bit images
-      const info = await rest.upload(file, model, signal, (part) => isCurrent() && sending("image", part, ENCODING));
+      const info = await rest.upload("image", file, model, signal, (part) => isCurrent() && sending("image", part, ENCODING));
       const picture = local ?? (await createImageBitmap(await rest.preview(info.id, signal)));
       if (!isCurrent()) return;
       const kept = await this.shelf.keep(entry, info, file, picture);
@@ -150,7 +150,7 @@ export class Pictures {
         this.#sentFor = model;
         return;
       }
-      const info = await rest.upload(this.image.file, model, mine.signal, heard);
+      const info = await rest.upload("image", this.image.file, model, mine.signal, heard);
       if (this.#opening !== mine) return;
       this.image = { ...this.image, ...info };
       this.#sentFor = model;

@@ -1,5 +1,6 @@
 // Writes masks as PNG with 8 bits of grey, because a canvas can only write colours.
 
+import { bitmapOf } from "./bitmap.js";
 import { checksum } from "./crc.js";
 import { spansOf } from "./spans.js";
 
@@ -9,12 +10,9 @@ const SIGNATURE = [137, 80, 78, 71, 13, 10, 26, 10];
 export async function maskToPng(rle) {
   const [height, width] = rle.size;
   const rows = new Uint8Array(height * (width + 1)); // each row begins with its filter, 0
-  const spans = spansOf(rle);
-  for (let i = 0; i < spans.length; i += 2) {
-    for (let pixel = spans[i]; pixel < spans[i + 1]; pixel++) {
-      const column = Math.floor(pixel / height);
-      rows[(pixel - column * height) * (width + 1) + column + 1] = 255;
-    }
+  const inside = bitmapOf(spansOf(rle), rle.size);
+  for (let pixel = 0; pixel < inside.length; pixel++) {
+    if (inside[pixel]) rows[(pixel % height) * (width + 1) + Math.floor(pixel / height) + 1] = 255;
   }
   const packed = new Blob([rows]).stream().pipeThrough(new CompressionStream("deflate"));
   const header = new Uint8Array([...number(width), ...number(height), 8, 0, 0, 0, 0]);

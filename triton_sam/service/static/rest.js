@@ -64,26 +64,24 @@ export async function models() {
   return (await call("/v1/models")).json();
 }
 
-/** Upload an image; ``heard(part)`` hears which part has been sent. */
-export async function upload(file, model, signal, heard = () => {}) {
+/** Send JSON, and return the answer. */
+export function post(path, body, options = {}) {
+  const headers = { "Content-Type": "application/json", Accept: options.accept ?? "application/json" };
+  return call(path, { method: "POST", body: JSON.stringify(body), headers, signal: options.signal });
+}
+
+/** Upload an image or a video, which ``kind`` says; ``heard(part)`` hears which part has been sent. */
+export async function upload(kind, file, model, signal, heard = () => {}) {
   const body = new FormData();
-  body.append("image", file, file.name || "image");
-  const query = model ? `?model=${encodeURIComponent(model)}` : "";
-  return sendFile(`/v1/images${query}`, body, signal, heard);
-}
-
-/** Let the service fetch an image from an address, and return its bytes. */
-export async function fetchUrl(url, model, signal) {
-  const query = model ? `?model=${encodeURIComponent(model)}` : "";
-  const headers = { "Content-Type": "application/json" };
-  const info = await call(`/v1/images/url${query}`, { method: "POST", body: JSON.stringify({ url }), headers, signal });
-  return (await call(`/v1/images/${(await info.json()).id}/content`, { signal })).blob();
-}
-
-/** Send a form with a file, and return the JSON of the answer. */
-export async function sendFile(path, body, signal, heard) {
+  body.append(kind, file, file.name || kind);
   const send = (url, options) => sendWithProgress(url, options, heard);
-  return (await call(path, { method: "POST", body, signal }, send)).json();
+  return (await call(`/v1/${kind}s${queryOf(model)}`, { method: "POST", body, signal }, send)).json();
+}
+
+/** Let the service fetch an image from a URL, and return its bytes. */
+export async function fetchUrl(url, model, signal) {
+  const { id } = await (await post(`/v1/images/url${queryOf(model)}`, { url }, { signal })).json();
+  return (await call(`/v1/images/${id}/content`, { signal })).blob();
 }
 
 export async function preview(id, signal) {
@@ -91,9 +89,7 @@ export async function preview(id, signal) {
 }
 
 export async function segment(id, prompt) {
-  const body = JSON.stringify(prompt);
-  const headers = { "Content-Type": "application/json", Accept: "application/json" };
-  return (await call(`/v1/images/${id}/segment`, { method: "POST", body, headers })).json();
+  return (await post(`/v1/images/${id}/segment`, prompt)).json();
 }
 
 /** Return a ZIP with the files of a data set; ``lines`` is a Blob with one image in each line. */
@@ -105,14 +101,16 @@ export async function exported(format, lines) {
 
 /** Find all objects of an image, and call ``heard(name, data)`` for each event. */
 export async function everything(id, body, signal, heard) {
-  const headers = { "Content-Type": "application/json", Accept: "text/event-stream" };
-  await hear(await call(`/v1/images/${id}/everything`, { method: "POST", body: JSON.stringify(body), headers, signal }), heard);
+  await hear(await post(`/v1/images/${id}/everything`, body, { accept: "text/event-stream", signal }), heard);
 }
 
 /** Find all instances of words or example boxes. */
 export async function find(id, body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  return (await call(`/v1/images/${id}/find`, { method: "POST", body: JSON.stringify(body), headers, signal })).json();
+  return (await post(`/v1/images/${id}/find`, body, { signal })).json();
+}
+
+function queryOf(model) {
+  return model ? `?model=${encodeURIComponent(model)}` : "";
 }
 
 /** Read server-sent events, and call ``heard(name, data)`` for each; the last one is "done". */

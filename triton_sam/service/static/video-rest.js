@@ -1,16 +1,6 @@
 // Calls to /v1/videos.
 
-import { call, hear, sendFile } from "./rest.js";
-
-const JSON_TYPE = { "Content-Type": "application/json" };
-
-/** Upload a video; ``heard(part)`` hears which part has been sent. */
-export async function upload(file, model, signal, heard) {
-  const body = new FormData();
-  body.append("video", file, file.name || "video");
-  const query = model ? `?model=${encodeURIComponent(model)}` : "";
-  return sendFile(`/v1/videos${query}`, body, signal, heard);
-}
+import { call, hear, post } from "./rest.js";
 
 export async function frame(id, index, width, signal) {
   return (await call(`/v1/videos/${id}/frames/${index}?width=${width}`, { signal })).blob();
@@ -43,9 +33,5 @@ export function forget(id) {
 
 /** Track, and call ``heard(name, data)`` for each event; the last one is "done". */
 export async function propagate(id, body, heard) {
-  await hear(await post(`/v1/videos/${id}/propagate`, body), heard);
-}
-
-function post(path, body) {
-  return call(path, { method: "POST", body: JSON.stringify(body), headers: JSON_TYPE });
+  await hear(await post(`/v1/videos/${id}/propagate`, body, { accept: "*/*" }), heard);
 }

@@ -1,6 +1,7 @@
 // The video mode of the page: it opens a video, shows and plays its frames, and tracks the objects.
 
 import { $, connect, enable, reveal, setIcon } from "./dom.js";
+import { upload } from "./rest.js";
 import { Timeline } from "./timeline.js";
 import { Frames } from "./video-frames.js";
 import { VideoMasks } from "./video-masks.js";
@@ -62,7 +63,7 @@ export class Video {
 
   /** Upload a video and show its first frame. */
   async open(file, signal, heard) {
-    const info = await rest.upload(file, this.#page.settings.model, signal, heard);
+    const info = await upload("video", file, this.#page.settings.model, signal, heard);
     const frames = this.#framesOf(info);
     let first;
     try {
@@ -85,7 +86,7 @@ export class Video {
   /** Upload the video again, and send all prompts: for another model, or for a service that has forgotten it. */
   async reopen(signal, heard) {
     const { file, id } = this.info;
-    const info = await rest.upload(file, this.#page.settings.model, signal, heard);
+    const info = await upload("video", file, this.#page.settings.model, signal, heard);
     const isAnother = info.model !== this.info.model;
     this.#take(info, file, this.#framesOf(info));
     rest.forget(id); // after its frames: none of them is asked for any more

@@ -38,7 +38,7 @@ def follow(service_triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
     def run_all(name: str) -> Path:
-        text = (ROOT / "docs/tutorial" / name).read_text(encoding="utf-8")
+        text = re.sub(r" *\\\n *", " ", (ROOT / "docs/tutorial" / name).read_text(encoding="utf-8"))
         lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
         assert len(lines) >= 4
         for line in lines:

@@ -24,10 +24,10 @@ from .settings import Settings
 from .tracing import HEADER, read_trace
 
 CALLER = "triton_sam.caller"
-COUNT_UPLOAD = "triton_sam.upload"
-"""The member of a scope that counts bytes which the service fetches for a caller, as bytes of an upload."""
 """Key of the scope of a request: the name of its token."""
-DRAIN_SECONDS = 0.3
+COUNT_UPLOAD = "triton_sam.upload"
+"""Key of the scope of a request: the function that counts fetched bytes as bytes of the caller's upload."""
+DRAIN_SECONDS = 3.0
 """The service reads an oversized body for this long, so that the client can read the reason for the refusal."""
 SAFETY = {
     "X-Content-Type-Options": "nosniff",

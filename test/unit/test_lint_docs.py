@@ -197,3 +197,17 @@ def test_the_command_prints_all_faults(
     assert capsys.readouterr().out.splitlines() == faulty
     monkeypatch.setattr(lint_docs, "faults", list)
     assert lint_docs.main() == 0
+
+
+def test_prose_lists_odd_words_and_long_lines_outside_of_code_and_tables(tmp_path) -> None:
+    text = (
+        "The server knows it.\n`server knows`\n```\nthe server knows\n```\n"
+        + "word " * 30
+        + "\n| "
+        + "cell " * 30
+        + "|\n"
+    )
+    (tmp_path / "README.md").write_text(text)
+    odd, long = lint_docs.prose(tmp_path)
+    assert odd == "README.md:1: 'server knows': software stores, receives, sends, calls, returns"
+    assert long == "README.md:6: 150 characters"

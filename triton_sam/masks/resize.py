@@ -91,12 +91,12 @@ def _resized_mask(source: FloatArray, size: Size) -> BoolArray:
     sign = (source > limit).view(np.int8) - (source < -limit).view(np.int8)
     pairs = sign + np.concatenate((sign[1:], sign[-1:]))
     cells = pairs + np.concatenate((pairs[:, 1:], pairs[:, -1:]), axis=1)  # 4 or -4 between logits of one sign
-    mask: BoolArray = (cells == 4).take(left, axis=1).take(top, axis=0)
     row, column = np.divmod(np.flatnonzero(np.abs(cells) != 4), w)
     first_y, first_x = np.searchsorted(top, np.arange(h + 1)), np.searchsorted(left, np.arange(w + 1))
     tallest, widest = np.diff(first_y).max(), np.diff(first_x).max()
-    if len(row) * tallest * widest > mask.size // _FEW:
+    if len(row) * tallest * widest > width * height // _FEW:
         return resize_logits(source, size) > 0
+    mask: BoolArray = (cells == 4).take(left, axis=1).take(top, axis=0)
     # The pixels of each uncertain cell, (cells,tallest,1) and (cells,1,widest): a smaller cell repeats its last ones.
     y = np.minimum(first_y[row, None] + np.arange(tallest), first_y[row + 1, None] - 1)[:, :, None]
     x = np.minimum(first_x[column, None] + np.arange(widest), first_x[column + 1, None] - 1)[:, None, :]

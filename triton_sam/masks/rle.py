@@ -25,6 +25,8 @@ _BITS = 5
 _SIGN = 0x10
 _MORE = 0x20
 _OFFSET = 48
+_NOISE = 128
+"""A mask with a change of value for this many pixels, as of random weights, is not that of an object."""
 _MAX_GROUPS = 12
 """60 bits, more than any count needs. The limit prevents damaged input from shifting beyond 64 bits."""
 
@@ -139,10 +141,14 @@ def _runs(pixels: BoolArray) -> IntArray:
     if pixels.size == 0:
         return np.zeros(0, np.int64)
     height, width = pixels.shape
-    # Comparing rows and sorting the few changes is faster than turning all pixels into column order.
-    row, column = np.divmod(np.flatnonzero(pixels[1:] != pixels[:-1]), width)
-    next_column = np.flatnonzero(pixels[0, 1:] != pixels[-1, :-1]) + 1
-    changes = np.sort(np.concatenate((column * height + row + 1, next_column * height)))
+    changed = pixels[1:] != pixels[:-1]
+    if np.count_nonzero(changed) > pixels.size // _NOISE:
+        column_order = pixels.ravel(order="F")
+        changes = np.flatnonzero(column_order[1:] != column_order[:-1]) + 1
+    else:  # sorting few changes is faster than turning all pixels into column order
+        row, column = np.divmod(np.flatnonzero(changed), width)
+        next_column = np.flatnonzero(pixels[0, 1:] != pixels[-1, :-1]) + 1
+        changes = np.sort(np.concatenate((column * height + row + 1, next_column * height)))
     counts = np.diff(changes, prepend=0, append=pixels.size).astype(np.int64)
     return np.concatenate(([0], counts)) if pixels[0, 0] else counts
 
@@ -150,18 +156,18 @@ def _runs(pixels: BoolArray) -> IntArray:
 def _compress(counts: IntArray) -> str:
     values = counts.copy()
     values[3:] -= counts[1:-2]
-    groups, used = [], []
-    pending = np.ones(len(values), np.bool_)
-    while pending.any():
-        group = values & (_MORE - 1)
-        values >>= _BITS  # arithmetic: a negative difference ends at -1
-        more = np.where(group & _SIGN, values != -1, values != 0)
-        groups.append((group | np.where(more, _MORE, 0)) + _OFFSET)
-        used.append(pending)
-        pending = pending & more
-    if not groups:
-        return ""
-    characters = np.stack(groups, axis=1)[np.stack(used, axis=1)].astype(np.uint8)
+    magnitude = np.where(values < 0, ~values, values)
+    groups = np.ones(len(values), np.intp)  # of 5 bits that each value needs, the sign included
+    bits = _BITS - 1
+    while (larger := magnitude >= 1 << bits).any():
+        groups += larger
+        bits += _BITS
+    place = np.cumsum(groups) - groups
+    characters = np.empty(groups.sum(), np.uint8)
+    while len(values):
+        more = groups > 1
+        characters[place] = (values & (_MORE - 1)) + np.where(more, _MORE, 0) + _OFFSET
+        values, place, groups = values[more] >> _BITS, place[more] + 1, groups[more] - 1
     return str(characters.tobytes(), "ascii")
 
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 
 from triton_sam.families import get_family
-from triton_sam.masks import resize
+from triton_sam.masks import resize, rle
 from triton_sam.masks.resize import full_size_logits, full_size_mask
 from triton_sam.masks.rle import mask_to_rle
 
@@ -72,4 +72,7 @@ def test_run_lengths(mask: np.ndarray) -> None:
             counts.append(0)
             value = bool(pixel)
         counts[-1] += 1
-    assert mask_to_rle(mask, compressed=False) == {"size": list(mask.shape), "counts": counts}
+    for share in (128, 0.001):  # a mask of few changes, too
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rle, "_NOISE", share)
+            assert mask_to_rle(mask, compressed=False) == {"size": list(mask.shape), "counts": counts}

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tools.demo_model.materials import Material, Pixels, write_manifest
 from triton_sam._common.files import atomic_path
 from triton_sam.errors import ConfigurationError
+from triton_sam.masks.boxes import mask_to_box
 
 CUTOUT_SIDE, PHOTOGRAPH_SIDE = 320, 1280
 """Longest side of a collected cut-out and of a collected photograph, in pixels."""
@@ -191,10 +192,10 @@ def _prepare_cutout(pixels: Pixels) -> Pixels | None:
     if pixels.ndim != 3 or pixels.shape[2] != 4:
         return None
     mask = pixels[..., 3] >= 128
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    if len(rows) == 0:
+    box = mask_to_box(mask)
+    if box is None:
         return None
-    pixels = pixels[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    pixels = pixels[box[1] : box[3], box[0] : box[2]]
     height, width = pixels.shape[:2]
     if min(height, width) < _MIN_SIDE or max(height, width) > _LONGEST * min(height, width):
         return None

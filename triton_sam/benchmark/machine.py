@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from .._common.extras import missing
+from ..local_server.defaults import has_gpu
 
 try:
     import psutil
@@ -167,16 +168,12 @@ def _gpus() -> list[str]:
 
 
 def _gpu_use() -> list[float]:
-    nvml = _nvml() if _has_gpu() else None
+    nvml = _nvml() if has_gpu() else None
     if nvml is None:
         return []
     rates = [_query(nvml.nvmlDeviceGetUtilizationRates, handle) for handle in _handles(nvml)]
     used = [float(rate.gpu) for rate in rates if rate is not None]
     return [max(used)] if used else []
-
-
-def _has_gpu() -> bool:
-    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _text(value: str | bytes) -> str:

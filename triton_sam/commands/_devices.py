@@ -7,11 +7,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
+from ..local_server.defaults import has_gpu
 from ..transport.url import ServerUrl
 
 _COMPUTING = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "pytorch", "pytorch_libtorch"})
@@ -71,4 +71,4 @@ def server_gpus(metrics_url: str | None) -> bool | None:
 def is_this_machine_with_gpu(url: ServerUrl) -> bool:
     """Return whether a server runs on this machine and this machine has an NVIDIA GPU."""
     here = urlsplit(str(url)).hostname in ("localhost", "127.0.0.1", "::1")
-    return here and any(Path("/dev").glob("nvidia[0-9]*"))
+    return here and has_gpu()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,12 +150,7 @@ def _embeddings(args: argparse.Namespace) -> Path | None:
 def _precompute(args: argparse.Namespace, image: LargeImage) -> int:
     """Encode all tiles."""
     path = _embeddings(args) or Path()
-    with ends_by_interrupt(), _connected(args) as client, tqdm(unit="tile", disable=args.quiet) as shown:
-
-        def show(done: int, total: int) -> None:
-            shown.total = total
-            shown.update(done - shown.n)
-
+    with ends_by_interrupt(), _connected(args) as client, _shown(args) as show:
         cut = {"tile": args.tile, "overlap": args.overlap, "level": args.level}
         stored = precompute(client, image, path, **cut, micro_sam=args.micro_sam, progress=show)
     _options.say(args, f"{path}: the embeddings of {len(stored.blocks)} tiles")
@@ -205,14 +200,21 @@ def _prompts(args: argparse.Namespace, image: LargeImage) -> dict[str, Any]:
 
 
 def _search(args: argparse.Namespace, large: LargeImageClient) -> list[LargeObject]:
-    with tqdm(unit="tile", disable=args.quiet) as shown:
-
-        def show(done: int, total: int) -> None:
-            shown.total = total
-            shown.update(done - shown.n)
-
+    with _shown(args) as show:
         parameters = _everything_options.parameters(args)
         return large.everything(tile=args.tile, overlap=args.overlap, level=args.level, progress=show, **parameters)
+
+
+@contextlib.contextmanager
+def _shown(args: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows how many tiles of all are done."""
+    with tqdm(unit="tile", disable=args.quiet) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
 
 
 def _draw(path: Path, image: LargeImage, found: Sequence[LargeObject]) -> None:

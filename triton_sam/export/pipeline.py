@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from ..everything.parameters import METADATA_KEY, thresholds_of
 from ..families.base import Family
 from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import config_for
+from ..repository.hashes import sha256_of
 from ..repository.install import install, newer_version_warning, staging
 from ..repository.names import CONFIG_NAME
 from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
@@ -208,16 +208,8 @@ def _checkpoint_metadata(settings: Settings) -> dict[str, str]:
     """Return the metadata on the checkpoint; an empty dict for random weights."""
     if settings.checkpoint is None:
         return {}
-    digest = {CHECKPOINT_HASH: _sha256(settings.checkpoint)} if settings.checkpoint.is_file() else {}
+    digest = {CHECKPOINT_HASH: sha256_of(settings.checkpoint)} if settings.checkpoint.is_file() else {}
     return {"triton_sam.checkpoint": settings.checkpoint.stem, **digest}
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _choose_version(family: Family, settings: Settings, metadata: Mapping[str, str]) -> int:

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ..masks.boxes import mask_to_box
 from . import shapes, textures
 
 Surface = Callable[[NDArray[np.bool_]], textures.Image]
@@ -65,10 +66,8 @@ class Canvas:
 
     def _bounds(self, mask: NDArray[np.bool_]) -> tuple[slice, slice] | None:
         """Return the rows and columns of the mask; None if it is empty or the scene has no room for an object."""
-        rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-        if len(rows) == 0 or self.count >= _MAX_OBJECTS:
-            return None
-        return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+        box = mask_to_box(mask)
+        return None if box is None or self.count >= _MAX_OBJECTS else (slice(box[1], box[3]), slice(box[0], box[2]))
 
     def put(self, mask: NDArray[np.bool_], surface: Surface | None) -> bool:
         """Draw an object on top of all others.

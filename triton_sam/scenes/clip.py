@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
+from ..masks.boxes import mask_to_box
 from . import shapes, textures
 
 TRAINING_CLIPS = 10_000_000
@@ -94,8 +95,8 @@ def generate_clip(seed: int, frames: int = FRAMES, size: int = SIZE) -> Clip:
 def _layers(rng: np.random.Generator, size: int, ground: NDArray[np.float32]) -> list[Layer]:
     """Return the layers from back to front."""
     first, second, third = (sprite(rng, size, radius) for radius in (0.075, 0.11, 0.09))
-    columns = np.flatnonzero(first.any(axis=0))
-    width = _HIDING_PLACE * (columns[-1] - columns[0] + 1)
+    left, _, right, _ = mask_to_box(first) or (0, 0, 0, 0)
+    width = _HIDING_PLACE * (right - left)
     middle = size * rng.uniform(0.45, 0.55)
     rows = size * rng.uniform([0.4, 0.35, 0.42], [0.6, 0.65, 0.58])
     wave, phase = size * rng.uniform(0.02, 0.06), rng.uniform(0, 2 * np.pi)

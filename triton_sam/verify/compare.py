@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -155,21 +155,21 @@ def _first_answer(reference: Reference, size: Size) -> FloatArray | None:
     """Return the logits (1,h,w) of a first click, for prompts that refine it; None if the family takes no mask."""
     if not reference.family.takes_mask:
         return None
-    click = {"point_coords": _at(size, [(0.28, 0.31)]), "point_labels": [1]}
+    click = {"point_coords": places(size, (0.28, 0.31)), "point_labels": [1]}
     return reference.answer(click, multimask=False).logits[:1]
 
 
 def _prompts(size: Size, first_answer: FloatArray | None) -> dict[str, Prompt]:
     """Return one prompt of each kind, spread over an image of any size."""
     boxes = [[0.05, 0.22, 0.95, 0.7], [0.23, 0.5, 0.39, 0.73], [0.6, 0.1, 0.9, 0.4], [0.1, 0.6, 0.5, 0.9]]
-    box_corners = [_at(size, [(x1, y1), (x2, y2)]).reshape(4) for x1, y1, x2, y2 in boxes]
-    point = {"point_coords": _at(size, [(0.28, 0.31)]), "point_labels": [1]}
-    three = {"point_coords": _at(size, [(0.28, 0.31), (0.61, 0.5), (0.1, 0.75)]), "point_labels": [1, 1, 0]}
+    box_corners = [places(size, (x1, y1), (x2, y2)).reshape(4) for x1, y1, x2, y2 in boxes]
+    point = {"point_coords": places(size, (0.28, 0.31)), "point_labels": [1]}
+    three = {"point_coords": places(size, (0.28, 0.31), (0.61, 0.5), (0.1, 0.75)), "point_labels": [1, 1, 0]}
     prompts: dict[str, Prompt] = {
         "1 point": point,
         "3 points, 1 negative": three,
         "box": {"box": box_corners[1]},
-        "box + point": {"box": box_corners[1], "point_coords": _at(size, [(0.32, 0.62)]), "point_labels": [0]},
+        "box + point": {"box": box_corners[1], "point_coords": places(size, (0.32, 0.62)), "point_labels": [0]},
         "4 boxes": {"box": np.stack(box_corners)},
     }
     if first_answer is not None:
@@ -178,9 +178,9 @@ def _prompts(size: Size, first_answer: FloatArray | None) -> dict[str, Prompt]:
     return prompts
 
 
-def _at(size: Size, places: Sequence[tuple[float, float]]) -> FloatArray:
-    """Turn fractions of width and height into whole pixels."""
-    pixels: FloatArray = np.floor(np.array(places, np.float32) * np.array(size, np.float32))
+def places(size: Size, *shares: tuple[float, float]) -> FloatArray:
+    """Turn shares of width and height into whole pixels, float32 (N,2)."""
+    pixels: FloatArray = np.floor(np.array(shares, np.float32) * np.array(size, np.float32))
     return pixels
 
 

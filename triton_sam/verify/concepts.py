@@ -13,6 +13,7 @@ from ..client.sync import SamTritonClient
 from ..concepts.instances import Instance
 from ..concepts.query import THRESHOLD
 from ..export.reference import ConceptReference, FoundInstance
+from ..masks.compare import intersection_over_union
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,6 @@ def _compare(
     for ours, theirs in zip(found, expected, strict=True):
         scores.append(abs(ours.score - theirs.score))
         boxes.append(float(np.abs((np.array(ours.found_box) - np.array(theirs.box)) / scale).max()))
-        union = int((ours.mask | theirs.mask).sum())
-        overlaps.append(int((ours.mask & theirs.mask).sum()) / union if union else 1.0)
+        overlaps.append(intersection_over_union(ours.mask, theirs.mask))
         pixels.append(int((ours.mask ^ theirs.mask).sum()))
     return ConceptRow(name, title, len(found), len(expected), max(scores), max(boxes), min(overlaps), max(pixels))

@@ -15,7 +15,7 @@ from ..families.base import FloatArray, Size
 from ..masks.boxes import intersection_over_union
 from ..masks.resize import resize_logits
 from ..masks.segment import VideoSegment
-from .compare import THRESHOLDS
+from .compare import THRESHOLDS, places
 
 Logits = Mapping[int, FloatArray]
 """Logits (H,W) in the size of the frames, by object, in one frame."""
@@ -157,13 +157,13 @@ def cases(size: Size, frames: int) -> dict[str, list[Step]]:
         frames: number of frames, at least 4.
     """
     middle = frames // 2
-    click = Step({"frame": 0, "object_id": 1, "points": _at(size, (0.32, 0.36)), "labels": [1]})
-    box = Step({"frame": 0, "object_id": 2, "box": _at(size, (0.1, 0.5), (0.45, 0.9)).reshape(4)})
-    third = Step({"frame": 0, "object_id": 3, "points": _at(size, (0.7, 0.3), (0.9, 0.9)), "labels": [1, 0]})
-    correction = Step({"frame": middle, "object_id": 1, "points": _at(size, (0.5, 0.5)), "labels": [0]})
-    late = Step({"frame": middle, "object_id": 2, "points": _at(size, (0.66, 0.6)), "labels": [1]})
+    click = Step({"frame": 0, "object_id": 1, "points": places(size, (0.32, 0.36)), "labels": [1]})
+    box = Step({"frame": 0, "object_id": 2, "box": places(size, (0.1, 0.5), (0.45, 0.9)).reshape(4)})
+    third = Step({"frame": 0, "object_id": 3, "points": places(size, (0.7, 0.3), (0.9, 0.9)), "labels": [1, 0]})
+    correction = Step({"frame": middle, "object_id": 1, "points": places(size, (0.5, 0.5)), "labels": [0]})
+    late = Step({"frame": middle, "object_id": 2, "points": places(size, (0.66, 0.6)), "labels": [1]})
     mask = Step({"frame": 0, "object_id": 1, "mask": _disc(size)})
-    middle_click = Step({"frame": middle, "object_id": 1, "points": _at(size, (0.4, 0.4)), "labels": [1]})
+    middle_click = Step({"frame": middle, "object_id": 1, "points": places(size, (0.4, 0.4)), "labels": [1]})
     again = Step(start=middle)
     return {
         "one object": [click, Step()],
@@ -218,12 +218,6 @@ def _compare(
             pixels.append(int(np.count_nonzero(mask != official)))
             visible.append(bool(official.any()))
     return VideoRow(name, title, len(found), max(differences), min(ious), max(pixels), float(np.mean(visible)))
-
-
-def _at(size: Size, *places: tuple[float, float]) -> FloatArray:
-    """Turn fractions of width and height into whole pixels, float32 (N,2)."""
-    pixels: FloatArray = np.floor(np.array(places, np.float32) * np.array(size, np.float32))
-    return pixels
 
 
 def _disc(size: Size) -> npt.NDArray[np.bool_]:

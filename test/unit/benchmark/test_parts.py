@@ -121,7 +121,7 @@ def make_nvml(count):
 @pytest.mark.parametrize(("count", "gpus", "use"), [(lambda: 2, ["GB10, driver 580.1"], [40.0]), (fail, [], [])])
 def test_a_machine_is_described_by_the_answers_of_its_gpus(monkeypatch, count, gpus, use):
     monkeypatch.setattr(machine, "_nvml", lambda: make_nvml(count))
-    monkeypatch.setattr(machine, "_has_gpu", lambda: True)
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
     assert machine.describe_machine()["gpus"] == gpus
     assert machine._gpu_use() == use
 

@@ -13,7 +13,7 @@ from ..client.sync import SamTritonClient
 from ..concepts.instances import Instance
 from ..concepts.query import THRESHOLD
 from ..export.reference import ConceptReference, FoundInstance
-from ..masks.compare import intersection_over_union
+from ..masks.boxes import intersection_over_union
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A click, and a setup, pass few functions."""
+"""A click, a frame of a video, and a setup pass few functions."""
 
 import re
 import subprocess
@@ -20,6 +20,13 @@ def test_a_click_passes_at_most_35_functions_on_each_side():
     found = count("click")
     assert 20 < found["client"] <= 35
     assert 20 < found["model"] <= 35
+
+
+def test_a_frame_passes_at_most_40_functions_of_the_client():
+    """Opening images is not counted here; in the server, a frame is two requests."""
+    found = count("frame")
+    assert 20 < found["client"] <= 40
+    assert 20 < found["model"] <= 70
 
 
 def test_12_functions_lead_from_the_command_line_to_the_files():

@@ -16,6 +16,18 @@ The way of a click on an image that the server keeps:
 A client that keeps the embeddings makes an `EmbeddingsClick`, which sends them to the decoder; the rest is the same.
 The asynchronous clients make these calls in threads (aio.py). The speculative one sends only the newest position of a
 mouse: `Lanes` (lanes.py) decides which, and `Dispatcher` (dispatcher.py) sends it.
+
+The way of a frame of a video through a pass:
+
+1. `Video.propagate` (video/video.py) checks its arguments. `look_ahead` (video/frames.py) yields the frames. Its thread
+   reads the next ones and sends them by `SessionFlows.upload`: the server encodes frame t + 1 while it tracks frame t.
+2. `SessionFlows.run` (video/flows.py) is the flow of the operation `propagate`. `VideoModel.request`
+   (video/requests.py) builds its request, and `carry` and the transport send it as they send a click.
+3. The video model (sessions/video/) runs the operations of a session one after the other: `Tracker.track` takes the
+   embeddings from the cache, and calls memory attention, decoder and memory encoder for all objects.
+4. The answer has a row for each object. `VideoModel.read_segments` makes the masks.
+5. Every 16th answer has a snapshot. If the server has lost the session, the flow starts another one from the snapshot,
+   and sends the operations since then with their frames, and then this one again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The flow of a search for all instances of concepts, for both clients."""
+"""The flow of a search for all instances of concepts."""
 
 from __future__ import annotations
 
@@ -40,95 +40,87 @@ class FoundInstances(list[Instance]):
         self.image = image
 
 
-class ConceptFlows:
-    """The flow of a search."""
+def find(
+    pair: ModelPair,
+    capabilities: Capabilities,
+    keeps_embeddings: bool,
+    query: Query,
+    image: ImageEmbeddings | ImageSource,
+    example: ImageEmbeddings | ImageSource | None,
+) -> Flow[FoundInstances]:
+    """Find all instances. An image that is new to the server is sent with the request, and encoded once for all.
 
-    def __init__(self, pair: ModelPair, capabilities: Capabilities, *, is_used: bool) -> None:
-        self._pair = pair
-        self._capabilities = capabilities
-        self._is_used = is_used
-
-    def find(
-        self,
-        query: Query,
-        image: ImageEmbeddings | ImageSource,
-        example: ImageEmbeddings | ImageSource | None,
-    ) -> Flow[FoundInstances]:
-        """Find all instances. An image that is new to the server is sent with the request, and encoded once for all.
-
-        Args:
-            example: the image that the boxes of the query belong to; None for ``image``.
-        """
-        self._check(image, example)
-        yield from self._check_server()
-        inputs: dict[str, npt.NDArray[Any]] = {contract.FIND: text(query.to_json())}
-        shown = None
-        if example is not None:
-            shown = yield from self._held(example)
+    Args:
+        keeps_embeddings: whether the client keeps the embeddings, which is refused.
+        example: the image that the boxes of the query belong to; None for ``image``.
+    """
+    _check(pair, keeps_embeddings, image, example)
+    yield from _check_server(pair, capabilities)
+    inputs: dict[str, npt.NDArray[Any]] = {contract.FIND: text(query.to_json())}
+    shown = None
+    if example is not None:
+        # _check() refuses other embeddings
+        shown = example if isinstance(example, SessionImage) else (yield from upload(pair, example))  # type: ignore[arg-type]
+        inputs[contract.EXAMPLE_IMAGE] = text(shown.remote.image_id.encode())
+    held = image if isinstance(image, SessionImage) else None
+    content = held.remote.content if held else image_bytes(image)  # type: ignore[arg-type] # _check() refuses others
+    named = {contract.IMAGE_ID: text(held.remote.image_id.encode())} if held else {contract.IMAGE: text(content)}
+    try:
+        outputs = yield _request(pair, {**inputs, **named})
+    except UnknownImageError:
+        if shown is not None:  # the server needs the feature maps of this image, which only a search computes
+            example_file = {contract.FIND: text(query.to_json()), contract.IMAGE: text(shown.remote.content)}
+            shown.remote.image_id = read_id((yield _request(pair, example_file)))
             inputs[contract.EXAMPLE_IMAGE] = text(shown.remote.image_id.encode())
-        held = image if isinstance(image, SessionImage) else None
-        content = held.remote.content if held else image_bytes(image)  # type: ignore[arg-type] # _check() refuses others
-        named = {contract.IMAGE_ID: text(held.remote.image_id.encode())} if held else {contract.IMAGE: text(content)}
-        try:
-            outputs = yield self._request({**inputs, **named})
-        except UnknownImageError:
-            if shown is not None:  # the server needs the feature maps of this image, which only a search computes
-                example_file = {contract.FIND: text(query.to_json()), contract.IMAGE: text(shown.remote.content)}
-                shown.remote.image_id = read_id((yield self._request(example_file)))
-                inputs[contract.EXAMPLE_IMAGE] = text(shown.remote.image_id.encode())
-            outputs = yield self._request({**inputs, contract.IMAGE: text(content)})
-        if held is None:
-            held = read_upload(self._pair, outputs, content)
-        else:
-            held.remote.image_id = read_id(outputs)
-        return FoundInstances(self._read(outputs), held)
+        outputs = yield _request(pair, {**inputs, contract.IMAGE: text(content)})
+    if held is None:
+        held = read_upload(pair, outputs, content)
+    else:
+        held.remote.image_id = read_id(outputs)
+    return FoundInstances(_read(outputs, pair.session_model), held)
 
-    def _check(self, *images: Any) -> None:
-        if not self._pair.family.concepts:
-            raise ConfigurationError(
-                f"{self._pair.family.name} cannot search words: use a client with model_type='sam3'"
-            )
-        others = [each for each in images if isinstance(each, ImageEmbeddings) and not isinstance(each, SessionImage)]
-        if not self._is_used or others:
-            raise ConfigurationError(_NEEDS_SERVER)
-        for each in images:
-            if isinstance(each, SessionImage):
-                self._pair.check_origin(each)
 
-    def _check_server(self) -> Flow[None]:
-        """Check that the server searches for words."""
-        try:
-            is_known = yield from self._capabilities.has(contract.FIND)
-        except ModelNotReadyError as error:
-            raise ModelNotReadyError(f"{error} - {_NEEDS_MODELS}") from error
-        if not is_known:
-            raise ModelNotReadyError(
-                f"{self._pair.session_model} of this server is older than the search for words: {_NEEDS_MODELS}"
-            )
+def _check(pair: ModelPair, keeps_embeddings: bool, *images: Any) -> None:
+    if not pair.family.concepts:
+        raise ConfigurationError(f"{pair.family.name} cannot search words: use a client with model_type='sam3'")
+    others = [each for each in images if isinstance(each, ImageEmbeddings) and not isinstance(each, SessionImage)]
+    if keeps_embeddings or others:
+        raise ConfigurationError(_NEEDS_SERVER)
+    for each in images:
+        if isinstance(each, SessionImage):
+            pair.check_origin(each)
 
-    def _held(self, source: ImageEmbeddings | ImageSource) -> Flow[SessionImage]:
-        """Return an image that the server keeps, after sending it there if it is a source."""
-        if isinstance(source, SessionImage):
-            return source
-        return (yield from upload(self._pair, source))  # type: ignore[arg-type] # _check() refuses other embeddings
 
-    def _request(self, inputs: dict[str, npt.NDArray[Any]]) -> Request:
-        outputs = (contract.RESULT_JSON, contract.IMAGE_ID, contract.IMAGE_SIZE)
-        return Request(self._pair.session_model, inputs, outputs)
+def _check_server(pair: ModelPair, capabilities: Capabilities) -> Flow[None]:
+    """Check that the server searches for words."""
+    try:
+        is_known = yield from capabilities.has(contract.FIND)
+    except ModelNotReadyError as error:
+        raise ModelNotReadyError(f"{error} - {_NEEDS_MODELS}") from error
+    if not is_known:
+        raise ModelNotReadyError(
+            f"{pair.session_model} of this server is older than the search for words: {_NEEDS_MODELS}"
+        )
 
-    def _read(self, outputs: Tensors) -> list[Instance]:
-        """Read the answer."""
-        try:
-            records = json.loads(outputs[contract.RESULT_JSON].ravel()[0])["objects"]
-            counts: dict[int, int] = {}
-            segments = []
-            for record in records:
-                index = record["text_index"]
-                segments.append(_read_segment(record, index, counts.get(index, 0)))
-                counts[index] = counts.get(index, 0) + 1
-        except (ValueError, LookupError, TypeError, InputError) as error:
-            raise contract.unknown_form(self._pair.session_model) from error
-        return segments
+
+def _request(pair: ModelPair, inputs: dict[str, npt.NDArray[Any]]) -> Request:
+    outputs = (contract.RESULT_JSON, contract.IMAGE_ID, contract.IMAGE_SIZE)
+    return Request(pair.session_model, inputs, outputs)
+
+
+def _read(outputs: Tensors, model: str) -> list[Instance]:
+    """Read the answer."""
+    try:
+        records = json.loads(outputs[contract.RESULT_JSON].ravel()[0])["objects"]
+        counts: dict[int, int] = {}
+        segments = []
+        for record in records:
+            index = record["text_index"]
+            segments.append(_read_segment(record, index, counts.get(index, 0)))
+            counts[index] = counts.get(index, 0) + 1
+    except (ValueError, LookupError, TypeError, InputError) as error:
+        raise contract.unknown_form(model) from error
+    return segments
 
 
 def current(

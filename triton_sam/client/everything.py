@@ -122,41 +122,32 @@ def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Fo
         answer = predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
 
 
-class PartFlows:
-    """The flow of one part."""
+def see_part(pair: ModelPair, capabilities: Capabilities, notice: Notice, part: Part) -> Flow[Found | None]:
+    """Let the server find the objects under some points.
 
-    def __init__(self, pair: ModelPair, capabilities: Capabilities) -> None:
-        self._pair = pair
-        self._capabilities = capabilities
-        self._notice = Notice()
+    Returns:
+        The objects; None if the client has to decode and filter by itself: the embeddings are here, or the session
+        model is of an earlier version, which the notice says.
+    """
+    image = part.image
+    if not isinstance(image, SessionImage):
+        notice.log(_says_clicks("this client keeps the embeddings; embeddings='auto' or 'server' avoids it", part))
+        return None
+    if not (yield from capabilities.has(contract.EVERYTHING_PART)):
+        notice.log(_says_clicks(f"{pair.session_model} of this server is of an earlier version: update it", part))
+        return None
+    inputs = {
+        contract.IMAGE_ID: text(image.remote.image_id.encode()),
+        contract.EVERYTHING_PART: text(_part_to_json(part)),
+    }
+    request = Request(pair.session_model, inputs, (contract.RESULT_JSON, contract.IMAGE_ID))
+    return _read_result((yield from ask_about(image.remote, request)), pair.session_model)
 
-    def see_part(self, part: Part) -> Flow[Found | None]:
-        """Let the server find the objects under some points.
 
-        Returns:
-            The objects; None if the client has to decode and filter by itself: the embeddings are here, or the session
-            model is of an earlier version.
-        """
-        image = part.image
-        if not isinstance(image, SessionImage):
-            self._log_clicks("this client keeps the embeddings; embeddings='auto' or 'server' avoids it", part)
-            return None
-        if not (yield from self._capabilities.has(contract.EVERYTHING_PART)):
-            self._log_clicks(f"{self._pair.session_model} of this server is of an earlier version: update it", part)
-            return None
-        inputs = {
-            contract.IMAGE_ID: text(image.remote.image_id.encode()),
-            contract.EVERYTHING_PART: text(_part_to_json(part)),
-        }
-        request = Request(self._pair.session_model, inputs, (contract.RESULT_JSON, contract.IMAGE_ID))
-        return _read_result((yield from ask_about(image.remote, request)), self._pair.session_model)
-
-    def _log_clicks(self, reason: str, part: Part) -> None:
-        open_ = sorted(part.parameters.left_open)
-        defaults = (
-            f", with the official defaults of {' and '.join(open_)}, which may not fit the model" if open_ else ""
-        )
-        self._notice.log(f"a search for all objects sends each click and filters the masks itself{defaults}: {reason}")
+def _says_clicks(reason: str, part: Part) -> str:
+    open_ = sorted(part.parameters.left_open)
+    defaults = f", with the official defaults of {' and '.join(open_)}, which may not fit the model" if open_ else ""
+    return f"a search for all objects sends each click and filters the masks itself{defaults}: {reason}"
 
 
 def _part_to_json(part: Part) -> bytes:

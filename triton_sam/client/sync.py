@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
@@ -22,7 +21,7 @@ from ..transport.triton import Transport
 from ..transport.url import parse_url
 from ..wire.pair import ModelPair
 from .clicks import make_click
-from .flows import Capabilities, Flow, Result, carry
+from .flows import Capabilities, Flow, Notice, Result, carry
 from .session_image import EncodeFlows, SessionImage
 from .spellings import also_spelled, check_image_size
 
@@ -30,8 +29,7 @@ if TYPE_CHECKING:  # a click needs none of them
     from ..everything.parameters import Parameters
     from ..everything.parts import Found, Part
     from ..everything.search import FoundObjects, Step
-    from .concepts import ConceptFlows, FoundInstances
-    from .everything import PartFlows
+    from .concepts import FoundInstances
     from .server_models import ServerModels
 
 EmbeddingsPlace = Literal["auto", "server", "client"]
@@ -98,6 +96,7 @@ class SamTritonClient:
             self._pair, uses_session_model=not self._keeps_embeddings, may_fall_back=embeddings == "auto"
         )
         self._capabilities = Capabilities(self._pair.session_model)
+        self._notice = Notice()
         self._embeddings: ImageEmbeddings | None = None
         self._server = parse_url(url)
         self._sends_logits = True if self._server.is_local else None
@@ -300,7 +299,9 @@ class SamTritonClient:
         Raises:
             ServerError: see triton_sam.errors.
         """
-        return self._carry(self._part_flows.see_part(part))
+        from .everything import see_part
+
+        return self._carry(see_part(self._pair, self._capabilities, self._notice, part))
 
     def find(
         self,
@@ -344,10 +345,11 @@ class SamTritonClient:
             ServerError: see triton_sam.errors.
         """
         from ..concepts.query import check_parameters
-        from .concepts import current
+        from .concepts import current, find
 
         query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
-        return self._carry(self._concept_flows.find(query, chosen, example))
+        keeps = self._keeps_embeddings
+        return self._carry(find(self._pair, self._capabilities, keeps, query, chosen, example))
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""
@@ -378,18 +380,6 @@ class SamTritonClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @functools.cached_property
-    def _part_flows(self) -> PartFlows:
-        from .everything import PartFlows
-
-        return PartFlows(self._pair, self._capabilities)
-
-    @functools.cached_property
-    def _concept_flows(self) -> ConceptFlows:
-        from .concepts import ConceptFlows
-
-        return ConceptFlows(self._pair, self._capabilities, is_used=not self._keeps_embeddings)
 
     def _carry(self, flow: Flow[Result]) -> Result:
         """Carry out a flow as one call, whose requests share one timeout."""

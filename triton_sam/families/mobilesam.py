@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .micro_sam import ELECTRON_MICROSCOPY, LIGHT_MICROSCOPY, micro_sam
-from .sam1 import SAM1
+from .sam1 import ELECTRON_MICROSCOPY, LIGHT_MICROSCOPY, SAM1, micro_sam
 from .tables import Checkpoint, ModelSize
 
 MOBILESAM = replace(

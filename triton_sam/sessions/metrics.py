@@ -10,7 +10,7 @@ RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
 PREFIX = "triton_sam_"
 COUNTERS = {
     "cache_hits": "Requests whose image was in the cache",
-    "cache_misses": "Requests whose image was not in the cache: new images, and ids that are not known (any more)",
+    "cache_misses": "Requests whose image was not in the cache: new images, and unknown or expired ids",
     "cache_evictions": "Images that made room for others",
     "encodes": "Images encoded",
     "encode_seconds": "Time spent on encoding images, from compressed bytes to embeddings",

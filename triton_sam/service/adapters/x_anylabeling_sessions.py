@@ -109,7 +109,7 @@ def find(bridge: Bridge, name: str) -> State:
     """Return the state of a session, which counts as a use."""
     video = bridge.videos.sessions.find(name, StoredVideo)
     if video is None or not isinstance(video.tool, State):
-        raise Problem(404, "the session is not known (any more): prompt the object again", code="session_not_found")
+        raise Problem(404, "unknown or expired session: prompt the object again", code="session_not_found")
     return video.tool
 
 

@@ -19,7 +19,7 @@ from .tracking import Tracking
 if TYPE_CHECKING:
     from ...client.video import AsyncVideo
 
-UNKNOWN = "the state of an object is not known (any more): draw the object in a frame, and track it again from there"
+UNKNOWN = "unknown or expired object: draw it in a frame, and track it from there"
 """The message that a tool shows when a session has ended."""
 
 
@@ -92,5 +92,5 @@ class LiveVideo(Session):
 
 
 def unknown() -> Problem:
-    """Return the answer to a tool whose session or object is not known (any more)."""
+    """Return the answer to a tool whose session or object is unknown or expired."""
     return Problem(404, UNKNOWN, code="unknown_state")

@@ -4,7 +4,7 @@
 The official generator, this process, a client that sends clicks, and the session model that searches by itself take
 turns. Example:
 
-    python tools/lab/benchmark_everything.py --points 16,32
+    python tools/lab/benchmark_everything.py --points 16 32
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ import numpy.typing as npt
 
 from triton_sam._common import strict_json
 from triton_sam._common.bundle import bundled
+from triton_sam._common.columns import aligned
+from triton_sam.benchmark.results import Times
+from triton_sam.benchmark.timing import milliseconds
 from triton_sam.client.sync import SAM2TritonClient
-from triton_sam.errors import SamError
+from triton_sam.commands._options import run_script
 from triton_sam.export import registry
 from triton_sam.families import get_family, model_name
 from triton_sam.families.tables import DECODER, ENCODER
@@ -43,7 +47,6 @@ from triton_sam.wire import contract
 
 FAMILY = "sam2"
 OFFICIAL = "official generator"
-ALONE, BESIDE, BESIDE_PARTS = "alone", "beside a search", "beside a search in parts"
 _PATIENCE = 3600.0  # seconds for one request; the session model answers at the end of the search
 _PAUSE = 0.1  # seconds between two clicks of a person
 _WARM_UP = 4  # points along one side in a search that does not count; more would only take time
@@ -60,16 +63,6 @@ class SearchSpeed:
     masks: int
     median: float
     ratio: float
-
-
-@dataclass(frozen=True)
-class ClickSpeed:
-    """The time of a click, from the request until its mask is there."""
-
-    situation: str
-    clicks: int
-    median: float
-    p95: float
 
 
 class Parts:
@@ -133,8 +126,11 @@ def measure_searches(
                 yield SearchSpeed(name, count, masks[name], median, medians[OFFICIAL] / median)
 
 
-def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -> list[ClickSpeed]:
-    """Measure the clicks of one user without and with another user's search inside the session model, of both kinds."""
+def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -> dict[str, Times]:
+    """Measure the clicks of one user without and with another user's search inside the session model, of both kinds.
+
+    The clicks are a tenth of a second apart. The search is repeated until they are done.
+    """
     with (
         SAM2TritonClient(server.grpc_url) as client,
         contextlib.closing(SessionJob(server.grpc_url)) as job,
@@ -143,29 +139,29 @@ def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -
         width, height = client.set_image(image).image_size
         places = np.random.default_rng(0).uniform(0.1, 0.9, (clicks, 2)) * (width, height)
         _click_times(client, places[:5])
-        alone = _click_times(client, places)
-        beside = _times_beside(client, places, lambda: job.generate(image, points_per_side=points))
-        in_parts = _times_beside(client, places, lambda: Parts(other).generate(image, points_per_side=points))
-    return [_click_speed(ALONE, alone), _click_speed(BESIDE, beside), _click_speed(BESIDE_PARTS, in_parts)]
+        return {
+            "alone": Times.of(_click_times(client, places)),
+            "beside a search": _times_beside(client, places, lambda: job.generate(image, points_per_side=points)),
+            "beside a search in parts": _times_beside(
+                client, places, lambda: Parts(other).generate(image, points_per_side=points)
+            ),
+        }
 
 
 def format_searches(speeds: Sequence[SearchSpeed]) -> str:
     """Return the speeds of searches as aligned plain text."""
-    lines = [f"{'runner':30} {'grid':>9} {'masks':>6} {'median':>9}   official / this"]
-    lines += [
-        f"{one.runner:30} {one.points:>3} x {one.points:>3} {one.masks:>6} {one.median:>7.2f} s   {one.ratio:.2f}"
+    head = ("runner", "grid", "masks", "median s", "official / this")
+    rows = [
+        (one.runner, f"{one.points} x {one.points}", str(one.masks), f"{one.median:.2f}", f"{one.ratio:.2f}")
         for one in speeds
     ]
-    return "\n".join(lines)
+    return aligned(head, rows, right=range(1, 5))
 
 
-def format_clicks(speeds: Sequence[ClickSpeed]) -> str:
+def format_clicks(times: Mapping[str, Times]) -> str:
     """Return the times of clicks as aligned plain text."""
-    lines = [f"{'clicks':30} {'number':>6} {'median':>9} {'p95':>9}"]
-    lines += [
-        f"{one.situation:30} {one.clicks:>6} {1000 * one.median:>6.1f} ms {1000 * one.p95:>6.1f} ms" for one in speeds
-    ]
-    return "\n".join(lines)
+    rows = [(name, str(each.n), f"{each.median:.1f}", f"{each.p95:.1f}") for name, each in times.items()]
+    return aligned(("clicks", "number", "median ms", "p95"), rows, right=range(1, 4))
 
 
 def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Generator]:
@@ -184,7 +180,7 @@ def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Gene
     }
 
 
-def _times_beside(client: SAM2TritonClient, places: npt.NDArray[Any], search: Callable[[], object]) -> list[float]:
+def _times_beside(client: SAM2TritonClient, places: npt.NDArray[Any], search: Callable[[], object]) -> Times:
     """Return the times of clicks while a search runs again and again."""
     over = threading.Event()
 
@@ -196,71 +192,42 @@ def _times_beside(client: SAM2TritonClient, places: npt.NDArray[Any], search: Ca
         searching = pool.submit(repeat)
         try:
             time.sleep(1)  # until the search decodes
-            seconds = _click_times(client, places)
+            times = _click_times(client, places)
         finally:
             over.set()
         searching.result()  # clicks beside a search that failed were alone
-    return seconds
+    return Times.of(times)
 
 
 def _click_times(client: SAM2TritonClient, places: npt.NDArray[Any]) -> list[float]:
-    seconds = []
+    """Return the milliseconds of each click."""
+    times = []
     for place in places:
         time.sleep(_PAUSE)
-        began = time.perf_counter()
-        client.segment([place], [1])
-        seconds.append(time.perf_counter() - began)
-    return seconds
-
-
-def _click_speed(situation: str, seconds: Sequence[float]) -> ClickSpeed:
-    return ClickSpeed(situation, len(seconds), statistics.median(seconds), float(np.percentile(seconds, 95)))
+        times.append(milliseconds(lambda place=place: client.segment([place], [1])))  # type: ignore[misc]
+    return times
 
 
 def main() -> int:
     """Run the measurement and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--image", type=Path, metavar="FILE", help="image (default: a photo of this project)")
-    parser.add_argument("--points", type=_counts, default=(16,), metavar="N,N", help="points a side (default: 16)")
+    parser.add_argument("--points", type=int, nargs="+", default=[16], metavar="N", help="points a side (default: 16)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="rounds (default: 2)")
     parser.add_argument("--clicks", type=int, default=60, metavar="N", help="clicks in each situation (default: 60)")
     parser.add_argument("--no-searches", action="store_true", help="measure clicks alone")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print the result alone")
     args = parser.parse_args()
-    if args.rounds < 1 or args.clicks < 2:
-        parser.error("--rounds must be at least 1, --clicks at least 2")
+    return run_script(lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> int:
     image = args.image or bundled("test/images") / "coffee.jpg"
-
-    def say(text: str) -> None:
-        if not args.quiet:
-            print(text, file=sys.stderr)
-
-    try:
-        with LocalServer(bundled("model_repository")) as server:
-            clicks = measure_clicks(server, image, args.clicks, max(args.points))
-            say(format_clicks(clicks))
-            searches = []
-            if not args.no_searches:
-                searches = list(measure_searches(server, image, args.points, args.rounds, say))
-    except SamError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if args.json:
-        figures = {"searches": [asdict(one) for one in searches], "clicks": [asdict(one) for one in clicks]}
-        print(strict_json.dumps(figures, indent=1))
-    else:
-        print(format_clicks(clicks))
-        if searches:
-            print(f"\n{format_searches(searches)}")
+    with LocalServer(bundled("model_repository")) as server:
+        print(format_clicks(measure_clicks(server, image, args.clicks, max(args.points))), flush=True)
+        if not args.no_searches:
+            say = partial(print, file=sys.stderr)
+            print(format_searches(list(measure_searches(server, image, args.points, args.rounds, say))))
     return 0
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(","))
-    if min(counts) < 1:
-        raise ValueError
-    return counts
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 Without --checkpoint, the weights are random: they take as long as trained ones. Example:
 
-    python tools/lab/benchmark_sam2_video.py --size tiny --image-size 512 --objects 1,4
+    python tools/lab/benchmark_sam2_video.py --size tiny --image-size 512 --objects 1 4
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam._common import strict_json
 from triton_sam._common.columns import aligned
 from triton_sam.client.video.sync import SAM2VideoClient
-from triton_sam.errors import SamError
+from triton_sam.commands._options import run_script
 from triton_sam.export import registry
 from triton_sam.export.settings import Settings
 from triton_sam.families import get_family, tracking_families
@@ -178,10 +177,9 @@ def main() -> int:
         "--size", help="size of the model (default: from the checkpoint's name, else the family's for random weights)"
     )
     parser.add_argument("--image-size", type=int, default=1024, metavar="PIXELS", help="default: 1024")
-    parser.add_argument("--objects", type=_counts, default=(1, 4), metavar="N,N", help="default: 1,4")
+    parser.add_argument("--objects", type=int, nargs="+", default=[1, 4], metavar="N", help="default: 1 4")
     parser.add_argument("--frames", type=int, default=20, metavar="N", help="frames of each clip (default: 20)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="clips (default: 2)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="print the result alone")
     args = parser.parse_args()
     if args.frames <= FIRST_COUNTED or args.rounds < 1:
@@ -191,24 +189,11 @@ def main() -> int:
     family = get_family(args.model)
     model = family.find_size(args.size).model if args.size or args.checkpoint is None else None
     settings = VideoBenchmark(
-        args.checkpoint, model, args.image_size, args.frames, args.rounds, args.objects, family.name
+        args.checkpoint, model, args.image_size, args.frames, args.rounds, tuple(args.objects), family.name
     )
-    try:
-        speeds = measure_video(settings, progress=not args.quiet)
-    except SamError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    listed = [{**asdict(speed), "frames_per_second": speed.frames_per_second} for speed in speeds]
-    print(strict_json.dumps(listed, indent=1) if args.json else format_speeds(speeds))
+    print(format_speeds(measure_video(settings, progress=not args.quiet)))
     return 0
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(","))
-    if min(counts) < 1:
-        raise ValueError
-    return counts
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

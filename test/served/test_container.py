@@ -39,7 +39,7 @@ class Container:
         self.repository = repository
         self.urls = [f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}"]
         options = [f"--{name}-{what}" for name in ports for what in (f"port={ports[name]}", "address=127.0.0.1")]
-        options += [f"--backend-directory={triton.backend_directory}", "--disable-auto-complete-config"]
+        options.append(f"--backend-directory={triton.backend_directory}")
         environment = {**triton.environment, **variables, "PYTHONPATH": os.pathsep.join(sys.path)}
         environment["PATH"] = f"{triton.executable.parent}:{environment['PATH']}"
         command = [sys.executable, "-m", "triton_sam", "container", "--model-repository", str(repository)]

@@ -21,7 +21,7 @@ from triton_sam.local_server.closed import (
     shm_prefix,
     warn_of_mistaken_versions,
 )
-from triton_sam.local_server.defaults import server_options, thread_options, values_of
+from triton_sam.local_server.defaults import completion_options, server_options, thread_options, values_of
 from triton_sam.local_server.plain_names import PlainNames, make_run_directory
 from triton_sam.repository.selection import ModelFolder
 
@@ -80,7 +80,7 @@ def _job(
             control += [f"--load-model={folder.name}" for folder in folders]
     else:
         link_models(links, [folder.path for folder in folders])
-        control = closed_options(links, options)
+        control = [*closed_options(links, options), *completion_options(folders, options)]
     defaults = [*server_options(folders, options), *thread_options(folders, options)]
     ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
     host = option(options, "--http-address") or "0.0.0.0"  # noqa: S104 - Triton's default

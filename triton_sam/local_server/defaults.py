@@ -16,6 +16,7 @@ CUDA_POOL = "--cuda-memory-pool-byte-size"
 CACHE_BYTES = "cache_bytes"
 """The parameter of session models that limits the embeddings they keep."""
 LOAD_THREADS = "--model-load-thread-count"
+NO_COMPLETION = "--disable-auto-complete-config"
 BACKEND = "--backend-config"
 SHARED_THREADS = "onnxruntime,enable-global-threadpool"
 MODEL_THREADS = "intra_op_thread_count"
@@ -34,7 +35,7 @@ _LARGEST = (1 << 63) - 1
 
 
 def server_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
-    """Return all options of this module for a server.
+    """Return the options of this module for every server.
 
     Args:
         given: the user's options. An option among them replaces ours.
@@ -55,6 +56,18 @@ def load_options(given: Sequence[str]) -> list[str]:
     ("operation not permitted when stream is capturing").
     """
     return [f"{LOAD_THREADS}=1"] if has_gpu() and not values_of(given, LOAD_THREADS) else []
+
+
+def completion_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
+    """Return the option with which Triton takes every config.pbtxt as it is, if all of them are complete.
+
+    To complete one, Triton starts a second process for each Python model, which takes over 1 s.
+    """
+    is_set = any(word.partition("=")[0] == NO_COMPLETION for word in given)
+    is_complete = all(
+        folder.config_is_complete and (folder.config.backend or folder.config.platform) for folder in folders
+    )
+    return [NO_COMPLETION] if is_complete and not is_set else []
 
 
 def thread_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:

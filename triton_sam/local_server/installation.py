@@ -38,7 +38,6 @@ class Triton:
     backend_directory: Path
     cache_directory: Path
     environment: Mapping[str, str] = field(repr=False)
-    from_wheel: bool
 
 
 def prepare_triton(run_directory: Path, tritonserver: Path | None, backend_directory: Path | None) -> Triton:
@@ -61,7 +60,7 @@ def _installed_triton(location: Path, backend_directory: Path | None) -> Triton:
     environment = dict(os.environ)
     reports.turn_off(environment)
     environment["LD_LIBRARY_PATH"] = _join(root / "lib", environment.get("LD_LIBRARY_PATH"))
-    return Triton(executable.resolve(), backends.resolve(), root / "caches", environment, from_wheel=False)
+    return Triton(executable.resolve(), backends.resolve(), root / "caches", environment)
 
 
 def _wheel_triton(run_directory: Path, backend_directory: Path | None) -> Triton:
@@ -72,7 +71,7 @@ def _wheel_triton(run_directory: Path, backend_directory: Path | None) -> Triton
     backends = Path(backend_directory).resolve() if backend_directory else run_directory / "backends"
     if backend_directory is None:
         _assemble_backends(server, backends)
-    return Triton(server / "bin" / "tritonserver", backends, server / "caches", environment, from_wheel=True)
+    return Triton(server / "bin" / "tritonserver", backends, server / "caches", environment)
 
 
 def find_wheel() -> Path:

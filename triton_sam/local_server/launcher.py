@@ -20,7 +20,7 @@ from triton_sam.local_server.closed import (
     shm_prefix,
     warn_of_mistaken_versions,
 )
-from triton_sam.local_server.defaults import has_gpu, server_options
+from triton_sam.local_server.defaults import completion_options, has_gpu, server_options
 from triton_sam.local_server.installation import Triton, prepare_triton
 from triton_sam.local_server.load_errors import explain
 from triton_sam.local_server.plain_names import PlainNames, make_run_directory
@@ -219,15 +219,13 @@ class LocalServer:
             f"--exit-timeout-secs={max(1, round(self._settings.stop_timeout))}",
             *shared_memory_options(identity),
             *server_options(folders, self._settings.extra_args),
+            *completion_options(folders, self._settings.extra_args),
             f"--log-verbose={self._settings.log_verbose}",
         ]
         for service, port in self._ports.items():
             command += [f"--{service}-address={address}", f"--{service}-port={port}"]
         if not has_gpu():
             command.append("--allow-gpu-metrics=false")  # otherwise NVML and DCGM errors fill the log
-        if triton.from_wheel and all(folder.config_is_complete for folder in folders):
-            # To complete a configuration, Triton starts a second stub process for each model, which takes over 1 s.
-            command.append("--disable-auto-complete-config")
         return [*command, *self._settings.extra_args]
 
     def _admin_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:

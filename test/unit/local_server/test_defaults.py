@@ -11,6 +11,8 @@ from triton_sam.local_server import defaults
 from triton_sam.local_server.defaults import (
     CUDA_POOL,
     LOAD_THREADS,
+    NO_COMPLETION,
+    completion_options,
     cuda_pool_options,
     load_options,
     metrics_options,
@@ -90,3 +92,12 @@ def test_models_share_their_threads_on_a_cpu(monkeypatch: pytest.MonkeyPatch) ->
     assert thread_options([session("1"), ModelFolder(Path("mine"), parse_config(threads))], []) == []
     monkeypatch.setattr(defaults, "has_gpu", lambda: True)
     assert thread_options([session("1")], []) == []
+
+
+def test_complete_configurations_are_not_completed() -> None:
+    """A model whose config.pbtxt leaves its backend to Triton needs the completion."""
+    folders = select_models(bundled("model_repository"), None)
+    assert completion_options(folders, []) == [NO_COMPLETION]
+    assert completion_options(folders, [f"{NO_COMPLETION}=false"]) == []
+    for text in ('backend: "python"', 'input {name: "x"} output {name: "y"}'):
+        assert completion_options([*folders, ModelFolder(Path("mine"), parse_config(text))], []) == []

@@ -22,7 +22,7 @@ from support.video_graphs import edgetam_micro_graphs  # noqa: E402
 
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402
-from triton_sam.export.edgetam.video_reference import EdgeTamVideoReference  # noqa: E402
+from triton_sam.export.edgetam.recipe import EXPORTER  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402
 from triton_sam.verify import video as verify  # noqa: E402
@@ -45,7 +45,7 @@ def clip() -> list[Any]:
 
 @pytest.mark.nightly
 def test_served_masks_equal_those_of_the_official_model(server: LocalServer, clip: list[Any]) -> None:
-    reference = verify.ReferenceRunner(EdgeTamVideoReference(edgetam_micro_graphs().model, clip))
+    reference = verify.ReferenceRunner(EXPORTER.video_reference(edgetam_micro_graphs().model, clip))
     size = clip[0].shape[1::-1]
     urls = {"http": server.http_url, "grpc": server.grpc_url}
     clients = {name: SAM2VideoClient(url, model_type="edgetam", timeout=300) for name, url in urls.items()}

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
 from support.official_video import Arrays, centre_scores, video_model
+from transformers import Sam3TrackerVideoModel
 
 from triton_sam.export import onnx_tools
 from triton_sam.export.edgetam.recipe import EXPORTER as EDGETAM_EXPORTER
 from triton_sam.export.filled import FilledExporter
 from triton_sam.export.pipeline import finish_graph
 from triton_sam.export.sam2.recipe import EXPORTER as SAM2_EXPORTER
+from triton_sam.export.sam3.model import video_configuration
+from triton_sam.export.sam3.recipe import EXPORTER as SAM3_EXPORTER
+from triton_sam.export.sam3.recipe import randomise_memory
 from triton_sam.export.stored import of_array
 from triton_sam.export.templates import templates
+from triton_sam.export.weights import seeded
 from triton_sam.families import get_family
 from triton_sam.families.base import Family
 from triton_sam.families.edgetam import EDGETAM
 from triton_sam.families.sam2 import SAM2
+from triton_sam.families.sam3 import SAM3
 from triton_sam.families.tables import ENCODER
 
 MICRO, SIDE = "sam2.1_hiera_micro", 512
@@ -88,6 +95,29 @@ class EdgeTamGraphs(Graphs):
 
     def traced(self, role: str, standard: bool) -> Any:
         return EDGETAM_EXPORTER.trace(self.model, self.specs[role], {})
+
+
+class Sam3Graphs(Graphs):
+    """The graphs of SAM3."""
+
+    def traced(self, role: str, standard: bool) -> Any:
+        vision = {name: getattr(self.model, name) for name in ("vision_encoder", "mask_decoder", "device")}
+        return SAM3_EXPORTER.trace(SimpleNamespace(**vision, video=self.model), self.specs[role], {})
+
+
+def sam3_video_model() -> Any:
+    """Return the official model of SAM3's reduced size for videos, for images of 336 pixels, with random weights."""
+    config = video_configuration("reduced")
+    config.image_size = 336
+    model = seeded(lambda: Sam3TrackerVideoModel(config), 0)
+    randomise_memory(model, 0)
+    return model.eval().requires_grad_(False)
+
+
+@functools.cache
+def sam3_reduced_graphs() -> Graphs:
+    """Return the graphs of SAM3's reduced size at 336 pixels."""
+    return Sam3Graphs(sam3_video_model(), SAM3.at(336))
 
 
 @functools.cache

@@ -136,6 +136,7 @@ def _measure(settings: VideoBenchmark, clients: Mapping[str, SAM2VideoClient]) -
         clip = next(clips)
         weights = settings.checkpoint, settings.model, settings.random_seed
         exporter, model = registry.official(settings.family, *weights, settings.image_size)
+        exporter.add_video(model, Settings(Path(), *weights[:2], random_seed=weights[2], video=True))
         official = exporter.video_reference(model, clip)
         times.setdefault((_OFFICIAL, count), []).extend(_time(ReferenceRunner(official), clip, count))
         for name, client in clients.items():

@@ -219,7 +219,9 @@ class Videos(Comparison):
         return SAM2VideoClient(url, model_type=self.family.name, timeout=self.patience, **options)
 
     def official(self) -> Any:
-        exporter, model = registry.official(self.family.name, self.args.checkpoint, self.model, self.seed, self.side)
+        weights = {"checkpoint": self.args.checkpoint, "model": self.model, "random_seed": self.seed}
+        exporter, model = registry.official(self.family.name, **weights, image_size=self.side)
+        exporter.add_video(model, Settings(Path(), **weights, **self.export_settings))
         return video.ReferenceRunner(exporter.video_reference(model, self.clip))
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     _check_source(args, has_own=has_own)
     if args.video and family.tracking is None:  # before the download
         raise ConfigurationError(f"{args.family} has no models for videos: leave --video out")
-    if args.concepts and not has_own:
+    if (args.concepts or (args.video and family.hub)) and not has_own:
         _choose_checkpoint(args)
     published = not has_own and _hub.is_published(args.family, chosen_size(args))
     _families.check_before_download(args, "setup", published=published)
@@ -117,11 +117,12 @@ def _row_of_url(args: argparse.Namespace) -> Checkpoint | None:
 
 
 def _choose_checkpoint(args: argparse.Namespace) -> None:
-    """Choose the checkpoint for --concepts, because the published ONNX files have no models for words."""
-    if not get_family(args.family).concepts:
+    """Choose the checkpoint for --concepts and --video, because the published ONNX files lack those models."""
+    if args.concepts and not get_family(args.family).concepts:
         raise ConfigurationError(f"{args.family} has no models for words: leave --concepts out")
     if chosen_size(args) not in (None, _hub.CHECKPOINT):
-        raise ConfigurationError(f"--concepts needs the checkpoint: triton-sam setup {args.family} --concepts")
+        flag = "--concepts" if args.concepts else "--video"
+        raise ConfigurationError(f"{flag} needs the checkpoint: triton-sam setup {args.family} {flag}")
     args.size = _hub.CHECKPOINT
 
 

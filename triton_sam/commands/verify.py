@@ -49,7 +49,9 @@ def add_arguments(parser: Parser) -> None:
 
     video = add("video", "masks of tracked objects in a drawn clip", tracking_families(), ("fp32", "fp16", "int8"))
     video.add_argument("--frames", type=int, default=8, metavar="N", help="frames of the clip (default: 8)")
-    video.add_argument("--image-size", type=int, metavar="PIXELS", help="side of the encoder's image (default: 1024)")
+    video.add_argument(
+        "--image-size", type=int, metavar="PIXELS", help="side of the encoder's image (default: the official size)"
+    )
 
     everything = add("everything", "masks of all objects", families_with_generators(), ("fp32",))
     _add_image(everything)

@@ -142,6 +142,9 @@ class Exporter(ABC):
         """Return the weights that trace() has left without content: those that are computed while a file is written."""
         return {}
 
+    def add_video(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most official models have it
+        """Load the official model for videos and attach it to a model from load(), before its graphs are traced."""
+
     def add_concepts(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have none
         """Load the official detector of concepts and attach it to a model from load(), before its graphs are traced."""
 

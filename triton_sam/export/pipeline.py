@@ -127,6 +127,8 @@ def build(exporter: Exporter, settings: Settings) -> Any:
     model = exporter.load(
         settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
     )
+    if settings.video:
+        exporter.add_video(model, settings)
     if settings.concepts:
         exporter.add_concepts(model, settings)
     exporter.check(model, settings)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .base import LABEL_NO_POINT, Family, FloatArray
 from .concepts import sam3_concepts
 from .tables import DECODER, ENCODER, Dimension, HubFiles, ModelSize, ModelSpec, Option, Tensor, by_role
+from .tracking import sam2_tracking
 
 LABEL_NO_POINT_IN_TRANSFORMERS = -10
 """The label that transformers' processor uses for "no point"; the other families use LABEL_NO_POINT."""
@@ -24,6 +25,7 @@ EMBEDDINGS = (
     Tensor("image_embeddings.1", "FP32", ("images", 64, 144, 144)),
     Tensor("image_embeddings.2", "FP32", ("images", 256, 72, 72)),
 )
+TRACKING = sam2_tracking(EMBEDDINGS, 1008, prompted_memories=4)
 
 
 def _decoder_inputs(
@@ -103,6 +105,7 @@ SAM3 = Family(
     decoder_inputs=_decoder_inputs,
     requested_outputs=_requested_outputs,
     read_masks=_read_masks,
+    tracking=TRACKING,
     concepts=sam3_concepts(IMAGE, EMBEDDINGS, tokens=32, queries=200),
     sizes=(
         ModelSize("reduced", official=False, config="sam3_tracker_reduced"),

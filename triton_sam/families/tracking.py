@@ -33,6 +33,8 @@ class Tracking:
         multimask_points: a prompt of at most this many points chooses the best of three masks
             (``multimask_max_pt_num``). A box counts as two points, and no prompt as none.
         bfloat16_memories: whether memories are rounded to bfloat16 and kept so, as in SAM2; else they stay float32.
+        prompted_memories: maximum number of prompted frames that a frame attends to, those closest to it; None: all
+            (``max_cond_frames_in_attn``).
     """
 
     models: Mapping[str, ModelSpec]
@@ -40,6 +42,7 @@ class Tracking:
     pointers: int = 16
     multimask_points: int = 1
     bfloat16_memories: bool = True
+    prompted_memories: int | None = None
 
     @cached_property
     def memory_shape(self) -> tuple[int, ...]:
@@ -67,17 +70,21 @@ def sam2_tracking(
     memory_shape: tuple[int, ...] | None = None,
     *,
     bfloat16_memories: bool = True,
+    prompted_memories: int | None = None,
 ) -> Tracking:
     """Return the table of a tracker with the parts of SAM2.
 
     Args:
-        embeddings: outputs of the family's encoder: the coarse embeddings first, then the high-resolution features.
+        embeddings: outputs of the family's encoder: the coarse embeddings and the high-resolution features.
         side: side of the square image that the encoder takes, in pixels.
         memory_shape: shape of the memory of one frame; None: 64 channels of the size of the coarse embeddings.
         bfloat16_memories: see Tracking.
+        prompted_memories: see Tracking.
     """
-    coarse = embeddings[0]
-    channels, small, low = int(coarse.shape[1]), side // 16, side // 4
+    coarse = min(embeddings, key=lambda tensor: int(tensor.shape[-1]))
+    channels, small = int(coarse.shape[1]), int(coarse.shape[-1])
+    finer = [tensor for tensor in embeddings if tensor is not coarse]
+    low = 4 * small
     features = Tensor(coarse.name, "FP32", ("images", channels, small, small))
     logits = Tensor("masks", "FP32", ("objects", 1, low, low))
     score = Tensor("object_score_logits", "FP32", ("objects", 1))
@@ -107,7 +114,7 @@ def sam2_tracking(
         ModelSpec(
             TRACKING_DECODER,
             inputs=(
-                *(Tensor(tensor.name, "FP32", tensor.shape) for tensor in embeddings),
+                *(Tensor(tensor.name, "FP32", tensor.shape) for tensor in (coarse, *finer)),
                 Tensor("point_coords", "FP32", ("objects", "points", 2)),
                 Tensor("point_labels", "FP32", ("objects", "points")),
                 # 1: the best of three masks; 0: the single mask.
@@ -133,4 +140,4 @@ def sam2_tracking(
             outputs=(Tensor("mask_input", "FP32", ("objects", 1, low, low)), logits),
         ),
     )
-    return Tracking(models, bfloat16_memories=bfloat16_memories)
+    return Tracking(models, bfloat16_memories=bfloat16_memories, prompted_memories=prompted_memories)

@@ -9,20 +9,24 @@ from PIL import Image
 from ..families.base import FloatArray
 
 
-def frame_input(frame: Image.Image, side: int) -> FloatArray:
-    """Turn a frame into the input of an encoder that takes RGB in 0..1 and squashes its images.
+def frame_input(frame: Image.Image, side: int, value_range: tuple[float, float] = (0.0, 1.0)) -> FloatArray:
+    """Turn a frame into the input of an encoder that squashes its images.
 
     Unlike single images, frames are resized with Pillow's default, a bicubic filter on bytes: see
     sam2.utils.misc._load_img_as_tensor.
 
     Returns:
-        float32 (1,3,side,side) in 0..1.
+        float32 (1,3,side,side) in the value range.
     """
     resized = frame.resize((side, side), Image.Resampling.BICUBIC)
     values = np.empty((1, 3, side, side), np.float32)
     # The predictor divides in float64, and rounds then. For the values of a byte, float32 gives the same.
     for channel, plane in enumerate(resized.split()):
         np.divide(np.asarray(plane), np.float32(255), out=values[0, channel])
+    low, high = value_range
+    if (low, high) != (0, 1):
+        values *= np.float32(high - low)
+        values += np.float32(low)
     return values
 
 

@@ -219,6 +219,7 @@ HUB = [
     ("setup sam3 --precision int8", "fp32, fp16"),
     ("setup sam2 --concepts", "sam2 has no models for words: leave --concepts out"),
     ("setup sam3 fp16 --concepts", "--concepts needs the checkpoint: triton-sam setup sam3 --concepts"),
+    ("setup sam3 fp16 --video", "--video needs the checkpoint: triton-sam setup sam3 --video"),
     ("setup sam3 --text-encoder lite", "--text-encoder changes an export, and the published ONNX files need none"),
     ("setup sam3 --concepts --text-encoder lite", "--text-encoder lite: there is no such folder"),
     ("setup sam2 --text-encoder lite", "--text-encoder is for sam3, not for sam2"),

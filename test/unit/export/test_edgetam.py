@@ -21,7 +21,7 @@ from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.edgetam.graphs import EdgeTamEncoder, fused  # noqa: E402
 from triton_sam.export.edgetam.names import IMAGE_POSITION, VIDEO_HALF, transformers_name  # noqa: E402
 from triton_sam.export.edgetam.recipe import EXPORTER, image_model  # noqa: E402
-from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
+from triton_sam.export.edgetam.video_graphs import sam2_of  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.edgetam import EDGETAM  # noqa: E402
 

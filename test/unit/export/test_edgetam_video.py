@@ -19,12 +19,15 @@ pytest.importorskip("onnxruntime")
 from support.official_video import Arrays, noise  # noqa: E402
 from support.video_export import write_video_models  # noqa: E402
 from support.video_graphs import Graphs, edgetam_micro_graphs  # noqa: E402
+from transformers import EdgeTamVideoInferenceSession  # noqa: E402
 
 from triton_sam.errors import ConfigurationError  # noqa: E402
 from triton_sam.export.edgetam.recipe import EXPORTER, has_video, image_model  # noqa: E402
-from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
-from triton_sam.export.edgetam.video_graphs import EdgeTamMemoryAttention  # noqa: E402
-from triton_sam.export.edgetam.video_reference import EdgeTamVideoReference, MetaRules, with_class  # noqa: E402
+from triton_sam.export.edgetam.video_graphs import EdgeTamMemoryAttention, sam2_of  # noqa: E402
+from triton_sam.export.sam2.transformers_reference import (  # noqa: E402
+    TransformersVideoReference,
+    with_meta_rules,
+)
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.tracking import (  # noqa: E402
     MASK_PROMPT,
@@ -148,7 +151,7 @@ def test_masks_as_prompts(graphs: Graphs) -> None:
         "mask_input": prepared["mask_input"],
     }
     found = graphs.run(TRACKING_DECODER, inputs)
-    official = with_class(graphs.model, MetaRules)
+    official = with_meta_rules(graphs.model)
     for row in range(2):
         one = slice(row, row + 1)
         fine = [torch.from_numpy(arrays[f"high_res_feats_{level}"][one]) for level in (0, 1)]
@@ -185,7 +188,10 @@ def test_every_case(
     titles = [title for title in verify.cases(size, FRAMES) if as_meta or title in TRANSFORMERS_ALONE]
     chosen = {title: steps for title, steps in verify.cases(size, FRAMES).items() if title in titles}
     monkeypatch.setattr(verify, "cases", lambda *_: chosen)
-    reference = verify.ReferenceRunner(EdgeTamVideoReference(graphs.model, frames, as_meta=as_meta))
+    official = TransformersVideoReference(
+        graphs.family, graphs.model, EdgeTamVideoInferenceSession, frames, as_meta=as_meta
+    )
+    reference = verify.ReferenceRunner(official)
     rows = list(verify.verify_video(reference, {"onnxruntime": runner}, size, FRAMES))
     assert [row.case for row in rows] == titles
     assert [row for row in rows if not row.passes(verify.threshold(FRAMES))] == []

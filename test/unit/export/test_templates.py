@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.export, pytest.mark.xdist_group("templates")]
 MAKER = "tools/maintain/make_templates.py"
 ROUNDED = {"edgetam": 2, "sam3": 1}
 """The families whose weights may differ in the last places: torch rounds roots and sines otherwise than NumPy."""
+VIDEOS = ("sam2", "edgetam")
+"""The families whose models for videos have templates; SAM3's are traced."""
 FAMILIES_WITH_TEMPLATES = [name for name in FAMILIES if (FOLDER / f"{name}.tar.xz").is_file()]
 
 
@@ -107,7 +109,7 @@ def test_each_official_size_has_the_graphs_of_its_table(family: str) -> None:
     assert {(size.name, table.image_size) for size in table.sizes if size.official} <= found
     for size, side in found:
         at = table.at(side)
-        for role in at.models_for(video=table.tracking is not None, concepts=False):
+        for role in at.models_for(video=family in VIDEOS, concepts=False):
             assert {f"{size}/{side}/{role}.onnx", f"{size}/{side}/{role}.json"} <= _members(family).keys()
 
 
@@ -126,14 +128,14 @@ def test_all_files_equal_those_of_a_trace(checkpoint: Path, tmp_path: Path, prec
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(name, marks=pytest.mark.nightly if get_family(name).tracking else ())  # six models to trace
+        pytest.param(name, marks=pytest.mark.nightly if name in VIDEOS else ())  # six models to trace
         for name in FAMILIES_WITH_TEMPLATES
         if name != "mobilesam"
     ],
 )
 def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> None:
     checkpoint = checkpoint_of(family, tmp_path / "weights.pt")
-    own = {"checkpoint": checkpoint, "video": get_family(family).tracking is not None}
+    own = {"checkpoint": checkpoint, "video": family in VIDEOS}
     graphs = filled(family, tmp_path / "filled", **own).files
     traced = exported(family, tmp_path / "traced", model=SMALLEST[family], trace=True, **own).files
     found, expected = files_of(tmp_path / "filled"), files_of(tmp_path / "traced")

@@ -15,6 +15,13 @@ def test_every_byte_is_divided_as_by_the_official_predictor():
     assert np.unique(found).size == 256
 
 
+def test_values_may_have_another_range():
+    pixels = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    found = frame_input(Image.fromarray(pixels), 16, (-1.0, 1.0))
+    expected = (pixels.astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+    assert np.array_equal(found, expected.transpose(2, 0, 1)[None])
+
+
 def test_a_frame_is_resized_as_by_the_official_predictor(tmp_path):
     torch = pytest.importorskip("torch")
     official = pytest.importorskip("sam2.utils.misc")

@@ -37,7 +37,7 @@ class SAM2VideoClient:
             variable TRITON_URL, else localhost:8000.
         variant: other models than the default ones, for example "sam2.1_large" for ``sam2.1_large_video``.
             ``model_name`` is a second spelling.
-        model_type: SAM family that can follow objects: "sam2" or "edgetam".
+        model_type: SAM family that can follow objects: "sam2", "edgetam" or "sam3".
         timeout: seconds that one request may take. A call that restores a lost session sends several requests.
         retries: how often a request is repeated if the connection cannot be made or breaks. This is safe because the
             server counts the requests of a session, and does none of them twice.

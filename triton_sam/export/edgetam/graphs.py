@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ...families.edgetam import EDGETAM
+from ..sam2.transformers_modules import PixelPositions
 from ..sam3.graphs import Sam3Encoder
-from .sam2_modules import PixelPositions
 
 
 class EdgeTamEncoder(Sam3Encoder):

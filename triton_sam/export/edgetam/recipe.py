@@ -29,6 +29,7 @@ try:
         EdgeTamConfig,
         EdgeTamModel,
         EdgeTamVideoConfig,
+        EdgeTamVideoInferenceSession,
         EdgeTamVideoModel,
         EdgeTamVisionConfig,
         TimmWrapperConfig,
@@ -38,8 +39,7 @@ try:
     from ..point_graphs import trace_decoder
     from ..sam2.video_graphs import trace_video
     from .graphs import EdgeTamDecoder, EdgeTamEncoder
-    from .sam2_modules import sam2_of
-    from .video_graphs import GRAPHS
+    from .video_graphs import GRAPHS, sam2_of
 except ImportError as error:
     raise missing("exporting and verifying EdgeTAM needs", "export", error, "export,local") from error
 
@@ -160,9 +160,9 @@ class EdgeTamExporter(Exporter):
         return EdgeTamReference(image_model(model))
 
     def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
-        from .video_reference import EdgeTamVideoReference
+        from ..sam2.transformers_reference import TransformersVideoReference
 
-        return EdgeTamVideoReference(model, frames)
+        return TransformersVideoReference(self.family, model, EdgeTamVideoInferenceSession, frames)
 
 
 def image_model(model: Any) -> torch.nn.Module:

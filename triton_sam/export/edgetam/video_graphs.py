@@ -1,7 +1,7 @@
 """EdgeTAM's models for videos as modules. They compute the same as transformers' EdgeTamVideoModel.
 
 The parts are SAM2's, but for the memory: a small Perceiver compresses the memory of a frame to tokens. So SAM2's graphs
-run the modules of sam2_modules. Reference: transformers 5, models/edgetam_video/modeling_edgetam_video.py.
+run SAM2's modules with its weights. Reference: transformers 5, models/edgetam_video/modeling_edgetam_video.py.
 
 In shapes, P is the number of objects, M of memories, T of tokens of a memory (512), c of their channels (64), h and w
 are S/16 for images with a side of S pixels.
@@ -17,13 +17,22 @@ import torch
 from torch import Tensor
 
 from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
+from ..sam2 import transformers_modules
 from ..sam2.memory_graphs import MemoryAttention, MemoryEncoder, Rotation
 from ..sam2.tracking_graphs import MaskPrompt, TrackingDecoder
+from ..sam2.transformers_modules import PixelPositions
 from ..sam2.video_graphs import Graph
-from .sam2_modules import PixelPositions
+from .names import transformers_name
 
 _WINDOWS = 16
 """A memory has a token for each of 16 x 16 parts of the image."""
+
+
+def sam2_of(model: Any) -> Any:
+    """Return a SAM2Base with the weights and the Perceiver (``spatial_perceiver``) of an EdgeTamVideoModel."""
+    base = transformers_modules.sam2_of(model, transformers_name)
+    base.spatial_perceiver = model.spatial_perceiver
+    return base
 
 
 class EdgeTamMemoryAttention(MemoryAttention):

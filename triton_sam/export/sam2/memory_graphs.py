@@ -270,8 +270,7 @@ class MemoryEncoder(nn.Module):
             (P,c,h,w) memories in FP32, which the official predictor then rounds to bfloat16.
         """
         model, encoder = self.model, self.model.memory_encoder
-        side = (model.image_size, model.image_size)
-        logits = nn.functional.interpolate(masks, size=side, mode="bilinear", align_corners=False)
+        logits = self._enlarged(masks)
         prompted = is_prompted.reshape(-1, 1, 1, 1) > 0.5
         mask = torch.where(prompted, (logits > 0).to(logits.dtype), logits.sigmoid())
         mask = mask * model.sigmoid_scale_for_mem_enc + model.sigmoid_bias_for_mem_enc
@@ -286,6 +285,12 @@ class MemoryEncoder(nn.Module):
         absent = (object_score_logits <= 0).to(memory.dtype).unsqueeze(2).unsqueeze(3)
         marked: Tensor = memory + absent * model.no_obj_embed_spatial.reshape(1, -1, 1, 1)
         return marked
+
+    def _enlarged(self, masks: Tensor) -> Tensor:
+        """Return the logits (P,1,h*16,w*16) of low-resolution masks."""
+        side = (self.model.image_size, self.model.image_size)
+        logits: Tensor = nn.functional.interpolate(masks, size=side, mode="bilinear", align_corners=False)
+        return logits
 
 
 def _fuse(block: Any, x: Tensor) -> Tensor:

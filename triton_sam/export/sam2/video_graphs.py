@@ -14,7 +14,7 @@ from ...errors import ConfigurationError
 from ...families.sam2 import TRACKING as SAM2_TRACKING
 from ...families.tables import ModelSpec
 from ...families.tables import Tensor as TensorSpec
-from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
+from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER, Tracking
 from .. import tracing
 from .memory_graphs import MemoryAttention, MemoryEncoder
 from .tracking_graphs import MaskPrompt, TrackingDecoder
@@ -36,7 +36,6 @@ _SETTINGS = {
     "multimask_output_in_sam": True,
     "multimask_output_for_tracking": True,
     "memory_temporal_stride_for_eval": 1,
-    "max_cond_frames_in_attn": -1,
     "non_overlap_masks_for_mem_enc": False,
     "multimask_min_pt_num": 0,
 }
@@ -48,15 +47,16 @@ _LAYER_SETTINGS = {
 }
 
 
-def check_video_model(model: Any) -> None:
-    """Check that a SAM2Base follows objects in the way of the official configurations."""
+def check_video_model(model: Any, tracking: Tracking = SAM2_TRACKING) -> None:
+    """Check that a SAM2Base follows objects in the way of the official configurations, as a table describes it."""
     expected = {
         **_SETTINGS,
-        "num_maskmem": SAM2_TRACKING.memories + 1,
-        "max_obj_ptrs_in_encoder": SAM2_TRACKING.pointers,
-        "multimask_max_pt_num": SAM2_TRACKING.multimask_points,
-        "mem_dim": SAM2_TRACKING.memory_shape[0],
-        "hidden_dim": SAM2_TRACKING.pointer_channels,
+        "num_maskmem": tracking.memories + 1,
+        "max_obj_ptrs_in_encoder": tracking.pointers,
+        "max_cond_frames_in_attn": -1 if tracking.prompted_memories is None else tracking.prompted_memories,
+        "multimask_max_pt_num": tracking.multimask_points,
+        "mem_dim": tracking.memory_shape[0],
+        "hidden_dim": tracking.pointer_channels,
     }
     for name, value in expected.items():
         _require(name, getattr(model, name), value)
@@ -89,10 +89,14 @@ GRAPHS: Mapping[str, Graph] = MappingProxyType(
 
 
 def trace_video(
-    model: Any, spec: ModelSpec, standard_operators: bool = False, graphs: Mapping[str, Graph] = GRAPHS
+    model: Any,
+    spec: ModelSpec,
+    standard_operators: bool = False,
+    graphs: Mapping[str, Graph] = GRAPHS,
+    tracking: Tracking = SAM2_TRACKING,
 ) -> onnx.ModelProto:
     """Trace one of the models for videos."""
-    check_video_model(model)
+    check_video_model(model, tracking)
     free = {
         symbol: torch.export.Dim(symbol, min=_minimum(spec, symbol))
         for symbol, size in _EXAMPLE_SIZES.items()

@@ -199,22 +199,24 @@ def _predictor_of(model: Any) -> Any:
     return predictor.eval()
 
 
-def frame_tensors(frames: Frames, side: int) -> torch.Tensor:
+def frame_tensors(
+    frames: Frames, side: int, mean: Sequence[float] = PIXEL_MEAN, std: Sequence[float] = PIXEL_STD
+) -> torch.Tensor:
     """Return the (N,3,S,S) FP32 inputs of the encoder for the frames of a video."""
     if not frames:
         raise VideoError("the video has no frames: give at least one")
     if other := next((frame.shape for frame in frames if frame.shape != frames[0].shape), None):
         raise VideoError(f"the frames differ in size: {frames[0].shape[:2]} and {other[:2]}")
-    return torch.stack([_image(frame, side) for frame in frames])
+    return torch.stack([_image(frame, side, mean, std) for frame in frames])
 
 
-def _image(frame: npt.NDArray[np.uint8], side: int) -> torch.Tensor:
+def _image(frame: npt.NDArray[np.uint8], side: int, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
     """Return the (3,S,S) FP32 input of the encoder, as load_video_frames_from_jpg_images in sam2.utils computes it."""
     resized = np.array(Image.fromarray(frame).resize((side, side)))
     image = torch.zeros(3, side, side, dtype=torch.float32)
     image.copy_(torch.from_numpy(resized / 255.0).permute(2, 0, 1))
-    image -= torch.tensor(PIXEL_MEAN, dtype=torch.float32)[:, None, None]
-    image /= torch.tensor(PIXEL_STD, dtype=torch.float32)[:, None, None]
+    image -= torch.tensor(mean, dtype=torch.float32)[:, None, None]
+    image /= torch.tensor(std, dtype=torch.float32)[:, None, None]
     return image
 
 

@@ -14,7 +14,7 @@ from .checkpoints import checkpoint_folder
 
 try:
     import torch
-    from transformers import Sam3Config, Sam3TrackerConfig
+    from transformers import Sam3Config, Sam3TrackerConfig, Sam3TrackerVideoConfig
     from transformers.utils import logging as transformers_logging
 except ImportError as error:
     raise missing("exporting and verifying SAM3 needs", "export", error) from error
@@ -33,7 +33,7 @@ _REDUCED_BACKBONE = {
 """The reduced size has one layer with windowed attention and one with global attention.
 
 Image size, patch size and neck equal those of the full size, so all tensors on the wire have the same shapes."""
-
+_REDUCED_VISION = {"model_type": "sam3_vision_model", "backbone_config": _REDUCED_BACKBONE}
 
 _REDUCED_DETECTOR: dict[str, Any] = {
     "text_config": {
@@ -51,6 +51,8 @@ _REDUCED_DETECTOR: dict[str, Any] = {
     "detr_decoder_config": {"num_layers": 2},
 }
 
+_REDUCED_MEMORY: dict[str, Any] = {"memory_attention_num_layers": 2, "memory_attention_feed_forward_hidden_size": 64}
+
 
 def configuration(size: str) -> Any:
     """Return the Sam3TrackerConfig of a size."""
@@ -58,8 +60,14 @@ def configuration(size: str) -> Any:
         raise ConfigurationError(f"SAM3 has no size {size!r}: choose one of {', '.join(SIZES)}")
     if size == "full":
         return Sam3TrackerConfig()
-    vision = {"model_type": "sam3_vision_model", "backbone_config": _REDUCED_BACKBONE}
-    return Sam3TrackerConfig(vision_config=vision)
+    return Sam3TrackerConfig(vision_config=_REDUCED_VISION)
+
+
+def video_configuration(size: str) -> Any:
+    """Return the Sam3TrackerVideoConfig of a size. The reduced memory has few layers."""
+    if size == "full":
+        return Sam3TrackerVideoConfig()
+    return Sam3TrackerVideoConfig(vision_config=_REDUCED_VISION, **_REDUCED_MEMORY)
 
 
 def detector_configuration(size: str) -> Any:
@@ -69,14 +77,18 @@ def detector_configuration(size: str) -> Any:
     return Sam3Config(vision_config=vision, **reduced)
 
 
-def load_official(checkpoint: Path, official: Any) -> Any:
-    """Return a model of a class of transformers with the weights of a checkpoint."""
+def load_official(checkpoint: Path, official: Any, **options: Any) -> Any:
+    """Return a model of a class of transformers with the weights of a checkpoint.
+
+    Args:
+        options: arguments of the class.
+    """
     folder = checkpoint_folder(checkpoint)
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     try:
         model, report = official.from_pretrained(
-            os.fspath(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True
+            os.fspath(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True, **options
         )
     except Exception as error:  # safetensors, json and transformers share no base class below Exception
         raise CheckpointError(f"{folder} is not a readable SAM3 checkpoint: {first_line(error)}") from error

@@ -1,29 +1,38 @@
-"""The exporter of SAM3: it builds the model and traces the graphs of the tracker and of concepts."""
+"""The exporter of SAM3: it builds the model and traces the graphs of the tracker, for videos and of concepts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..._common.extras import missing
 from ...concepts.tokenizer import TOKENIZER_NAME
 from ...errors import ConfigurationError
 from ...families.concepts import CONCEPT_ENCODER, DETECTOR, MASK_HEAD, TEXT_ENCODER
-from ...families.sam3 import SAM3
+from ...families.sam3 import SAM3, TRACKING
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
+from ..reference import VideoReference
 from ..settings import Settings
 from .checkpoints import NO_MEMORY_PLACEMENTS, checkpoint_folder, config_name, metadata_of, placement
 from .concept_reference import Sam3ConceptReference
-from .model import configuration, detector_configuration, load_official
+from .model import configuration, detector_configuration, load_official, video_configuration
 from .reference import Sam3Reference
 
 try:
     import onnx
     import torch
-    from transformers import Sam3Model, Sam3TrackerModel
+    from transformers import (
+        Sam3Model,
+        Sam3TrackerModel,
+        Sam3TrackerVideoInferenceSession,
+        Sam3TrackerVideoModel,
+    )
 
     from .. import tracing
     from ..weights import randomise, seeded
@@ -82,6 +91,19 @@ class Sam3Exporter(Exporter):
         built: torch.nn.Module = Sam3TrackerModel(configuration(model))
         return built
 
+    def add_video(self, model: Any, settings: Settings) -> None:
+        """Attach transformers' Sam3TrackerVideoModel to the tracker as ``video``; see Exporter.add_video()."""
+        official: Any = Sam3TrackerVideoModel
+        if settings.checkpoint is not None:
+            video = load_official(settings.checkpoint, official, remove_vision_encoder=True)
+        else:
+            config = video_configuration(self.choose(None, settings.model))
+            video = seeded(lambda: official(config, remove_vision_encoder=True), settings.random_seed)
+            randomise_memory(video, settings.random_seed or 0)
+            video.load_state_dict(model.state_dict(), strict=False)
+        video.vision_encoder = model.vision_encoder
+        model.video = video.eval().requires_grad_(False)
+
     def add_concepts(self, model: Any, settings: Settings) -> None:
         """Attach transformers' Sam3Model to the tracker as ``concepts``; see Exporter.add_concepts()."""
         if settings.checkpoint is not None:
@@ -110,6 +132,12 @@ class Sam3Exporter(Exporter):
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
         """Trace one model, with all batch dimensions dynamic; see Exporter.trace()."""
         add_no_memory = options.get("no_memory") == "meta"
+        if spec.role in TRACKING.models:
+            from ..sam2.video_graphs import trace_video
+            from .video_graphs import graphs, sam2_of
+
+            base = sam2_of(model.video, add_no_memory)
+            return trace_video(base, spec, graphs=graphs(add_no_memory), tracking=TRACKING)
         if spec.role == ENCODER:
             module: torch.nn.Module = Sam3Encoder(model, add_no_memory)
         elif spec.role == CONCEPT_ENCODER:
@@ -140,6 +168,21 @@ class Sam3Exporter(Exporter):
 
     def reference(self, model: Any) -> Sam3Reference:
         return Sam3Reference(model)
+
+    def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
+        from ..sam2.transformers_reference import TransformersVideoReference
+
+        return TransformersVideoReference(self.family, model.video, Sam3TrackerVideoInferenceSession, frames)
+
+
+def randomise_memory(video: Any, seed: int) -> None:
+    """Give the memory random weights. Most are drawn so that a signal keeps its size: masks depend on the memory."""
+    randomise(video, seed)
+    generator = torch.Generator().manual_seed(seed)
+    for name, module in video.named_modules():
+        if name.startswith("memory_") and isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)):
+            weight = module.weight.data
+            weight.normal_(generator=generator).mul_(weight[0].numel() ** -0.5)
 
 
 def _text_encoder(settings: Settings) -> str:

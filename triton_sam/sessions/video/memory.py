@@ -6,6 +6,7 @@ Reference: SAM2Base._prepare_memory_conditioned_features, SAM2VideoPredictor.
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -211,19 +212,37 @@ class ObjectMemory:
             num_frames: number of frames of the video; None if it is unknown.
         """
         step = -1 if reverse else 1
-        memories = [(0, output) for output in self.prompted.values() if output.memory is not None]
+        prompted = {index: self.prompted[index] for index in closest(self.prompted, frame, table.prompted_memories)}
+        unselected = {index: output for index, output in self.prompted.items() if index not in prompted}
+        others = ChainMap(self.tracked, unselected)  # these count as frames without a prompt
+        memories = [(0, output) for output in prompted.values() if output.memory is not None]
         for age in range(table.memories, 0, -1):
-            output = self.tracked.get(frame - age * step)
+            output = others.get(frame - age * step)
             if output is not None and output.memory is not None:
                 memories.append((age, output))
         pointers = [
-            ((frame - index) * step, output) for index, output in self.prompted.items() if (frame - index) * step >= 0
+            ((frame - index) * step, output) for index, output in prompted.items() if (frame - index) * step >= 0
         ]
         for age in range(1, pointer_limit(num_frames, table)):
-            output = self.tracked.get(frame - age * step)
+            output = others.get(frame - age * step)
             if output is not None:
                 pointers.append((age, output))
         return Selected(memories, pointers)
+
+
+def closest(prompted: Collection[int], frame: int, count: int | None) -> Collection[int]:
+    """Return the prompted frames that a frame attends to: the next one on each side, and the closest of the others.
+
+    Args:
+        count: how many; None: all.
+    """
+    if count is None or len(prompted) <= count:
+        return prompted
+    before = max((index for index in prompted if index < frame), default=None)
+    after = min((index for index in prompted if index >= frame), default=None)
+    chosen = [index for index in (before, after) if index is not None]
+    rest = sorted((index for index in prompted if index not in chosen), key=lambda index: abs(index - frame))
+    return chosen + rest[: count - len(chosen)]
 
 
 def pointer_limit(num_frames: int | None, table: Tracking) -> int:

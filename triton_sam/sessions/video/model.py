@@ -113,7 +113,7 @@ class VideoModel:
 
     def _prepare(self, frame: Image.Image) -> Mapping[str, FloatArray]:
         (spec,) = self._family.encoder.inputs
-        return {spec.name: frame_input(frame, self._family.image_size)}
+        return {spec.name: frame_input(frame, self._family.image_size, self._family.value_range)}
 
     @property
     def _table(self) -> Tracking:

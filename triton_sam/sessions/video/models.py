@@ -82,7 +82,7 @@ class TrackingModels:
         self._run = run
         self._outputs = {role: spec.output_names for role, spec in family.tracking.models.items()}
         self._outputs[ENCODER] = family.encoder.output_names
-        self._coarse = self._outputs[ENCODER][0]
+        self._coarse = family.tracking.models[MEMORY_ENCODER].input_names[0]
 
     def encode(self, inputs: Mapping[str, FloatArray]) -> Embeddings:
         """Encode one frame."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,12 +24,14 @@ FRAMES = 40
 class Both:
     """Runs each operation with the official predictor and with a session, and compares all masks."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, num_frames: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, num_frames: int, prompted: int | None = None) -> None:
         self.official = Official(num_frames, monkeypatch)
+        self.official.max_cond_frames_in_attn = -1 if prompted is None else prompted
+        family = replace(FAMILY, tracking=replace(FAMILY.tracking, prompted_memories=prompted))
         self.state = self.official.state
         self.server = Server()
         threads = ThreadPoolExecutor(2)
-        self.server.model = VideoModel(FAMILY, HashingModels(), 1 << 20, "weights", Settings(), threads)
+        self.server.model = VideoModel(family, HashingModels(), 1 << 20, "weights", Settings(), threads)
         self.num_frames = num_frames
         self.ours = self.server.start(num_frames=num_frames)
         self.compared = 0
@@ -125,6 +128,18 @@ def test_prompts_before_the_pass(both):
     both.points(11, points=[[2, 7]], labels=[1])
     both.propagate(count=25)
     both.propagate(30, reverse=True)
+
+
+@pytest.mark.parametrize("prompted", [2, 4])
+def test_only_the_closest_prompted_frames_count(monkeypatch, prompted):
+    """The others count as frames without a prompt."""
+    both = Both(monkeypatch, FRAMES, prompted)
+    for frame in (20, 3, 30, 16, 17, 18):
+        both.points(frame, points=[[frame % 12, 4]], labels=[1])
+    both.propagate()
+    both.propagate(39, reverse=True)
+    both.points(17, points=[[9, 9]], labels=[0], clear=False)
+    both.propagate(15, 10)
 
 
 def test_both_directions(both):

@@ -1,7 +1,8 @@
-"""SAM2's modules with EdgeTAM's weights: EdgeTAM has the decoder of SAM2, and in videos also its memory."""
+"""SAM2's modules with the weights of a video model of transformers that has the decoder and the memory of SAM2."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,25 +13,27 @@ from sam2.modeling.sam.transformer import RoPEAttention
 from sam2.modeling.sam2_base import SAM2Base
 from torch import Tensor, nn
 
-from ..sam2.graphs import Sam2Decoder
-from .names import of_meta_name
+from .graphs import Sam2Decoder
+from .transformers_names import of_meta_name, sam2_name
 
 
-def sam2_of(model: Any) -> Any:
-    """Return a SAM2Base without an image encoder, with the weights of an EdgeTamVideoModel.
+def sam2_of(model: Any, transformers_name: Callable[[str], str] = sam2_name) -> Any:
+    """Return a SAM2Base without an image encoder, with the weights of a video model of transformers.
 
-    It also has the Perceiver (``spatial_perceiver``) and the positions of pixels (``image_position``) of the model.
+    It also has the positions of pixels (``image_position``) of the model.
+
+    Args:
+        transformers_name: returns the model's name of a weight for Meta's name.
     """
     base = _Sam2(model)
     state = model.state_dict()
-    base.load_state_dict({name: of_meta_name(state, name) for name in base.state_dict()})
+    base.load_state_dict({name: of_meta_name(state, name, transformers_name) for name in base.state_dict()})
     base.register_buffer("image_position", model.get_image_wide_positional_embeddings(), persistent=False)
-    base.spatial_perceiver = model.spatial_perceiver
     return base.eval().requires_grad_(False)
 
 
 class _Sam2(SAM2Base):  # type: ignore[misc]
-    """SAM2Base with the settings of Meta's edgetam.yaml, and without an image encoder."""
+    """SAM2Base with the settings of a model of transformers, and without an image encoder."""
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -41,6 +44,7 @@ class _Sam2(SAM2Base):  # type: ignore[misc]
             _memory_encoder(config),
             num_maskmem=config.num_maskmem,
             image_size=model.image_size,
+            backbone_stride=model.image_size // model.prompt_encoder.image_embedding_size[0],
             sigmoid_scale_for_mem_enc=config.sigmoid_scale_for_mem_enc,
             sigmoid_bias_for_mem_enc=config.sigmoid_bias_for_mem_enc,
             use_mask_input_as_output_without_sam=True,
@@ -56,6 +60,8 @@ class _Sam2(SAM2Base):  # type: ignore[misc]
             use_obj_ptrs_in_encoder=True,
             max_obj_ptrs_in_encoder=config.max_object_pointers_in_encoder,
             add_tpos_enc_to_obj_ptrs=config.enable_temporal_pos_encoding_for_object_pointers,
+            proj_tpos_enc_in_obj_ptrs=config.enable_temporal_pos_encoding_for_object_pointers,
+            no_obj_embed_spatial=config.enable_occlusion_spatial_embedding,
             only_obj_ptrs_in_the_past_for_eval=True,
             pred_obj_scores=True,
             pred_obj_scores_mlp=True,
@@ -89,11 +95,13 @@ def _memory_attention(config: Any, channels: int) -> nn.Module:
         )
         return module
 
+    # Two models have two names for the network of a layer.
+    network = "mlp" if hasattr(config, "memory_attention_mlp_hidden_size") else "feed_forward"
     layer = MemoryAttentionLayer(
-        activation=config.memory_attention_mlp_hidden_act,
+        activation=getattr(config, f"memory_attention_{network}_hidden_act"),
         cross_attention=attention(rope_k_repeat=True, kv_in_dim=config.memory_encoder_output_channels),
         d_model=channels,
-        dim_feedforward=config.memory_attention_mlp_hidden_size,
+        dim_feedforward=getattr(config, f"memory_attention_{network}_hidden_size"),
         dropout=0.0,
         pos_enc_at_attn=False,
         pos_enc_at_cross_attn_keys=True,

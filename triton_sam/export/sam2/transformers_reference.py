@@ -1,4 +1,4 @@
-"""transformers' EdgeTamVideoModel on the CPU, as a reference for videos."""
+"""The video models of transformers that have SAM2's memory, as references for videos, on the CPU."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
-from transformers import EdgeTamVideoInferenceSession, EdgeTamVideoModel
 
-from ...families.base import FloatArray
-from ..sam2.video_reference import frame_tensors
+from ...families.base import Family, FloatArray
+from .video_reference import frame_tensors
 
 Frames = Sequence[npt.NDArray[np.uint8]]
 LOGIT_LIMIT = 32.0
-_Official: Any = EdgeTamVideoModel
 
 
-class EdgeTamVideoReference:
-    """Runs transformers' EdgeTamVideoModel with its session.
+class TransformersVideoReference:
+    """Runs a video model of transformers, such as EdgeTamVideoModel, with its session.
 
     Frames are prepared as by Meta's predictor: Pillow's bicubic resize of bytes.
 
     Args:
+        session: the class of the model's sessions.
         frames: the frames of a video, each (height,width,3) uint8 RGB, all of one size.
     """
 
-    def __init__(self, model: Any, frames: Frames, *, as_meta: bool = True) -> None:
-        images = frame_tensors(frames, model.image_size)
-        self._model = with_class(model, MetaRules if as_meta else _Official)
+    def __init__(self, family: Family, model: Any, session: Any, frames: Frames, *, as_meta: bool = True) -> None:
+        images = frame_tensors(frames, model.image_size, family.pixel_mean, family.pixel_std)
+        self._model = with_meta_rules(model) if as_meta else model
         self._height, self._width = frames[0].shape[:2]
         self._side = model.image_size
-        self._session: Any = EdgeTamVideoInferenceSession(images, self._height, self._width, dtype=torch.float32)
+        self._session: Any = session(images, self._height, self._width, dtype=torch.float32)
 
     @property
     def object_ids(self) -> list[int]:
@@ -92,13 +91,35 @@ class EdgeTamVideoReference:
         return rows
 
 
-class MetaRules(_Official):  # type: ignore[misc]
-    """EdgeTamVideoModel, which computes as Meta's SAM2VideoPredictor where it does not by itself.
+class _MetaRules:
+    """Lets a video model of transformers compute as Meta's predictor where it does not by itself.
 
     - A correction continues from the mask before it; transformers starts again from the points alone.
     - The pointer of a mask that is a prompt comes from the single mask; in transformers, from the best of three.
     - The memory of a mask that is a prompt is made of its low-resolution logits; in transformers, of its pixels.
+    - The pointers of prompted frames are those of the frames whose memories count as prompted (the closest ones, where
+      a model limits their number); in transformers, those of all.
     """
+
+    # Those of the model: this class comes before its own among the bases of with_meta_rules().
+    image_size: int
+    config: Any
+    mask_downsample: Any
+    no_object_pointer: Any
+    _single_frame_forward: Any
+    _select_closest_cond_frames: Any
+
+    def _get_object_pointers(self, inference_session: Any, obj_idx: int, frame_idx: int, *others: Any) -> Any:
+        known = inference_session.output_dict_per_obj[obj_idx]
+        selected, unselected = self._select_closest_cond_frames(
+            frame_idx, known["cond_frame_outputs"], self.config.max_cond_frame_num
+        )
+        tracked = {**unselected, **known["non_cond_frame_outputs"]}
+        chosen = {"cond_frame_outputs": selected, "non_cond_frame_outputs": tracked}
+        inference_session.output_dict_per_obj[obj_idx] = chosen
+        found = super()._get_object_pointers(inference_session, obj_idx, frame_idx, *others)  # type: ignore[misc]
+        inference_session.output_dict_per_obj[obj_idx] = known
+        return found
 
     def _run_single_frame_inference(self, **options: Any) -> Any:
         if options["point_inputs"] is not None:
@@ -107,10 +128,12 @@ class MetaRules(_Official):  # type: ignore[misc]
                 if earlier := outputs.get(options["frame_idx"]):
                     options["prev_sam_mask_logits"] = earlier["pred_masks"].clamp(-LOGIT_LIMIT, LOGIT_LIMIT)
                     break
-        return super()._run_single_frame_inference(**options)
+        return super()._run_single_frame_inference(**options)  # type: ignore[misc]
 
     def _use_mask_as_output(self, backbone_features: Any, high_res_features: Any, mask_inputs: Any) -> Any:
-        output = super()._use_mask_as_output(backbone_features, high_res_features, mask_inputs)
+        output = super()._use_mask_as_output(  # type: ignore[misc]
+            backbone_features, high_res_features, mask_inputs
+        )
         single = self._single_frame_forward(
             input_masks=self.mask_downsample(mask_inputs),
             image_embeddings=[*high_res_features, backbone_features],
@@ -123,8 +146,9 @@ class MetaRules(_Official):  # type: ignore[misc]
         return output
 
 
-def with_class(model: Any, kind: Any) -> Any:
-    """Return an instance of a class that shares all modules, parameters and settings with a model."""
+def with_meta_rules(model: Any) -> Any:
+    """Return a model with the rules of _MetaRules that shares all modules, parameters and settings with another."""
+    kind: Any = type(f"{type(model).__name__}OfMeta", (_MetaRules, type(model)), {})
     shared = kind.__new__(kind)
     shared.__dict__.update(vars(model))
     return shared.eval()

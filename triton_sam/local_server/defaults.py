@@ -63,11 +63,10 @@ def completion_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> 
 
     To complete one, Triton starts a second process for each Python model, which takes over 1 s.
     """
-    is_set = any(word.partition("=")[0] == NO_COMPLETION for word in given)
     is_complete = all(
         folder.config_is_complete and (folder.config.backend or folder.config.platform) for folder in folders
     )
-    return [NO_COMPLETION] if is_complete and not is_set else []
+    return [NO_COMPLETION] if is_complete and NO_COMPLETION not in given else []
 
 
 def thread_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:

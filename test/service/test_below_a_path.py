@@ -13,9 +13,11 @@ pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.nginx_proxy import NGINX, free_ports, needs_nginx, wait_for_port
 from support.running_service import running_service
+from support.tool_table import TOOLS
 from support.tools import CLICK, base64_of
 
 from triton_sam.errors import ConfigurationError
+from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.settings import Settings
 
 CONFIG = """
@@ -52,7 +54,7 @@ def proxied(service_triton, tmp_path_factory):
     folder = tmp_path_factory.mktemp("nginx")
     (folder / "slides").mkdir()
     write_tiff(folder / "slides" / "slide.tif", draw([(100, 100, 400, 300)], (800, 600)), levels=1)
-    options = {"adapters": ("label-studio", "x-anylabeling", "qupath"), "large_images": str(folder / "slides")}
+    options = {"adapters": tuple(ADAPTERS), "large_images": str(folder / "slides")}
     (port,) = free_ports(1)
     with contextlib.ExitStack() as held:
         url = held.enter_context(running_service(service_triton.grpc_url, **options)).url
@@ -70,16 +72,16 @@ def proxied(service_triton, tmp_path_factory):
 
 @needs_nginx
 @pytest.mark.parametrize("path", PATHS)
-def test_the_rest_api_and_other_tools(proxied, picture, path):
+def test_the_rest_api_and_every_tool(proxied, picture, path):
     with httpx.Client(base_url=proxied + path, timeout=60) as http:
         uploaded = http.post("/v1/images", files={"image": picture})
         assert uploaded.status_code == 201, uploaded.text
         assert http.get("/v1/images/").status_code in (307, 405)
         assert http.post("/v1/images/" + uploaded.json()["id"] + "/segment", json={"points": [CLICK]}).json()["masks"]
-        assert http.get("/label-studio/health").json()["status"] == "UP"
-        assert "sam2" in http.get("/x-anylabeling/v1/models").json()["data"]
-        body = {"type": "sam2_t", "b64img": base64_of(picture), "point_coords": [CLICK]}
-        assert http.post("/sam/", json=body).json()[0]["type"] == "Feature"
+        assert set(TOOLS) == set(ADAPTERS)
+        for tool in TOOLS.values():
+            answer = http.post(tool.path, json=tool.click(base64_of(picture)), headers=tool.headers)
+            assert tool.mask(answer.json(), (600, 800)).any(), answer.text
 
 
 @needs_nginx

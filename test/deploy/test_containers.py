@@ -81,6 +81,14 @@ def test_no_port_is_open_to_the_world_by_default() -> None:
             assert port.startswith(f"{variables.get(name, '${BIND_ADDRESS:-127.0.0.1}')}:"), name
 
 
+def test_nginx_leads_to_the_service_only_if_it_has_a_token() -> None:
+    """test_nginx_upstreams.py runs nginx with both values."""
+    nginx = SERVICES["nginx"]
+    assert nginx["environment"]["SERVICE_SERVER"] == "${TRITON_SAM_TOKEN:+service:8080}"
+    templates = {f"./{path.relative_to(ROOT)}" for path in (ROOT / "deploy" / "nginx").glob("*.template")}
+    assert templates <= {mount.partition(":")[0] for mount in nginx["volumes"]}
+
+
 def test_nobody_logs_in_to_grafana() -> None:
     """Its image creates the user admin with the password admin."""
     environment = SERVICES["grafana"]["environment"]

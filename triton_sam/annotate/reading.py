@@ -1,16 +1,28 @@
-"""Reads the prompts of a run from the file or folder that the caller names."""
+"""Reads the prompts of a run from the file or folder that the caller names: COCO, YOLO, or points (points.py).
+
+COCO (https://cocodataset.org/#format-data): a ``bbox`` is x, y, width, height in pixels; a ``segmentation`` is RLE or a
+list of polygons. YOLO (https://docs.ultralytics.com/datasets/detect/): a line is class, centre x, centre y, width and
+height, as fractions of the image; a sixth number, the confidence of a detector, is ignored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
 
 from ..errors import InputError
-from .coco_prompts import coco_prompts
+from ..families.base import Size
+from ..inputs.names import find_file
+from ..inputs.text_files import read_text
+from ..masks import mask_to_rle
+from ..masks.polygons import fill_polygons
 from .points import read_points
-from .prompts import Prompts
-from .sources import Source, read_coco
-from .yolo_prompts import yolo_prompts
+from .prompts import Prompt, Prompts
+from .sources import ImageItem, Skipped, Source, categories_of, read_coco
 
 
 def read_boxes(path: Path | None, source: Source, names: Sequence[str] = ()) -> Prompts:
@@ -23,17 +35,14 @@ def read_boxes(path: Path | None, source: Source, names: Sequence[str] = ()) -> 
     if path is not None and path.is_dir():
         if not names:
             raise InputError("YOLO's files have numbers of classes only: give --class-names NAME ..., from class 0")
-        return yolo_prompts(path, names)
-    if path is None and source.coco is None:
-        raise InputError("there are no boxes: give --prompts FILE.json (COCO) or --prompts FOLDER (YOLO)")
-    return _from_coco(path, source, "bbox")
+        return _yolo_prompts(path, names)
+    absent = "there are no boxes: give --prompts FILE.json (COCO) or --prompts FOLDER (YOLO)"
+    return _from_coco(path, source, "bbox", absent)
 
 
 def read_masks(path: Path | None, source: Source) -> Prompts:
     """Read the masks of a run, which are the ``segmentation`` of a COCO file: RLE or polygons."""
-    if path is None and source.coco is None:
-        raise InputError("there are no masks: give --prompts FILE.json (COCO)")
-    return _from_coco(path, source, "segmentation")
+    return _from_coco(path, source, "segmentation", "there are no masks: give --prompts FILE.json (COCO)")
 
 
 def read_clicks(path: Path | None, source: Source) -> Prompts:
@@ -43,8 +52,105 @@ def read_clicks(path: Path | None, source: Source) -> Prompts:
     return read_points(path, source)
 
 
-def _from_coco(path: Path | None, source: Source, field: str) -> Prompts:
+def _from_coco(path: Path | None, source: Source, field: str, absent: str) -> Prompts:
     document = source.coco if path is None else read_coco(path)
     if document is None:
-        raise InputError("the source is not a COCO data set: give --prompts FILE.json")
-    return coco_prompts(document, source, field)
+        raise InputError(absent)
+    return _coco_prompts(document, source, field)
+
+
+def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Prompts:
+    """Return the prompts of a COCO document, whose images are found by ``file_name``."""
+    annotations = document.get("annotations")
+    if not isinstance(annotations, list):
+        raise InputError("the COCO file has no annotations: export them with their images, or give --prompts")
+    names = {
+        image["id"]: str(image["file_name"])
+        for image in document["images"]
+        if isinstance(image, dict) and isinstance(image.get("id"), (int, str)) and "file_name" in image
+    }
+    owned: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+    strays = []
+    for number, each in enumerate(annotations, 1):
+        what, image = _name_and_image(number, each)
+        told = names.get(image) if isinstance(image, (int, str)) else None
+        name = None if told is None else source.named(told)
+        if name is not None:
+            owned[name].append((what, each))
+        else:
+            strays.append(Skipped(told or "", what, "the source has no such image, or it was skipped"))
+    read = _READERS[field]
+
+    def find(item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:
+        found, skipped = [], []
+        for what, each in owned.get(item.name, ()):
+            try:
+                found.append(read(what, each, size))
+            except (KeyError, TypeError, ValueError, OverflowError):
+                skipped.append(Skipped(item.name, what, f"it has no usable {field}, or no category_id"))
+        return found, skipped
+
+    return Prompts(categories_of(document), find, tuple(strays))
+
+
+def _name_and_image(number: int, annotation: Any) -> tuple[str, Any]:
+    if not isinstance(annotation, dict):
+        return f"annotation {number}", None
+    return f"annotation {annotation.get('id', number)}", annotation.get("image_id")
+
+
+def _box(what: str, annotation: Mapping[str, Any], _: Size) -> Prompt:
+    x, y, width, height = (float(value) for value in annotation["bbox"])
+    return Prompt(what, int(annotation["category_id"]), box=(x, y, x + width, y + height))
+
+
+def _mask(what: str, annotation: Mapping[str, Any], size: Size) -> Prompt:
+    shape = annotation["segmentation"]
+    mask = shape if isinstance(shape, dict) else _drawn(shape, size)
+    return Prompt(what, int(annotation["category_id"]), mask=mask)
+
+
+def _drawn(polygons: Any, size: Size) -> dict[str, Any]:
+    """Draw polygons, whose holes COCO cannot describe, and return the mask as RLE."""
+    rings = [np.asarray(ring, np.float64).reshape(-1, 2) for ring in polygons]
+    if any(len(corners) < 3 or not np.isfinite(corners).all() for corners in rings):
+        raise ValueError("a polygon has three corners at least")
+    return mask_to_rle(fill_polygons(rings, size))
+
+
+_READERS: dict[str, Callable[[str, Mapping[str, Any], Size], Prompt]] = {"bbox": _box, "segmentation": _mask}
+
+
+def _yolo_prompts(folder: Path, names: Sequence[str]) -> Prompts:
+    """Return the boxes of the text files in a folder. The file of an image has its path, with the suffix .txt."""
+
+    def find(item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:
+        name = str(PurePosixPath(item.name).with_suffix(".txt"))
+        found = find_file(folder, name)
+        if found is None:
+            return [], [Skipped(item.name, "boxes", f"there is no file {name}")]
+        try:
+            lines = read_text(found[1]).splitlines()
+        except InputError as error:
+            return [], [Skipped(item.name, "boxes", str(error))]
+        return _yolo_boxes(item, size, lines)
+
+    return Prompts(dict(enumerate(names)), find)
+
+
+def _yolo_boxes(item: ImageItem, size: Size, lines: Iterable[str]) -> tuple[list[Prompt], list[Skipped]]:
+    found, skipped = [], []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            if len(words) not in (5, 6):
+                raise ValueError("five numbers, or six with a confidence")
+            x, y, width, height = (float(word) for word in words[1:5])
+            box = ((x - width / 2) * size[0], (y - height / 2) * size[1])
+            end = ((x + width / 2) * size[0], (y + height / 2) * size[1])
+            found.append(Prompt(f"line {number}", int(words[0]), box=(*box, *end)))
+        except ValueError:
+            skipped.append(Skipped(item.name, f"line {number}", "it is not: class x y width height"))
+    return found, skipped

@@ -19,15 +19,12 @@ from ..errors import InferenceError, NoImageError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray, Prompts, check_prompts
 from ..masks.cleanup import Cleanup, check_cleanup
-from ..masks.segment import FORMATS, Segment
+from ..masks.segment import Segment
 from ..transport.base import Tensors
 from ..wire import contract
-from ..wire.pair import ModelPair, Prediction, Request
+from ..wire.pair import FULL_SIZE, ModelPair, Prediction, Request, read_full_size
 from .flows import Flow
 from .session_image import SessionImage, ask_about, text
-
-FULL_SIZE = FORMATS["rle"]
-"""The clients ask a session model for full-size masks in this format because it takes the fewest bytes."""
 
 
 @dataclass(eq=False)
@@ -102,12 +99,7 @@ class SessionClick(Click):
         texts, scores = outputs[contract.ENCODED_MASKS], outputs[contract.IOU_PREDICTIONS]
         if texts.ndim != 2 or len(texts) != len(self.prompts) or texts.shape != scores.shape:
             raise self._broken_contract(texts)
-        try:
-            masks = [FULL_SIZE.to_mask(text) for text in texts.flat]
-        except ValueError as error:
-            raise InferenceError(
-                f"{self.pair.session_model} sent a mask that is not valid {FULL_SIZE.name}: {error}"
-            ) from error
+        masks = [read_full_size(text, self.pair.session_model) for text in texts.flat]
         places = np.ndindex(texts.shape)
         return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
 

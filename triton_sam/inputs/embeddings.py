@@ -21,8 +21,7 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
     """The encoder outputs of one image, with the family, model and image size that a decoder call needs.
 
     This is a mapping from tensor names to arrays: ``embeddings["image_embeddings"]`` is float32 (1,256,64,64) for SAM1
-    and SAM2. Objects are compared by identity, so that they can be dictionary keys; comparing the tensors would fetch
-    the ones that a server keeps.
+    and SAM2. Objects are compared by identity, so that they can be dictionary keys.
 
     Args:
         family: name of the family, for example "sam2".
@@ -40,7 +39,7 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        width, height = self.image_size  # never the tensors, which may have to be fetched and are megabytes
+        width, height = self.image_size
         return f"{type(self).__name__}({self.model}, {width}x{height})"
 
     def __getitem__(self, name: str) -> FloatArray:

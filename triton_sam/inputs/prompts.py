@@ -136,7 +136,7 @@ def _points(coords: Any, labels: Any) -> tuple[FloatArray | None, npt.NDArray[np
     if points.ndim == 2:
         points = points[None]
     if points.ndim != 3 or points.shape[2] != 2:
-        raise PromptError(f"point_coords must be (2,), (N,2) or (P,N,2), not {_shape(coords)}")
+        raise PromptError(f"point_coords must be (2,), (N,2) or (P,N,2), not {np.shape(coords)}")
     if labels is None:
         return points, np.full(points.shape[:2], LABEL_FOREGROUND, np.int64)
     return points, _labels(labels, points)
@@ -150,7 +150,7 @@ def _labels(labels: Any, points: FloatArray) -> npt.NDArray[np.int64]:
         values = values[None]
     if values.shape != points.shape[:2]:
         raise PromptError(
-            f"point_labels has shape {_shape(labels)}, but {points.shape[0]} object(s) with {points.shape[1]} "
+            f"point_labels has shape {np.shape(labels)}, but {points.shape[0]} object(s) with {points.shape[1]} "
             "point(s) each need one label for each point"
         )
     for value in values.ravel():
@@ -198,7 +198,7 @@ def _boxes(box: Any, size: Size) -> FloatArray:
     if boxes.ndim == 1 and boxes.size:
         boxes = boxes[None]
     if boxes.ndim != 2 or boxes.shape[1] != 4 or len(boxes) == 0:
-        raise PromptError(f"box must be (4,) or (P,4) as x1,y1,x2,y2, not {_shape(box)}")
+        raise PromptError(f"box must be (4,) or (P,4) as x1,y1,x2,y2, not {np.shape(box)}")
     _check_inside("box corner", boxes.reshape(-1, 2), size)
     for x1, y1, x2, y2 in boxes:
         if x1 >= x2 or y1 >= y2:
@@ -273,7 +273,3 @@ def _numbers(name: str, value: Any) -> FloatArray:
     if not np.isfinite(array).all():
         raise PromptError(f"{name} holds NaN or infinity: give finite numbers")
     return array
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return np.shape(value)

@@ -143,22 +143,17 @@ def _family_of(decoder: Path, metadata: Mapping[str, str]) -> Family | None:
     return None if family is None else family.at(int(metadata.get("triton_sam.image_size", family.image_size)))
 
 
-def written_configs() -> dict[str, str]:
-    """Return the config.pbtxt of each committed program, by model name."""
-    return {model: files[CONFIG_NAME] for model, files in _committed().items()}
-
-
 def write_configs(repository: Path) -> list[Path]:
     """Write the files of each committed program into a repository; return those that changed."""
-    wanted = {repository / model / path: text for model, files in _committed().items() for path, text in files.items()}
+    wanted = {
+        repository / model / path: text
+        for model, files in programs(SAM2, video=False).items()
+        for path, text in files.items()
+    }
     changed = [path for path, text in wanted.items() if _text_of(path) != text]
     for path in changed:
         _write(path, wanted[path])
     return changed
-
-
-def _committed() -> Mapping[str, Files]:
-    return programs(SAM2, video=False)
 
 
 def _config_in(folder: Path) -> Any:

@@ -59,13 +59,20 @@ class PythonModel(ABC):
         pools: Iterable[Pool],
         counters: Mapping[str, str],
         gauges: Mapping[str, str],
+        sizes: Callable[[Reply | None], Mapping[str, float]] = lambda _: {},
         other_kinds: Iterable[str] = (),
     ) -> None:
-        """Begin to measure the requests of some pools, and those of other kinds."""
+        """Begin to measure the requests of some pools, and those of other kinds.
+
+        Args:
+            sizes: returns the gauges that the request of a reply has changed, by name; all of them for None.
+        """
+        self._sizes = sizes
         self._pools = tuple(pools)
         kinds = [*other_kinds, *(pool.name for pool in self._pools)]
         self.metrics = TritonMetrics(pb_utils, self.name, kinds, counters, gauges)
         self.waiting = Waiting(kinds, self._reports, self.metrics.set_waiting)
+        self.metrics.report({}, sizes(None))
         restarts = float(os.environ.get(RESTARTS_VARIABLE, "0"))
         if restarts and "restarts" in counters:
             self.metrics.report({"restarts": restarts}, {})
@@ -111,10 +118,6 @@ class PythonModel(ABC):
         """Return the outputs that carry the error of a refused request beside the status; usually none."""
         return {}
 
-    def gauges(self, reply: Reply) -> Mapping[str, float]:  # noqa: ARG002 - for subclasses
-        """Return the gauges that a request has changed, by name."""
-        return {}
-
     def start(
         self, task: Task, pool: Pool, answer: Callable[[], Reply], submit: Submit | None = None
     ) -> Future[None] | None:
@@ -140,22 +143,16 @@ class PythonModel(ABC):
         except TaskCancelledError:
             bls.send_cancelled(task.sender)
         finally:
-            self.report_task(task, reply)
+            self.report(reply, task)
 
-    def report(self, reply: Reply) -> None:
-        """Report the counts of a reply later: each metric is a call to the server."""
-        self._reports.submit(self._report, reply)
+    def report(self, reply: Reply, task: Task | None = None) -> None:
+        """Report the counts of a reply, and the times of its request, later: each metric is a call to the server."""
+        self._reports.submit(self._report, reply, task)
 
-    def report_task(self, task: Task, reply: Reply) -> None:
-        """Report the times of a request and the counts of its reply, later."""
-        self._reports.submit(self._report_task, task, reply)
-
-    def _report(self, reply: Reply) -> None:
-        self.metrics.report(reply.counts, self.gauges(reply))
-
-    def _report_task(self, task: Task, reply: Reply) -> None:
-        self.metrics.observe(task.kind, task.waited, task.took)
-        self.metrics.report(reply.counts, self.gauges(reply))
+    def _report(self, reply: Reply, task: Task | None) -> None:
+        if task is not None:
+            self.metrics.observe(task.kind, task.waited, task.took)
+        self.metrics.report(reply.counts, self._sizes(reply))
 
     def _ended(self, task: Task, future: Future[None]) -> None:
         """Answer a request whose work failed, or whose thread ended before it ran."""

@@ -17,7 +17,11 @@ from ..inputs.images import ImageSource, encoder_input, open_image
 from ..inputs.prompts import Prompts
 from ..masks.cleanup import Cleanup
 from ..masks.resize import full_size_mask
-from ..masks.segment import Segment
+from ..masks.rle import BoolArray
+from ..masks.segment import FORMATS, Segment
+
+FULL_SIZE = FORMATS["rle"]
+"""The format in which clients ask a server for full-size masks, because it takes the fewest bytes."""
 
 
 @dataclass(frozen=True)
@@ -139,3 +143,11 @@ class ModelPair:
                 object_index=index,
                 candidate=candidate,
             )
+
+
+def read_full_size(content: bytes, model: str) -> BoolArray:
+    """Read a mask that a model has sent in the format FULL_SIZE."""
+    try:
+        return FULL_SIZE.to_mask(content)
+    except ValueError as error:
+        raise InferenceError(f"{model} sent a mask that is not valid {FULL_SIZE.name}: {error}") from error

@@ -16,14 +16,12 @@ from ...errors import InferenceError
 from ...families.base import Family, FloatArray, Size
 from ...masks.resize import full_size_mask
 from ...masks.rle import BoolArray
-from ...masks.segment import FORMATS, VideoSegment
+from ...masks.segment import VideoSegment
 from ...transport.base import Tensors
 from ...wire import video as wire
 from ...wire.contract import ENCODED_MASKS, IOU_PREDICTIONS, MASKS, OUTPUT_FORMAT
-from ...wire.pair import Request
+from ...wire.pair import FULL_SIZE, Request, read_full_size
 
-FULL_SIZE = FORMATS["rle"]
-"""The format in which the client asks for full-size masks, because it takes the fewest bytes."""
 ROWS = (wire.FRAME_INDEXES, wire.OBJECT_IDS, wire.OBJECT_SCORES, IOU_PREDICTIONS)
 """The outputs of each row in addition to the mask."""
 WITH_LOGITS, WITH_MASKS = (*ROWS, MASKS), (*ROWS, ENCODED_MASKS)
@@ -112,8 +110,9 @@ class VideoModel:
         segments = {}
         for row, content in enumerate(masks):
             object_id = int(outputs[wire.OBJECT_IDS][row])
+            mask = full_size_mask(content[0], size, self.family) if has_logits else read_full_size(content, self.name)
             segments[object_id] = VideoSegment(
-                mask=full_size_mask(content[0], size, self.family) if has_logits else self._decoded(content),
+                mask=mask,
                 score=float(outputs[IOU_PREDICTIONS][row]),
                 logits=np.array(content[0], np.float32) if has_logits else None,
                 object_index=row,
@@ -122,12 +121,6 @@ class VideoModel:
                 object_score=float(outputs[wire.OBJECT_SCORES][row]),
             )
         return segments
-
-    def _decoded(self, content: bytes) -> BoolArray:
-        try:
-            return FULL_SIZE.to_mask(content)
-        except ValueError as error:
-            raise InferenceError(f"{self.name} sent a mask that is not valid {FULL_SIZE.name}: {error}") from error
 
     def _check(self, outputs: Tensors, masks: npt.NDArray[Any], dimensions: int) -> None:
         rows = len(outputs[wire.OBJECT_IDS])

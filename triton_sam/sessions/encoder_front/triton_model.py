@@ -101,7 +101,7 @@ class TritonPythonModel(PythonModel):
             try:
                 if task.sender.is_cancelled():
                     bls.send_cancelled(task.sender)
-                    self.report_task(task, Reply())
+                    self.report(Reply(), task)
                     return
                 answer = self._call(job)
             except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
@@ -132,10 +132,10 @@ class TritonPythonModel(PythonModel):
             self._fail(error, job.task)
             return
         job.task.answered()
-        self.report_task(job.task, Reply())
+        self.report(Reply(), job.task)
 
     def _fail(self, error: Exception, task: Task) -> None:
         reply = Reply().fail(error)
         bls.send(reply, task.sender, task.wanted)
         task.answered()
-        self.report_task(task, reply)
+        self.report(reply, task)

@@ -31,7 +31,7 @@ from ...repository.names import DECODER_IN_SESSION
 from ...wire import contract
 from ...wire.pair import ModelPair
 from .. import bls
-from ..messages import Reply, Tensors
+from ..messages import Tensors
 from ..metrics import COUNTERS, GAUGES
 from ..python_model import PythonModel
 from ..tasks import Pool, Task
@@ -76,8 +76,8 @@ class TritonPythonModel(PythonModel):
             contract.EVERYTHING_PART: (Pool("part", jobs, pending), self._model.find_part),
             contract.FIND: (Pool("find", threads, pending), self._model.find_concepts),
         }
-        self.measure([*(pool for pool, _ in self._searches.values()), self._clicks, self._images], COUNTERS, GAUGES)
-        self.metrics.report({}, self._model.images.gauges())
+        pools = [*(pool for pool, _ in self._searches.values()), self._clicks, self._images]
+        self.measure(pools, COUNTERS, GAUGES, self._model.images.gauges)
 
     def admit(
         self, request: Any, inputs: Mapping[str, Any], sender: Any, wanted: Container[str]
@@ -100,10 +100,6 @@ class TritonPythonModel(PythonModel):
     def error_tensors(self, error: Exception, inputs: Mapping[str, Any]) -> Tensors:
         """Return ``result_json`` with the error, if the request can read it there."""
         return write_json_error(error) if wants_json(inputs) else {}
-
-    def gauges(self, reply: Reply) -> Mapping[str, float]:
-        """Return the size of the cache if the request of a reply changed it."""
-        return self._model.images.gauges(reply)
 
     def finalize(self) -> None:
         """Wait for the running requests. Searches end before their next decode."""

@@ -33,11 +33,6 @@ def to_bfloat16(values: FloatArray) -> Halves:
     return np.where(is_nan, np.uint16(0x7FC0), rounded) if is_nan.any() else rounded
 
 
-def from_bfloat16(bits: Halves) -> FloatArray:
-    """Return the float32 values of bfloat16 bits."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
 def memory_dtype(table: Tracking) -> np.dtype[Any]:
     """Return the dtype in which a session keeps memories: uint16 for the bits of bfloat16, or float32."""
     return np.dtype(np.uint16 if table.bfloat16_memories else np.float32)

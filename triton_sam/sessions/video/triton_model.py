@@ -20,7 +20,6 @@ import numpy.typing as npt
 from ...families.tables import ENCODER
 from ...wire import contract, video
 from .. import bls
-from ..messages import Reply
 from ..metrics import VIDEO_COUNTERS, VIDEO_GAUGES
 from ..python_model import PythonModel
 from ..tasks import Pool, Task
@@ -65,8 +64,7 @@ class TritonPythonModel(PythonModel):
             settings,
             self._work.threads,
         )
-        self.measure([self._work, self._frames], VIDEO_COUNTERS, VIDEO_GAUGES, [_SESSION])
-        self.metrics.report({}, self._model.gauges())
+        self.measure([self._work, self._frames], VIDEO_COUNTERS, VIDEO_GAUGES, self._model.gauges, [_SESSION])
         threading.Thread(target=self._sweep, name="sweep", daemon=True).start()
 
     def admit(
@@ -84,10 +82,6 @@ class TritonPythonModel(PythonModel):
         pool.check_room()
         task = Task(pool.name, self.waiting, sender, wanted, bls.trace_of(request))
         return self.start(task, pool, answer, None if session is None or is_frame else session.strand.submit)
-
-    def gauges(self, reply: Reply) -> Mapping[str, float]:
-        """Return the size of the sessions, and that of the cache if the request of a reply changed it."""
-        return self._model.gauges(reply)
 
     def _run(
         self,

@@ -96,13 +96,25 @@ class EdgeTamGraphs(Graphs):
     def traced(self, role: str, standard: bool) -> Any:
         return EDGETAM_EXPORTER.trace(self.model, self.specs[role], {})
 
+    def reference(self, frames: Any) -> Any:
+        """Return the official predictor with a video."""
+        return EDGETAM_EXPORTER.video_reference(self.model, frames)
+
 
 class Sam3Graphs(Graphs):
     """The graphs of SAM3."""
 
+    def __init__(self, model: Any, family: Family) -> None:
+        super().__init__(model, family)
+        shared = {name: getattr(model, name) for name in ("vision_encoder", "mask_decoder", "device")}
+        self.tracker = SimpleNamespace(**shared, video=model)
+
     def traced(self, role: str, standard: bool) -> Any:
-        vision = {name: getattr(self.model, name) for name in ("vision_encoder", "mask_decoder", "device")}
-        return SAM3_EXPORTER.trace(SimpleNamespace(**vision, video=self.model), self.specs[role], {})
+        return SAM3_EXPORTER.trace(self.tracker, self.specs[role], {})
+
+    def reference(self, frames: Any) -> Any:
+        """Return the official predictor with a video."""
+        return SAM3_EXPORTER.video_reference(self.tracker, frames)
 
 
 def sam3_video_model() -> Any:
@@ -115,13 +127,13 @@ def sam3_video_model() -> Any:
 
 
 @functools.cache
-def sam3_reduced_graphs() -> Graphs:
+def sam3_reduced_graphs() -> Sam3Graphs:
     """Return the graphs of SAM3's reduced size at 336 pixels."""
     return Sam3Graphs(sam3_video_model(), SAM3.at(336))
 
 
 @functools.cache
-def edgetam_micro_graphs() -> Graphs:
+def edgetam_micro_graphs() -> EdgeTamGraphs:
     """Return the graphs of EdgeTAM's micro size at 256 pixels."""
     model = EDGETAM_EXPORTER.load(None, "micro", image_size=256, random_seed=0)
     return EdgeTamGraphs(model, EDGETAM.at(256))

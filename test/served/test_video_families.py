@@ -1,4 +1,4 @@
-"""EdgeTAM's video model on a real Triton: masks equal to those of transformers' model, and `triton-sam track`."""
+"""Video models of EdgeTAM and SAM3 on a real Triton: masks of transformers' models, and `triton-sam track`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
 from support.video_export import write_video_models  # noqa: E402
-from support.video_graphs import edgetam_micro_graphs  # noqa: E402
+from support.video_graphs import EdgeTamGraphs, Sam3Graphs, edgetam_micro_graphs, sam3_reduced_graphs  # noqa: E402
 
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402
-from triton_sam.export.edgetam.recipe import EXPORTER  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402
 from triton_sam.verify import video as verify  # noqa: E402
@@ -30,10 +29,15 @@ from triton_sam.verify import video as verify  # noqa: E402
 FRAMES = 8
 
 
+@pytest.fixture(scope="module", params=[edgetam_micro_graphs, sam3_reduced_graphs], ids=["edgetam", "sam3"])
+def graphs(request: pytest.FixtureRequest) -> EdgeTamGraphs | Sam3Graphs:
+    return request.param()
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    repository = tmp_path_factory.mktemp("edgetam_video")
-    write_video_models(repository, edgetam_micro_graphs())
+def server(graphs: EdgeTamGraphs | Sam3Graphs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    repository = tmp_path_factory.mktemp("videos")
+    write_video_models(repository, graphs)
     with LocalServer(repository) as running:
         yield running
 
@@ -44,11 +48,13 @@ def clip() -> list[Any]:
 
 
 @pytest.mark.nightly
-def test_served_masks_equal_those_of_the_official_model(server: LocalServer, clip: list[Any]) -> None:
-    reference = verify.ReferenceRunner(EXPORTER.video_reference(edgetam_micro_graphs().model, clip))
+def test_served_masks_equal_those_of_the_official_model(
+    graphs: EdgeTamGraphs | Sam3Graphs, server: LocalServer, clip: list[Any]
+) -> None:
+    reference = verify.ReferenceRunner(graphs.reference(clip))
     size = clip[0].shape[1::-1]
     urls = {"http": server.http_url, "grpc": server.grpc_url}
-    clients = {name: SAM2VideoClient(url, model_type="edgetam", timeout=300) for name, url in urls.items()}
+    clients = {name: SAM2VideoClient(url, model_type=graphs.family.name, timeout=300) for name, url in urls.items()}
     videos = {name: client.open(clip) for name, client in clients.items()}
     runners = {name: verify.ClientRunner(video) for name, video in videos.items()}
     rows = list(verify.verify_video(reference, runners, size, FRAMES))
@@ -59,11 +65,14 @@ def test_served_masks_equal_those_of_the_official_model(server: LocalServer, cli
         each.close()
 
 
-def test_track_writes_masks(server: LocalServer, clip: list[Any], tmp_path: Path) -> None:
+def test_track_writes_masks(
+    graphs: EdgeTamGraphs | Sam3Graphs, server: LocalServer, clip: list[Any], tmp_path: Path
+) -> None:
     (tmp_path / "clip").mkdir()
     for number, frame in enumerate(clip):
         Image.fromarray(frame).save(tmp_path / "clip" / f"{number:05}.png")
-    arguments = ["track", str(tmp_path / "clip"), "--model", "edgetam", "--url", server.http_url, "--format", "png"]
+    arguments = ["track", str(tmp_path / "clip"), "--model", graphs.family.name, "--url", server.http_url]
+    arguments += ["--format", "png"]
     assert main([*arguments, "--point", "0:100,80", "--out", str(tmp_path / "masks"), "-q"]) == 0
     masks = sorted((tmp_path / "masks").rglob("*.png"))
     assert len(masks) == FRAMES

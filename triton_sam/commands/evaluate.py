@@ -94,7 +94,7 @@ def _with_task(arguments: Sequence[str]) -> list[str]:
     from ..evaluation.videos import is_video_dataset
 
     given = list(arguments)
-    if given[:1] and given[0] in ("images", "videos", "-h", "--help"):
+    if given[:1] and (given[0] in ("-h", "--help") or not given[0].startswith("-")):
         return given
     datasets = [word.partition("=")[2] for word in given if word.startswith("--dataset=")]
     datasets += [name for word, name in itertools.pairwise(given) if word == "--dataset"]

@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
             failed += not _tracks(args, models, family, variant)
             official = get_family(family).image_size
             if sides[variant] != official:  # clients send images of the official size
-                _options.say(args, f"model pair {variant}: for videos only, its encoder takes {sides[variant]} pixels")
+                use = "for videos only" if get_family(family).tracking else "clients cannot use it"
+                _options.say(args, f"model pair {variant}: {use}, its encoder takes {sides[variant]} pixels")
                 if variant in models:
                     print(f"session model {variant}: its encoder must take {official} pixels; export it with --name")
                     failed += 1

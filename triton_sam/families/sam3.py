@@ -127,7 +127,7 @@ SAM3 = Family(
         Option(
             "--text-encoder",
             "with --concepts: folder with a checkpoint of SAM3-LiteText, whose small text encoder replaces SAM3's own "
-            "(lite, beside --random: random weights)",
+            "(export and verify --random: lite, for random weights)",
             commands=("export", "setup", "verify"),
             metavar="FOLDER",
             is_folder=True,

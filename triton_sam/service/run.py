@@ -167,12 +167,12 @@ def for_others(settings: Settings, address: str, port: int, *, show_token: bool)
 
 def own_address() -> str:
     """Return the address of this machine in its network. Nothing is sent: connect() of UDP only chooses a route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         try:
-            probe.connect(("192.0.2.1", 9))
+            udp.connect(("192.0.2.1", 9))
         except OSError:
             return socket.gethostname()
-        return str(probe.getsockname()[0])
+        return str(udp.getsockname()[0])
 
 
 def _answers(settings: Settings) -> bool:

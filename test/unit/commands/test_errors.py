@@ -258,6 +258,7 @@ USAGE = [
     ("evaluate --dataset coins --prompt box", "unrecognized arguments: --prompt box"),
     ("evaluate videos --clicks 3", "unrecognized arguments: --clicks 3"),
     ("alias nonsense", "invalid choice: 'nonsense'"),
+    ("evaluate image", "did you mean images?"),
     ("alias add mine", "the following arguments are required: VARIANT"),
     ("alias x --of sam2 --sam2 sam2", "unrecognized arguments: --sam2 sam2"),
     ("alias paintera --remove --pixels unit", "unrecognized arguments: --pixels unit"),

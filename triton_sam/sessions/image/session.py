@@ -40,7 +40,7 @@ class SessionModel:
     Args:
         run: runs the encoder, the decoder and the models of concepts.
         objects_at_a_time: maximum number of objects in one call of the decoder.
-        identity: text that identifies the encoder and its weights, on which the embeddings depend beside the image.
+        identity: text that identifies the encoder and its weights, on which the embeddings depend, as on the image.
         concepts: what searches for concepts need; None if the family has no models for them.
         thresholds: of searches for all objects that name none; without any, those of the family's official generator.
     """

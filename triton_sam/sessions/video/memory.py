@@ -246,8 +246,8 @@ def pointer_limit(num_frames: int | None, table: Tracking) -> int:
 
 
 STREAM_FRAMES = 128
-"""A stream keeps the outputs of this many frames behind the one that is tracked, and no more, so that its memory stays
-the same soon."""
+"""A stream keeps the outputs of this many frames behind the one that is tracked, and no more, so that its memory soon
+stops growing."""
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,7 @@ def test_signatures_and_guards(role: str) -> None:
         traced.run(role, inputs)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_whole_model(tmp_path: Path) -> None:
     """The tracker of Sam3VideoModel has the memory, and one backbone for words, clicks and videos."""
     parts = {"tracker": video_configuration("reduced"), "detector": detector_configuration("reduced")}

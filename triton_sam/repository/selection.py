@@ -12,8 +12,9 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ..errors import RepositoryError
-from ..families import family_of_name, roles, split_model_name, variant_models
+from ..families import Family, family_of_name, roles, split_model_name, variant_models
 from ..families.sam2 import SAM2
+from ..families.tables import video_name
 from .config import parse_config
 from .folder import readable_folders, subfolders, version_folders, weights_in
 from .names import ALIAS_KEY, CONFIG_NAME, NAME, name_problem, pair_names
@@ -200,10 +201,21 @@ def _no_weights(model: ModelFolder) -> str:
 
 
 def _hint(names: Iterable[str]) -> str:
-    family = next(filter(None, map(family_of_name, names)), None)
-    if family is None:
-        return ""
-    return f": write them with `triton-sam setup {family.name}` or `triton-sam export {family.name}`"
+    for name in names:
+        family = family_of_name(name)
+        if family is not None:
+            arguments = f"{family.name}{_option_for(name, family)}"
+            return f": write them with `triton-sam setup {arguments}` or `triton-sam export {arguments}`"
+    return ""
+
+
+def _option_for(model: str, family: Family) -> str:
+    """Return the option of setup and export that a model needs, after a space; empty if they always write it."""
+    _, role = split_model_name(model) or (model, "")
+    if role in family.concepts:
+        return " --concepts"
+    tracks = family.tracking is not None and (role in family.tracking.models or model.endswith(video_name("")))
+    return " --video" if tracks else ""
 
 
 def _listing(models: Iterable[str]) -> str:

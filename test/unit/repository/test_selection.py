@@ -46,6 +46,23 @@ def test_a_variant_for_videos_brings_all_its_models(tmp_path: Path) -> None:
         select_models(tmp_path, ["small"])
 
 
+@pytest.mark.parametrize(
+    ("model", "command"),
+    [
+        ("sam2", "setup sam2`"),
+        ("sam2_encoder", "setup sam2`"),
+        ("sam2_video", "setup sam2 --video`"),
+        ("sam2_memory_attention", "setup sam2 --video`"),
+        ("sam3_detector", "setup sam3 --concepts`"),
+    ],
+)
+def test_the_error_for_an_absent_model_names_the_command_that_writes_it(
+    tmp_path: Path, model: str, command: str
+) -> None:
+    with pytest.raises(RepositoryError, match=f"write them with `triton-sam {command}"):
+        select_models(tmp_path, [model])
+
+
 def test_the_models_of_a_variant_come_after_those_that_they_call() -> None:
     names = variant_models("mine")
     assert names[:2] == ("mine_encoder", "mine_decoder")

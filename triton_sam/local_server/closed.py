@@ -9,11 +9,15 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from triton_sam.local_server.defaults import values_of
 from triton_sam.local_server.leftovers import SHARED_MEMORY, SHM_FAMILY
+from triton_sam.local_server.plain_names import PlainNames
 from triton_sam.repository.folder import mistaken_versions
+from triton_sam.repository.selection import ModelFolder
 
 logger = logging.getLogger(__name__)
 
+CONTROL_MODE = "--model-control-mode"
 LINKS = "models"
 """The folder, inside the folder of a run, with a link to each model that Triton loads."""
 _ADMIN_PARTS = "shared-memory,trace,logging"
@@ -88,18 +92,37 @@ def hide_key(word: str) -> str:
     return f"{match['before']}***" if match else word
 
 
-def closed_options(links: Path, given: Sequence[str]) -> list[str]:
-    """Return the options with which Triton loads the linked models and refuses administrative requests.
+def open_options(
+    repository: Path, folders: Sequence[ModelFolder], given: Sequence[str], run_directory: Path
+) -> list[str]:
+    """Return the options with which Triton loads models and lets clients load others.
+
+    Args:
+        given: the user's options. With a control mode among them, the user decides which models are loaded.
+    """
+    warn_of_mistaken_versions(folder.path for folder in folders)
+    options = [f"--model-repository={PlainNames(run_directory / 'repository').of(repository)}"]
+    chosen = values_of(given, CONTROL_MODE)
+    options += [] if chosen else [f"{CONTROL_MODE}=explicit"]
+    if not chosen or chosen[-1] == "explicit":
+        options += [f"--load-model={folder.name}" for folder in folders]
+    return options
+
+
+def closed_options(folders: Sequence[ModelFolder], given: Sequence[str], run_directory: Path) -> list[str]:
+    """Return the options with which Triton loads these models only and refuses administrative requests.
 
     Args:
         given: the user's options. Triton accepts each of these options once only, so the user's replace ours.
     """
+    links = run_directory / LINKS
+    link_models(links, [folder.path for folder in folders])
     # No log contains this random key, so no client can use the restricted APIs.
     key = f"{_ADMIN_PARTS}:triton-sam={secrets.token_hex(16)}"
     options = [f"{name}={key}" for name in _RESTRICTIONS]
     names = {argument.partition("=")[0] for argument in given}
     return [
         f"--model-repository={links}",
-        "--model-control-mode=none",
+        f"{CONTROL_MODE}=none",
         *(option for option in options if option.partition("=")[0] not in names),
     ]

@@ -13,22 +13,21 @@ from typing import NoReturn
 from triton_sam._common import strict_json
 from triton_sam.local_server import supervisor
 from triton_sam.local_server.closed import (
+    CONTROL_MODE,
     LINKS,
     closed_options,
     hide_key,
-    link_models,
+    open_options,
     shared_memory_options,
     shm_prefix,
-    warn_of_mistaken_versions,
 )
 from triton_sam.local_server.defaults import completion_options, server_options, thread_options, values_of
-from triton_sam.local_server.plain_names import PlainNames, make_run_directory
+from triton_sam.local_server.plain_names import make_run_directory
 from triton_sam.repository.selection import ModelFolder
 
 GRACE_SECONDS = 35.0
 """Seconds for which Triton may finish its requests. Triton itself stops after 30 s by default."""
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
-CONTROL_MODE = "--model-control-mode"
 
 
 def become_supervisor(
@@ -69,18 +68,11 @@ def _job(
     verify: bool | None,
 ) -> supervisor.Job:
     identity = secrets.token_hex(4)
-    links = run_directory / LINKS
-    chosen = option(options, CONTROL_MODE)
-    is_open = admin or chosen is not None
+    is_open = admin or bool(values_of(options, CONTROL_MODE))
     if is_open:
-        warn_of_mistaken_versions(folder.path for folder in folders)
-        control = [f"--model-repository={PlainNames(run_directory / 'repository').of(repository.absolute())}"]
-        control += [f"{CONTROL_MODE}=explicit"] if chosen is None else []
-        if chosen in (None, "explicit"):
-            control += [f"--load-model={folder.name}" for folder in folders]
+        control = open_options(repository.absolute(), folders, options, run_directory)
     else:
-        link_models(links, [folder.path for folder in folders])
-        control = [*closed_options(links, options), *completion_options(folders, options)]
+        control = [*closed_options(folders, options, run_directory), *completion_options(folders, options)]
     defaults = [*server_options(folders, options), *thread_options(folders, options)]
     ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
     host = option(options, "--http-address") or "0.0.0.0"  # noqa: S104 - Triton's default
@@ -94,7 +86,7 @@ def _job(
         address=["127.0.0.1" if host == "0.0.0.0" else host, ports["http"]],  # noqa: S104 - compared, not bound
         facts={
             "repository": str(repository.absolute()),
-            "links": "" if is_open else str(links),
+            "links": "" if is_open else str(run_directory / LINKS),
             "ports": ports,
             "verify": verify,
         },

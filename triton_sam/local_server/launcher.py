@@ -12,18 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from triton_sam.errors import LocalServerError, PortInUseError
-from triton_sam.local_server.closed import (
-    LINKS,
-    closed_options,
-    link_models,
-    shared_memory_options,
-    shm_prefix,
-    warn_of_mistaken_versions,
-)
+from triton_sam.local_server.closed import LINKS, closed_options, open_options, shared_memory_options, shm_prefix
 from triton_sam.local_server.defaults import completion_options, has_gpu, server_options
 from triton_sam.local_server.installation import Triton, prepare_triton
 from triton_sam.local_server.load_errors import explain
-from triton_sam.local_server.plain_names import PlainNames, make_run_directory
+from triton_sam.local_server.plain_names import make_run_directory
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
@@ -208,39 +201,30 @@ class LocalServer:
     def _command(
         self, triton: Triton, address: str, identity: str, folders: Sequence[ModelFolder], run_directory: Path
     ) -> list[str]:
+        extra = self._settings.extra_args
+        if self._settings.admin:
+            control = open_options(self.model_repository, folders, (), run_directory)
+        else:
+            control = closed_options(folders, extra, run_directory)
         command = [
             str(triton.executable),
             f"--id={_name(identity)}",
             f"--backend-directory={triton.backend_directory}",
             f"--cache-directory={triton.cache_directory}",
-            *(self._admin_options if self._settings.admin else self._closed_options)(folders, run_directory),
+            *control,
             # The server must stay alive after a model fails, because its repository index tells the reason.
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._settings.stop_timeout))}",
             *shared_memory_options(identity),
-            *server_options(folders, self._settings.extra_args),
-            *completion_options(folders, self._settings.extra_args),
+            *server_options(folders, extra),
+            *completion_options(folders, extra),
             f"--log-verbose={self._settings.log_verbose}",
         ]
         for service, port in self._ports.items():
             command += [f"--{service}-address={address}", f"--{service}-port={port}"]
         if not has_gpu():
             command.append("--allow-gpu-metrics=false")  # otherwise NVML and DCGM errors fill the log
-        return [*command, *self._settings.extra_args]
-
-    def _admin_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
-        """Return the options with which Triton loads these models and lets clients load others."""
-        warn_of_mistaken_versions(folder.path for folder in folders)
-        return [
-            f"--model-repository={PlainNames(run_directory / 'repository').of(self.model_repository)}",
-            "--model-control-mode=explicit",
-            *(f"--load-model={folder.name}" for folder in folders),
-        ]
-
-    def _closed_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
-        """Return the options with which Triton loads these models alone and refuses administrative requests."""
-        link_models(run_directory / LINKS, [folder.path for folder in folders])
-        return closed_options(run_directory / LINKS, self._settings.extra_args)
+        return [*command, *extra]
 
     def _wait_until_ready(self, run: SupervisedTriton, identity: str, wanted: Sequence[str]) -> None:
         probe = self._probe()

@@ -9,8 +9,8 @@ import pytest
 from triton_sam.local_server.closed import closed_options, hide_key
 
 
-def test_a_log_of_the_options_does_not_contain_the_key() -> None:
-    options = closed_options(Path("/models"), [])
+def test_a_log_of_the_options_does_not_contain_the_key(tmp_path: Path) -> None:
+    options = closed_options([], [], tmp_path)
     hidden = [hide_key(option) for option in options]
     changed = [option for option in hidden if option not in options]
     assert changed == [

@@ -82,7 +82,7 @@ def test_the_option_for_standard_operators(tmp_path, capsys):
     built_in = checkout() / "checkpoints" / f"{BUILT_IN_CHECKPOINT}.pt"
     where = ["--output-dir", str(tmp_path), "--image-size", str(SIDE), "-q"]
     assert main(["export", "sam2", "--checkpoint", str(built_in), "--standard-operators", *where]) == 0
-    graph = onnx.load(tmp_path / "sam2_encoder" / "1" / "model.onnx")
+    graph = onnx.load(tmp_path / f"sam2_{SIDE}_encoder" / "1" / "model.onnx")
     assert {node.domain for node in graph.graph.node} == {""}
     assert kinds(graph).count("Softmax") > 5
     assert main(["export", "sam1", "--random", "0", "--standard-operators", *where]) != 0

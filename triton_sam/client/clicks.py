@@ -26,6 +26,9 @@ from ..wire.pair import FULL_SIZE, ModelPair, Prediction, Request, read_full_siz
 from .flows import Flow
 from .session_image import SessionImage, ask_about, text
 
+NOT_SENT = np.empty((0, 0), np.float32)
+"""The logits of a segment whose caller did not say whether it needs them. As mask_input, they are an error."""
+
 
 @dataclass(eq=False)
 class Click(ABC):
@@ -33,7 +36,7 @@ class Click(ABC):
 
     Args:
         image: the embeddings of the image, or the handle of an image that the server keeps.
-        logits: whether the segments carry logits. None: only if the answer has them anyway.
+        logits: whether the segments carry logits. None: only if the answer has them anyway; otherwise NOT_SENT.
     """
 
     pair: ModelPair
@@ -101,7 +104,8 @@ class SessionClick(Click):
             raise self._broken_contract(texts)
         masks = [read_full_size(text, self.pair.session_model) for text in texts.flat]
         places = np.ndindex(texts.shape)
-        return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
+        logits = NOT_SENT if self.logits is None else None
+        return [Segment(mask, float(scores[place]), logits, *place) for mask, place in zip(masks, places, strict=True)]
 
     def _request(self, part: Prompts) -> Request:
         inputs: dict[str, npt.NDArray[Any]] = {

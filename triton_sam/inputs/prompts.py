@@ -211,6 +211,8 @@ def _boxes(box: Any, size: Size) -> FloatArray:
 def _mask(mask: Any, side: int) -> FloatArray:
     logits = _numbers("mask_input", mask)
     shape = logits.shape
+    if shape == (0, 0):
+        raise PromptError("mask_input is empty, because the server sent no logits: call segment(..., logits=True)")
     fits = logits.size > 0 and shape[-2:] == (side, side) and shape[:-2] in ((), (1,), (shape[0], 1))
     if not fits:
         raise PromptError(

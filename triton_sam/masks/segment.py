@@ -44,8 +44,8 @@ class Segment:
     Args:
         mask: bool (H,W) at the size of the original image.
         score: the IoU with the true mask that the model predicts, about 0..1.
-        logits: float32 (h,w) low-resolution logits; pass them to predict() as mask_input to refine the mask. None if
-            they were not requested.
+        logits: float32 (h,w) low-resolution logits; pass them to predict() as mask_input to refine the mask. None
+            without them. Empty (0,0), which mask_input refuses, if segment() left them out by default.
         object_index: index of the prompt, 0..P-1.
         candidate: index of the candidate for that prompt, from 0.
         label: the text that found the object; empty if none did.

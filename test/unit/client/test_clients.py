@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import io
 import threading
 import time
@@ -73,7 +74,7 @@ def test_an_image_and_a_click(server, kind):
     assert segment.mask.shape == (48, 64)
     np.testing.assert_array_equal(segment.logits, masks[0, 0])
     assert server.requests[3].outputs[0] == "encoded_masks"
-    assert small.logits is None
+    assert small.logits.size == 0
     np.testing.assert_array_equal(small.mask, segment.mask)
 
 
@@ -83,8 +84,11 @@ def test_a_server_on_this_machine_sends_logits_by_default(server, without_sessio
             near = SAM2TritonClient("localhost:8000", transport=other._transport)
             for client in (near, other):
                 client.set_image(PIXELS)
-            has_logits = [client.segment(POINT)[0].logits is not None for client in (near, other)]
-            assert has_logits == [True, far is without_session]  # the decoder always sends them
+            first, second = (client.segment(POINT)[0] for client in (near, other))
+            assert [first.logits.size > 0, second.logits.size > 0] == [True, far is without_session]
+            near.segment(POINT, mask_input=first.logits)
+            with pytest.raises(PromptError, match="logits=True") if far is server else contextlib.nullcontext():
+                other.segment(POINT, mask_input=second.logits)
 
 
 def test_it_falls_back_to_the_encoder_and_stays_there(server, without_session):

@@ -20,7 +20,7 @@ from support.session_server import serve
 from triton_sam._common.bundle import bundled
 from triton_sam._common.extras import find_package
 from triton_sam.benchmark.run import begin, measure
-from triton_sam.benchmark.settings import SECTIONS, Settings
+from triton_sam.benchmark.settings import SECTIONS, BenchmarkSettings
 from triton_sam.benchmark.table import table
 from triton_sam.benchmark.target import Target
 from triton_sam.benchmark.weights import find_weights, make_weights
@@ -30,7 +30,7 @@ from triton_sam.commands.benchmark import _write
 pytest.importorskip("onnxruntime")
 pytest.importorskip("matplotlib")
 
-SHORT = Settings(
+SHORT = BenchmarkSettings(
     duration=0.2, compare=("inprocess", "naive"), concurrency=(1, 2), boxes=(1, 2), users=2, think=0.1,
     load_seconds=1.5, least_rounds=1,
 )  # fmt: skip
@@ -103,7 +103,7 @@ def test_figures_of_a_session_model_that_runs_its_decoder(decoding, monkeypatch,
     image = bundled("test/images") / "coffee.jpg"
     metrics_url = decoding.metrics_url if knows_metrics else None
     target = Target("sam2", None, {"grpc": decoding.grpc_url}, image, metrics_url=metrics_url)
-    settings = Settings(sections=("speculative", "load"), users=6, think=0, load_seconds=2)
+    settings = BenchmarkSettings(sections=("speculative", "load"), users=6, think=0, load_seconds=2)
     found = begin(target, settings, "a test")
     measure(target, settings, found, quiet=True)
     target.close()
@@ -139,7 +139,7 @@ def test_the_files_of_a_run_have_every_row(results, tmp_path):
 
 def test_unknown_weights_leave_contenders_out_with_a_reason(server):
     target = Target("sam2", None, {"http": server.http_url}, bundled("test/images") / "coffee.jpg")
-    settings = Settings(0.1, ("comparison",), ("torch", "inprocess"), least_rounds=1)
+    settings = BenchmarkSettings(0.1, ("comparison",), ("torch", "inprocess"), least_rounds=1)
     found = begin(target, settings, "")
     measure(target, settings, found, quiet=True)
     target.close()
@@ -154,7 +154,7 @@ def test_bf16_by_torch_and_by_openvino(server, toy_repository):
     pytest.importorskip("sam2")
     weights = find_weights("sam2", toy_repository, None)
     target = Target("sam2", None, {"http": server.http_url}, bundled("test/images") / "coffee.jpg", weights)
-    settings = Settings(0.1, ("comparison",), ("torch-bf16", "inprocess", "openvino"), least_rounds=1)
+    settings = BenchmarkSettings(0.1, ("comparison",), ("torch-bf16", "inprocess", "openvino"), least_rounds=1)
     found = begin(target, settings, "")
     measure(target, settings, found, quiet=True)
     target.close()

@@ -13,7 +13,7 @@ from support import clip
 from triton_sam import SAM2TritonClient, SAM2VideoClient
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.integrations.napari.clients import Clients, Model, models_at
-from triton_sam.integrations.napari.events import Ended, Found, Masks, Preview, Progress
+from triton_sam.integrations.napari.events import Ended, Masks, NewObjects, Preview, Progress
 from triton_sam.integrations.napari.prompts import Prompt
 from triton_sam.integrations.napari.requests import Requests
 from triton_sam.integrations.napari.sources import Source
@@ -109,7 +109,7 @@ def test_everything_with_progress_and_cancel(clients, official, photo) -> None:
         running.requests.everything((), **SEARCH)
         assert running.events.get(timeout=60) == Ended("one job at a time: cancel the other one first", is_job=False)
         assert running.next(Progress).total == 16
-        patches = running.next(Found).patches
+        patches = running.next(NewObjects).patches
         expected = official.everything(photo, **SEARCH)
         assert len(patches) == len(expected) > 0
         assert all((running.whole((), one) == other.mask).all() for one, other in zip(patches, expected, strict=True))
@@ -169,7 +169,7 @@ def test_words_become_new_objects(clients, photo, monkeypatch) -> None:
     monkeypatch.setattr(clients.clicks, "find_async", find)
     with plugin(clients, Source([photo], rgb=True)) as running:
         running.requests.find((), ["dog", "cat"], 0.4)
-        patches = running.next(Found).patches
+        patches = running.next(NewObjects).patches
         assert [(each.row, each.column, each.mask.shape) for each in patches] == [(10, 30, (10, 20)), (5, 5, (4, 4))]
         assert running.next(Ended).text == "2 instances found"
     assert asked == [(["dog", "cat"], photo.shape, 0.4)]

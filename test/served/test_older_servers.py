@@ -11,7 +11,7 @@ import pytest
 
 from triton_sam import ModelNotReadyError, SAM2TritonClient, SamError, SpeculativeSAM2Client
 from triton_sam.benchmark.run import begin, measure
-from triton_sam.benchmark.settings import Settings
+from triton_sam.benchmark.settings import BenchmarkSettings
 from triton_sam.benchmark.target import Target
 from triton_sam.cli import main
 
@@ -73,7 +73,7 @@ def test_commands_work_without_metrics(plain, images: Path, capsys: pytest.Captu
 
 def test_the_benchmark_measures_what_there_is(plain, images: Path) -> None:
     target = Target("sam2", None, {"grpc": plain.grpc_url}, images / "coffee.jpg")
-    settings = Settings(0.1, ("latency",), least_rounds=1)
+    settings = BenchmarkSettings(0.1, ("latency",), least_rounds=1)
     found = begin(target, settings, "")
     measure(target, settings, found, quiet=True)
     target.close()

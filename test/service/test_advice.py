@@ -8,7 +8,7 @@ pytest.importorskip("fastapi")
 
 from triton_sam.errors import ServerTimeoutError
 from triton_sam.service import run
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.tokens import NO_QUOTA, Token
 
 
@@ -46,7 +46,7 @@ class Triton:
 )
 def test_what_is_wrong_with_triton(triton, model, words, monkeypatch):
     monkeypatch.setattr(run, "Transport", lambda *_, **__: triton)
-    lines = list(run.advice(Settings(url="grpc://127.0.0.1:9", model=model)))
+    lines = list(run.advice(ServiceSettings(url="grpc://127.0.0.1:9", model=model)))
     assert len(lines) == len(words)
     assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
     assert triton.is_closed
@@ -55,7 +55,7 @@ def test_what_is_wrong_with_triton(triton, model, words, monkeypatch):
 def test_http_at_the_port_of_grpc_is_named(monkeypatch):
     monkeypatch.setattr(run, "Transport", lambda *_, **__: Triton(False))
     monkeypatch.setattr(run.probe, "_read", lambda url, *_: "" if url == "http://127.0.0.1:9/v2/health/live" else None)
-    (line,) = run.advice(Settings(url="grpc://127.0.0.1:9"))
+    (line,) = run.advice(ServiceSettings(url="grpc://127.0.0.1:9"))
     assert line.startswith("nothing answers at grpc://127.0.0.1:9; HTTP answers there: give http://127.0.0.1:9; ")
 
 
@@ -82,7 +82,7 @@ LAB = Token("lab", "secret of the lab", NO_QUOTA)
 def test_what_other_computers_need(options, address, show_token, words, monkeypatch):
     monkeypatch.setattr(run, "own_address", lambda: "192.0.2.7")
     monkeypatch.setattr(run.socket, "gethostname", lambda: "gpu")
-    lines = list(run.for_others(Settings(**options), address, 5000, show_token=show_token))
+    lines = list(run.for_others(ServiceSettings(**options), address, 5000, show_token=show_token))
     assert [line[: len(start)] for line, start in zip(lines, words, strict=True)] == words
     assert show_token or "abc" not in "".join(lines)
     assert LAB.secret not in "".join(lines)

@@ -18,7 +18,7 @@ from support.tools import CLICK, base64_of
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.service.adapters.registry import ADAPTERS
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 
 CONFIG = """
 {user} worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log;
@@ -126,7 +126,7 @@ def test_the_page_its_api_and_the_page_of_slides(browser, proxied, images, path)
 @pytest.mark.parametrize("path", ["sam", "/", "/sam/", "/a b", "/sam?x", "//x"])
 def test_paths_that_are_none(path):
     with pytest.raises(ConfigurationError, match="--root-path"):
-        Settings(root_path=path)
+        ServiceSettings(root_path=path)
 
 
 def test_head_answers_as_get_without_the_body(service, image):

@@ -25,7 +25,7 @@ from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
 from triton_sam.service.cancellation import CancellableRequests
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.problems import Problem
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 
 SEGMENT = f"/v1/images/{'0' * 32}/segment"
 PART = b'\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
@@ -137,7 +137,7 @@ def test_a_large_answer_is_written_in_pieces_and_counts_until_it_is_written():
             sent.append(message)
             await going_on.wait()
 
-        settings = Settings(answer_bytes=100_000)
+        settings = ServiceSettings(answer_bytes=100_000)
         budgets = Budgets(settings, Metrics())
         answer = Answer(send, settings, budgets)
         start = {"type": "http.response.start", "status": 200}
@@ -204,7 +204,7 @@ def test_small_answers_that_nobody_reads_hold_nothing_for_ever():
         async def send(_):
             await asyncio.Event().wait()
 
-        settings = Settings(timeout=0.01)
+        settings = ServiceSettings(timeout=0.01)
         answer = Answer(send, settings, Budgets(settings, Metrics()))
         await answer.send({"type": "http.response.start", "status": 200})
         with pytest.raises(UnreadError):

@@ -21,7 +21,7 @@ from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
 from triton_sam.commands.service import TOOLS
 from triton_sam.errors import ConfigurationError, ImageError, ServerUnreachableError
-from triton_sam.service.settings import LIMITS, Settings
+from triton_sam.service.settings import LIMITS, ServiceSettings
 from triton_sam.service.tokens import Quota, Token
 
 COMMAND = [sys.executable, "-m", "triton_sam", "service"]
@@ -107,7 +107,7 @@ def test_options_become_settings(monkeypatch, tmp_path):
     tools = {"cvat_words": ["dog", "cat", "dog"], "label_studio_private_storage": True}
     limits.write_text(json.dumps({**numbers, **tools}))
     assert main(["service", *options.split(), "--quiet", "--tokens", str(tokens), "--limits", str(limits)]) == 0
-    expected = Settings(
+    expected = ServiceSettings(
         url="http://gpu:8000",
         triton_token="t",
         ca_certs="ca.pem",
@@ -150,7 +150,7 @@ def test_the_documents_have_every_limit_and_its_default():
         for name, number in zip(re.findall(r"\w+", names), numbers.split(", "), strict=False)
         if name in LIMITS
     }
-    assert told == {name: getattr(Settings(), member) / unit for name, (member, unit) in LIMITS.items()}
+    assert told == {name: getattr(ServiceSettings(), member) / unit for name, (member, unit) in LIMITS.items()}
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ from support.tools import base64_of
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.metrics import Metrics
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.store import PER_IMAGE, ImageStore, LegacyEmbeddingIndex, StoredImage
 
 
 def test_embeddings_are_made_anew_when_another_model_would_decode_them(service_triton, images):
     async def ask():
-        engine = Engine(Settings(url=service_triton.grpc_url), Metrics())
+        engine = Engine(ServiceSettings(url=service_triton.grpc_url), Metrics())
         await engine.start()
         try:
             pair = await engine.pair("sam2")
@@ -96,7 +96,7 @@ def test_an_answer_names_the_variant_that_stands_for_a_model(images):
     """test/unit/service/test_engine_pair.py says which one it is."""
     names = {"sam2.1_tiny": "sam2", "sam1": "sam1"}
     pairs = {name: Pair(name, get_family(family), "1", keeps_images=False) for name, family in names.items()}
-    app = create_app(Settings(url="grpc://localhost:9", model="sam2", adapters=("osam",)))
+    app = create_app(ServiceSettings(url="grpc://localhost:9", model="sam2", adapters=("osam",)))
     app.state.engine._pairs = lambda: pairs
 
     async def embed(image, pair):
@@ -120,7 +120,7 @@ def hang_up(server):
 
 def test_methods_that_callers_make_up_are_counted_as_one():
     with_token = {"authorization": "Bearer secret"}
-    http = TestClient(create_app(Settings(token="secret")), base_url="http://localhost")
+    http = TestClient(create_app(ServiceSettings(token="secret")), base_url="http://localhost")
     for number in range(3):
         assert http.request(f"MADEUP{number}", "/v1/models").status_code == 401
         assert http.request(f"MADEUP{number}", "/nowhere", headers=with_token).status_code == 404
@@ -175,7 +175,7 @@ def test_the_sources_handed_out_last_are_remembered():
 
 
 def test_only_a_server_with_all_models_of_concepts_finds_them(monkeypatch):
-    engine = Engine(Settings(url="grpc://localhost:9"), Metrics())
+    engine = Engine(ServiceSettings(url="grpc://localhost:9"), Metrics())
     specs = {f"{name}_{role}": spec for name in ("sam2", "sam3") for role, spec in get_family(name).models.items()}
     models = ["sam2", "sam3", *specs]
     concepts = [f"sam3_{role}" for role in get_family("sam3").concepts]

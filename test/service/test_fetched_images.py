@@ -28,7 +28,7 @@ from support.tools import CLICK, asked_of_label_studio
 from triton_sam.service import image_urls, public
 from triton_sam.service.problems import Problem
 from triton_sam.service.public import FetchPool, PrivateAddressError, is_public
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 from triton_sam.transport.timed_sockets import CURRENT, Call
 
 LARGE = 1 << 20
@@ -192,7 +192,7 @@ def test_a_private_address_behind_a_redirect_is_not_asked(fetching, site, monkey
 
 def test_a_host_that_is_gone_is_told_without_the_name_of_an_error(reachable):
     budgets = SimpleNamespace(fetches=SimpleNamespace(take=contextlib.nullcontext))
-    urls = image_urls.ImageUrls(Settings("localhost:8000", image_urls=True), budgets)
+    urls = image_urls.ImageUrls(ServiceSettings("localhost:8000", image_urls=True), budgets)
     with pytest.raises(Problem) as caught:
         asyncio.run(urls.fetch("http://127.0.0.1:9/a.jpg"))
     assert caught.value.detail == "127.0.0.1 cannot be reached: open the address in a browser, or upload the image"

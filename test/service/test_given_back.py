@@ -37,7 +37,7 @@ from triton_sam.errors import InferenceError, ServerUnreachableError
 from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment
 from triton_sam.service.app import create_app
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 
 # Starlette's FileResponse may be cancelled while it opens its file, which is closed a moment later.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -323,7 +323,7 @@ def run(tmp_path, seed: int, requests: int) -> None:
     slides.mkdir()
     write_tiff(slides / "a.tif", draw([(10, 10, 90, 90)], (300, 200)), levels=1)
     video = clip.write_clip(tmp_path / "clip.mp4", 3).read_bytes()
-    settings = Settings(
+    settings = ServiceSettings(
         url=NOBODY,
         adapters=("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam"),
         large_images=str(slides),

@@ -15,7 +15,7 @@ from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.app import create_app
 from triton_sam.service.hosts import TrustedHosts, check_origin
 from triton_sam.service.problems import Problem
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_request_to_another_name_is_refused(http):
 
 
 def test_a_service_with_a_token_answers_to_every_name():
-    app = create_app(Settings(url=NOBODY, token="secret"))
+    app = create_app(ServiceSettings(url=NOBODY, token="secret"))
     answer = TestClient(app, base_url="http://sam").get("/new_session_id", headers={"authorization": "Bearer secret"})
     assert answer.status_code == 200
 
@@ -125,7 +125,9 @@ def test_a_foreign_page_can_post_to_no_route(token):
 
 
 def test_pages_of_other_origins_may_trace_and_learn_when_to_try_again():
-    http = TestClient(create_app(Settings(url=NOBODY, origins=("https://a.example",))), base_url="http://localhost")
+    http = TestClient(
+        create_app(ServiceSettings(url=NOBODY, origins=("https://a.example",))), base_url="http://localhost"
+    )
     origin = {"origin": "https://a.example"}
     asked = {"access-control-request-method": "GET", "access-control-request-headers": "traceparent"}
     assert http.options("/v1/models", headers={**origin, **asked}).status_code == 200

@@ -25,7 +25,7 @@ from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import ConfigurationError
 from triton_sam.masks import rle_to_mask
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 from triton_sam.tiles import LargeImageClient, open_large_image
 
 HOUSE = (1510, 905, 1700, 1300)
@@ -202,7 +202,7 @@ def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder: Path) ->
         body = {"points": [[1600, 1000]]}
         assert running.http.post(f"/v1/large/{images['slide.tif']}/segment", json=body).status_code == 503
     with pytest.raises(ConfigurationError, match=r"--large-images: .* is not a folder"):
-        Settings(large_images=str(folder / "gone"))
+        ServiceSettings(large_images=str(folder / "gone"))
 
 
 def test_a_file_that_is_replaced_is_opened_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from support.running_service import service_without_triton
 
 from triton_sam.service.buckets import TokenBucket
 from triton_sam.service.logs import LOGGER, JsonFormatter, TextFormatter
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.tracing import read_trace
 
 LAB, CLINIC = {"authorization": "Bearer lab-secret"}, {"authorization": "Bearer clinic-secret"}
@@ -147,7 +147,7 @@ def test_a_file_of_tokens(tmp_path):
     assert (lab.name, lab.secret, lab.quota) == ("lab", "a", Quota(image_mib_per_hour=9, pages=2))
     assert (other.secret, other.quota) == ("c", Quota(requests_per_minute=60, image_mib_per_hour=9))
     assert "'a'" not in repr(lab)
-    names = [token.name for token in Settings(token="s", tokens=(lab, other)).all_tokens]
+    names = [token.name for token in ServiceSettings(token="s", tokens=(lab, other)).all_tokens]
     assert names == ["default", "lab", "b"]
 
 
@@ -179,7 +179,7 @@ def test_files_that_cannot_be_used(tmp_path):
 
 def test_two_tokens_must_differ():
     with pytest.raises(ConfigurationError, match="equal"):
-        Settings(token="a", tokens=(Token("lab", "a"),))
+        ServiceSettings(token="a", tokens=(Token("lab", "a"),))
 
 
 def test_a_bucket_fills_again():

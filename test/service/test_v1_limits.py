@@ -20,7 +20,7 @@ from support.running_service import running_service
 from triton_sam.service.image_files import check_image
 from triton_sam.service.page import STATIC
 from triton_sam.service.quotas import same_token
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 
 
 def png_of(width, height):
@@ -186,4 +186,4 @@ def test_settings_that_cannot_work():
     nan = float("nan")
     for options in ({"max_body": 0}, {"token": ""}, {"timeout": -1}, {"timeout": nan}, {"max_megapixels": nan}):
         with pytest.raises(ConfigurationError):
-            Settings(**options)
+            ServiceSettings(**options)

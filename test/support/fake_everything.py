@@ -14,7 +14,7 @@ from triton_sam._common.bundle import bundled
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.masks import mask_to_box, mask_to_rle
 from triton_sam.service.engine import Engine, Pair
-from triton_sam.service.everything.finder import Found, Step
+from triton_sam.service.everything.finder import FinderUpdate, FoundRegion
 
 POINTS_EACH = 16
 
@@ -25,10 +25,10 @@ def shapes() -> list[np.ndarray]:
     return [labels == number for number in np.unique(labels) if number]
 
 
-def found(number: int, mask: np.ndarray) -> Found:
+def found(number: int, mask: np.ndarray) -> FoundRegion:
     """Return an object as a search finds it."""
     y, x = np.argwhere(mask)[mask.sum() // 2]
-    return Found(
+    return FoundRegion(
         number=number,
         rle=mask_to_rle(mask),
         score=0.9 - number / 100,
@@ -64,7 +64,7 @@ class FakeFinder:
         self.removes = False
         self.finds = True
 
-    async def __call__(self, client, image, content, options, cleanup) -> AsyncGenerator[Step, None]:
+    async def __call__(self, client, image, content, options, cleanup) -> AsyncGenerator[FinderUpdate, None]:
         self.asked.append((dict(options), cleanup))
         masks = shapes() if self.finds else []
         total = POINTS_EACH * max(1, len(masks))
@@ -77,9 +77,9 @@ class FakeFinder:
                 if self.failure is not None and number:
                     raise self.failure
                 removed = [0] if self.removes and number == len(masks) - 1 else []
-                yield Step(POINTS_EACH * (number + 1), total, [found(number, mask)], removed)
+                yield FinderUpdate(POINTS_EACH * (number + 1), total, [found(number, mask)], removed)
             if not masks:
-                yield Step(total, total, detail="no mask has a predicted IoU of 0.88: lower pred_iou_thresh")
+                yield FinderUpdate(total, total, detail="no mask has a predicted IoU of 0.88: lower pred_iou_thresh")
         finally:
             self.closed += 1
 

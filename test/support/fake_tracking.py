@@ -16,7 +16,7 @@ from PIL import Image
 from triton_sam.families import get_family
 from triton_sam.families.tables import ENCODER
 from triton_sam.families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
-from triton_sam.sessions.video.model import Settings, VideoModel
+from triton_sam.sessions.video.model import VideoModel, VideoModelSettings
 from triton_sam.sessions.video.models import Decoded, DecoderPrompt, Memories
 from triton_sam.wire import video
 
@@ -147,14 +147,14 @@ class Server:
 
     Args:
         frames: number of frames that fit into the cache.
-        options: fields of Settings.
+        options: fields of VideoModelSettings.
     """
 
     def __init__(self, frames=1000, models=None, **options):
         self.models = cast(Any, models or FakeModels())
         self.counts: Counter[str] = Counter()
         self.threads = ThreadPoolExecutor(4)
-        settings = Settings(**options)
+        settings = VideoModelSettings(**options)
         self.model = VideoModel(FAMILY, self.models, frames * FRAME_BYTES, "weights", settings, self.threads)
 
     def ask(self, operation, session=None, tensors=None, snapshot=False, output_format=None, **arguments):

@@ -20,7 +20,7 @@ from triton_sam.families import get_family
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import Engine, Pair
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 
 NOBODY = "http://127.0.0.1:9"
 """Nothing listens there."""
@@ -59,7 +59,7 @@ def service_without_triton(**options: Any) -> Iterator[TestClient]:
     """Yield a client of an application in this process. No port leads to it, and its Triton never answers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-        app = create_app(Settings(url=NOBODY, **options))
+        app = create_app(ServiceSettings(url=NOBODY, **options))
         with TestClient(app, base_url="http://localhost") as client:
             yield client
 
@@ -70,7 +70,7 @@ def running_service(
 ) -> Iterator[RunningService]:
     """Run a service over a Triton. ``fakes`` take the place of methods of its engine, and of no other service's."""
     port = choose_ports("127.0.0.1", {"service": 0})["service"]
-    app = create_app(Settings(url=triton_url, **options))
+    app = create_app(ServiceSettings(url=triton_url, **options))
     for name, fake in (fakes or {}).items():
         setattr(app.state.engine, name, functools.partial(fake, app.state.engine))
     config = uvicorn.Config(

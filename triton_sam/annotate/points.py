@@ -35,7 +35,7 @@ def read_points(path: Path, source: Source) -> Prompts:
     faults: dict[str, list[Skipped]] = defaultdict(list)
     strays = []
     for row in rows:
-        name, what = source.named(str(row["image"])), str(row["what"])
+        name, what = source.find_name(str(row["image"])), str(row["what"])
         if name is None:
             strays.append(Skipped(str(row["image"]), what, "the source has no such image, or it was skipped"))
             continue

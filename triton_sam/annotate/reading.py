@@ -74,7 +74,7 @@ def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Promp
     for number, each in enumerate(annotations, 1):
         what, image = _name_and_image(number, each)
         told = names.get(image) if isinstance(image, (int, str)) else None
-        name = None if told is None else source.named(told)
+        name = None if told is None else source.find_name(told)
         if name is not None:
             owned[name].append((what, each))
         else:

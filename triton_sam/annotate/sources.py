@@ -79,7 +79,7 @@ class Source:
     coco: dict[str, Any] | None = None
     left_out: tuple[Skipped, ...] = ()
 
-    def named(self, name: str) -> str | None:
+    def find_name(self, name: str) -> str | None:
         """Return the name of the image that a file of prompts names, which another system may have written.
 
         A name may have backslashes, or accents in another Unicode form. None: the source has no such image.

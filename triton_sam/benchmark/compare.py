@@ -15,7 +15,7 @@ from ..export.reference import Reference, in_bf16
 from ..inputs.images import open_image
 from .progress import Progress
 from .results import Results, times_row
-from .settings import MAX_ROUNDS, Settings
+from .settings import MAX_ROUNDS, BenchmarkSettings
 from .target import Point, Target
 from .timing import Act, take_turns
 from .weights import Weights
@@ -90,7 +90,9 @@ class EncodingContender:
 AnyContender: TypeAlias = "ClientContender | TorchContender | EncodingContender"
 
 
-def measure_comparison(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
+def measure_comparison(
+    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
+) -> None:
     """Measure every operation, while the contenders take turns.
 
     Args:
@@ -110,7 +112,7 @@ def measure_comparison(target: Target, settings: Settings, results: Results, ses
             _measure(operation, acts, settings, results)
 
 
-def _measure(operation: str, acts: dict[str, Act], settings: Settings, results: Results) -> None:
+def _measure(operation: str, acts: dict[str, Act], settings: BenchmarkSettings, results: Results) -> None:
     times: dict[str, list[float]] = {}
     max_rounds = MAX_ENCODES if operation == "encode" else MAX_ROUNDS
     try:
@@ -130,7 +132,7 @@ def _act(contender: object, operation: str, target: Target, point: Callable[[], 
 
 
 def _contenders(
-    target: Target, settings: Settings, results: Results, session: bool, stack: contextlib.ExitStack
+    target: Target, settings: BenchmarkSettings, results: Results, session: bool, stack: contextlib.ExitStack
 ) -> dict[str, AnyContender]:
     """Return the contenders by "name" or "name protocol". A note explains why a contender does not take part."""
     found: dict[str, AnyContender] = {}

@@ -12,7 +12,7 @@ from PIL import Image
 from ..errors import SamError
 from .progress import Progress
 from .results import Results, times_row
-from .settings import Settings
+from .settings import BenchmarkSettings
 from .target import Target
 from .timing import Act, take_turns
 
@@ -26,7 +26,9 @@ CASES: dict[str, dict[str, Any]] = {
 MAX_SEARCHES = 5
 
 
-def measure_words(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
+def measure_words(
+    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
+) -> None:
     """Measure searches, while the numbers of words, the protocols and the official detector take turns.
 
     The official detector always makes all masks of a word and knows no limit, so it takes part without instances alone.
@@ -60,7 +62,9 @@ def measure_words(target: Target, settings: Settings, results: Results, session:
                 results.add(*times_row("words", case, who, values, protocol=protocol or None, size=int(count)))
 
 
-def _official(target: Target, settings: Settings, results: Results, numbers: itertools.count[int]) -> dict[str, Act]:
+def _official(
+    target: Target, settings: BenchmarkSettings, results: Results, numbers: itertools.count[int]
+) -> dict[str, Act]:
     """Return the searches of the official detector in PyTorch; a note says why there are none."""
     if "torch" not in settings.compare or target.weights is None:
         return {}

@@ -7,13 +7,15 @@ import random
 from .machine import Watch
 from .progress import Progress
 from .results import Results
-from .settings import Settings
+from .settings import BenchmarkSettings
 from .target import Target
 from .throughput import crowd_row
 from .timing import crowd
 
 
-def measure_load(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
+def measure_load(
+    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
+) -> None:
     """Let users click with pauses, over the last protocol (gRPC where the target has both)."""
     protocol = target.protocols[-1]
     models = {"decoder": target.pair.decoder, **({"session": target.session_model} if session else {})}

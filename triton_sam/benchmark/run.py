@@ -14,7 +14,7 @@ from .load import measure_load
 from .machine import describe_machine
 from .progress import Progress
 from .results import Results
-from .settings import Settings
+from .settings import BenchmarkSettings
 from .speculative import measure_speculative
 from .stages import measure_stages
 from .stages import steps as stage_steps
@@ -22,10 +22,10 @@ from .target import Target
 from .throughput import measure_throughput
 from .throughput import steps as throughput_steps
 
-Section = Callable[[Target, Settings, Results, bool, Progress], None]
+Section = Callable[[Target, BenchmarkSettings, Results, bool, Progress], None]
 
 
-def begin(target: Target, settings: Settings, command: str) -> Results:
+def begin(target: Target, settings: BenchmarkSettings, command: str) -> Results:
     """Return a result without rows that describes the machine, the model and the settings."""
     created = datetime.datetime.now(datetime.timezone.utc).astimezone().isoformat(timespec="seconds")
     return Results(
@@ -40,7 +40,7 @@ def begin(target: Target, settings: Settings, command: str) -> Results:
     )
 
 
-def measure(target: Target, settings: Settings, results: Results, *, quiet: bool) -> None:
+def measure(target: Target, settings: BenchmarkSettings, results: Results, *, quiet: bool) -> None:
     """Run the sections. After an interruption or an error, ``results`` holds the measurements up to then."""
     sections: dict[str, tuple[Section, int]] = {
         "latency": (measure_stages, stage_steps(target)),

@@ -20,7 +20,7 @@ MAX_ENCODING = 4
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchmarkSettings:
     """The settings of a benchmark. The field names are those of the JSON file.
 
     Args:

@@ -26,7 +26,7 @@ from ..transport.url import parse_url
 from .progress import Progress
 from .results import Results, Row, Times
 from .server_counts import decode_counter
-from .settings import Settings
+from .settings import BenchmarkSettings
 from .target import Target
 
 POSITIONS, LANES = 50, 20
@@ -89,7 +89,7 @@ class _Run:
 
 def measure_speculative(
     target: Target,
-    settings: Settings,  # noqa: ARG001 - every section is called with it
+    settings: BenchmarkSettings,  # noqa: ARG001 - every section is called with it
     results: Results,
     session: bool,
     progress: Progress,

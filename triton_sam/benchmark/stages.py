@@ -6,7 +6,7 @@ from ..client.sync import SAM2TritonClient
 from ..inputs.images import encoder_input, open_image
 from .progress import Progress
 from .results import Results, times_row
-from .settings import Settings
+from .settings import BenchmarkSettings
 from .target import Target
 from .timing import Act, milliseconds, take_turns
 
@@ -18,7 +18,9 @@ Series = dict[tuple[str, str], list[float]]
 """Milliseconds by stage and contender."""
 
 
-def measure_stages(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
+def measure_stages(
+    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
+) -> None:
     """Measure every stage over every protocol."""
     progress.step("read and resize")
     _client_stages(target, settings, results)
@@ -35,7 +37,7 @@ def steps(target: Target) -> int:
     return 1 + 2 * len(target.protocols)
 
 
-def _client_stages(target: Target, settings: Settings, results: Results) -> None:
+def _client_stages(target: Target, settings: BenchmarkSettings, results: Results) -> None:
     acts: dict[str, Act] = {
         "read": lambda: open_image(target.content),
         "resize": lambda: encoder_input(target.image, target.pair.family),
@@ -50,7 +52,7 @@ def _client_stages(target: Target, settings: Settings, results: Results) -> None
 
 def _encodes(
     target: Target,
-    settings: Settings,
+    settings: BenchmarkSettings,
     results: Results,
     protocol: str,
     plain: SAM2TritonClient,
@@ -92,7 +94,7 @@ def _encodes(
 
 def _clicks(
     target: Target,
-    settings: Settings,
+    settings: BenchmarkSettings,
     results: Results,
     protocol: str,
     plain: SAM2TritonClient,

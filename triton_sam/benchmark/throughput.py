@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping
 from ..client.sync import SAM2TritonClient
 from .progress import Progress
 from .results import Results, Row, Times
-from .settings import MAX_ENCODING, Settings
+from .settings import MAX_ENCODING, BenchmarkSettings
 from .target import Target
 from .timing import Crowd, crowd, take_turns
 
 MAX_BOX_ROUNDS = 5
 
 
-def measure_throughput(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
+def measure_throughput(
+    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
+) -> None:
     """Measure clicks over each protocol, and images and boxes over the first one."""
     who = "session" if session else "request"
     for protocol in target.protocols:
@@ -41,7 +43,7 @@ def measure_throughput(target: Target, settings: Settings, results: Results, ses
         _boxes(target, settings, results, client, who, progress)
 
 
-def steps(target: Target, settings: Settings) -> int:
+def steps(target: Target, settings: BenchmarkSettings) -> int:
     """Return the number of steps that measure_throughput() shows."""
     encoding = sum(users <= MAX_ENCODING for users in settings.concurrency)
     return len(target.protocols) * len(settings.concurrency) + encoding + len(settings.boxes)
@@ -83,7 +85,12 @@ def _crowd(
 
 
 def _boxes(
-    target: Target, settings: Settings, results: Results, client: SAM2TritonClient, who: str, progress: Progress
+    target: Target,
+    settings: BenchmarkSettings,
+    results: Results,
+    client: SAM2TritonClient,
+    who: str,
+    progress: Progress,
 ) -> None:
     """Compare N boxes in one call with N calls. Both return low-resolution masks."""
     for count in settings.boxes:

@@ -28,7 +28,7 @@ from .sync import EmbeddingsPlace, SamTritonClient
 if TYPE_CHECKING:
     from ..everything.parameters import Parameters
     from ..everything.parts import Found
-    from ..everything.search import FoundObjects, Step
+    from ..everything.search import FoundObjects, SearchProgress
     from .concepts import FoundInstances
 
 Value = TypeVar("Value")
@@ -129,7 +129,7 @@ class ImagesInThreads(InThreads):
     async def _everything(
         self,
         image: ImageSource | ImageEmbeddings | None,
-        progress: Callable[[Step], None] | None,
+        progress: Callable[[SearchProgress], None] | None,
         parameters: Mapping[str, Any],
     ) -> FoundObjects:
         """Find all objects, see SAM2TritonClient.everything(). ``progress`` is called on the event loop."""
@@ -149,7 +149,7 @@ class ImagesInThreads(InThreads):
 
     def search_steps(
         self, image: ImageSource, parameters: Parameters, embeddings: ImageEmbeddings | None
-    ) -> AsyncGenerator[Step | Found, None]:
+    ) -> AsyncGenerator[SearchProgress | Found, None]:
         """Yield the steps of a search for all objects, and at the end the result.
 
         Closing the generator ends the search, and cancels its requests at Triton.
@@ -273,7 +273,7 @@ class AsyncSamTritonClient(ImagesInThreads):
         self,
         image: ImageSource | ImageEmbeddings | None = None,
         *,
-        progress: Callable[[Step], None] | None = None,
+        progress: Callable[[SearchProgress], None] | None = None,
         **parameters: Any,
     ) -> FoundObjects:
         """Segment all objects of an image by a grid of clicks, see SAM2TritonClient.everything().

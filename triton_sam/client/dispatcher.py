@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import ConfigurationError, InputError
 from ..transport.threads import Threads
-from .lanes import Job, Lanes, State, Step
+from .lanes import Actions, Job, Lanes, State
 
 Outcome = TypeVar("Outcome")
 
@@ -66,7 +66,7 @@ class Dispatcher:
         """Send the requests that are allowed to start now."""
         self.change(Lanes.start)
 
-    def change(self, act: Callable[[Lanes[Work[Any]]], Step[Work[Any]]]) -> int:
+    def change(self, act: Callable[[Lanes[Work[Any]]], Actions[Work[Any]]]) -> int:
         """Change the lanes; return the number of requests that the change cancelled."""
         self._threads.check_process()
         with self._lock:
@@ -93,7 +93,7 @@ class Dispatcher:
         if not self._threads.is_inherited:
             self.change(Lanes.cancel_everything)
 
-    def _send_and_end(self, step: Step[Work[Any]]) -> None:
+    def _send_and_end(self, step: Actions[Work[Any]]) -> None:
         for job in step.aborted:
             if job.work.running is not None:
                 job.work.running.cancel()
@@ -127,9 +127,9 @@ class Dispatcher:
 
     def _forward_cancel(self, job: Job[Work[Any]], future: Future[Any]) -> None:
         if future.cancelled() and not self._threads.is_inherited:
-            self.change(lambda lanes: lanes.cancel(job.id) if lanes.get(job.id) is job else Step())
+            self.change(lambda lanes: lanes.cancel(job.id) if lanes.get(job.id) is job else Actions())
 
 
-def _cancel_futures(step: Step[Work[Any]]) -> None:
+def _cancel_futures(step: Actions[Work[Any]]) -> None:
     for job in step.cancelled:
         job.work.future.cancel()

@@ -21,7 +21,7 @@ from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
 from ..everything.parts import Found, FoundMask, Part, see
-from ..everything.search import Encode, NextParts, Step, search_in_parts
+from ..everything.search import Encode, NextParts, SearchProgress, search_in_parts
 from ..families.base import Family
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
@@ -34,7 +34,7 @@ from .concepts import current
 from .flows import Capabilities, Flow, Notice
 from .session_image import SessionImage, ask_about, text
 
-Progress = Callable[[Step], None]
+Progress = Callable[[SearchProgress], None]
 """Is called with each step. An exception that it raises ends the search."""
 IN_FLIGHT = 2
 """Parts that are requested at a time: the server works on one while the answer to the other is under way."""
@@ -64,7 +64,7 @@ def search(
     image: ImageSource,
     parameters: Parameters,
     embeddings: ImageEmbeddings | None = None,
-) -> Generator[Step | Found, None, None]:
+) -> Generator[SearchProgress | Found, None, None]:
     """Segment all objects of an image: yield each step, and at the end the result.
 
     Closing the generator ends the search, and cancels its requests at Triton.
@@ -98,7 +98,7 @@ def search(
                 yield asked
 
 
-def last_of(steps: Generator[Step | Found, None, None], progress: Progress | None = None) -> Found:
+def last_of(steps: Generator[SearchProgress | Found, None, None], progress: Progress | None = None) -> Found:
     """Run a search() to its end: pass the steps to ``progress``, and return the result."""
     with contextlib.closing(steps):
         for step in steps:

@@ -1,7 +1,7 @@
 """A state machine, without I/O, threads or clocks, that decides which request goes to the server next.
 
 A lane is the queue of one mouse. Only its newest request matters: a new request replaces the one that waits. Lanes take
-turns. Every change returns a `Step`, which lists the actions that the caller has to carry out.
+turns. Every change returns a `Actions`, which lists the actions that the caller has to carry out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Job(Generic[Work]):
 
 
 @dataclass
-class Step(Generic[Work]):
+class Actions(Generic[Work]):
     """The actions that a change requires.
 
     Args:
@@ -105,24 +105,24 @@ class Lanes(Generic[Work]):
         """Return the request with this id; None if there is none or it has ended."""
         return self._jobs.get(request_id)
 
-    def submit(self, jobs: Iterable[Job[Work]]) -> Step[Work]:
+    def submit(self, jobs: Iterable[Job[Work]]) -> Actions[Work]:
         """Queue requests, the newest last. Requests that they replace are never sent. start() starts them."""
-        step: Step[Work] = Step()
+        step: Actions[Work] = Actions()
         for job in jobs:
             job.lane = self._lane(job.lane_name)
             self._jobs[job.id] = job
             self._replace(job, step)
         return step
 
-    def start(self) -> Step[Work]:
+    def start(self) -> Actions[Work]:
         """Start the requests that the limits allow. Lanes take turns."""
-        return self._fill(Step())
+        return self._fill(Actions())
 
-    def finish(self, job: Job[Work], state: State) -> Step[Work] | None:
+    def finish(self, job: Job[Work], state: State) -> Actions[Work] | None:
         """Record the end of a running request; return None if it was cancelled before, as its answer is unwanted."""
         if job.state is not State.RUNNING:
             return None
-        step: Step[Work] = Step()
+        step: Actions[Work] = Actions()
         lane = job.lane
         overtaken = lane.running[: lane.running.index(job)] if state is State.COMPLETED else []
         self._end(job, state)
@@ -130,22 +130,22 @@ class Lanes(Generic[Work]):
             self._cancel(older, step)
         return self._fill(step)
 
-    def cancel(self, request_id: str) -> Step[Work]:
+    def cancel(self, request_id: str) -> Actions[Work]:
         """Cancel one request. Does nothing if it is unknown or has ended."""
         job = self._jobs.get(request_id)
         return self._cancel_all([job] if job is not None else [])
 
-    def cancel_lane(self, name: str, *, keep_latest: bool) -> Step[Work]:
+    def cancel_lane(self, name: str, *, keep_latest: bool) -> Actions[Work]:
         """Cancel all requests of a lane, except the newest with ``keep_latest``."""
         lane = self._lanes.get(name)
         jobs = [] if lane is None else _alive(lane)
         return self._cancel_all([job for job in jobs if not (keep_latest and lane and job is lane.newest)])
 
-    def cancel_everything(self) -> Step[Work]:
+    def cancel_everything(self) -> Actions[Work]:
         """Cancel every request of every lane."""
         return self._cancel_all(list(self._jobs.values()))
 
-    def forget(self, name: str) -> Step[Work]:
+    def forget(self, name: str) -> Actions[Work]:
         """Cancel all requests of a lane and forget its counts."""
         step = self.cancel_lane(name, keep_latest=False)
         self._lanes.pop(name, None)
@@ -158,7 +158,7 @@ class Lanes(Generic[Work]):
         alive = {State.PENDING: int(lane.waiting is not None), State.RUNNING: len(lane.running)}
         return {state.value: alive.get(state, lane.ended[state]) for state in State}
 
-    def _replace(self, job: Job[Work], step: Step[Work]) -> None:
+    def _replace(self, job: Job[Work], step: Actions[Work]) -> None:
         lane = job.lane
         older, lane.waiting = lane.waiting, job
         if older is not None:
@@ -169,13 +169,13 @@ class Lanes(Generic[Work]):
         if self._cancel_running and len(lane.running) == self._per_lane:
             self._cancel(lane.running[-1], step)
 
-    def _cancel_all(self, jobs: Iterable[Job[Work]]) -> Step[Work]:
-        step: Step[Work] = Step()
+    def _cancel_all(self, jobs: Iterable[Job[Work]]) -> Actions[Work]:
+        step: Actions[Work] = Actions()
         for job in jobs:
             self._cancel(job, step)
         return self._fill(step)
 
-    def _cancel(self, job: Job[Work], step: Step[Work]) -> None:
+    def _cancel(self, job: Job[Work], step: Actions[Work]) -> None:
         lane = job.lane
         if job is lane.waiting:
             lane.waiting = None
@@ -198,7 +198,7 @@ class Lanes(Generic[Work]):
             while len(self._idle) > self._history:
                 del self._lanes[self._idle.popitem(last=False)[0]]
 
-    def _fill(self, step: Step[Work]) -> Step[Work]:
+    def _fill(self, step: Actions[Work]) -> Actions[Work]:
         for _ in range(len(self._queue)):
             if self._running >= self._total:
                 break

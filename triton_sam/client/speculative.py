@@ -27,7 +27,7 @@ from .spellings import also_spelled, timeout_in_second_place
 from .sync import EmbeddingsPlace, SamTritonClient
 
 if TYPE_CHECKING:
-    from ..everything.search import FoundObjects, Step
+    from ..everything.search import FoundObjects, SearchProgress
     from .concepts import FoundInstances
 
 Result = tuple[FloatArray, FloatArray]
@@ -226,7 +226,7 @@ class SpeculativeSAM2Client(ImagesInThreads):
         self,
         image: ImageSource | ImageEmbeddings | None = None,
         *,
-        progress: Callable[[Step], None] | None = None,
+        progress: Callable[[SearchProgress], None] | None = None,
         **parameters: Any,
     ) -> FoundObjects:
         """Segment all objects, see SAM2TritonClient.everything(). Cancelling the task cancels the request at Triton."""

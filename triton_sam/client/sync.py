@@ -28,7 +28,7 @@ from .spellings import also_spelled, check_image_size
 if TYPE_CHECKING:  # a click needs none of them
     from ..everything.parameters import Parameters
     from ..everything.parts import Found, Part
-    from ..everything.search import FoundObjects, Step
+    from ..everything.search import FoundObjects, SearchProgress
     from .concepts import FoundInstances
     from .server_models import ServerModels
 
@@ -248,7 +248,7 @@ class SamTritonClient:
         self,
         image: ImageSource | ImageEmbeddings | None = None,
         *,
-        progress: Callable[[Step], None] | None = None,
+        progress: Callable[[SearchProgress], None] | None = None,
         **parameters: Any,
     ) -> FoundObjects:
         """Segment all objects of an image by a grid of clicks.
@@ -284,7 +284,7 @@ class SamTritonClient:
 
     def search_steps(
         self, image: ImageSource, parameters: Parameters, embeddings: ImageEmbeddings | None = None
-    ) -> Generator[Step | Found, None, None]:
+    ) -> Generator[SearchProgress | Found, None, None]:
         """Yield the steps of a search for all objects, and at the end the result; see client.everything.search()."""
         from .everything import search, see_by_clicks
 

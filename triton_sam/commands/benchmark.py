@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from .._common import strict_json
 from .._common.bundle import bundled
 from .._common.files import atomic_write
-from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, Settings
+from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, BenchmarkSettings
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES, get_family
 from ..transport.url import parse_url, usual_metrics_url
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    default = Settings()
+    default = BenchmarkSettings()
     parser.add_argument(
         "family", nargs="?", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)"
     )
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     from ..benchmark.run import begin, measure
     from ..benchmark.table import table
 
-    settings = Settings(
+    settings = BenchmarkSettings(
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
         load_seconds=args.load_duration,
     )  # fmt: skip

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..client.sync import SamTritonClient
     from ..evaluation.datasets import Dataset
     from ..evaluation.report import Report
-    from ..evaluation.runner import Settings, Trial
+    from ..evaluation.runner import EvaluationSettings, Trial
     from ..evaluation.video_report import VideoReport
     from ..evaluation.video_runner import VideoSettings
     from ..evaluation.videos import VideoDataset
@@ -114,10 +114,10 @@ def run(args: argparse.Namespace) -> int:
 def _measure_images(args: argparse.Namespace) -> Stop:
     """Measure data sets of images and print the results."""
     from ..evaluation.report import table, to_json
-    from ..evaluation.runner import Settings
+    from ..evaluation.runner import EvaluationSettings
 
     feed_mask = FAMILIES[args.model].takes_mask and not args.no_mask
-    settings = Settings(args.clicks, feed_mask, args.box_jitter, args.objects, args.seed)
+    settings = EvaluationSettings(args.clicks, feed_mask, args.box_jitter, args.objects, args.seed)
     datasets = _images(args)
     gallery = _Gallery(args.out, args.seed) if args.out else None
     with _server.connected(args) as client:
@@ -203,7 +203,7 @@ def _measure_all(
 
 
 def _measure(
-    client: SamTritonClient, dataset: Dataset, settings: Settings, gallery: _Gallery | None, quiet: bool
+    client: SamTritonClient, dataset: Dataset, settings: EvaluationSettings, gallery: _Gallery | None, quiet: bool
 ) -> tuple[Report | None, Stop]:
     """Measure one data set of images."""
     from ..evaluation.report import Report

@@ -27,7 +27,7 @@ from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
 from ..everything.parts import FoundObject
-from ..everything.search import Step
+from ..everything.search import SearchProgress
 from ..inputs.images import open_image
 from ..masks.boxes import corner_and_size
 from ..masks.coco import coco_document
@@ -105,7 +105,7 @@ def _shown_by(shown: Any, parameters: Parameters) -> Progress:
     """Return the function that moves a bar, and says after the second step how to shorten a long search."""
     times: list[tuple[float, int]] = []
 
-    def show(step: Step) -> None:
+    def show(step: SearchProgress) -> None:
         shown.total = step.total
         shown.update(step.done - shown.n)
         times.append((time.monotonic(), step.done))

@@ -68,13 +68,13 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from ..service.limits import read_limits
     from ..service.run import serve
-    from ..service.settings import DEFAULT_TRITON, TOKEN_VARIABLE, Settings
+    from ..service.settings import DEFAULT_TRITON, TOKEN_VARIABLE, ServiceSettings
     from ..service.tokens import NO_QUOTA, read_tokens
 
     # docker compose sets the variable to "" if it is not given
     protected = args.token is not None or os.environ.get(TOKEN_VARIABLE)
     limits = read_limits(args.limits) if args.limits else {}
-    settings = Settings(
+    settings = ServiceSettings(
         url=args.url or os.environ.get(URL_VARIABLE) or DEFAULT_TRITON,
         model=args.model,
         triton_token=_options.bearer_token(args.triton_token, _options.TOKEN_VARIABLE) or None,

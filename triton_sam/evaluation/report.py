@@ -8,7 +8,7 @@ from typing import Any
 
 from .datasets import Dataset
 from .metrics import ObjectResult, Summary, summarize
-from .runner import Settings
+from .runner import EvaluationSettings
 
 _FIRST_COLUMN = 34  # characters
 
@@ -27,7 +27,7 @@ class Report:
         return summarize(self.objects)
 
 
-def to_json(reports: Sequence[Report], settings: Settings, server: dict[str, Any]) -> dict[str, Any]:
+def to_json(reports: Sequence[Report], settings: EvaluationSettings, server: dict[str, Any]) -> dict[str, Any]:
     """Return all measurements as plain Python types, ready for JSON.
 
     Returns:

@@ -24,7 +24,7 @@ _BATCH_PIXELS = 32_000_000  # full-size mask pixels of one request, which limits
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
     """The settings of a measurement.
 
     Args:
@@ -104,7 +104,9 @@ class Trial:
         )
 
 
-def measure(client: SamTritonClient, dataset: Dataset, settings: Settings) -> Iterator[tuple[int, list[Trial]]]:
+def measure(
+    client: SamTritonClient, dataset: Dataset, settings: EvaluationSettings
+) -> Iterator[tuple[int, list[Trial]]]:
     """Measure a data set, a batch of objects at a time, so that a caller can stop early and keep the results so far.
 
     Yields:
@@ -146,7 +148,7 @@ def _measure_boxes(client: SamTritonClient, trials: Sequence[Trial], jitter: flo
             trial.segments[kind] = segment
 
 
-def _measure_clicks(client: SamTritonClient, trials: Sequence[Trial], settings: Settings) -> None:
+def _measure_clicks(client: SamTritonClient, trials: Sequence[Trial], settings: EvaluationSettings) -> None:
     """Measure the trials in rounds of one click each. After a perfect mask, a trial repeats its last answer."""
     open_trials = list(trials)
     for number in range(settings.clicks):

@@ -54,7 +54,7 @@ class FoundObjects(list[FoundObject]):
 
 
 @dataclass(frozen=True)
-class Step:
+class SearchProgress:
     """Tells the progress. It needs no answer."""
 
     done: int
@@ -67,9 +67,9 @@ class Step:
         return self.found.masks + self.clicks.kept()
 
 
-Search = Generator["Encode | Decode | Step", Any, Found]
+Search = Generator["Encode | Decode | SearchProgress", Any, Found]
 """A running search. It ends with all objects."""
-SearchInParts = Generator["Encode | NextParts | Part | Step", Any, Found]
+SearchInParts = Generator["Encode | NextParts | Part | SearchProgress", Any, Found]
 """A running search that leaves it to the caller how a part is computed."""
 
 
@@ -117,7 +117,7 @@ def search_in_parts(
         for each in parts:
             clicks.add((yield each))
             done += len(each.points)
-            yield Step(done, total, clicks, found)
+            yield SearchProgress(done, total, clicks, found)
         kept = clicks.kept()
         found.dropped["box_nms_thresh"] += len(clicks.masks) - len(kept)
         found.masks += kept

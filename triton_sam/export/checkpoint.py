@@ -59,7 +59,7 @@ def open_checkpoint(
     """
     path = Path(path)
     with contextlib.ExitStack() as stack:
-        with explained(path, download_hint):
+        with checkpoint_errors(path, download_hint):
             content = _folder(stack, path, download_hint) if path.is_dir() else _file(stack, path)
             state = state_dict(content, path, Stored)
         if _DECODER in content:
@@ -82,7 +82,7 @@ def state_dict(content: Any, path: Path, tensor: type[Tensor]) -> dict[str, Tens
 
 
 @contextlib.contextmanager
-def explained(path: Path, download_hint: str) -> Iterator[None]:
+def checkpoint_errors(path: Path, download_hint: str) -> Iterator[None]:
     """Turn every error of the block into a CheckpointError that names the file."""
     try:
         yield
@@ -105,13 +105,13 @@ def explained(path: Path, download_hint: str) -> Iterator[None]:
 def _folder(stack: contextlib.ExitStack, folder: Path, download_hint: str) -> Any:
     single, index = folder / SINGLE_NAME, folder / INDEX_NAME
     if single.exists() or not index.is_file():
-        with explained(single, download_hint):
+        with checkpoint_errors(single, download_hint):
             return _file(stack, single)
     tensors = {}
-    with explained(index, download_hint):
+    with checkpoint_errors(index, download_hint):
         shards = _shards(index)
     for shard, names in shards.items():
-        with explained(folder / shard, download_hint):
+        with checkpoint_errors(folder / shard, download_hint):
             content = _file(stack, folder / shard)
         if not names <= content.keys():
             raise CheckpointError(f"{folder / shard} lacks {min(names - content.keys())!r}, which {index} lists")

@@ -71,13 +71,13 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
     if settings.checkpoint is None:
         problem, chosen = _fit(table, found, _random_tensors(family, settings), settings)
         return None if problem else chosen
-    from .checkpoint import explained, open_checkpoint
+    from .checkpoint import checkpoint_errors, open_checkpoint
 
     hint = f"triton-sam download {family}"
     checkpoint = _filled_exporter(table).place(settings.checkpoint)
     note = Progress(settings.variant, settings.progress).line
     tensors = stack.enter_context(open_checkpoint(checkpoint, hint, note))
-    with explained(checkpoint, hint):
+    with checkpoint_errors(checkpoint, hint):
         problem, chosen = _fit(table, found, tensors, settings)
         if problem:
             raise CheckpointError(f"{settings.checkpoint} does not fit {problem}; {_advice(tensors, settings)}")

@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise missing("exporting needs", "export", error) from error
 
-from .checkpoint import OldFormatError, explained, open_checkpoint, state_dict
+from .checkpoint import OldFormatError, checkpoint_errors, open_checkpoint, state_dict
 
 Weights = Mapping[str, Any]
 Built = TypeVar("Built")
@@ -43,7 +43,7 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
         with open_checkpoint(path, download_hint) as tensors:
             return {name: torch.from_numpy(np.array(stored.read())) for name, stored in tensors.items()}
     except OldFormatError:
-        with explained(path, download_hint):
+        with checkpoint_errors(path, download_hint):
             return state_dict(_load(path), path, torch.Tensor)
 
 

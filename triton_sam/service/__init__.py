@@ -10,6 +10,6 @@
 - `static` is the page: plain ES modules.
 """
 
-from .settings import Settings
+from .settings import ServiceSettings
 
-__all__ = ["Settings"]
+__all__ = ["ServiceSettings"]

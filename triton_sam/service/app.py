@@ -30,12 +30,12 @@ from .large.folder import LargeFolder
 from .middleware import Guard, Observe
 from .root_path import HeadRequests, RootPath
 from .schemas import problem_responses
-from .settings import Settings
+from .settings import ServiceSettings
 from .tracing import HEADER
 from .videos.store import Videos
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: ServiceSettings) -> FastAPI:
     """Return the application. It connects to nothing before it starts."""
     figures = metrics.Metrics()
     engine = Engine(settings, figures)

@@ -12,7 +12,7 @@ from .adapter import ADAPTER
 from .budgets import FREE_BYTES, Budgets, Lease
 from .problems import Problem, response
 from .quotas import Caller
-from .settings import MEBI, Settings
+from .settings import MEBI, ServiceSettings
 
 SECOND_BYTES = 1 << 18
 """So many bytes that have arrived, or have been sent, earn one more second."""
@@ -44,7 +44,7 @@ class Body:
         self,
         scope: Scope,
         receive: Receive,
-        settings: Settings,
+        settings: ServiceSettings,
         budgets: Budgets,
         caller: Caller,
         arrived: Callable[[], None],
@@ -162,7 +162,7 @@ class Answer:
         budgets: the bytes of large answers count until they are sent.
     """
 
-    def __init__(self, send: Send, settings: Settings, budgets: Budgets) -> None:
+    def __init__(self, send: Send, settings: ServiceSettings, budgets: Budgets) -> None:
         self._send = send
         self._seconds = settings.timeout
         self._budgets = budgets

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from .buckets import TokenBucket
 from .metrics import Metrics
 from .problems import Problem
-from .settings import Settings
+from .settings import ServiceSettings
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -254,7 +254,7 @@ class Workers:
 class Budgets:
     """All budgets of one service."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         self.bodies = Budget("body_bytes", settings.body_bytes, "uploads at a time", metrics)
         self.answers = Budget("answer_bytes", settings.answer_bytes, "large answers at a time", metrics, takes_one=True)
         self.places = Budget("requests", settings.max_requests, "requests at a time", metrics)

@@ -25,7 +25,7 @@ from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem, tell
 from .quotas import Callers
-from .settings import Settings
+from .settings import ServiceSettings
 from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, id_of
 
 Result = TypeVar("Result")
@@ -97,7 +97,7 @@ class State:
 class Engine:
     """The engine of one service, used on one event loop from ``start()`` to ``stop()``."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         self.settings = settings
         self.metrics = metrics
         self.budgets = Budgets(settings, metrics)

@@ -13,7 +13,7 @@ from .budgets import Budgets
 from .problems import Problem
 from .public import MAX_REDIRECTS, SECONDS, FetchError, FetchPool, fetch
 from .schemas import Strict
-from .settings import MEBI, Settings
+from .settings import MEBI, ServiceSettings
 
 HEADERS = {**public.HEADERS, "User-Agent": "triton_sam", "Accept": "image/*,*/*;q=0.5"}
 """Nothing in them comes from the caller."""
@@ -36,7 +36,7 @@ class ImageUrls:
         budgets: they limit how many images are fetched at a time.
     """
 
-    def __init__(self, settings: Settings, budgets: Budgets) -> None:
+    def __init__(self, settings: ServiceSettings, budgets: Budgets) -> None:
         self._is_allowed = settings.image_urls
         self._limit = settings.max_body
         self._fetches = budgets.fetches

@@ -11,14 +11,14 @@ from typing import Any
 from .._common.values import is_finite_number
 from ..concepts.query import MAX_TEXTS
 from ..errors import ConfigurationError
-from .settings import LIMITS, Settings
+from .settings import LIMITS, ServiceSettings
 from .tokens import QUOTAS, Quota
 
 WORDS, STORAGE = "cvat_words", "label_studio_private_storage"
 
 
 def read_limits(given: str) -> dict[str, Any]:
-    """Return arguments of Settings.
+    """Return arguments of ServiceSettings.
 
     ``{"max_body": 128, "requests_per_minute": 600, "cvat_words": ["person", "car"]}``
     """
@@ -69,4 +69,4 @@ def _words(value: Any) -> tuple[str, ...]:
     return words
 
 
-_DEFAULTS = {each.name: each.default for each in fields(Settings)}
+_DEFAULTS = {each.name: each.default for each in fields(ServiceSettings)}

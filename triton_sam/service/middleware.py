@@ -20,7 +20,7 @@ from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
 from .problems import Problem, answer_headers, response
 from .quotas import Caller, Callers
-from .settings import Settings
+from .settings import ServiceSettings
 from .tracing import HEADER, read_trace
 
 CALLER = "triton_sam.caller"
@@ -113,7 +113,9 @@ class Observe:
 class Guard:
     """Refuses requests of foreign web pages, without a token, over a quota, or beyond the budgets of the service."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, budgets: Budgets, callers: Callers, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServiceSettings, budgets: Budgets, callers: Callers, metrics: Metrics
+    ) -> None:
         self._app = app
         self._settings = settings
         self._budgets = budgets

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from .._common.bundle import bundled
 from .problems import Problem
-from .settings import Settings
+from .settings import ServiceSettings
 
 STATIC = Path(__file__).parent / "static"
 SAMPLES = ("shapes.jpg", "coffee.jpg", "street.jpg", "cells.jpg")
@@ -36,7 +36,7 @@ class PageFiles(StaticFiles):
         return answer
 
 
-def router(settings: Settings) -> APIRouter:
+def router(settings: ServiceSettings) -> APIRouter:
     """Return the routes of the page."""
     api = APIRouter(include_in_schema=False)
 

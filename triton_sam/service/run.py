@@ -23,7 +23,7 @@ from ..repository.names import pair_names
 from ..transport import probe
 from ..transport.triton import Transport
 from ..transport.url import parse_url
-from .settings import TOKEN_VARIABLE, Settings
+from .settings import TOKEN_VARIABLE, ServiceSettings
 from .tracing import add_traces
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ BACKLOG = 512
 ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - compared, not bound
 
 
-def serve(settings: Settings, host: str, port: int, *, repository: Path | None = None, quiet: bool = False) -> int:
+def serve(
+    settings: ServiceSettings, host: str, port: int, *, repository: Path | None = None, quiet: bool = False
+) -> int:
     """Serve until SIGINT or SIGTERM; running requests get SECONDS_TO_STOP seconds.
 
     Args:
@@ -107,7 +109,7 @@ def _server(config: uvicorn.Config, app: FastAPI, send_spans: Callable[[], objec
 
 
 @contextlib.contextmanager
-def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iterator[str]:
+def _triton(settings: ServiceSettings, repository: Path | None, *, quiet: bool) -> Iterator[str]:
     """Yield the URL of Triton. If nothing answers there, start a local server, and yield its URL."""
     if repository is None and not quiet:
         for line in advice(settings):
@@ -123,7 +125,7 @@ def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iter
         yield server.grpc_url
 
 
-def advice(settings: Settings) -> Iterator[str]:
+def advice(settings: ServiceSettings) -> Iterator[str]:
     """Yield what is wrong with Triton now. The service starts all the same, since Triton may come later."""
     transport = _transport(settings)
     try:
@@ -141,7 +143,7 @@ def advice(settings: Settings) -> Iterator[str]:
         yield f"--model {settings.model}: Triton has no such model ready, but {', '.join(sorted(ready)) or 'none'}"
 
 
-def for_others(settings: Settings, address: str, port: int, *, show_token: bool) -> Iterator[str]:
+def for_others(settings: ServiceSettings, address: str, port: int, *, show_token: bool) -> Iterator[str]:
     """Yield what people on other computers need: URLs and the token. Without a token, warn.
 
     Args:
@@ -175,7 +177,7 @@ def own_address() -> str:
         return str(udp.getsockname()[0])
 
 
-def _answers(settings: Settings) -> bool:
+def _answers(settings: ServiceSettings) -> bool:
     transport = _transport(settings)
     try:
         return transport.is_ready()
@@ -183,7 +185,7 @@ def _answers(settings: Settings) -> bool:
         transport.close()
 
 
-def _transport(settings: Settings) -> Transport:
+def _transport(settings: ServiceSettings) -> Transport:
     return Transport(
         parse_url(settings.url), timeout=3.0, retries=0, headers=settings.triton_headers, ca_certs=settings.ca_certs
     )

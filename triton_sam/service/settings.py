@@ -1,4 +1,4 @@
-"""Settings of the service, with their default limits."""
+"""ServiceSettings of the service, with their default limits."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ LIMITS = {
     "max_searches": ("max_searches", 1),
     "search_seconds": ("search_seconds", 1),
 }
-"""The limits of `--limits`: the member of Settings that each sets, and how many bytes one of its units has."""
+"""The limits of `--limits`: the member of ServiceSettings that each sets, and how many bytes one of its units has."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServiceSettings:
     """Options of one service.
 
     Args:

@@ -52,7 +52,7 @@ def run(
         held: tensors of Triton by the names of the inputs.
         memory: where the outputs stay, as tensors of Triton; None: they become arrays.
     """
-    tensors = [named(name, tensor) for name, tensor in held.items()] + to_tensors(arrays)
+    tensors = [renamed(name, tensor) for name, tensor in held.items()] + to_tensors(arrays)
     answer = call(model, tensors, outputs, memory or cpu())
     if memory is not None:
         return answer
@@ -130,7 +130,7 @@ def to_tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
     return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
 
 
-def named(name: str, tensor: Any) -> Any:
+def renamed(name: str, tensor: Any) -> Any:
     """Return a tensor under the name that a model has for it, without copying."""
     return tensor if tensor.name() == name else pb_utils.Tensor.from_dlpack(name, tensor)
 

@@ -209,13 +209,13 @@ def session_config(family: Family, variant: str | None = None) -> str:
         "# One request is one image; several objects are prompts of one request.",
         "max_batch_size: 0",
         *QUEUE,
-        f"input {tensor_list([explained(tensor) for tensor in contract.inputs(family)])}",
-        f"output {tensor_list([explained(tensor) for tensor in contract.outputs(family)])}",
+        f"input {tensor_list([with_note(tensor) for tensor in contract.inputs(family)])}",
+        f"output {tensor_list([with_note(tensor) for tensor in contract.outputs(family)])}",
         "# One instance is one cache; it works on many requests at a time.",
         "instance_group [{ count: 1, kind: KIND_AUTO }]",
     ]
     lines += parameter_lines(contract.parameters(family, variant))
-    return checked(lines)
+    return checked_config(lines)
 
 
 def session_program(family: Family) -> str:
@@ -234,14 +234,14 @@ def preprocess_config(family: Family) -> str:
     (pixels,) = family.encoder.inputs
     one_image = ConfigTensor(pixels.name, pixels.dtype, (1, *pixels.shape[1:]))
     subject = f"Any image -> the input of {family.model_name(ENCODER)}, resized as the official predictor does it."
-    return checked(
+    return checked_config(
         [
             f"# {subject} A step of {encoder_jpeg_name(family.name)}.",
             f'name: "{preprocess_name(family.name)}"',
             'backend: "python"',
             "max_batch_size: 0",
             ENCODED_IMAGE,
-            f"output {tensor_list([one_image, explained(SIZE)])}",
+            f"output {tensor_list([one_image, with_note(SIZE)])}",
             "instance_group [{ count: 1, kind: KIND_CPU }]",
             parameter("family", family.name.upper()),
         ]
@@ -256,14 +256,14 @@ def encoder_jpeg_config(family: Family) -> str:
         _step(preprocess_name(family.name), (contract.ENCODED_IMAGE,), (pixels, contract.IMAGE_SIZE)),
         _step(family.model_name(ENCODER), (pixels,), family.encoder.output_names),
     )
-    return checked(
+    return checked_config(
         [
             f"# Any image -> {family.name.upper()}'s embeddings, for clients with a decoder of their own.",
             f'name: "{encoder_jpeg_name(family.name)}"',
             'platform: "ensemble"',
             "max_batch_size: 0",
             ENCODED_IMAGE,
-            f"output {tensor_list([*embeddings, explained(SIZE)])}",
+            f"output {tensor_list([*embeddings, with_note(SIZE)])}",
             "ensemble_scheduling {\n  step [",
             ",\n".join(steps),
             "  ]\n}",
@@ -293,7 +293,7 @@ def video_config(family: Family, variant: str | None = None) -> str:
         variant: name of the models that it uses, for example "sam2.1_large"; None for the default ones.
     """
     subject = f"{family.name.upper()} for videos, with frames and memory on the server: a prompt, then frame by frame."
-    return checked(
+    return checked_config(
         [
             f"# {subject} See docs/reference/video.md.",
             f'name: "{video_wire.video_model(family, variant)}"',
@@ -301,8 +301,8 @@ def video_config(family: Family, variant: str | None = None) -> str:
             "# One request is one operation on one session; all objects of a session are one batch inside the model.",
             "max_batch_size: 0",
             *QUEUE,
-            f"input {tensor_list([explained(tensor) for tensor in video_wire.inputs()])}",
-            f"output {tensor_list([explained(tensor) for tensor in video_wire.outputs(family)])}",
+            f"input {tensor_list([with_note(tensor) for tensor in video_wire.inputs()])}",
+            f"output {tensor_list([with_note(tensor) for tensor in video_wire.outputs(family)])}",
             "# One instance keeps all sessions; it works on many requests at a time.",
             "instance_group [{ count: 1, kind: KIND_AUTO }]",
             *parameter_lines(video_wire.parameters(family, variant)),
@@ -326,7 +326,7 @@ __all__ = ["TritonPythonModel"]
 '''
 
 
-def explained(tensor: WireTensor) -> ConfigTensor:
+def with_note(tensor: WireTensor) -> ConfigTensor:
     """Return a tensor with its comment for config.pbtxt: its free dimensions, and its note."""
     is_free = any(isinstance(side, str) for side in tensor.shape)
     words = [" x ".join(map(str, tensor.shape))] if is_free else []
@@ -348,7 +348,7 @@ def parameter_lines(parameters: Iterable[Parameter]) -> list[str]:
     return lines
 
 
-def checked(lines: list[str]) -> str:
+def checked_config(lines: list[str]) -> str:
     """Return lines as the text of a config.pbtxt."""
     text = "\n".join(lines) + "\n"
     parse_config(text)

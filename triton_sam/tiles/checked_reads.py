@@ -1,8 +1,8 @@
 """Reads of Zarr arrays whose stores note their failures, so that a failure leaves no part of the read behind.
 
 zarr reads the chunks of a part in tasks. If one of them raises an error, nobody awaits the others, and asyncio
-complains of each when the program ends. So the stores here return nothing in place of an error, and checked() raises
-it. An error of a codec, which decompresses chunks, still leaves such tasks behind.
+complains of each when the program ends. So the stores here return nothing in place of an error, and read_errors()
+raises it. An error of a codec, which decompresses chunks, still leaves such tasks behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FAILURES: ContextVar[list[Exception]] = ContextVar("failures")
 
 
 @contextlib.contextmanager
-def checked() -> Iterator[None]:
+def read_errors() -> Iterator[None]:
     """Read from a store that notes its failures."""
     failures: list[Exception] = []
     token = FAILURES.set(failures)
@@ -44,15 +44,15 @@ class CheckedArray:
         self.dtype = array.dtype
 
     def __getitem__(self, part: Any) -> Any:
-        with checked():
+        with read_errors():
             return self._array[part]
 
 
 class NotingStore(WrapperStore[Any]):
-    """Another store, whose failures it notes. It is read inside checked()."""
+    """Another store, whose failures it notes. It is read inside read_errors()."""
 
     async def get(self, key: str, *arguments: Any, **options: Any) -> Any:
-        """Return the bytes of a key; None if it is not there, or if checked() will raise an error."""
+        """Return the bytes of a key; None if it is not there, or if read_errors() will raise an error."""
         failures = FAILURES.get()
         if failures:
             return None

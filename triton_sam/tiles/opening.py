@@ -128,7 +128,7 @@ def _open_tiff(path: Path, view: _View) -> LargeImage:
         import tifffile
         import zarr
 
-        from .checked_reads import CheckedArray, NotingStore, checked
+        from .checked_reads import CheckedArray, NotingStore, read_errors
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
     with contextlib.ExitStack() as stack:
@@ -143,7 +143,7 @@ def _open_tiff(path: Path, view: _View) -> LargeImage:
         file = stack.enter_context(tifffile.TiffFile(source))
         series = file.series[0]
         stores = [NotingStore(series.aszarr(level=level)) for level in range(len(series.levels))]
-        with checked():
+        with read_errors():
             arrays = [CheckedArray(zarr.open(store, mode="r")) for store in stores]
         page = series.keyframe
         tags = (page.geotiff_tags if file.is_geotiff else None) or {}
@@ -161,11 +161,11 @@ def _open_zarr(path: Path, view: _View) -> LargeImage:
     try:
         import zarr.storage
 
-        from .checked_reads import CheckedArray, NotingStore, checked
+        from .checked_reads import CheckedArray, NotingStore, read_errors
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
     store = _remote_store(path) if is_remote(path) else NotingStore(zarr.storage.LocalStore(path, read_only=True))
-    with checked():
+    with read_errors():
         arrays, axes = _arrays(path, store)
     checked_arrays = [CheckedArray(array) for array in arrays]
     return LargeImage(path.name, _levels(_Stored(checked_arrays, [axes] * len(arrays), Samples()), view, path.name))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..families.base import Family
-from ..sessions.video.model import Settings, VideoModel
+from ..sessions.video.model import VideoModel, VideoModelSettings
 from ..sessions.video.models import TrackingModels
 from ..transport.base import BaseTransport, Tensors
 from ..wire import video
@@ -40,7 +40,7 @@ class VideoTransport:
         transport: BaseTransport,
         variant: str | None = None,
         cache_bytes: int = video.DEFAULT_CACHE_BYTES,
-        settings: Settings | None = None,
+        settings: VideoModelSettings | None = None,
     ) -> None:
         self._transport = transport
         self._names = {role: family.model_name(role, variant) for role in family.every_model}
@@ -51,7 +51,7 @@ class VideoTransport:
             TrackingModels(family, self._run, video.DEFAULT_OBJECTS_AT_A_TIME),
             cache_bytes,
             "this process",
-            settings or Settings(),
+            settings or VideoModelSettings(),
             self._threads,
         )
 

@@ -10,7 +10,7 @@ pytest.importorskip("psutil")
 from triton_sam.benchmark import stages
 from triton_sam.benchmark.progress import Progress
 from triton_sam.benchmark.results import Results
-from triton_sam.benchmark.settings import Settings
+from triton_sam.benchmark.settings import BenchmarkSettings
 from triton_sam.benchmark.target import Target
 
 IMAGE = bundled("test/images") / "coffee.jpg"
@@ -37,6 +37,6 @@ def test_stages_are_recorded_by_protocol_also_over_tls(monkeypatch, protocol):
     monkeypatch.setattr(target, "client", lambda *_: contextlib.nullcontext(Client()))
     results = Results({})
     with Progress("latency", stages.steps(target), quiet=True) as progress:
-        stages.measure_stages(target, Settings(0.01, ("latency",), least_rounds=1), results, True, progress)
+        stages.measure_stages(target, BenchmarkSettings(0.01, ("latency",), least_rounds=1), results, True, progress)
     assert {row.protocol for row in results.rows} == {None, protocol}
     assert results.find("latency", "click", "session", protocol)

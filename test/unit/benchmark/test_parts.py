@@ -14,7 +14,7 @@ pytest.importorskip("psutil")
 from triton_sam.benchmark import load, machine, timing
 from triton_sam.benchmark.progress import Progress
 from triton_sam.benchmark.results import Results, Row, Times
-from triton_sam.benchmark.settings import Settings
+from triton_sam.benchmark.settings import BenchmarkSettings
 from triton_sam.benchmark.table import table
 from triton_sam.benchmark.timing import Crowd, crowd, take_turns
 
@@ -97,7 +97,7 @@ def test_a_note_tells_of_a_load_without_a_click(monkeypatch):
     )  # fmt: skip
     results = Results({})
     with Progress("load", 1, quiet=True) as progress:
-        load.measure_load(target, Settings(think=600.0), results, False, progress)
+        load.measure_load(target, BenchmarkSettings(think=600.0), results, False, progress)
     assert results.rows == []
     assert "No user of the load test clicked" in results.notes[0]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support import strategies  # noqa: F401 - chooses the profile of hypothesis
 
-from triton_sam.client.lanes import Job, Lanes, State, Step
+from triton_sam.client.lanes import Actions, Job, Lanes, State
 
 NAMES = ("a", "b", "c")
 
@@ -94,7 +94,7 @@ class LanesMachine(RuleBasedStateMachine):
     def all_running(self) -> list[list[Job[None]]]:
         return [mouse.running for mouse in set(self.mice.values())]
 
-    def judge(self, step: Step[None] | None, jobs: list[Job[None]]) -> None:
+    def judge(self, step: Actions[None] | None, jobs: list[Job[None]]) -> None:
         """Check that a call cancels exactly these requests, and then starts the next ones."""
         assert step is not None
         dropped, aborted = self.cancel_jobs(jobs)

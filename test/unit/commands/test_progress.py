@@ -20,7 +20,7 @@ from triton_sam.cli import main
 from triton_sam.commands import _progress, everything
 from triton_sam.errors import ServerBusyError
 from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.search import Step
+from triton_sam.everything.search import SearchProgress
 
 __all__ = ["servers"]
 
@@ -62,7 +62,7 @@ class Searcher(FakeClient):
         with self._servers.lock:
             self._servers.prompts.append({"everything": parameters})
         for done in (1, 2, 3, 4) if progress else ():
-            progress(Step(done, 4, None, None))
+            progress(SearchProgress(done, 4, None, None))
         return []
 
 
@@ -146,7 +146,7 @@ def test_a_long_search_of_one_image_says_how_to_shorten_it(
     with _progress.bar(Namespace(quiet=False), desc="a.png", unit="point") as shown:
         show = everything._shown_by(shown, Parameters(side))
         for done in (8, 16, 24):
-            show(Step(done, 1024, None, None))
+            show(SearchProgress(done, 1024, None, None))
     printed = capsys.readouterr().err
     left = f"about {_progress.duration(seconds / 8 * 1008)} are left." if said else "are left"
     assert (left in printed) is said

@@ -21,7 +21,7 @@ pytest.importorskip("skimage", reason="needs the evaluate extra")
 from triton_sam.evaluation.clicks import Click
 from triton_sam.evaluation.datasets import Dataset, Sample
 from triton_sam.evaluation.metrics import Answer, ObjectResult, spearman, summarize
-from triton_sam.evaluation.runner import Settings, measure
+from triton_sam.evaluation.runner import EvaluationSettings, measure
 
 LABELS = mask((2, 3, 9, 10)) * np.uint8(4) + mask((15, 5, 26, 16)) * np.uint8(9)
 """Two objects: 7x7 pixels with the centre (5, 6), and 11x11 pixels with the centre (20, 10)."""
@@ -122,7 +122,7 @@ def test_the_summary_holds_the_means_over_the_objects():
 
 def test_perfect_answers_give_perfect_metrics():
     client = Oracle()
-    small, large = results(client, Settings(clicks=3, box_jitter=0.1))
+    small, large = results(client, EvaluationSettings(clicks=3, box_jitter=0.1))
     assert (small.label, small.area, large.label, large.area) == (4, 49, 9, 121)
     assert small.prompts == (Click(5, 6, 1),)  # without an error there are no more clicks and no more calls
     assert [answer.iou for answer in small.clicks] == [1, 1, 1]
@@ -136,7 +136,7 @@ def test_perfect_answers_give_perfect_metrics():
 @pytest.mark.parametrize("feed_mask", [True, False])
 def test_an_error_is_corrected_and_the_last_mask_is_sent(feed_mask):
     client = Oracle(misses=mask((20, 0, 30, 20)))
-    small, large = results(client, Settings(clicks=3, feed_mask=feed_mask))
+    small, large = results(client, EvaluationSettings(clicks=3, feed_mask=feed_mask))
     assert [answer.iou for answer in small.clicks] == [1, 1, 1]
     assert [answer.iou for answer in large.clicks] == pytest.approx([5 / 11, 1, 1])
     assert [click.label for click in large.prompts] == [1, 1]
@@ -154,22 +154,26 @@ def test_the_seed_selects_the_measured_objects():
     labels = np.zeros((20, 300), np.uint16)
     for number in range(20):
         labels[5:10, 15 * number : 15 * number + 5] = 1000 + number
-    chosen = [result.label for result in results(Oracle(labels), Settings(1, most_objects=5), dataset(labels))]
+    chosen = [
+        result.label for result in results(Oracle(labels), EvaluationSettings(1, most_objects=5), dataset(labels))
+    ]
     assert len(chosen) == 5
-    assert chosen == [r.label for r in results(Oracle(labels), Settings(1, most_objects=5), dataset(labels))]
-    assert chosen != [r.label for r in results(Oracle(labels), Settings(1, most_objects=5, seed=1), dataset(labels))]
-    assert len(results(Oracle(labels), Settings(1), dataset(labels))) == 20  # they need more than one request
+    assert chosen == [r.label for r in results(Oracle(labels), EvaluationSettings(1, most_objects=5), dataset(labels))]
+    assert chosen != [
+        r.label for r in results(Oracle(labels), EvaluationSettings(1, most_objects=5, seed=1), dataset(labels))
+    ]
+    assert len(results(Oracle(labels), EvaluationSettings(1), dataset(labels))) == 20  # they need more than one request
 
 
 def test_a_data_set_without_objects_is_refused():
     with pytest.raises(InputError, match="made by hand contains no objects"):
-        results(Oracle(), Settings(), dataset(np.zeros((20, 30), np.uint8)))
+        results(Oracle(), EvaluationSettings(), dataset(np.zeros((20, 30), np.uint8)))
 
 
 def test_masks_of_a_large_image_are_not_kept(monkeypatch):
     monkeypatch.setattr("triton_sam.evaluation.runner._MAX_BATCH", 1)
     references = []
-    for _, trials in measure(Oracle(), dataset(), Settings(1)):
+    for _, trials in measure(Oracle(), dataset(), EvaluationSettings(1)):
         assert all(reference() is None for reference in references)
         references += [weakref.ref(trial.truth) for trial in trials]
         del trials

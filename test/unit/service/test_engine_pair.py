@@ -15,7 +15,7 @@ from triton_sam.errors import ServerUnreachableError
 from triton_sam.service.engine import MODEL_HEADER, Engine
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.problems import Problem, answer_headers
-from triton_sam.service.settings import Settings
+from triton_sam.service.settings import ServiceSettings
 
 
 def server(pairs: Mapping[str, str]) -> InProcess:
@@ -28,7 +28,7 @@ def asked(serves: Mapping[str, str], name: str | None, default: str = "sam2") ->
     async def ask() -> tuple[str, str | None]:
         headers: dict[str, str] = {}
         answer_headers.set(headers)
-        engine = Engine(Settings(url=triton.url, model=default), Metrics())
+        engine = Engine(ServiceSettings(url=triton.url, model=default), Metrics())
         try:
             return (await engine.pair(name)).name, headers.get(MODEL_HEADER)
         finally:
@@ -88,7 +88,7 @@ def test_a_model_that_was_loaded_since_the_last_look_is_found_and_known_ones_cos
     looks: list[Any] = []
 
     async def story(triton: InProcess) -> None:
-        engine = Engine(Settings(url=triton.url), Metrics())
+        engine = Engine(ServiceSettings(url=triton.url), Metrics())
         look = engine.look
         engine.look = lambda: (looks.append(1), look())[1]  # type: ignore[method-assign]
         try:

@@ -26,7 +26,7 @@ class Masks:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class NewObjects:
     """New objects of a plane, which have no numbers yet."""
 
     plane: Plane
@@ -49,5 +49,5 @@ class Ended:
     is_job: bool = True
 
 
-Event = Preview | Masks | Found | Progress | Ended
+Event = Preview | Masks | NewObjects | Progress | Ended
 Tell = Callable[[Event], None]

@@ -18,7 +18,7 @@ from ...masks.resize import full_size_mask
 from ...tiles import LargeImageClient
 from .board import Patch, patch_of
 from .clients import Clients
-from .events import Ended, Found, Masks, Preview, Tell
+from .events import Ended, Masks, NewObjects, Preview, Tell
 from .jobs import Stopped, everything_in_tiles, follow, large_patch, stopping_progress
 from .prompts import Key, Prompt
 from .sources import Plane, Source
@@ -225,7 +225,7 @@ class Requests:
             found = await self._clients.clicks.everything_async(image, progress=told, **parameters)
             patches = await asyncio.to_thread(lambda: [one for each in found if (one := patch_of(each.mask))])
             reason = f": {found.reason}" if not patches else ""
-        self._tell(Found(plane, patches))
+        self._tell(NewObjects(plane, patches))
         self._tell(Ended(f"{len(patches)} objects found{reason}"))
 
     async def _find(self, plane: Plane, texts: list[str], threshold: float) -> None:
@@ -234,7 +234,7 @@ class Requests:
         pixels = await asyncio.to_thread(self._source.pixels, plane)
         found = await self._clients.clicks.find_async(texts, image=pixels, threshold=threshold)
         patches = await asyncio.to_thread(lambda: [one for each in found if (one := patch_of(each.mask))])
-        self._tell(Found(plane, patches))
+        self._tell(NewObjects(plane, patches))
         self._tell(Ended(f"{len(patches)} instances found"))
 
     async def _track(self, prompts: dict[Key, Prompt], plane: Plane, axis: int) -> None:

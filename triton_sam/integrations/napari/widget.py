@@ -13,7 +13,7 @@ from qtpy.QtWidgets import QScrollArea, QVBoxLayout, QWidget
 
 from ...errors import SamError
 from .clients import Clients, Model, models_at
-from .events import Ended, Event, Found, Masks, Preview, Progress
+from .events import Ended, Event, Masks, NewObjects, Preview, Progress
 from .layers import Layers, source_of
 from .panel import LABELS, Panel
 from .prompts import Key, Prompt, differences
@@ -256,7 +256,7 @@ class SegmentWidget(QWidget):
             layers.show_preview(event.plane, event.patch)
         elif isinstance(event, Masks):
             layers.objects.put(event.plane, event.patches)
-        elif isinstance(event, Found):
+        elif isinstance(event, NewObjects):
             layers.objects.add(event.plane, event.patches)
         elif isinstance(event, Progress):
             self.panel.progress.setRange(0, event.total)

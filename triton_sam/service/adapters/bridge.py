@@ -26,7 +26,7 @@ from ..bodies import kind_of
 from ..cancellation import CancellableRequests
 from ..concepts import FindRequest, check_pair, find
 from ..engine import MODEL_HEADER, Engine, Pair
-from ..everything.finder import Found
+from ..everything.finder import FoundRegion
 from ..everything.schemas import EverythingRequest
 from ..everything.search import Searches
 from ..faults import NO_NAMES, first_fault
@@ -248,7 +248,7 @@ class Bridge:
         finally:
             search.leave()
 
-        def write(numbered: tuple[int, Found]) -> Result | None:
+        def write(numbered: tuple[int, FoundRegion]) -> Result | None:
             number, each = numbered
             return convert(replace(each.segment(), object_index=number))
 

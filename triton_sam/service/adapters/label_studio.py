@@ -29,7 +29,7 @@ from .bridge import Bridge, Lenient, json_answer
 from .brush_rle import encode_brush
 from .task_images import TaskImages
 from .task_memory import TaskMemory
-from .task_regions import BRUSH, POLYGON, Asked, Region, asked_of, drawn_prompt, words_of
+from .task_regions import BRUSH, POLYGON, Region, RequestedObject, asked_of, drawn_prompt, words_of
 
 CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 """The tags of a labelling setup that can hold a mask, the preferred one first, with the type of their results."""
@@ -132,7 +132,7 @@ class _Tool:
             predictions.append(prediction_of(results, pair))
         return json_answer({"results": predictions, "model_version": version_of(pair)})
 
-    async def _drawn(self, regions: list[Region], size: Size, pair: Pair) -> list[Asked]:
+    async def _drawn(self, regions: list[Region], size: Size, pair: Pair) -> list[RequestedObject]:
         """Return the objects of brushes and polygons."""
         drawn = [each for each in regions if each.is_drawn]
         if not drawn:

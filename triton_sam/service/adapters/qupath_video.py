@@ -32,7 +32,7 @@ from ..videos.sessions import Session
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
 from .bridge import Bridge, Lenient, Target
-from .sent_frames import Found, check_count, find_in_frame, in_thread, keep_images
+from .sent_frames import FoundInstance, check_count, find_in_frame, in_thread, keep_images
 
 MAX_NAME = 200
 MAX_PROMPTS = 1024
@@ -300,7 +300,7 @@ def _examples(prompts: list[Shown]) -> tuple[list[list[float]], list[int]]:
     return boxes, labels
 
 
-def _new(found: list[Found], known: Sequence[MaskRecord]) -> list[Found]:
+def _new(found: list[FoundInstance], known: Sequence[MaskRecord]) -> list[FoundInstance]:
     """Return the instances that are none of the known objects, as in a search in a video."""
     masks: list[BoolArray] = [record.mask for record in known]
     new = []

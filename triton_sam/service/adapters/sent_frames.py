@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundInstance:
     """An instance of words or examples in a frame."""
 
     text: str
@@ -57,13 +57,13 @@ def check_count(bridge: Bridge, count: int) -> None:
 
 async def find_in_frame(
     bridge: Bridge, request: Request, video: StoredVideo, frame: int, texts: Sequence[str], **filters: Any
-) -> list[Found]:
+) -> list[FoundInstance]:
     """Return every instance of texts, or of example boxes, in a frame."""
     content = await asyncio.to_thread(video.file.paths[frame].read_bytes)
     image = await bridge.engine.store(content)
 
-    def convert(each: Instance) -> Found:
-        return Found(each.label, each.score, RleMask(**mask_to_rle(each.mask)))
+    def convert(each: Instance) -> FoundInstance:
+        return FoundInstance(each.label, each.score, RleMask(**mask_to_rle(each.mask)))
 
     return await bridge.instances(request, image, await bridge.words_pair(), texts, convert, **filters)
 

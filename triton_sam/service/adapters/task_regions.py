@@ -59,7 +59,7 @@ class Region(Lenient):
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedObject:
     """An object that the user means.
 
     Args:
@@ -72,7 +72,7 @@ class Asked:
     around: Sequence[float]
 
 
-def drawn_prompt(region: Region, size: Size, family: Family) -> Asked | None:
+def drawn_prompt(region: Region, size: Size, family: Family) -> RequestedObject | None:
     """Return the object that a brush or a polygon means; None if nothing is drawn. Large masks take some time.
 
     The mask is a prompt, if the family takes one. An outline surrounds its object, so a polygon also gives its box.
@@ -84,13 +84,13 @@ def drawn_prompt(region: Region, size: Size, family: Family) -> Asked | None:
         return None
     logits = mask_logits(mask, family) if family.takes_mask else None
     if region.type == POLYGON:
-        return Asked(Target(box=box, mask=logits), region.label, box)
+        return RequestedObject(Target(box=box, mask=logits), region.label, box)
     points = innermost_points(find_parts(mask), MAX_STROKES)
-    return Asked(Target(points, [1] * len(points), mask=logits), region.label, box)
+    return RequestedObject(Target(points, [1] * len(points), mask=logits), region.label, box)
 
 
 def asked_of(
-    regions: Sequence[Region], size: Size, drawn: Sequence[Asked] = ()
+    regions: Sequence[Region], size: Size, drawn: Sequence[RequestedObject] = ()
 ) -> tuple[list[Target], list[str | None]]:
     """Return the objects that regions mean, and the label of each.
 
@@ -151,9 +151,9 @@ def _polygon(value: Mapping[str, Any], size: Size) -> BoolArray:
     return fill_polygons([np.clip(ring, 0, 100) * np.array(size) / 100], size)
 
 
-def _boxed(region: Region, size: Size) -> Asked:
+def _boxed(region: Region, size: Size) -> RequestedObject:
     box = _box(region.value, size)
-    return Asked(Target(box=box), region.label, box)
+    return RequestedObject(Target(box=box), region.label, box)
 
 
 def _with_points(target: Target, points: Sequence[tuple[list[float], Region]]) -> Target:
@@ -163,7 +163,7 @@ def _with_points(target: Target, points: Sequence[tuple[list[float], Region]]) -
     return replace(target, points=places, labels=labels)
 
 
-def _owner(point: list[float], objects: Sequence[Asked]) -> int | None:
+def _owner(point: list[float], objects: Sequence[RequestedObject]) -> int | None:
     """Return the number of the first object whose region is around a point."""
     x, y = point
     boxes = (each.around for each in objects)

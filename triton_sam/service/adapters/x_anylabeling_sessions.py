@@ -77,7 +77,7 @@ class State:
             raise Problem(422, f"there is no frame {frame}: the frames are {self.first} to {self.first + count - 1}")
         return frame - self.first
 
-    def way(self, start: int | None, end: int | None) -> PropagateRequest:
+    def propagate_request(self, start: int | None, end: int | None) -> PropagateRequest:
         """Return the frames from one to another; None: from the first prompt, and to the end."""
         first = None if start is None else self.place(start)
         if end is None:

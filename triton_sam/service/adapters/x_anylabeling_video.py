@@ -60,8 +60,8 @@ def add_routes(api: APIRouter, bridge: Bridge) -> None:
         """Follow all objects, and tell the progress and the shapes as server-sent events."""
         body = await bridge.read(request, PropagateFrames)
         state = sessions.find(bridge, body.session_id)
-        walk = sessions.walk(bridge, state, state.way(body.start_frame, body.end_frame))
-        return events.EventStream(_told(walk, state))
+        walk = sessions.walk(bridge, state, state.propagate_request(body.start_frame, body.end_frame))
+        return events.EventStream(_event_stream(walk, state))
 
     @api.post("/v1/video/cleanup/{session_id}", summary="End a session for X-AnyLabeling")
     async def cleanup(session_id: str) -> Response:
@@ -71,7 +71,7 @@ def add_routes(api: APIRouter, bridge: Bridge) -> None:
         return _success({"message": f"Session {session_id} cleaned up"})
 
 
-async def _told(walk: AsyncGenerator[dict[str, Any], None], state: State) -> AsyncGenerator[bytes, None]:
+async def _event_stream(walk: AsyncGenerator[dict[str, Any], None], state: State) -> AsyncGenerator[bytes, None]:
     """Yield events as the tool expects them. If nobody reads to the end, the objects are followed no further."""
     start = {"type": "started", "total_frames": state.video.file.num_frames, "start_frame_index": state.first}
     yield _event(start)

@@ -13,7 +13,7 @@ from .. import events
 from ..answers import JSON
 from ..cancellation import CancellableRequests
 from ..engine import Engine
-from ..everything.finder import Step
+from ..everything.finder import FinderUpdate
 from ..everything.schemas import EverythingAnswer, EverythingRequest
 from ..everything.search import Done, Search, Searches
 from ..schemas import problem_responses
@@ -84,11 +84,11 @@ def router(engine: Engine, searches: Searches, requests: CancellableRequests) ->
     return api
 
 
-def _writer(search: Search) -> Callable[[Step | Done], Awaitable[bytes]]:
+def _writer(search: Search) -> Callable[[FinderUpdate | Done], Awaitable[bytes]]:
     """Return a function that writes the events of a search."""
     count = 0
 
-    async def write(each: Step | Done) -> bytes:
+    async def write(each: FinderUpdate | Done) -> bytes:
         nonlocal count
         if isinstance(each, Done):
             return events.event("done", **{name: value for name, value in asdict(each).items() if value is not None})

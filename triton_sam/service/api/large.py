@@ -12,7 +12,7 @@ from ..engine import Engine
 from ..large.embeddings import LargeEmbeddings
 from ..large.folder import LargeFolder, describe
 from ..large.schemas import LargeImageInfo, LargeImages, LargeSegmentAnswer, LargeSegmentRequest
-from ..large.segmenting import Where, segment
+from ..large.segmenting import ImageTiles, segment
 from ..schemas import problem_responses
 
 LargeId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="An id that `GET /v1/large` lists.")]
@@ -78,7 +78,7 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
         async def work() -> LargeSegmentAnswer:
             async with folder.image(large_id) as (_, image):
                 tiles = await embeddings.of(large_id, image, pair)
-                masks = await segment(engine, folder, embeddings, Where(image, tiles, pair), body)
+                masks = await segment(engine, folder, embeddings, ImageTiles(image, tiles, pair), body)
                 width, height = image.size
             return LargeSegmentAnswer(
                 image=large_id,

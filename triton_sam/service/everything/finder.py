@@ -20,7 +20,7 @@ from ...masks.segment import Segment
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRegion:
     """One object.
 
     Args:
@@ -42,18 +42,19 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Step:
+class FinderUpdate:
     """A part of the answer."""
 
     done: int
     total: int
-    found: Sequence[Found] = ()
+    found: Sequence[FoundRegion] = ()
     removed: Sequence[int] = ()
     detail: str | None = None
 
 
 Finder = Callable[
-    [SpeculativeSAM2Client, ImageEmbeddings, bytes, Mapping[str, Any], Cleanup | None], AsyncGenerator[Step, None]
+    [SpeculativeSAM2Client, ImageEmbeddings, bytes, Mapping[str, Any], Cleanup | None],
+    AsyncGenerator[FinderUpdate, None],
 ]
 """Searches for everything in an image with these embeddings and encoded bytes, by options, with a clean-up of masks.
 
@@ -67,7 +68,7 @@ async def find(
     content: bytes,
     options: Mapping[str, Any],
     cleanup: Cleanup | None,
-) -> AsyncGenerator[Step, None]:
+) -> AsyncGenerator[FinderUpdate, None]:
     """Search by a client."""
     given = {name: value for name, value in options.items() if name != "points_per_batch"}
     parameters = parameters_of(client.family.name, {**given, "cleanup": cleanup or Cleanup()})
@@ -77,14 +78,14 @@ async def find(
     done = total = 0
     async with contextlib.aclosing(client.search_steps(content, parameters, image)) as steps:
         async for step in steps:
-            if isinstance(step, search.Step):
+            if isinstance(step, search.SearchProgress):
                 masks, detail, done, total = step.masks(), None, step.done, step.total
             else:
                 masks, detail = step.masks, None if step.masks else step.reason
             new, gone = _changes(shown, masks)
             numbers |= dict(zip(new, counter, strict=False))
             found = await asyncio.to_thread(_written, new, numbers)
-            yield Step(done, total, found, [numbers.pop(each) for each in gone], detail)
+            yield FinderUpdate(done, total, found, [numbers.pop(each) for each in gone], detail)
             shown = masks
 
 
@@ -94,13 +95,13 @@ def _changes(before: Sequence[FoundMask], now: Sequence[FoundMask]) -> tuple[lis
     return [each for each in now if each not in known], [each for each in before if each not in left]
 
 
-def _written(masks: Sequence[FoundMask], numbers: Mapping[FoundMask, int]) -> list[Found]:
+def _written(masks: Sequence[FoundMask], numbers: Mapping[FoundMask, int]) -> list[FoundRegion]:
     return [_found(each, numbers[each]) for each in masks]
 
 
-def _found(mask: FoundMask, number: int) -> Found:
+def _found(mask: FoundMask, number: int) -> FoundRegion:
     segment = mask.segment()
-    return Found(
+    return FoundRegion(
         number=number,
         rle=segment.to_rle(),
         score=segment.score,

@@ -15,7 +15,7 @@ from ..engine import Engine, Pair
 from ..events import Events
 from ..problems import Problem, cancelled
 from ..store import StoredImage
-from .finder import Finder, Found, Step, find
+from .finder import Finder, FinderUpdate, FoundRegion, find
 from .schemas import OBJECT_FORMATS, BareObject, EverythingRequest
 
 
@@ -33,13 +33,13 @@ class Search:
     """A running search.
 
     Attributes:
-        events: a ``Step`` for each batch of points, and at the end ``Done`` or a Problem.
+        events: a ``FinderUpdate`` for each batch of points, and at the end ``Done`` or a Problem.
     """
 
     def __init__(
         self, engine: Engine, image: StoredImage, pair: Pair, request: EverythingRequest, finder: Finder
     ) -> None:
-        self.events: Events[Step | Done] = Events()
+        self.events: Events[FinderUpdate | Done] = Events()
         self._engine = engine
         self._image = image
         self._pair = pair
@@ -62,9 +62,9 @@ class Search:
         self.events.leave()
         self.task.cancel()
 
-    async def objects(self) -> tuple[list[Found], Done]:
+    async def objects(self) -> tuple[list[FoundRegion], Done]:
         """Wait for the end; return all objects, and the last event."""
-        found: dict[int, Found] = {}
+        found: dict[int, FoundRegion] = {}
         async for each in self.events:
             if isinstance(each, Done):
                 return list(found.values()), each
@@ -73,13 +73,13 @@ class Search:
                 found.pop(gone, None)
         raise self._end
 
-    async def write(self, found: Sequence[Found]) -> list[dict[str, Any]]:
+    async def write(self, found: Sequence[FoundRegion]) -> list[dict[str, Any]]:
         """Return objects as JSON. Other formats than RLE need the pixels of one mask at a time, in a thread."""
         form, tolerance = self._request.format, self._request.tolerance
         if form == "rle":
             return [{**_bare(each), "rle": each.rle} for each in found]
 
-        def write(each: Found) -> dict[str, Any]:
+        def write(each: FoundRegion) -> dict[str, Any]:
             return {**_bare(each), form: OBJECT_FORMATS[form].to_json(each.segment(), tolerance)}
 
         width, height = self._image.size
@@ -104,7 +104,7 @@ class Search:
         cleanup = None if request.cleanup is None else request.cleanup.to_cleanup()
         client = self._engine.client_of(self._pair, embeddings)
         steps = self._finder(client, embeddings, self._image.content, request.options(), cleanup)
-        last, count = Step(done=0, total=0), 0
+        last, count = FinderUpdate(done=0, total=0), 0
         async with contextlib.aclosing(steps):
             async for last in steps:
                 count += len(last.found) - len(last.removed)
@@ -113,7 +113,7 @@ class Search:
         await self.events.put(Done(count, last.done, milliseconds, last.detail), None)
 
 
-def _bare(found: Found) -> dict[str, Any]:
+def _bare(found: FoundRegion) -> dict[str, Any]:
     x1, y1, x2, y2 = found.box
     left, top, right, bottom = found.crop_box
     return BareObject(

@@ -27,8 +27,8 @@ ENLARGE = 2
 
 
 @dataclass(frozen=True)
-class Where:
-    """Where a request looks for its object."""
+class ImageTiles:
+    """ImageTiles a request looks for its object."""
 
     image: LargeImage
     tiles: StoredTiles | None
@@ -36,7 +36,7 @@ class Where:
 
 
 async def segment(
-    engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: Where, request: LargeSegmentRequest
+    engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: ImageTiles, request: LargeSegmentRequest
 ) -> list[LargeMask]:
     """Return the mask of the object, or its three candidates."""
     image = where.image
@@ -68,7 +68,7 @@ def _tile(tiles: StoredTiles | None, around: np.ndarray[Any, Any], least: int) -
 
 
 async def _read_tile(
-    engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: Where, tiles: StoredTiles, tile: int
+    engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: ImageTiles, tiles: StoredTiles, tile: int
 ) -> tuple[StoredImage, Window]:
     x1, y1, x2, y2 = tiles.blocks.region(tile)
     window = await folder.read((x2 - x1) * (y2 - y1), lambda: tiles.window(tile))
@@ -78,7 +78,7 @@ async def _read_tile(
 
 
 async def _segment_part(
-    engine: Engine, where: Where, request: LargeSegmentRequest, stored: StoredImage, window: Window
+    engine: Engine, where: ImageTiles, request: LargeSegmentRequest, stored: StoredImage, window: Window
 ) -> list[LargeMask]:
     embeddings = await engine.embed(stored, where.pair)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...masks.segment import VideoSegment
 from ..engine import Pair
-from ..settings import Settings
+from ..settings import ServiceSettings
 
 if TYPE_CHECKING:
     from ...client.video import AsyncSAM2VideoClient
@@ -16,7 +16,7 @@ Masks = Mapping[int, VideoSegment]
 """The mask of each object id in one frame."""
 
 
-def connect(settings: Settings, pair: Pair) -> AsyncSAM2VideoClient:
+def connect(settings: ServiceSettings, pair: Pair) -> AsyncSAM2VideoClient:
     """Return the client of a pair's video model. It connects when it is used."""
     from ...client.video import AsyncSAM2VideoClient
 
@@ -33,8 +33,8 @@ def connect(settings: Settings, pair: Pair) -> AsyncSAM2VideoClient:
 class VideoClients:
     """All clients of one service."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.connect: Callable[[Settings, Pair], AsyncSAM2VideoClient] = connect
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.connect: Callable[[ServiceSettings, Pair], AsyncSAM2VideoClient] = connect
         """Makes a client; tests put their own here."""
         self._settings = settings
         self._clients: dict[str, AsyncSAM2VideoClient] = {}

@@ -17,7 +17,7 @@ from ...inputs.video.files import VideoFrames, open_container, video_stream
 from ...inputs.video.stills import ImageFrames
 from ..image_files import MEGA, check_image
 from ..problems import Problem
-from ..settings import Settings
+from ..settings import ServiceSettings
 from .uploads import Upload
 
 DEFAULT_RATE = Fraction(25)
@@ -51,7 +51,7 @@ class VideoFile:
         return ImageFrames(self.paths, quality, "the upload")
 
 
-def examine(upload: Upload, settings: Settings) -> VideoFile:
+def examine(upload: Upload, settings: ServiceSettings) -> VideoFile:
     """Check an uploaded video. This blocks, and decodes its first frame."""
     try:
         found = _images(upload, settings) if upload.video is None else _file(upload.video, settings)
@@ -74,7 +74,7 @@ def to_jpeg(frame: Frame, width: int | None) -> bytes:
     return buffer.getvalue()
 
 
-def _file(path: Path, settings: Settings) -> VideoFile:
+def _file(path: Path, settings: ServiceSettings) -> VideoFile:
     if path.stat().st_size == 0:
         raise Problem(400, "the video is empty (0 bytes)")
     with path.open("rb") as stream:
@@ -98,7 +98,7 @@ def _check_kind(head: bytes) -> None:
         raise Problem(415, "the video is none of MP4, MOV, WebM, MKV, AVI, or damaged")
 
 
-def _check_size(size: Size, settings: Settings) -> None:
+def _check_size(size: Size, settings: ServiceSettings) -> None:
     width, height = size
     if width * height > settings.max_megapixels * MEGA:
         raise Problem(
@@ -106,7 +106,7 @@ def _check_size(size: Size, settings: Settings) -> None:
         )
 
 
-def _images(upload: Upload, settings: Settings) -> VideoFile:
+def _images(upload: Upload, settings: ServiceSettings) -> VideoFile:
     sizes = [check_image(path.read_bytes(), settings.max_megapixels) for path in upload.frames]
     for index, size in enumerate(sizes):
         if size != sizes[0]:

@@ -12,7 +12,7 @@ from ...repository.aliases import Alias, install_alias, read_config
 from ...repository.config import ConfigTensor, tensor_list
 from ...repository.names import ALIAS_KEY
 from ...wire.encoder_front import PRIORITY_LEVELS, Pixels, check_pixels, front_inputs, front_parameters
-from ..configs import checked, explained, parameter_lines, program
+from ..configs import checked_config, parameter_lines, program, with_note
 
 MODEL_TEXT = program("encoder_front", "An encoder under the name that Paintera asks for; see docs/how-to/paintera.md.")
 """The text of model.py in the folder of every front end."""
@@ -49,14 +49,14 @@ def front_config(target: Any, alias: Alias, family: str, pixels: Pixels = "auto"
         for tensor in table.encoder.outputs
     ]
     outputs[0] = replace(outputs[0], heading="FP16 if the request has the parameter request_fp16.")
-    return checked(
+    return checked_config(
         [
             f"# Written by `triton-sam alias`: {alias.target} for Paintera's clients, see docs/how-to/paintera.md.",
             f'name: "{alias.name}"',
             'backend: "python"',
             "max_batch_size: 0",
             *QUEUE,
-            f"input {tensor_list([explained(tensor) for tensor in front_inputs(table, shape)])}",
+            f"input {tensor_list([with_note(tensor) for tensor in front_inputs(table, shape)])}",
             f"output {tensor_list(outputs)}",
             "# It keeps nothing, and hands images on one at a time.",
             "instance_group [{ count: 1, kind: KIND_AUTO }]",

@@ -126,7 +126,7 @@ class TritonPythonModel(PythonModel):
                     pb_utils.Tensor(name, tensor.as_numpy().astype(np.float16)) for name, tensor in answer.items()
                 ]
             else:
-                tensors = [bls.named(name, tensor) for name, tensor in answer.items()]
+                tensors = [bls.renamed(name, tensor) for name, tensor in answer.items()]
             job.task.sender.send(pb_utils.InferenceResponse(tensors), flags=bls.FINAL)
         except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
             self._fail(error, job.task)

@@ -29,7 +29,7 @@ from .tracker import Frames, Row, Tracker
 
 
 @dataclass(frozen=True)
-class Settings:
+class VideoModelSettings:
     """The parameters of a video model; see wire.video.parameters."""
 
     sessions: int = video.DEFAULT_MAX_SESSIONS
@@ -51,7 +51,7 @@ class VideoModel:
         models: TrackingModels,
         cache_bytes: int,
         identity: str,
-        settings: Settings,
+        settings: VideoModelSettings,
         workers: Executor,
     ) -> None:
         self.sessions = SessionTable(settings.sessions, settings.idle_seconds, workers)

@@ -24,7 +24,7 @@ from ..metrics import VIDEO_COUNTERS, VIDEO_GAUGES
 from ..python_model import PythonModel
 from ..tasks import Pool, Task
 from .memory import Limits
-from .model import Settings, VideoModel
+from .model import VideoModel, VideoModelSettings
 from .models import Embeddings, TrackingModels
 
 SWEEP_SECONDS = 1.0
@@ -46,7 +46,7 @@ class TritonPythonModel(PythonModel):
             self.number("max_prompted_frames", video.DEFAULT_MAX_PROMPTED_FRAMES),
             self.number("session_bytes", video.DEFAULT_SESSION_BYTES),
         )
-        settings = Settings(
+        settings = VideoModelSettings(
             self.number("max_sessions", video.DEFAULT_MAX_SESSIONS),
             self.number("idle_seconds", video.DEFAULT_IDLE_SECONDS),
             limits,

@@ -15,7 +15,7 @@ import support.fake_tracking as fake
 from support.fake_tracking import Server
 from support.official_control import FAMILY, SIDE, HashingModels, Official
 
-from triton_sam.sessions.video.model import Settings, VideoModel
+from triton_sam.sessions.video.model import VideoModel, VideoModelSettings
 
 pytestmark = pytest.mark.export
 FRAMES = 40
@@ -31,7 +31,7 @@ class Both:
         self.state = self.official.state
         self.server = Server()
         threads = ThreadPoolExecutor(2)
-        self.server.model = VideoModel(family, HashingModels(), 1 << 20, "weights", Settings(), threads)
+        self.server.model = VideoModel(family, HashingModels(), 1 << 20, "weights", VideoModelSettings(), threads)
         self.num_frames = num_frames
         self.ours = self.server.start(num_frames=num_frames)
         self.compared = 0

@@ -140,7 +140,9 @@ def _export_packages() -> Finding:
     names = ("torch", "torchvision", "segment_anything", "sam2", "transformers", "onnx", "onnxscript")
     absent = [name for name in names if find_package(name) is None]
     if absent:
-        text = f"{', '.join(absent)} not installed; needed for words, other image sizes, and to verify"
+        text = (
+            f"{', '.join(absent)} not installed; needed for SAM3's words and videos, other image sizes, and to verify"
+        )
         return Finding("export", "note", text, f"SAM2_BUILD_CUDA=0 {install('export')}")
     return Finding("export", "ok", f"torch {_version('torch')}, sam2 {_version('sam2')}, onnx {_version('onnx')}")
 

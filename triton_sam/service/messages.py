@@ -1,4 +1,4 @@
-"""Messages of the page and the service on the WebSocket ``/live``; docs/reference/rest.md describes them.
+"""Messages of the page and the service on the WebSocket ``/live``; their classes describe them.
 
 Raise VERSION here and in static/live.js with every incompatible change: the service then asks pages of another version
 to reload.

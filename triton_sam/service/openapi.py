@@ -45,8 +45,8 @@ LIVE: dict[str, Any] = {
         "description": "Upgrade the connection to a WebSocket, on which the page sends positions of the mouse and gets "
         "masks. Other programs use `/v1`.\n\nThe page sends `hello` with its `version` first, and then `segment` and "
         "`cancel`. The service sends `status`, `masks` and `error`. `masks` is binary, and the others are JSON. "
-        "docs/reference/rest.md lists their members.\n\nA browser names a token as the subprotocol "
-        "`triton-sam.token.` with the token in base64url behind it, and offers the subprotocol `triton-sam`, too.",
+        "triton_sam/service/messages.py defines their members.\n\nA browser names a token as the subprotocol "
+        "`triton-sam.token.` with the token in base64url behind it, and also offers the subprotocol `triton-sam`.",
         "parameters": [
             {
                 "name": "Sec-WebSocket-Protocol",

@@ -1,4 +1,4 @@
-"""Objects that a person clicks in an image, segmented in a thread; of the positions of the mouse, only the newest."""
+"""Segments the objects that a person clicks in an image, in a thread that requests only the newest mouse position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ClickedObject:
     Args:
         points: x, y in pixels of the image, in the order of the clicks.
         labels: 1 for each point inside the object, 0 for each outside.
-        segment: the answer to these points; None before it, and without points.
+        segment: the mask for these points; None before the answer, and without points.
     """
 
     points: list[Point] = field(default_factory=list)
@@ -33,14 +33,14 @@ class ClickedObject:
 
 @dataclass(frozen=True)
 class View:
-    """All that can be shown after a change.
+    """Everything to show after a change.
 
     Args:
         masks: the segment of each object; None for an object without an answer.
         points: points of the last object, which takes the next click.
         labels: their labels.
-        preview: the mask that a click at the position of the mouse would give; None without such a position.
-        error: why the last request failed; empty if it did not.
+        preview: the mask that a click at the mouse position would give; None without a position.
+        error: why the last request failed; empty if it succeeded.
     """
 
     masks: tuple[Segment | None, ...]
@@ -51,15 +51,15 @@ class View:
 
 
 class Clicking:
-    """Segments the objects of one image as they are clicked. Any thread may call the methods, and none of them waits.
+    """Segments the objects of one image as they are clicked. Any thread may call the methods, and none of them blocks.
 
-    Requests are sent by one thread, one at a time: clicks first, and then the newest position of the mouse. So a click
-    waits for one mask at most, and nothing is computed when the mouse rests.
+    One thread sends requests, one at a time: clicks first, then the newest mouse position. So a click waits for at most
+    one mask, and an idle mouse costs nothing.
 
     Args:
         client: a client of any family.
         image: the image in any form that the client accepts.
-        tell: is called with each new View, always in that thread.
+        tell: called with each new View, always in that thread.
 
     Raises:
         ImageError: the image cannot be used.
@@ -86,12 +86,12 @@ class Clicking:
         """Add a point to the last object.
 
         Args:
-            x: column in pixels of the image. A point outside of the image is moved to its border.
+            x: column in pixels of the image. Points outside the image are moved to its border.
             y: row in pixels of the image.
             label: 1 inside the object, 0 outside.
 
         Raises:
-            ConfigurationError: there is no such label.
+            ConfigurationError: the label is neither 0 nor 1.
         """
         if label not in (0, 1):
             raise ConfigurationError(f"a label is 1 (inside the object) or 0 (outside), not {label!r}")
@@ -104,19 +104,19 @@ class Clicking:
             self._start()
 
     def hover(self, x: float, y: float) -> None:
-        """Show the mask that a click here would give, in place of an earlier position."""
+        """Show the mask that a click here would give; it replaces an earlier position."""
         with self._changes:
             self._mouse, self._mouse_waits = self._within(x, y), True
             self._start()
 
     def leave(self) -> None:
-        """Show no preview any more, because the mouse has left the image."""
+        """Hide the preview, because the mouse has left the image."""
         with self._changes:
             self._forget_mouse()
             self._start()
 
     def undo(self) -> None:
-        """Remove the last point. Without points, go back to the object before."""
+        """Remove the last point. If the last object has no points, return to the previous object."""
         with self._changes:
             last = self._objects[-1]
             if last.points:
@@ -158,7 +158,7 @@ class Clicking:
         self._mouse, self._mouse_waits, self._preview = None, False, None
 
     def _start(self) -> None:
-        """Let the thread continue; the caller holds the lock."""
+        """Wake the thread; the caller holds the lock."""
         self._is_stale = True
         if not self._runs:
             self._runs = True
@@ -178,7 +178,7 @@ class Clicking:
             self._changes.notify_all()
 
     def _one_step(self) -> bool:
-        """Send one request, or show the newest state. Return False when nothing is left to do."""
+        """Send one request, or show the newest state. Return False when there is nothing to do."""
         with self._changes:
             asked = next((each for each in self._objects if each.waits), None)
             mouse = self._mouse if asked is None and self._mouse_waits else None
@@ -208,7 +208,7 @@ class Clicking:
             return None, str(error)
 
     def _keep(self, asked: ClickedObject | None, mouse: Point | None, segment: Segment | None, error: str) -> None:
-        """Keep an answer, unless the click or the position that it answers has gone meanwhile."""
+        """Keep an answer, unless its click or mouse position is out of date."""
         with self._changes:
             self._error, self._is_stale = error, True
             if asked is not None:

@@ -22,15 +22,15 @@ LABEL = "object"
 def create(
     kind: str = EVERYTHING, url: str | None = None, model: str = "sam2", name: str | None = None, **parameters: Any
 ) -> Any:
-    """Return a function of CVAT.
+    """Return a function for CVAT.
 
     Args:
-        kind: "everything", which annotates all objects of an image, "words", which annotates every instance of words,
-            "interactor", which answers clicks and boxes, or "tracker", which follows objects from frame to frame.
+        kind: "everything" annotates all objects of an image, "words" annotates every instance of words,
+            "interactor" segments the object at clicks and boxes, and "tracker" follows objects from frame to frame.
         url: URL of Triton; None: $TRITON_URL, or else localhost:8000.
         parameters: with "everything", the parameters of client.everything(), for example points_per_side. With
-            "words", ``words``, which have commas between them, and the parameters of client.find(). ``model`` must then
-            be a family that finds words: "sam3".
+            "words", the comma-separated ``words`` and the parameters of client.find(). ``model`` must then be a family
+            that finds words: "sam3".
     """
     makers: dict[str, Callable[..., Any]] = {
         EVERYTHING: Everything,
@@ -53,7 +53,7 @@ def create(
 
 
 class Everything:
-    """A detection function: all objects of an image, under one label."""
+    """Detection function: all objects of an image, with one label."""
 
     def __init__(self, client: SamTritonClient, **parameters: Any) -> None:
         from cvat_sdk import auto_annotation
@@ -66,7 +66,7 @@ class Everything:
         """Return the objects as masks, or as polygons if CVAT asks for polygons.
 
         Args:
-            context: a DetectionFunctionContext; its ``conf_threshold`` is the least predicted IoU of an object.
+            context: a DetectionFunctionContext; its ``conf_threshold`` is the minimum predicted IoU of an object.
         """
         threshold = {} if context.conf_threshold is None else {"pred_iou_thresh": context.conf_threshold}
         found = self._client.everything(image, **{**self._parameters, **threshold})
@@ -74,7 +74,7 @@ class Everything:
 
 
 class Words:
-    """A detection function: every instance of words, each word under a label of its own."""
+    """Detection function: every instance of words, with one label for each word."""
 
     def __init__(self, client: SamTritonClient, words: str = "", **parameters: Any) -> None:
         from cvat_sdk import auto_annotation
@@ -90,7 +90,7 @@ class Words:
         """Return the instances as masks, or as polygons if CVAT asks for polygons.
 
         Args:
-            context: a DetectionFunctionContext; its ``conf_threshold`` is the least score of an instance.
+            context: a DetectionFunctionContext; its ``conf_threshold`` is the minimum score of an instance.
         """
         threshold = {} if context.conf_threshold is None else {"threshold": context.conf_threshold}
         found = self._client.find(self._words, image=image, **{**self._parameters, **threshold})
@@ -98,10 +98,10 @@ class Words:
 
 
 class Interactor:
-    """An interaction function: the object under points, in a box, or both.
+    """Interaction function: the object at points, in a box, or both.
 
     Args:
-        client: asks Triton. The image is encoded once for all clicks on it.
+        client: its Triton encodes an image once for all clicks on it.
     """
 
     def __init__(self, client: SamTritonClient) -> None:
@@ -115,7 +115,7 @@ class Interactor:
         return self._client.encode(image)
 
     def detect(self, _: Any, pp_image: ImageEmbeddings, prompts: Any) -> list[Any]:
-        """Return the mask of the object; nothing if it is empty or there is no prompt."""
+        """Return the mask of the object; nothing if the mask is empty or there is no prompt."""
         from cvat_sdk import auto_annotation, models
         from cvat_sdk.masks import encode_mask
 
@@ -139,7 +139,7 @@ class Interactor:
 
 
 def _shapes(segment: Segment, label: int, as_polygons: bool) -> list[Any]:
-    """Return a mask as a shape of CVAT, or its outlines as several; nothing if it is empty."""
+    """Return a mask as one shape of CVAT, or its outlines as several; nothing if the mask is empty."""
     from cvat_sdk import auto_annotation
     from cvat_sdk.masks import encode_mask
 

@@ -1,4 +1,4 @@
-"""The tracking function for CVAT's agents: objects are followed from frame to frame by sessions of the video model.
+"""Tracking function for CVAT's agents: sessions of the video model follow objects from frame to frame.
 
 Reference: cvat_sdk/auto_annotation/interface.py and ai-models/tracker/sam2 of https://github.com/cvat-ai/cvat.
 """
@@ -27,10 +27,10 @@ SHAPES = ("mask", "polygon", "rectangle")
 
 
 class Frame:
-    """A frame that is ready to be sent.
+    """A frame, ready to be sent.
 
     Attributes:
-        session: the session that began in this frame; None if none has.
+        session: the session that began in this frame; None if there is none.
     """
 
     def __init__(self, image: Any) -> None:
@@ -41,7 +41,7 @@ class Frame:
 
 @dataclass(eq=False)
 class State:
-    """An object that is tracked."""
+    """A tracked object."""
 
     session: Session
     number: int
@@ -49,10 +49,10 @@ class State:
 
 
 class Tracker:
-    """A tracking function. All objects that begin in one frame share a session, so that each frame is encoded once.
+    """Tracking function. All objects that begin in one frame share a session, so that each frame is encoded once.
 
     Args:
-        client: asks Triton. Its server must have the video model.
+        client: a client whose server has the video model.
     """
 
     def __init__(self, client: SAM2VideoClient) -> None:
@@ -66,14 +66,14 @@ class Tracker:
         return Frame(image)
 
     def init_tracking_state(self, _: Any, pp_image: Frame, shape: Any) -> State:
-        """Begin to track an object."""
+        """Start tracking an object."""
         if pp_image.session is None or not pp_image.session.is_at_start:
             pp_image.session = Session(self._client, pp_image)
         session = pp_image.session
         return State(session, session.add(_prompt(shape, pp_image.size)), str(shape.type))
 
     def track(self, _: Any, pp_image: Frame, state: State) -> Any:
-        """Return the shape of an object in the next frame; None if it is not in it."""
+        """Return the shape of an object in the next frame; None if the object is not visible."""
         from cvat_sdk import auto_annotation
         from cvat_sdk.masks import encode_mask
 
@@ -90,12 +90,12 @@ class Tracker:
 
 
 class Session:
-    """The objects that began in one frame. It ends at Triton when nothing refers to it any more."""
+    """The objects that began in one frame. The session ends at Triton when nothing refers to it any more."""
 
     def __init__(self, client: SAM2VideoClient, frame: Frame) -> None:
         self._frames = GrowingFrames(frame.content, frame.size)
         self._path = SharedPath(frame.name)
-        self._masks: dict[int, dict[int, Any]] = {0: {}}  # RLE, of the frames that an object may still ask for
+        self._masks: dict[int, dict[int, Any]] = {0: {}}  # RLE masks of frames that an object may still request
         self._tracked = 1
         self._lock = threading.Lock()
         self._video = client.open(self._frames)
@@ -103,7 +103,7 @@ class Session:
 
     @property
     def is_at_start(self) -> bool:
-        """Whether no second frame has come yet."""
+        """Whether no second frame has arrived yet."""
         return self._frames.count == 1
 
     def add(self, prompt: dict[str, Any]) -> int:
@@ -115,7 +115,7 @@ class Session:
             return number
 
     def mask(self, frame: Frame, number: int) -> BoolArray:
-        """Return the mask of an object in a frame, which is its last one, the next one, or a new one."""
+        """Return the mask of an object in a frame: its last frame, the next one, or a new one."""
         with self._lock:
             place = self._path.find(number, frame.name, self._tracked)
             if place == self._frames.count:

@@ -1,4 +1,4 @@
-"""A widget for notebooks: click objects in an image, and continue with their Segments in the next cell."""
+"""A notebook widget: click objects in an image, and use their Segments in the next cell."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ JPEG_QUALITY = 85
 
 
 class Clicker(anywidget.AnyWidget):
-    """An image in a notebook. A click marks an object, and the mask under the mouse is shown before.
+    """An image in a notebook. Clicks mark objects, and the mask under the mouse is previewed.
 
-    The left button marks the object, and the right button, or Shift, marks a place outside of it. The buttons below the
-    image undo a click, begin another object, and remove all of them.
+    The left button marks the object; the right button, or Shift, marks the background. The buttons below the image
+    undo a click, begin another object, and remove all objects.
 
     Examples:
         >>> clicker = Clicker("image.jpg")
@@ -42,7 +42,7 @@ class Clicker(anywidget.AnyWidget):
         image: the image in any form that the client accepts.
         client: a client of any family; None: one for $TRITON_URL, or else localhost:8000.
         max_side: longest side of the shown image in pixels, at least 64. Clicks are exact to a pixel of the shown
-            image; masks have the size of the original one.
+            image; masks have the size of the original image.
 
     Raises:
         ConfigurationError: ``max_side`` is too small.
@@ -68,19 +68,19 @@ class Clicker(anywidget.AnyWidget):
 
     @property
     def segments(self) -> list[Segment]:
-        """The segment of each clicked object, in their order. This waits for the answers to all clicks."""
+        """The segments in the order of the objects. Waits for the answers to all clicks."""
         return self._clicking.segments()
 
     def click(self, x: float, y: float, label: int = 1) -> None:
-        """Do as a click at x, y in pixels of the original image does; label 1 is inside the object, 0 outside.
+        """Click at x, y in pixels of the original image; label 1 is inside the object, 0 outside.
 
         Raises:
-            ConfigurationError: there is no such label.
+            ConfigurationError: the label is neither 0 nor 1.
         """
         self._clicking.click(x, y, label)
 
     def undo(self) -> None:
-        """Remove the last point. Without points, go back to the object before."""
+        """Remove the last point. If the last object has no points, return to the previous object."""
         self._clicking.undo()
 
     def next_object(self) -> None:
@@ -92,7 +92,7 @@ class Clicker(anywidget.AnyWidget):
         self._clicking.clear()
 
     def _receive(self, _: object, message: dict[str, Any], __: object) -> None:
-        """Do what the person did in the browser; notebook.js has the messages."""
+        """Handle a message of the browser; notebook.js has the messages."""
         kind = message.get("kind")
         if kind == "click":
             self._clicking.click(message["x"], message["y"], message["label"])

@@ -1,4 +1,4 @@
-"""Masks of many objects in one array of labels."""
+"""Masks of many objects in one label array."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HIGHEST = np.iinfo(np.uint16).max
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """The part of a plane that an object covers."""
+    """The part of a plane that contains an object."""
 
     mask: BoolArray
     row: int
@@ -32,7 +32,7 @@ class Patch:
 
 
 def patch_of(mask: BoolArray) -> Patch | None:
-    """Return the foreground of a mask of a whole plane, bool (H,W); None if there is none."""
+    """Return the foreground of a plane's mask, bool (H,W); None if the mask is empty."""
     box = mask_to_box(mask)
     if box is None:
         return None
@@ -41,9 +41,9 @@ def patch_of(mask: BoolArray) -> Patch | None:
 
 
 class Board:
-    """Writes the masks of objects into an array of labels, and leaves the labels that a person painted alone.
+    """Writes the masks of objects into a label array, without changing labels that a person painted.
 
-    Where objects overlap, the one that changed last is on top; if it goes, the one below appears again.
+    Where objects overlap, the last changed object is on top; removing it shows the one below.
     """
 
     def __init__(self, labels: Any) -> None:
@@ -51,11 +51,11 @@ class Board:
         self._patches: dict[Key, Patch] = {}
 
     def keys(self) -> list[Key]:
-        """Return planes and numbers of all objects that are shown."""
+        """Return planes and numbers of all visible objects."""
         return list(self._patches)
 
     def put(self, plane: Plane, number: int, patch: Patch | None) -> None:
-        """Show an object, in place of its earlier mask. None removes it."""
+        """Show an object's mask instead of its earlier one. None removes the mask."""
         target = self.labels[plane]
         old = self._patches.pop((plane, number), None)
         if old is not None:
@@ -67,7 +67,7 @@ class Board:
             self._patches[plane, number] = patch
 
     def add(self, plane: Plane, patches: Iterable[Patch]) -> int:
-        """Show objects under numbers that are free in all planes, and return how many."""
+        """Show objects with numbers that are free in all planes, and return how many."""
         first = self.free_number()
         count = 0
         for count, patch in enumerate(patches, 1):
@@ -75,7 +75,7 @@ class Board:
         return count
 
     def free_number(self) -> int:
-        """Return the first number above those of all objects, and above all labels that a person painted."""
+        """Return the first number above those of all objects and all painted labels."""
         shown = max((number for _, number in self._patches), default=0)
         return max(shown, int(self.labels.max(initial=0))) + 1
 

@@ -1,4 +1,4 @@
-"""The clients of a server, and the model pairs that it offers."""
+"""The clients of a server, and its model pairs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Model:
 
 
 def models_at(url: str | None) -> list[Model]:
-    """Return the model pairs that a server has ready."""
+    """Return the model pairs that are ready on a server."""
     with SamTritonClient(url, timeout=10.0, retries=0) as client:
         variants = client.models().variants
     found = [Model(family, name) for family, names in variants.items() for name in names]
@@ -29,7 +29,7 @@ def models_at(url: str | None) -> list[Model]:
 
 
 class Clients:
-    """The clients of one model pair; the others are made when they are needed."""
+    """The clients of one model pair, created on first use."""
 
     def __init__(self, url: str | None, model: Model) -> None:
         self._url, self._model = url, model
@@ -38,7 +38,7 @@ class Clients:
         self.calls = SamTritonClient(url, model.family, model_name=self._variant, busy="wait")
 
     def video(self) -> SAM2VideoClient:
-        """Return a client that follows objects; the caller closes it."""
+        """Return a new video client; the caller closes it."""
         return SAM2VideoClient(self._url, self._variant, model_type=self._model.family)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the requests of the plugin tell, from their own thread."""
+"""Events that the plugin's requests send from their own thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .sources import Plane
 
 @dataclass(frozen=True, eq=False)
 class Preview:
-    """The mask that a click under the mouse would give; None if there is none."""
+    """The mask that a click at the mouse position would give; None without one."""
 
     plane: Plane
     patch: Patch | None
@@ -27,7 +27,7 @@ class Masks:
 
 @dataclass(frozen=True, eq=False)
 class NewObjects:
-    """New objects of a plane, which have no numbers yet."""
+    """New objects of a plane, without numbers yet."""
 
     plane: Plane
     patches: list[Patch]
@@ -35,7 +35,7 @@ class NewObjects:
 
 @dataclass(frozen=True)
 class Progress:
-    """How much of a job is done."""
+    """The progress of a job."""
 
     done: int
     total: int

@@ -1,4 +1,4 @@
-"""The long jobs of the plugin that block: tiles of large images, and objects that are followed through a stack."""
+"""The plugin's long blocking jobs: tiles of large images, and objects that are followed through a stack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user has cancelled
 
 
 def stopping_progress(tell: Tell, stop: threading.Event) -> Callable[[Any], None]:
-    """Return a function that tells the progress of a search, and raises Stopped after a cancellation."""
+    """Return a function that reports the progress of a search, and raises Stopped after a cancellation."""
 
     def told(step: Any) -> None:
         if stop.is_set():
@@ -47,7 +47,7 @@ def everything_in_tiles(
 
 
 def large_patch(found: LargeObject) -> Patch | None:
-    """Return an object of a large image in pixels of its largest level; None if its mask is empty."""
+    """Return an object of a large image in pixels of its largest level; None if the mask is empty."""
     if found.box is None:
         return None
     x1, y1 = (int(np.floor(value)) for value in found.box[:2])
@@ -63,10 +63,10 @@ def follow(
     tell: Tell,
     stop: threading.Event,
 ) -> int:
-    """Follow objects through the planes of a stack, and tell their masks.
+    """Follow objects through the planes of a stack, and send their masks as events.
 
     Args:
-        prompts: what is known of the objects. Prompts of planes that are not among the frames do not count.
+        prompts: the prompts of each object. Prompts of planes outside the frames are ignored.
 
     Returns:
         The number of planes that were done.

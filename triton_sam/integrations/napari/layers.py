@@ -1,4 +1,4 @@
-"""The layers of the plugin: points and boxes of the user, the preview, and the objects."""
+"""The plugin's layers: the user's points and boxes, the preview, and the objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sources import Plane, Source
 MAX_LABELS = 1 << 28
 """Layers with more pixels get outlines instead of labels, which would need more than 500 MB."""
 POINT_COLORS = ["#ff3b30", "#34c759"]
-"""Outside and inside."""
+"""For labels 0 (outside) and 1 (inside)."""
 
 
 def source_of(layer: Any) -> Source:
@@ -28,7 +28,7 @@ def source_of(layer: Any) -> Source:
 
 
 class Layers:
-    """Adds the layers of one image to a viewer, with its scale and place."""
+    """Adds the layers of one image to a viewer, with the image's scale and position."""
 
     def __init__(self, viewer: Any, image: Any, source: Source) -> None:
         self._viewer, self._source = viewer, source
@@ -60,11 +60,10 @@ class Layers:
         self.points.mode = "add"
 
     def all(self) -> list[Any]:
-        """Return the layers of napari."""
         return [self.objects.layer, self.preview, self.boxes, self.points]
 
     def choose(self, number: int, label: int) -> None:
-        """Let new points and boxes belong to an object; label 1 is inside, 0 outside."""
+        """Assign new points and boxes to an object; label 1 is inside, 0 outside."""
         self.points.selected_data = set()
         self.points.feature_defaults = {"object": number, "label": label}
         self.points.current_face_color = POINT_COLORS[label]
@@ -72,7 +71,6 @@ class Layers:
         self.boxes.feature_defaults = {"object": number}
 
     def prompts(self) -> dict[Key, Prompt]:
-        """Return the points and boxes of all objects."""
         points, boxes = self.points, self.boxes
         rectangles = [number for number, kind in enumerate(boxes.shape_type) if kind == "rectangle"]
         numbers = boxes.features["object"].to_numpy()[rectangles]
@@ -100,30 +98,29 @@ class Labels:
         self._board = Board(layer.data)
 
     def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
-        """Show objects, in place of their earlier masks."""
+        """Show objects, replacing their earlier masks."""
         for number, patch in patches.items():
             self._board.put(plane, number, patch)
         self.layer.refresh()
 
     def add(self, plane: Plane, patches: list[Patch]) -> None:
-        """Show new objects under free numbers."""
+        """Show new objects with free numbers."""
         self._board.add(plane, patches)
         self.layer.refresh()
 
     def free_number(self) -> int:
-        """Return the first free number."""
         return min(self._board.free_number(), HIGHEST)
 
 
 class Outlines:
-    """The objects of a very large image as polygons, without their holes."""
+    """The objects of a very large image as polygons without holes."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
         self._rings: dict[Key, list[Any]] = {}
 
     def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
-        """Show objects, in place of their earlier masks."""
+        """Show objects, replacing their earlier masks."""
         for number, patch in patches.items():
             self._rings.pop((plane, number), None)
             if patch is not None:
@@ -131,13 +128,12 @@ class Outlines:
         self._show()
 
     def add(self, plane: Plane, patches: list[Patch]) -> None:
-        """Show new objects under free numbers."""
+        """Show new objects with free numbers."""
         for number, patch in enumerate(patches, self.free_number()):
             self._rings[plane, number] = outlines(plane, patch)
         self._show()
 
     def free_number(self) -> int:
-        """Return the first free number."""
         return max((number for _, number in self._rings), default=0) + 1
 
     def _show(self) -> None:
@@ -152,9 +148,9 @@ Objects = Labels | Outlines
 
 
 def outlines(plane: Plane, patch: Patch) -> list[Any]:
-    """Return the outlines of a mask as polygons of napari, each (N,D): indexes of the stack, row, column."""
+    """Return the outlines of a mask as napari polygons, each (N,D): stack indexes, row, column."""
     found = []
     for polygon in trace_polygons(patch.mask):
-        columns, rows = (polygon.exterior + np.array([patch.column, patch.row]) - 0.5).T  # of centres of pixels
+        columns, rows = (polygon.exterior + np.array([patch.column, patch.row]) - 0.5).T  # pixel centres
         found.append(np.column_stack([*(np.full(len(rows), index) for index in plane), rows, columns]))
     return found

@@ -1,4 +1,4 @@
-"""The controls of the plugin. They know nothing of napari or of a server."""
+"""The plugin's controls, independent of napari and of the server."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class Panel(QWidget):
         }
 
     def texts(self) -> list[str]:
-        """Return the words, which commas divide."""
+        """Return the comma-separated words."""
         return [text for each in self.words.text().split(",") if (text := each.strip())]
 
     def chosen_label(self) -> int:
-        """Return 1 if clicks mark the object, and 0 if they mark something outside of it."""
+        """Return 1 if clicks mark the object, 0 if they mark the background."""
         return LABELS[self.label.currentText()]
 
 

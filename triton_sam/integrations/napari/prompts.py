@@ -18,7 +18,7 @@ Key = tuple[Plane, int]
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is known of an object in a plane.
+    """The prompt of an object in a plane.
 
     Args:
         points: x, y in pixels of the plane; the centre of the first pixel is 0, 0.
@@ -30,11 +30,11 @@ class Prompt:
     box: tuple[float, float, float, float] | None = None
 
     def with_point(self, x: float, y: float, label: int) -> Prompt:
-        """Return it with another point."""
+        """Return the prompt with another point."""
         return Prompt((*self.points, (x, y)), (*self.labels, label), self.box)
 
     def within(self, size: Size) -> Prompt:
-        """Return it with everything moved into an image of that width and height."""
+        """Return the prompt, moved into an image of this width and height."""
         high = np.array(size, float) - 1
         points = np.clip(np.reshape(self.points, (-1, 2)), 0, high).tolist()
         box = None
@@ -44,7 +44,7 @@ class Prompt:
         return Prompt(tuple((x, y) for x, y in points), self.labels, box)
 
     def arguments(self) -> dict[str, Any]:
-        """Return it as arguments of the clients, without the parts that it does not have."""
+        """Return the prompt as arguments of the clients, without empty parts."""
         points = {"point_coords": self.points, "point_labels": self.labels} if self.points else {}
         return {**points, **({} if self.box is None else {"box": self.box})}
 
@@ -58,9 +58,9 @@ def collect(
     """Return the prompts of two layers.
 
     Args:
-        points: (N,D), coordinates in the order of the axes: indexes of the stack, row, column.
+        points: (N,D), coordinates in axis order: stack indexes, row, column.
         point_features: ``object``, the number of the object of each point, and ``label``, 1 inside and 0 outside.
-        boxes: (V,D) vertices of each rectangle. The last one of an object in a plane counts.
+        boxes: (V,D) vertices of each rectangle. Only an object's last rectangle in a plane counts.
     """
     found: dict[Key, Prompt] = {}
     rows = np.asarray(points, float)
@@ -77,7 +77,7 @@ def collect(
 
 
 def differences(before: Mapping[Key, Prompt], after: Mapping[Key, Prompt]) -> tuple[dict[Key, Prompt], list[Key]]:
-    """Return the prompts that are new or differ, and the keys that have gone."""
+    """Return new or changed prompts, and the keys of removed ones."""
     changed = {key: prompt for key, prompt in after.items() if before.get(key) != prompt}
     return changed, [key for key in before if key not in after]
 

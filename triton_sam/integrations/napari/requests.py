@@ -1,4 +1,4 @@
-"""Asks the server for previews, masks, and long jobs, in a thread of its own."""
+"""Requests previews, masks, and long jobs from the server, in its own thread."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from .prompts import Key, Prompt
 from .sources import Plane, Source
 
 KEPT = 32
-"""The most planes whose embeddings are kept."""
+"""Maximum number of planes whose embeddings are kept."""
 PREVIEW = "preview"
 
 
 class Requests:
-    """Asks for the masks of one layer. No method waits, and any thread may call them.
+    """Requests the masks of one layer. No method blocks, and any thread may call them.
 
-    Of the positions of the mouse only the newest counts, and so does the newest prompt of each object. There is one job
-    at a time.
+    Only the newest mouse position and each object's newest prompt count. Only one job runs at a time.
     """
 
     def __init__(self, clients: Clients, source: Source, tell: Tell) -> None:
@@ -55,20 +54,19 @@ class Requests:
             self._call(lambda: self._start(self._prepare(plane)))
 
     def preview(self, plane: Plane, prompt: Prompt) -> None:
-        """Ask for the mask under the mouse."""
+        """Request the mask at the mouse position."""
         self._call(lambda: self._start(self._preview(plane, prompt, self._ticket(PREVIEW))))
 
     def leave(self) -> None:
-        """Ask for no mask under the mouse any more."""
+        """Cancel the preview, because the mouse has left."""
         self._call(lambda: self._ticket(PREVIEW))
 
     def segment(self, plane: Plane, number: int, prompt: Prompt) -> None:
-        """Ask for the mask of an object."""
         lane = _lane(plane, number)
         self._call(lambda: self._start(self._segment(plane, number, prompt, self._ticket(lane))))
 
     def forget(self, plane: Plane, number: int) -> None:
-        """Remove the mask of an object whose prompts have gone."""
+        """Remove the mask of an object without prompts."""
 
         def work() -> None:
             self._ticket(_lane(plane, number))
@@ -89,7 +87,7 @@ class Requests:
         self._call(lambda: self._start_job(self._track(dict(prompts), plane, axis)))
 
     def cancel(self) -> None:
-        """End the job. What it has found stays."""
+        """Cancel the job, and keep the objects that it has found."""
 
         def work() -> None:
             self._stop.set()
@@ -99,7 +97,7 @@ class Requests:
         self._call(work)
 
     def close(self) -> None:
-        """End all work. The clients stay open."""
+        """Cancel all work. The clients stay open."""
         self._stop.set()
 
         async def end() -> None:
@@ -119,7 +117,7 @@ class Requests:
             self._loop.call_soon_threadsafe(work)
 
     def _ticket(self, lane: str) -> tuple[str, int]:
-        """Make all earlier requests of a lane stale."""
+        """Return a new ticket of a lane, which makes all earlier requests of the lane stale."""
         self._newest[lane] = number = next(self._counter)
         return lane, number
 
@@ -158,7 +156,7 @@ class Requests:
         await self._encoded(plane)
 
     async def _encoded(self, plane: Plane) -> ImageEmbeddings:
-        """Return the embeddings of a plane. Calls that come meanwhile share the request."""
+        """Return the embeddings of a plane. Concurrent calls share the request."""
         if plane not in self._planes:
             self._planes[plane] = self._loop.create_task(self._encode(plane))
         self._planes.move_to_end(plane)
@@ -167,7 +165,7 @@ class Requests:
         task = self._planes[plane]
         await asyncio.wait([task])
         if task.cancelled() or task.exception() is not None:
-            self._planes.pop(plane, None)  # the next click tries again
+            self._planes.pop(plane, None)  # so that the next click tries again
         return task.result()
 
     async def _encode(self, plane: Plane) -> ImageEmbeddings:
@@ -199,7 +197,7 @@ class Requests:
         return patch_of(full_size_mask(logits, self._source.size, self._clients.clicks.family))
 
     async def _large_patch(self, plane: Plane, arguments: dict[str, Any], ticket: tuple[str, int]) -> Patch | None:
-        """Ask for a mask of a large plane. Clicks wait for each other, and so do positions of the mouse."""
+        """Request a mask of a large plane. Clicks wait for each other, and so do mouse positions."""
         async with self._turns.setdefault(ticket[0] == PREVIEW, asyncio.Lock()):
             if self._is_stale(ticket):
                 return None
@@ -250,7 +248,7 @@ def _lane(plane: Plane, number: int) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """Return one line about an error. A library that reads a layer may raise errors of any kind, also without words."""
+    """Return an error as one line. A library that reads a layer may raise any error, even without a message."""
     if isinstance(error, SamError):
         return one_line(error)
     return f"the layer cannot be read: {one_line(error) if str(error).strip() else 'its reader gives no reason'}"

@@ -17,10 +17,10 @@ from ...tiles import LargeImage
 from ...tiles.pyramid import Level
 
 Plane = tuple[int, ...]
-"""The place of a plane in a stack: one index for each axis before the last two. An image has one plane, ()."""
+"""The index of a plane in a stack, with one number for each axis before the last two. An image has one plane, ()."""
 
 LARGE = 4096
-"""Images with a longer side are read part by part."""
+"""Images whose longer side has more pixels are read part by part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +28,9 @@ class Source:
     """An image layer.
 
     Args:
-        levels: the arrays of a pyramid, the largest first; a single one otherwise. Each is (...,H,W), or (...,H,W,3|4)
-            with ``rgb``. Only the parts that are needed are read, so they may be arrays of dask or zarr.
-        limits: the values that are shown black and white; None for colours of 8 bits.
+        levels: the arrays of a pyramid, largest first, or a single array. Each is (...,H,W), or (...,H,W,3|4) with
+            ``rgb``. Only the required parts are read, so dask and zarr arrays are supported.
+        limits: the values that are shown as black and white; None for 8-bit colours.
     """
 
     levels: Sequence[Any]
@@ -45,7 +45,6 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the largest array."""
         return tuple(self.levels[0].shape)
 
     @property
@@ -76,7 +75,7 @@ class Source:
         """Return the planes along an axis as the frames of a video.
 
         Args:
-            plane: the indexes of the other axes; that of ``axis`` does not count.
+            plane: the indexes of the other axes; the index of ``axis`` is ignored.
         """
         if not 0 <= axis < len(self.stack):
             raise ImageError("objects are followed along an axis of a stack: this layer is a single image")
@@ -95,7 +94,7 @@ class Source:
             values = values.astype(np.uint8) * 255
         elif self.limits is not None:
             values = Stretch(*self.limits).to_bytes(values)
-        elif values.dtype.kind == "f":  # napari shows colours of floating point from 0 to 1
+        elif values.dtype.kind == "f":  # napari shows floating-point colours from 0 to 1
             values = Stretch(0, 1).to_bytes(values)
         elif values.dtype != np.uint8:
             raise ImageError(f"colours of the type {values.dtype} cannot be sent: convert the layer to uint8")
@@ -104,7 +103,7 @@ class Source:
 
 
 class Frames(Sequence[Image.Image]):
-    """The planes along an axis of a stack, each read when it is asked for."""
+    """The planes along an axis of a stack, each read on access."""
 
     def __init__(self, source: Source, plane: Plane, axis: int) -> None:
         self._source, self._plane, self.axis = source, plane, axis
@@ -118,7 +117,6 @@ class Frames(Sequence[Image.Image]):
         return Image.fromarray(self._source.pixels(self.plane(index)))
 
     def plane(self, index: int) -> Plane:
-        """Return the plane of a frame."""
         return (*self._plane[: self.axis], int(index), *self._plane[self.axis + 1 :])
 
     def shows(self, plane: Plane) -> bool:

@@ -1,4 +1,4 @@
-"""The window of the plugin in napari: it turns what the user does into requests, and shows what comes back."""
+"""The plugin's window in napari: it turns the user's input into requests, and shows the results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ HELP = "Click on an object, or draw a box around it in the layer of boxes."
 
 
 class SegmentWidget(QWidget):
-    """The plugin."""
-
     told = Signal(object)
-    """Events of the requests, which come from other threads."""
+    """Events of the requests, sent by other threads."""
     listed = Signal(object)
-    """The models of a server, or the error of the attempt."""
+    """The models of a server, or the error of listing them."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class SegmentWidget(QWidget):
         self._enable()
 
     def close_session(self) -> None:
-        """End all requests, and remove the points, boxes and the preview. The objects stay."""
+        """Cancel all requests, and remove the points, boxes and the preview. The objects stay."""
         requests, clients, layers = self.requests, self._clients, self.layers
         self.requests = self._clients = self.layers = None
         if requests is not None:
@@ -68,13 +66,13 @@ class SegmentWidget(QWidget):
         self._enable()
 
     def showEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
-        """Make room for all controls: only now they have the sizes that napari's style gives them."""
+        """Make room for all controls, which have the sizes of napari's style only now."""
         super().showEvent(event)
         room = self._area.verticalScrollBar().sizeHint().width() + 2 * self._area.frameWidth()
         self._area.setMinimumWidth(self.panel.minimumSizeHint().width() + room)
 
     def closeEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
-        """End all requests with the window."""
+        """Cancel all requests when the window closes."""
         self.close_session()
         super().closeEvent(event)
 
@@ -183,7 +181,7 @@ class SegmentWidget(QWidget):
         self.panel.label.setCurrentIndex(1 - self.panel.label.currentIndex() % len(LABELS))
 
     def _changed(self, _: Any = None) -> None:
-        """Ask for the objects whose points or boxes differ from those that the service knows."""
+        """Request the objects whose points or boxes differ from the last requested ones."""
         if self.layers is None or self.requests is None:
             return
         after = self.layers.prompts()
@@ -213,7 +211,7 @@ class SegmentWidget(QWidget):
         return -0.5 <= row <= height - 0.5 and -0.5 <= column <= width - 0.5
 
     def _plane(self) -> Plane | None:
-        """Return the plane that is shown; None if the viewer shows no plane of the last two axes."""
+        """Return the visible plane; None if the viewer does not show the last two axes."""
         dims, source = self.viewer.dims, self._source
         if source is None or tuple(dims.displayed) != (dims.ndim - 2, dims.ndim - 1):
             self._say("show the last two axes in 2D, because the masks are of these planes")
@@ -239,7 +237,7 @@ class SegmentWidget(QWidget):
         plane = self._plane()
         if self.requests is None or plane is None:
             return
-        self.panel.progress.setRange(0, 0)  # busy, until the first progress comes
+        self.panel.progress.setRange(0, 0)  # busy, until the first progress event
         self.panel.cancel.setEnabled(True)
         self._say("working ...")
         start(self.requests, plane)
@@ -250,7 +248,7 @@ class SegmentWidget(QWidget):
 
     def _show(self, event: Event) -> None:
         layers = self.layers
-        if layers is None:  # it was on its way when the session ended
+        if layers is None:  # the event was under way when the session ended
             return
         if isinstance(event, Preview):
             layers.show_preview(event.plane, event.patch)

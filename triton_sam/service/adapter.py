@@ -1,4 +1,4 @@
-"""An adapter: the service speaks the protocol of another tool, see triton_sam/service/adapters."""
+"""An adapter lets the service speak another tool's protocol, see triton_sam/service/adapters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from .adapters.bridge import Bridge
 
 ADAPTER = "triton_sam.adapter"
-"""Key of the scope of a request that an adapter answers: the Adapter."""
+"""Key in the ASGI scope of an adapter's request; the value is the Adapter."""
 
 TokenReader = Callable[[Scope], str]
-"""Returns the token in a request, "" if there is none."""
+"""Returns the token of a request, "" without one."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Adapter:
     """The protocol of one tool.
 
     Args:
-        address: path that users append to the address of the service where they enter it into the tool.
-        error: turns a problem into the body of the tool's own error answer; text is sent as plain text.
-        tokens: the ways in which the tool can send a token in addition to ``Authorization: Bearer``.
-        sign_in: how to send the token, for the answer 401.
+        address: path that users append to the service's URL when they enter it into the tool.
+        error: converts a problem to the body of the tool's error response; a string is sent as plain text.
+        tokens: how the tool can send a token, in addition to ``Authorization: Bearer``.
+        sign_in: how to send the token, for the 401 response.
     """
 
     name: str
@@ -49,16 +49,15 @@ class Adapter:
     open_paths: tuple[str, ...] = ()
 
     def serves(self, path: str) -> bool:
-        """Whether a path belongs to the adapter."""
         return any(path == each or path.startswith(f"{each}/") for each in self.paths)
 
     def token(self, scope: Scope) -> str:
-        """Return the token that the tool has sent, "" if there is none."""
+        """Return the token of a request, "" without one."""
         return next((token for read in self.tokens if (token := read(scope))), "")
 
 
 class AdapterRequests:
-    """Marks requests that belong to an adapter, gives their errors the form of the tool, and counts them."""
+    """Marks an adapter's requests, converts their errors to the tool's form, and counts them."""
 
     def __init__(self, app: ASGIApp, adapters: tuple[Adapter, ...], metrics: Metrics) -> None:
         self._app = app
@@ -66,7 +65,6 @@ class AdapterRequests:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         path = scope.get("path", "")
         adapter = next((each for each in self._adapters if each.serves(path)), None)
         if adapter is None or scope["type"] != "http":
@@ -87,7 +85,7 @@ class AdapterRequests:
 
 
 def basic_password(scope: Scope) -> str:
-    """Return the password of ``Authorization: Basic``; the name of the user does not matter."""
+    """Return the password of ``Authorization: Basic``; the user name is ignored."""
     kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
     if kind.lower() != "basic":
         return ""
@@ -103,5 +101,5 @@ def header_token(name: str) -> TokenReader:
 
 
 def query_token(name: str) -> TokenReader:
-    """Return a reader of the parameter ``name`` of the URL."""
+    """Return a reader of the URL parameter ``name``."""
     return lambda scope: parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [""])[0]

@@ -1,1 +1,1 @@
-"""Adapters: each lets the service speak the protocol of one other tool, see registry.py."""
+"""Adapters for the protocols of other tools, one module per tool; registry.py lists them."""

@@ -1,4 +1,4 @@
-"""The parts that adapters share: reading requests, finding the model, and asking the engine for masks."""
+"""The common parts of adapters: reading requests, choosing the model, and requesting masks from the engine."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ Result = TypeVar("Result")
 
 
 class Lenient(BaseModel):
-    """A part of a tool's request. Members that the adapter does not use are skipped."""
+    """A part of a tool's request. Unused members are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 @dataclass(frozen=True)
 class Target:
-    """The object that a user means.
+    """The prompt of one object.
 
     Args:
-        points: x, y in pixels of the image; points outside of it move to its edge.
+        points: x, y in pixels of the image; points outside the image are moved to its border.
         labels: 1 is foreground, 0 is background; one for each point.
         box: x1, y1, x2, y2 in pixels, the corners in any order.
-        mask: float32 (S,S) logits to refine, for families that take a mask. Points or a box must come with it.
+        mask: float32 (S,S) logits to refine, for families that accept a mask. Points or a box are also required.
     """
 
     points: Sequence[Sequence[float]] = ()
@@ -63,11 +63,11 @@ class Target:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither a point nor a box."""
+        """Whether there are neither points nor a box."""
         return not self.points and self.box is None
 
     def inside(self, size: Size) -> dict[str, Any]:
-        """Return it as an object of `/v1`, within an image of that width and height."""
+        """Return the members of an object of `/v1`, moved into an image of this width and height."""
         if len(self.labels) != len(self.points):
             raise Problem(422, f"there are {len(self.points)} points, but {len(self.labels)} labels: send one for each")
         points = [_within(point, size, 2) for point in self.points]
@@ -79,7 +79,7 @@ class Target:
 
 
 class Bridge:
-    """The way of an adapter to the engine, with the cache, limits and cancellation of `/v1`."""
+    """Connects an adapter to the engine, with the cache, limits and cancellation of `/v1`."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Bridge:
         return self.engine.state.pairs
 
     async def read(self, request: Request, kind: type[Message]) -> Message:
-        """Return the body of a request."""
-        if kind_of(request.headers) != JSON:  # a page of a foreign site can send other types without asking
+        """Return the validated body of a request."""
+        if kind_of(request.headers) != JSON:  # a page of another site can send other types without a preflight request
             raise Problem(415, f"send JSON with the header Content-Type: {JSON}", code="content_type")
         content = await request.body()
         try:
@@ -111,14 +111,14 @@ class Bridge:
             raise Problem(422, "the JSON is nested too deeply") from None
 
     async def image(self, text: str, name: str = "image") -> StoredImage:
-        """Keep the image in a text of base64, which may begin with ``data:image/...;base64,``."""
+        """Store the image of a base64 string, which may begin with ``data:image/...;base64,``."""
         return await self.engine.store(await asyncio.to_thread(decoded, text, name))
 
     async def pair(self, family: str | None, size: str = "") -> Pair:
         """Return a pair of a family.
 
         Args:
-            size: the size that the tool asks for, in our words. If it is not served, another one answers.
+            size: the size that the tool requests, as in names of pairs. If it is not served, another size is used.
         """
         pair = await self.engine.pair(family)
         if size and pair.name == family:
@@ -126,11 +126,11 @@ class Bridge:
             found = next((each for each in fitting if each.name.endswith(f"_{size}")), None)
             if found is not None:
                 return found
-            tell(MODEL_HEADER, pair.name)  # of which nobody knows the size
+            tell(MODEL_HEADER, pair.name)  # its size is unknown
         return pair
 
     async def words_pair(self, family: str | None = None) -> Pair:
-        """Return a pair that finds words: that of a family, or the first one."""
+        """Return a pair that finds words: one of the family, or the first one."""
         pair = await self.pair(family)
         able = [each for each in self.pairs.values() if each.finds_concepts and family in (None, each.family.name)]
         if not pair.finds_concepts and able:
@@ -148,9 +148,9 @@ class Bridge:
         *,
         multimask: bool = False,
     ) -> list[list[Result]]:
-        """Return the masks of objects in a form of the adapter's; for each object a list of its candidates.
+        """Return the masks of objects, converted by the adapter: one list of candidates for each object.
 
-        Masks without a form (None) are left out, here as in the other searches.
+        Here and in the other searches, masks that convert to None are left out.
         """
         return await self._requests.run(request, self._masks(image, pair, targets, convert, multimask=multimask))
 
@@ -193,10 +193,10 @@ class Bridge:
         names: Mapping[str, str] = NO_NAMES,
         **filters: Any,
     ) -> list[Result]:
-        """Return every instance of texts in a form of the adapter's: of the first text, the best first, then the next.
+        """Return every instance of texts, converted by the adapter: text by text, the best first.
 
         Args:
-            texts: the texts; none of them: the concept of ``boxes``.
+            texts: the texts; empty: search for the concept of ``boxes``.
             filters: members of FindRequest; None stands for the default.
         """
         check_pair(pair)
@@ -220,7 +220,7 @@ class Bridge:
         await self._requests.run(request, self.engine.embed(image, pair))
 
     async def run(self, request: Request, work: Coroutine[Any, Any, Result], *, timeout: float | None = None) -> Result:
-        """Return the result of work, which ends when the client goes away or the time is up."""
+        """Return the result of work, which is cancelled when the client disconnects or the time is up."""
         return await self._requests.run(request, work, timeout=timeout)
 
     async def everything(
@@ -232,7 +232,7 @@ class Bridge:
         convert: Callable[[Segment], Result | None],
         names: Mapping[str, str] = NO_NAMES,
     ) -> list[Result]:
-        """Return all objects of an image in a form of the adapter's, in the order of the search.
+        """Return all objects of an image, converted by the adapter, in the order of the search.
 
         Args:
             options: parameters of EverythingRequest; None stands for the default.
@@ -257,7 +257,7 @@ class Bridge:
 
 
 def json_answer(content: Any, status: int = 200) -> Response:
-    """Return an answer of JSON, from objects that are JSON already."""
+    """Return a JSON response; the content is JSON-compatible already."""
     return Response(strict_json.dumps(content, separators=(",", ":")), status, media_type=JSON)
 
 
@@ -274,7 +274,7 @@ def _segment_request(targets: Sequence[Target], size: Size, multimask: bool) -> 
 
 
 def _alike(targets: Sequence[Target]) -> list[list[int]]:
-    """Return the numbers of objects in groups that one call takes: all have points or none, and so on."""
+    """Return the indexes of targets, grouped by whether they have points, a box and a mask; a call takes one group."""
     groups = defaultdict(list)
     for number, target in enumerate(targets):
         groups[bool(target.points), target.box is not None, target.mask is not None].append(number)
@@ -282,7 +282,7 @@ def _alike(targets: Sequence[Target]) -> list[list[int]]:
 
 
 def _stacked(masks: Sequence[FloatArray | None]) -> FloatArray | None:
-    """Return the masks of a group as float32 (P,1,S,S); None if its objects have none."""
+    """Return the masks of a group as float32 (P,1,S,S); None without masks."""
     given = [mask for mask in masks if mask is not None]
     return np.stack(given)[:, None] if given else None
 
@@ -295,7 +295,7 @@ def _within(values: Sequence[float], size: Size, count: int) -> list[float]:
 
 
 def decoded(text: str, name: str) -> bytes:
-    """Return the bytes in a text of base64. This takes milliseconds for a large image: call it in a thread."""
+    """Return the bytes of a base64 string. This takes milliseconds for a large image: call it in a thread."""
     content = text.partition(",")[2] if text.startswith("data:") else text
     try:
         return base64.b64decode(content.translate({10: None, 13: None}), validate=True)

@@ -1,10 +1,10 @@
 """Label Studio's run-length encoding of brush masks.
 
-The bits of a code are: 32 of the number of values, 5 of the length of a value less 1, four times 4 of the length of a
-count less 1, and then runs. A run is one bit that is 1 if a single value is repeated, two bits that choose the length
-of the count, the count less 1, and the value. The last byte is filled with 0. Each pixel is four equal values, red,
-green, blue and alpha: 0 or 255. Reference: decode_rle() in label_studio_sdk/converter/brush.py, and rle-pack of
-https://github.com/thi-ng/umbrella.
+The code begins with 32 bits for the number of values, 5 bits for the length of a value minus 1, and four times 4 bits
+for the length of a count minus 1. Runs follow. A run is one bit that is 1 if a single value is repeated, two bits that
+choose the length of the count, the count minus 1, and the value or values. The last byte is padded with 0. Each pixel
+is four equal values, 0 or 255, for red, green, blue and alpha. Reference: decode_rle() in
+label_studio_sdk/converter/brush.py, and rle-pack of https://github.com/thi-ng/umbrella.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ...masks.rle import BoolArray
 CHANNELS = 4
 VALUE_BITS = 8
 COUNT_BITS = (4, 8, 12, 16)
-"""Lengths of counts: short runs are frequent at the edges of a mask, long ones in its background."""
+"""Lengths of counts: short runs are common at the edges of a mask, long runs in its background."""
 LONGEST = 1 << COUNT_BITS[-1]
 
 
 def encode_brush(mask: BoolArray) -> list[int]:
-    """Return a mask (H,W) as the bytes of Label Studio's code, in 0..255."""
+    """Return a mask (H,W) as bytes of Label Studio's code, each in 0..255."""
     flat = mask.ravel()
     edges = np.flatnonzero(flat[1:] != flat[:-1]) + 1
     lengths = np.diff(np.concatenate(([0], edges, [flat.size]))) * CHANNELS
@@ -41,7 +41,7 @@ def encode_brush(mask: BoolArray) -> list[int]:
 
 
 def decode_brush(code: Sequence[int], size: Size) -> BoolArray:
-    """Return the mask (H,W) in Label Studio's code: the pixels whose alpha is not 0.
+    """Return the mask (H,W) of Label Studio's code: the pixels whose alpha is not 0.
 
     Args:
         code: bytes in 0..255. The sender chooses the lengths of values and counts.
@@ -60,7 +60,7 @@ def decode_brush(code: Sequence[int], size: Size) -> BoolArray:
         is_run = bits.number(1)
         count = bits.number(count_bits[bits.number(2)]) + 1
         end = min(start + count, total)
-        first = start // CHANNELS  # of the pixels whose alpha, their last value, stands in the run
+        first = start // CHANNELS  # the first pixel whose last value, alpha, is in the run
         last = end // CHANNELS
         if is_run:
             alpha[first:last] = bits.number(VALUE_BITS) != 0
@@ -72,12 +72,12 @@ def decode_brush(code: Sequence[int], size: Size) -> BoolArray:
 
 
 class _Bits:
-    """Reads numbers from a code, which is a list of bytes."""
+    """Reads numbers from a code, a list of bytes."""
 
     def __init__(self, code: Sequence[int]) -> None:
         try:
             numbers = np.array(code)
-        except ValueError:  # lists of several lengths
+        except ValueError:  # nested lists of different lengths
             numbers = np.empty(0)
         if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or (numbers != numbers.astype(np.uint8)).any():
             raise ValueError("a byte is a whole number in 0..255")

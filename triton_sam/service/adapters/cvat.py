@@ -1,6 +1,6 @@
 """CVAT: the HTTP of nuclio's dashboard. Reference: cvat/apps/lambda_manager/views.py of https://github.com/cvat-ai/cvat.
 
-CVAT needs no change but the host and port of nuclio, and the way "dashboard" to call its functions.
+CVAT only needs the host and port of nuclio, and the invocation method "dashboard".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .nuclio_masks import box_bits, interactor_json
 PREFIX = "triton-sam-"
 INTERACTOR, DETECTOR, TRACKER = "interactor", "detector", "tracker"
 SUFFIX, WORDS, TRACKS = "-everything", "-words", "-tracker"
-"""End the names of functions that find everything, that find words, or that track."""
+"""Suffixes of function names: find everything, find words, track."""
 LABEL = "object"
 HELP = (
     "Click on an object: the left button adds a point inside of it, the right button one outside. A box around it is "
@@ -34,8 +34,6 @@ HELP = (
 
 
 class Invocation(Lenient):
-    """A call of a function."""
-
     image: str
     pos_points: list[list[float]] = Field(default_factory=list)
     neg_points: list[list[float]] = Field(default_factory=list)
@@ -43,7 +41,7 @@ class Invocation(Lenient):
     threshold: float | None = None
 
     def target(self) -> Target:
-        """Return the object that the points and the box mean."""
+        """Return the prompt of the points and the box."""
         box = None
         if self.obj_bbox:
             if len(self.obj_bbox) != 2 or any(len(corner) != 2 for corner in self.obj_bbox):
@@ -54,13 +52,12 @@ class Invocation(Lenient):
 
 
 def router(bridge: Bridge) -> APIRouter:
-    """Return the routes."""
     api = APIRouter(prefix="/api", tags=["CVAT (nuclio)"])
     words = bridge.engine.settings.cvat_words
 
     @api.get("/functions", summary="Functions for CVAT")
     async def functions() -> dict[str, Any]:
-        """List an interactor for each model, a detector for each that finds everything, and the trackers."""
+        """List an interactor for each model, a detector for each model that finds everything, and the trackers."""
         await bridge.pair(None)
         found = [each for pair in bridge.pairs.values() for each in functions_of(pair, words)]
         return {each["metadata"]["name"]: each for each in found}
@@ -102,7 +99,7 @@ def router(bridge: Bridge) -> APIRouter:
 
 
 def functions_of(pair: Pair, words: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the functions of a model in the form of nuclio. ``words`` are the labels of a detector by words."""
+    """Return a model's functions in nuclio's form. ``words`` are the labels of its word detector."""
     name = _function_name(pair.name)
     interactor = {"min_pos_points": "1", "min_neg_points": "0", "startswith_box_optional": "true", "help_message": HELP}
     found = [_function(name, INTERACTOR, f"triton_sam: {pair.name}", f"Clicks on objects, by {pair.name}", interactor)]
@@ -127,7 +124,7 @@ def _spec(labels: Sequence[str]) -> dict[str, str]:
 
 
 def detection(segment: Segment, label: str = LABEL) -> dict[str, Any] | None:
-    """Return an object as a detector answers it. None: the mask is empty."""
+    """Return an object in the form of a detector's result; None if the mask is empty."""
     rings = mask_to_polygons(segment.mask)
     if not rings:
         return None
@@ -150,12 +147,12 @@ def _function(name: str, kind: str, title: str, text: str, annotations: dict[str
 
 
 def _function_name(model: str) -> str:
-    """Return the name of a model's function; names of functions have no dots."""
+    """Return the name of a model's function; function names cannot contain dots."""
     return PREFIX + model.replace(".", "-").lower()
 
 
 async def _called(bridge: Bridge, function: str) -> tuple[Pair, str]:
-    """Return the models of a function, and the ending of its name."""
+    """Return the pair of a function, and the suffix of its name."""
     await bridge.pair(None)
     ending = next((each for each in (SUFFIX, WORDS, TRACKS) if function.endswith(each)), "")
     name = function.removesuffix(ending)

@@ -1,6 +1,6 @@
-"""CVAT's tracker: each call brings one frame, shapes that begin to be tracked, and states of those that are tracked.
+"""CVAT's tracker: each call has one frame, shapes to start tracking, and states of tracked shapes.
 
-A state is a handle of an object in a session of the service. CVAT signs it and sends it back with the next frame.
+A state refers to an object in a session of the service. CVAT signs the state and returns it with the next frame.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .bridge import Bridge, Lenient, Target, json_answer
 from .nuclio_masks import box_runs, mask_of_points
 
 MAX_SHAPES = 64
-"""The most objects of one call."""
+"""Maximum number of objects in one call."""
 MAX_SESSIONS = 16
-"""The most sessions of one call: one begins with each call that brings shapes without states."""
+"""Maximum number of sessions in one call. Each call with shapes without states starts a session."""
 _STATE = re.compile(r"triton-sam/([0-9a-f]{32})/([1-9][0-9]{0,3})/([rpmdRPMD])")
 
 Kind = Literal["rectangle", "polygon", "mask", "points"]
@@ -44,7 +44,7 @@ class Typed(Lenient):
 
 
 class TrackCall(Lenient):
-    """One frame with shapes and states; of each pair, a state counts before a shape."""
+    """One frame with shapes and states; a state takes precedence over the shape at the same index."""
 
     image: str
     shapes: list[Typed | list[float] | None] = Field(default_factory=list, max_length=MAX_SHAPES)
@@ -53,10 +53,10 @@ class TrackCall(Lenient):
 
 @dataclass(frozen=True)
 class State:
-    """An object in a session.
+    """A tracked object of a session.
 
     Args:
-        is_typed: whether a shape has its type with it. Older versions of CVAT know rectangles as lists of numbers.
+        is_typed: whether shapes contain their type. Older versions of CVAT send rectangles as lists of numbers.
     """
 
     session: str
@@ -94,7 +94,7 @@ async def track(bridge: Bridge, request: Request, pair: Pair, call: TrackCall) -
 async def _follow(
     bridge: Bridge, request: Request, image: StoredImage, states: dict[int, State]
 ) -> dict[int, tuple[MaskRecord, State]]:
-    """Return the masks of tracked objects in the frame, by their place in the call."""
+    """Return the masks of tracked objects in the frame, by index in the call."""
     wanted: defaultdict[str, list[int]] = defaultdict(list)
     for state in states.values():
         wanted[state.session].append(state.number)
@@ -110,7 +110,7 @@ async def _follow(
 
 
 def state_of(value: Any) -> State | None:
-    """Read a state; None stands for an object that is not tracked yet."""
+    """Parse a state; None stands for an object that is not tracked yet."""
     if value is None:
         return None
     match = _STATE.fullmatch(value) if isinstance(value, str) else None
@@ -121,12 +121,12 @@ def state_of(value: Any) -> State | None:
 
 
 def untyped(points: list[float]) -> Typed:
-    """Return a shape whose type is not given: four numbers are a rectangle, more are a polygon."""
+    """Return a shape without a type: four numbers are a rectangle, more are a polygon."""
     return Typed(type="rectangle" if len(points) == 4 else "polygon", points=points)
 
 
 def drawn_of(shape: Typed, size: Size) -> dict[str, Any]:
-    """Return the members of a VideoPrompt that a shape means. This blocks."""
+    """Convert a shape to members of a VideoPrompt. This blocks."""
     points = shape.points
     if shape.type == "mask":
         return _filled(mask_of_points(points, size), shape.type)
@@ -147,7 +147,7 @@ def drawn_of(shape: Typed, size: Size) -> dict[str, Any]:
 
 
 def shape_of(record: MaskRecord, state: State) -> Any:
-    """Return a mask as a shape of the kind that the tool expects; None if the object is not in the frame."""
+    """Return a mask as a shape of the expected kind; None if the object is not in the frame."""
     if record.box is None:
         return None
     mask = record.mask

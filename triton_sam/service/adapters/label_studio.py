@@ -1,4 +1,4 @@
-"""Label Studio: an ML backend for images.
+"""Label Studio's protocol of ML backends, for images.
 
 Reference: label_studio_ml/api.py and examples/segment_anything_2_image of
 https://github.com/HumanSignal/label-studio-ml-backend.
@@ -32,32 +32,24 @@ from .task_memory import TaskMemory
 from .task_regions import BRUSH, POLYGON, Region, RequestedObject, asked_of, drawn_prompt, words_of
 
 CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
-"""The tags of a labelling setup that can hold a mask, the preferred one first, with the type of their results."""
+"""Tags of a labelling configuration that can hold a mask, preferred first, with the type of their results."""
 MAX_CONFIG = 1 << 20
 
 
 class Context(Lenient):
-    """The regions of one click."""
-
     result: list[Region] = Field(default_factory=list)
 
 
 class Parameters(Lenient):
-    """Parameters of a call."""
-
     context: Context | None = None
 
 
 class Task(Lenient):
-    """A task."""
-
     id: int | str | None = None
     data: dict[str, Any] = Field(default_factory=dict)
 
 
 class PredictRequest(Lenient):
-    """A call."""
-
     tasks: list[Task] = Field(default_factory=list)
     label_config: str = Field(default="", max_length=MAX_CONFIG)
     params: Parameters | None = None
@@ -65,7 +57,7 @@ class PredictRequest(Lenient):
 
 @dataclass(frozen=True)
 class Control:
-    """The tag of a labelling setup that holds the answer."""
+    """The tag of a labelling configuration that holds the result."""
 
     name: str
     image: str
@@ -74,12 +66,12 @@ class Control:
     labels: tuple[str, ...] = ()
 
     def label(self, word: str) -> str | None:
-        """Return the label that a word means; None if the setup has no such label."""
+        """Return the label for a word; None if the configuration has no label of that name."""
         return next((each for each in self.labels if each.casefold() == word.casefold()), None)
 
 
 class _Tool:
-    """The answers to calls for predictions."""
+    """Handles calls for predictions."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -110,9 +102,9 @@ class _Tool:
         return json_answer({"results": [prediction_of(results, pair)], "model_version": version_of(pair)})
 
     async def _find(self, request: Request, body: PredictRequest, words: list[str]) -> Response:
-        """Return all instances of words in each task; without words, those of the labels of the setup."""
+        """Return all instances of words in each task; without words, of the configuration's labels."""
         if not words and not any(pair.finds_concepts for pair in self._bridge.pairs.values()):
-            return json_answer({"results": []})  # nobody has asked for words, so nothing is wrong
+            return json_answer({"results": []})  # no words were requested, so this is not an error
         control = control_of(body.label_config)
         texts = words or control.labels
         if not texts:
@@ -133,7 +125,7 @@ class _Tool:
         return json_answer({"results": predictions, "model_version": version_of(pair)})
 
     async def _drawn(self, regions: list[Region], size: Size, pair: Pair) -> list[RequestedObject]:
-        """Return the objects of brushes and polygons."""
+        """Return the objects that brushes and polygons describe."""
         drawn = [each for each in regions if each.is_drawn]
         if not drawn:
             return []
@@ -153,14 +145,13 @@ class _Tool:
 
 
 def router(bridge: Bridge) -> APIRouter:
-    """Return the routes."""
     api = APIRouter(prefix="/label-studio", tags=["Label Studio"])
     tool = _Tool(bridge)
 
     @api.get("", summary="Health for Label Studio")
     @api.get("/health", summary="Health for Label Studio")
     async def health() -> dict[str, str]:
-        """Say that the backend is up."""
+        """Report that the backend is up."""
         return {"status": "UP", "model_class": "triton_sam"}
 
     @api.post("/setup", summary="Set up for Label Studio")
@@ -175,14 +166,14 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/webhook", summary="Events for Label Studio", status_code=201)
     async def webhook(_: Request) -> dict[str, str]:
-        """Take an event and do nothing: the models do not learn from annotations."""
+        """Accept an event without doing anything: the models do not learn from annotations."""
         return {"status": "ok"}
 
     @api.post("/predict", summary="Segment for Label Studio")
     async def predict(request: Request) -> Response:
-        """Return the mask of the object that the user has clicked or boxed, or all instances of words.
+        """Return the mask of the clicked or boxed object, or all instances of words.
 
-        Words are those of a text area. Without a click and without words, they are the labels of the setup.
+        Words come from a text area. Without clicks and words, the labels of the configuration are the words.
         """
         return await tool.predict(request, await bridge.read(request, PredictRequest))
 
@@ -196,9 +187,9 @@ def prediction_of(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:
 
 
 def control_of(config: str) -> Control:
-    """Return the tag of a labelling setup that takes masks."""
+    """Return the tag of a labelling configuration that accepts masks."""
     try:
-        tree = ElementTree.fromstring(config)  # noqa: S314 - expat bounds the growth of entities
+        tree = ElementTree.fromstring(config)  # noqa: S314 - expat limits the expansion of entities
     except ElementTree.ParseError:
         raise Problem(422, "the labelling setup is not valid XML") from None
     for tag, kind in CONTROLS.items():
@@ -212,7 +203,7 @@ def control_of(config: str) -> Control:
 
 
 def result_of(segment: Segment, control: Control, label: str | None) -> dict[str, Any] | None:
-    """Return a mask as a region of Label Studio. None: the mask is empty."""
+    """Return a mask as a region of Label Studio; None if the mask is empty."""
     height, width = segment.mask.shape
     value = _brush(segment) if control.kind == BRUSH else _polygon(segment)
     if value is None:
@@ -232,7 +223,7 @@ def result_of(segment: Segment, control: Control, label: str | None) -> dict[str
 
 
 def version_of(pair: Pair) -> str:
-    """Return the version of a model, as Label Studio shows it."""
+    """Return a model's version, as Label Studio shows it."""
     return f"triton_sam-{pair.name}-{pair.version}"
 
 

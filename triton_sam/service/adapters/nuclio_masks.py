@@ -1,4 +1,4 @@
-"""Masks as CVAT's functions answer them: rows of 0 and 1, and the bits of a box."""
+"""Masks in the forms of CVAT's functions: rows of 0 and 1, and the pixels of a box."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ COMMA, ZERO = ord(","), ord("0")
 
 
 def interactor_json(segment: Segment) -> bytes:
-    """Return the answer of an interactor: ``mask``, rows of 0 and 1, and ``points``, the largest outline.
+    """Return an interactor's response: ``mask``, rows of 0 and 1, and ``points``, the largest outline.
 
-    Written as bytes at once, since a list of a few million numbers would take seconds.
+    The JSON is written as bytes, because a list of a few million numbers would take seconds.
     """
     rings = mask_to_polygons(segment.mask)
     points = np.reshape(rings[0], (-1, 2)).tolist() if rings else []
@@ -38,7 +38,7 @@ def rows_json(mask: BoolArray) -> bytes:
 
 
 def box_bits(segment: Segment) -> list[int]:
-    """Return the pixels of a mask within its box, row by row, and then x1, y1, x2, y2 of that box.
+    """Return the pixels of a mask within its box, row by row, followed by the box x1, y1, x2, y2.
 
     The corners are pixels inside the box, as in CVAT's masks. Reference: to_cvat_mask() of CVAT's functions.
     """
@@ -50,7 +50,7 @@ def box_bits(segment: Segment) -> list[int]:
 
 
 def box_runs(mask: BoolArray) -> list[float]:
-    """Return the lengths of the runs of a mask within its box, row by row, and then x1, y1, x2, y2 of that box.
+    """Return the run lengths of a mask within its box, row by row, followed by the box x1, y1, x2, y2.
 
     The first run is background. The corners are pixels inside the box. Reference: encode_mask() of CVAT's SDK.
     """
@@ -65,7 +65,7 @@ def box_runs(mask: BoolArray) -> list[float]:
 
 
 def mask_of_points(points: list[float], size: Size) -> BoolArray:
-    """Return the mask (H,W) of a mask in CVAT: its runs, or the pixels themselves, and the corners of its box."""
+    """Return the mask (H,W) of a mask in CVAT: its runs or its pixels, followed by the corners of its box."""
     width, height = size
     values = np.asarray(points, np.float64)
     if len(values) < 5 or not np.isfinite(values).all() or (values < 0).any() or (values > width * height).any():

@@ -28,12 +28,12 @@ NAMES = {
 """osam's names of the filters."""
 FAMILIES = {"sam": "sam1", "sam1": "sam1", "sam2": "sam2", "sam3": "sam3"}
 SINGLE = {"sam1", "mobilesam"}
-"""Families whose decoder chooses one mask itself in osam: the best candidate of one point, else the single mask."""
+"""Families for which osam's decoder chooses one mask: the best candidate for one point, else the single mask."""
 MAX_ID_BYTES = 64
 
 
 class Prompt(Lenient):
-    """Points with labels, the corners of a box among them, or texts with filters, whose defaults are osam's."""
+    """Points with labels, which may include the corners of a box, or texts with filters; the defaults are osam's."""
 
     points: list[list[float]] | None = None
     point_labels: list[int] | None = None
@@ -44,8 +44,6 @@ class Prompt(Lenient):
 
 
 class GenerateRequest(Lenient):
-    """A request of osam."""
-
     model: str = Field(max_length=128)
     image: str | None = None
     image_embedding: dict[str, Any] | None = None
@@ -53,12 +51,11 @@ class GenerateRequest(Lenient):
 
 
 def router(bridge: Bridge) -> APIRouter:
-    """Return the route."""
     api = APIRouter(tags=["osam"])
 
     @api.post("/api/generate", summary="Segment for osam")
     async def generate(request: Request) -> Response:
-        """Return the mask of an object. Without a prompt, it is the object in the middle of the image, as in osam."""
+        """Return the mask of an object. Without a prompt, segment the object in the middle of the image, as in osam."""
         asked = await bridge.read(request, GenerateRequest)
         pair = await _pair(bridge, asked.model)
         image = await _image(bridge, asked)
@@ -74,14 +71,14 @@ def router(bridge: Bridge) -> APIRouter:
 
 
 def stand_in(image: StoredImage) -> dict[str, Any]:
-    """Return an embedding as osam's types take it, whose numbers are the bytes of the id of an image."""
+    """Return an embedding of osam's type whose numbers are the bytes of an image id."""
     width, height = image.size
     numbers = list(map(float, bytes.fromhex(image.image_id)))
     return {"original_height": height, "original_width": width, "embedding": [[numbers]], "extra_features": []}
 
 
 def id_in(embedding: dict[str, Any]) -> str | None:
-    """Return the id of an image in the embedding of an earlier answer; None: it is from elsewhere."""
+    """Return the image id of an earlier response's embedding; None if the embedding is from elsewhere."""
     match embedding.get("embedding"):
         case [[[*numbers]]] if len(numbers) <= MAX_ID_BYTES and not embedding.get("extra_features"):
             if all(number in range(256) for number in numbers):
@@ -90,7 +87,7 @@ def id_in(embedding: dict[str, Any]) -> str | None:
 
 
 def target_of(prompt: Prompt) -> Target:
-    """Return the object that a prompt means; the points with the labels 2 and 3 are the corners of a box."""
+    """Return the object of a prompt; points with the labels 2 and 3 are the corners of a box."""
     points, labels = prompt.points or [], prompt.point_labels or []
     if len(points) != len(labels):
         raise Problem(422, "points and point_labels must have the same number of rows")
@@ -105,7 +102,7 @@ def target_of(prompt: Prompt) -> Target:
 
 
 def annotation(segment: Segment) -> dict[str, Any] | None:
-    """Return a mask as osam's annotation, cropped to its box, whose corners are pixels inside. None: it is empty."""
+    """Return a mask as osam's annotation, cropped to its box, whose corners are pixels inside; None if it is empty."""
     if segment.box is None:
         return None
     x1, y1, x2, y2 = segment.box
@@ -119,7 +116,7 @@ def annotation(segment: Segment) -> dict[str, Any] | None:
 
 
 async def _image(bridge: Bridge, asked: GenerateRequest) -> StoredImage:
-    """Return the image of a request. That of an embedding comes before one in the request, as in osam."""
+    """Return the image of a request. The embedding takes precedence over the image, as in osam."""
     known = None if asked.image_embedding is None else id_in(asked.image_embedding)
     if known is not None and (asked.image is None or bridge.engine.images.get(known) is not None):
         return bridge.engine.image(known)
@@ -133,7 +130,7 @@ async def _image(bridge: Bridge, asked: GenerateRequest) -> StoredImage:
 async def _best(
     bridge: Bridge, request: Request, image: StoredImage, pair: Pair, target: Target
 ) -> list[dict[str, Any]]:
-    """Return the mask that osam answers with: the candidate with the best score, or the single mask."""
+    """Return the mask in osam's response: the candidate with the best score, or the single mask."""
     is_single = pair.family.name in SINGLE and (target.box is not None or len(target.points) > 1)
     [candidates] = await bridge.masks(request, image, pair, [target], annotation, multimask=not is_single)
     return sorted(candidates, key=lambda each: -each["score"])[:1]
@@ -142,7 +139,7 @@ async def _best(
 async def _instances(
     bridge: Bridge, request: Request, image: StoredImage, pair: Pair, prompt: Prompt
 ) -> list[dict[str, Any]]:
-    """Return the annotations of all instances of the texts, at most ``max_annotations``, the best of all first."""
+    """Return the annotations of all instances of the texts, sorted by score, at most ``max_annotations``."""
     filters = {"nms": prompt.iou_threshold, "threshold": prompt.score_threshold, "limit": prompt.max_annotations}
     found = await bridge.instances(request, image, pair, prompt.texts or (), annotation, names=NAMES, **filters)
     annotations = sorted(found, key=lambda each: -each["score"])

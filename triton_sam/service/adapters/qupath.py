@@ -1,4 +1,4 @@
-"""QuPath, by the protocol of samapi. Reference: src/samapi/main.py of https://github.com/ksugar/samapi."""
+"""QuPath, through samapi's protocol. Reference: src/samapi/main.py of https://github.com/ksugar/samapi."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .qupath_video import Sam2VideoBody, Sam3VideoBody, Sequences
 from .sent_frames import segment_of
 
 CONTRACT = "0.7.1"
-"""The version of samapi whose protocol this is. QuPath's extension shows it."""
+"""The version of samapi whose protocol is implemented. QuPath's extension shows it."""
 TYPES = {
     "vit_h": ("sam1", "vit_h"),
     "vit_l": ("sam1", "vit_l"),
@@ -41,12 +41,10 @@ TYPES = {
 }
 """The family and size of each type of samapi."""
 MULTI = "Multi"
-"""The kinds of output that ask for several masks at a point begin with this word."""
+"""Prefix of output kinds that request several masks for a point."""
 
 
 class SamBody(Lenient):
-    """A prompt."""
-
     type: str = Field(default="vit_h", max_length=32)
     b64img: str
     bbox: list[float] | None = None
@@ -103,12 +101,11 @@ class AutoMaskBody(Lenient):
 
 
 def router(bridge: Bridge) -> APIRouter:
-    """Return the routes below /sam."""
     api = APIRouter(prefix="/sam", tags=["QuPath (samapi)"])
 
     @api.post("/", summary="Segment for QuPath")
     async def predict(request: Request) -> Response:
-        """Return a feature of GeoJSON for each mask."""
+        """Return a GeoJSON feature for each mask."""
         body = await bridge.read(request, SamBody)
         pair = await _pair(bridge, body.type)
         image = await bridge.image(body.b64img, "b64img")
@@ -125,7 +122,7 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/automask/", summary="Find everything for QuPath")
     async def automask(request: Request) -> Response:
-        """Return a feature of GeoJSON for each object."""
+        """Return a GeoJSON feature for each object."""
         body = await bridge.read(request, AutoMaskBody)
         pair = await _pair(bridge, body.type)
         image = await bridge.image(body.b64img, "b64img")
@@ -136,7 +133,7 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/sam3/", summary="Find words for QuPath")
     async def sam3(request: Request) -> Response:
-        """Return a feature of GeoJSON for each instance of words and examples. Each request stands for itself."""
+        """Return a GeoJSON feature for each instance of words and examples. Requests are independent."""
         body = await bridge.read(request, Sam3Body)
         filters = body.filters()
         pair = await bridge.words_pair("sam3")
@@ -153,7 +150,7 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.get("/version/", summary="Version for QuPath", response_class=PlainTextResponse)
     async def version() -> str:
-        """Return the version of samapi whose protocol this is."""
+        """Return the version of samapi whose protocol is implemented."""
         return CONTRACT
 
     @api.get("/weights/", summary="Weights for QuPath")
@@ -166,17 +163,17 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/weights/", summary="Refuse weights for QuPath")
     async def register(_: Request) -> Response:
-        """Refuse other weights: whoever runs Triton decides which models it serves."""
+        """Reject other weights: the operator of Triton chooses the models."""
         raise Problem(403, "this service does not download weights: its operator adds models with `triton-sam setup`")
 
     @api.get("/weights/cancel/", summary="Cancel a download for QuPath", response_class=PlainTextResponse)
     async def cancel() -> str:
-        """Answer that there is nothing to cancel."""
+        """Report that there is nothing to cancel."""
         return "there is no download"
 
     @api.get("/progress/", summary="Progress for QuPath")
     async def progress() -> dict[str, Any]:
-        """Answer that nothing is downloaded."""
+        """Report that there are no downloads."""
         return {"message": None, "percent": -1}
 
     _add_videos(api, bridge, Sequences(bridge))
@@ -184,16 +181,16 @@ def router(bridge: Bridge) -> APIRouter:
 
 
 def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
-    """Add the routes of stacks and series."""
+    """Add the routes for stacks and time series."""
 
     @api.post("/upload/", summary="Send a frame for QuPath")
     async def upload(request: Request) -> dict[str, str]:
-        """Keep a frame of a stack or a series until `video/` or `sam3video/` names its folder."""
+        """Store a frame of a stack or time series until `video/` or `sam3video/` names its folder."""
         return {"filename": await sequences.uploads.receive(request)}
 
     @api.post("/video/", summary="Follow objects for QuPath")
     async def video(request: Request) -> Response:
-        """Return a feature of GeoJSON for each object in each frame. The frames are forgotten afterwards."""
+        """Return a GeoJSON feature for each object in each frame. The frames are deleted afterwards."""
         body = await bridge.read(request, Sam2VideoBody)
         if not body.type.startswith("sam2"):
             raise Problem(404, "objects are followed by SAM2: choose a type that begins with sam2")
@@ -206,7 +203,7 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
 
     @api.post("/sam3video/", summary="Follow words for QuPath")
     async def sam3video(request: Request) -> Response:
-        """Return a feature of GeoJSON for each instance of words and examples in each frame."""
+        """Return a GeoJSON feature for each instance of words and examples in each frame."""
         body = await bridge.read(request, Sam3VideoBody)
         words, pair = await bridge.words_pair(), await bridge.videos.pair(None)
         found = await sequences.named(
@@ -217,7 +214,7 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
 
 
 def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | None = None) -> dict[str, Any] | None:
-    """Return a mask without specks as a feature: a polygon, or a multi-polygon of parts. None: the mask is empty."""
+    """Return a mask without specks as a polygon or multi-polygon feature; None if the mask is empty."""
     polygons = main_polygons(segment.mask)
     if not polygons:
         return None
@@ -232,7 +229,7 @@ def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | N
 
 
 def refining(text: str, pair: Pair, max_megapixels: float) -> FloatArray:
-    """Return the mask in a text of base64 as logits of the size that the decoder takes, float32 (S,S)."""
+    """Return the mask in a base64 string as logits of the decoder's input size, float32 (S,S)."""
     if not pair.family.takes_mask:
         raise Problem(422, f"{pair.name} takes no mask: leave b64mask out")
     content = decoded(text, "b64mask")

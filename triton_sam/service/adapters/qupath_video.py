@@ -1,4 +1,4 @@
-"""QuPath's stacks and time series: the frames are uploaded one by one, and one call follows all objects through them.
+"""QuPath's stacks and time series: frames are uploaded one by one, and one call follows all objects through them.
 
 Reference: ``upload``, ``video`` and ``sam3video`` in src/samapi/main.py of https://github.com/ksugar/samapi.
 """
@@ -36,13 +36,13 @@ from .sent_frames import FoundInstance, check_count, find_in_frame, in_thread, k
 
 MAX_NAME = 200
 MAX_PROMPTS = 1024
-"""The most prompts of one call."""
+"""Maximum number of prompts in one call."""
 TRACK_SECONDS = 3600.0
-"""A call that follows objects may take so long."""
+"""Timeout of a call that follows objects."""
 FOLDER = "qupath/"
-"""The names of folders begin so among the sessions of the service."""
+"""Prefix of the folders' names among the sessions of the service."""
 VISUAL = "visual"
-"""SAM3's word for a prompt of boxes alone."""
+"""SAM3's text for a prompt that has only boxes."""
 UNKNOWN = "these frames are unknown or expired: upload them again"
 
 Feature = dict[str, Any]
@@ -52,7 +52,7 @@ FrameNumber = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
 class VideoBody(Lenient):
-    """The frames: a folder that was uploaded, or images in base64."""
+    """The frames: an uploaded folder, or base64 images."""
 
     objs: Mapping[int, Any]
 
@@ -64,14 +64,14 @@ class VideoBody(Lenient):
     max_frame_num_to_track: int | None = Field(default=None, ge=0, lt=(1 << 31) - 1)
 
     def plane(self, frame: int) -> dict[str, int]:
-        """Return the plane of the stack or series that a frame stands for."""
+        """Return the plane of a frame in the stack or series."""
         other = self.plane_position or 0
         z, t = (frame, other) if self.axes == "XYZ" else (other, frame)
         return {"c": -1, "z": z, "t": t}
 
     @property
     def count(self) -> int | None:
-        """The number of frames of one way; None: all."""
+        """The number of frames to follow in one direction; None: all."""
         return None if self.max_frame_num_to_track is None else self.max_frame_num_to_track + 1
 
 
@@ -94,14 +94,14 @@ class Shown(Lenient):
 
 
 class Sam2VideoBody(VideoBody):
-    """Objects that are followed."""
+    """Objects to follow."""
 
     type: str = Field(default="sam2_t", max_length=32)
     objs: dict[FrameNumber, list[Clicked]] = Field(max_length=MAX_PROMPTS)
 
 
 class Sam3VideoBody(VideoBody):
-    """Words and examples whose instances are followed."""
+    """Words and examples whose instances to follow."""
 
     type: str = Field(default="sam3", max_length=32)
     objs: dict[FrameNumber, list[Shown]] = Field(max_length=MAX_PROMPTS)
@@ -109,27 +109,27 @@ class Sam3VideoBody(VideoBody):
 
 @dataclass(eq=False)
 class Folder(Session):
-    """Frames that are uploaded, and not followed yet.
+    """Uploaded frames that are not followed yet.
 
     Args:
-        files: the path and the number of bytes of each frame, by its name.
+        files: the path and the number of bytes of each frame, by name.
     """
 
     room: Room
     files: dict[str, tuple[Path, int]] = field(default_factory=dict)
 
     async def close(self) -> None:
-        """Remove the frames."""
+        """Delete the frames."""
         await self.room.close()
 
     async def keep(self, name: str, content: bytes) -> None:
-        """Keep a frame in place of one with the same name."""
+        """Store a frame; it replaces a frame with the same name."""
         path, before = self.files.get(name) or (self.room.folder / uuid.uuid4().hex, 0)
         await self.room.write(content, path, before)
         self.files[name] = path, len(content)
 
     def frames(self) -> list[Path]:
-        """Return the files in the order of their numbers."""
+        """Return the files, sorted by number."""
 
         def order(name: str) -> tuple[float, str]:
             stem = PurePosixPath(name).stem
@@ -147,7 +147,7 @@ class Uploads:
         self._lock = asyncio.Lock()
 
     async def receive(self, request: Request) -> str:
-        """Keep a frame, and return its name."""
+        """Store a frame, and return its name."""
         if kind_of(request.headers) != FILES:
             raise Problem(415, f"send a form as {FILES}, with dirname and file")
         async with request.form(max_files=1, max_fields=8) as sent:
@@ -157,7 +157,7 @@ class Uploads:
             if max(len(name), len(file.filename)) > MAX_NAME:
                 raise Problem(422, f"a name has at most {MAX_NAME} characters")
             content = await file.read()
-        async with self._lock:  # QuPath sends several at a time, and the first of them makes the folder
+        async with self._lock:  # QuPath sends several frames concurrently, and the first one creates the folder
             folder = self._sessions.find(FOLDER + name, Folder)
             if folder is not None:
                 check_count(self._bridge, len({*folder.files, file.filename}))
@@ -172,7 +172,7 @@ class Uploads:
         return file.filename
 
     async def video(self, name: str, pair: Pair) -> StoredVideo:
-        """Turn a folder into a video."""
+        """Convert a folder to a video."""
         async with self._lock:
             folder = self._sessions.take(FOLDER + name, Folder)
         if folder is None:
@@ -184,7 +184,7 @@ class Uploads:
 
 
 class Sequences:
-    """Follows objects through stacks and series."""
+    """Follows objects through stacks and time series."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -194,7 +194,7 @@ class Sequences:
         """Return the features of all objects in all frames.
 
         Args:
-            feature: makes the feature of a mask, from a MaskRecord and the number of the object.
+            feature: makes the feature of a mask from a MaskRecord and the object number.
         """
 
         async def work(video: StoredVideo) -> list[Feature]:
@@ -250,7 +250,7 @@ class Sequences:
     async def _find(
         self, request: Request, video: StoredVideo, frame: int, shown: list[Shown], owners: dict[int, tuple[int, str]]
     ) -> None:
-        """Let the new instances of a frame be objects, and note whose prompt each of them answers."""
+        """Add the new instances of a frame as objects, and record the prompt that each belongs to."""
         by_text: defaultdict[str, list[Shown]] = defaultdict(list)
         for each in shown:
             by_text["" if each.text in (None, VISUAL) else str(each.text).strip()].append(each)
@@ -280,7 +280,7 @@ class Sequences:
 
 
 async def _walk(video: StoredVideo, way: PropagateRequest) -> None:
-    """Follow the objects, so that their masks are known."""
+    """Follow the objects through the frames, to store their masks."""
     propagation = await video.tracking.propagate(way)
     async with contextlib.aclosing(propagation.frames()) as frames:
         async for _ in frames:
@@ -288,7 +288,7 @@ async def _walk(video: StoredVideo, way: PropagateRequest) -> None:
 
 
 def _examples(prompts: list[Shown]) -> tuple[list[list[float]], list[int]]:
-    """Return the example boxes of prompts, as x1, y1, x2, y2, with their labels."""
+    """Return the example boxes of prompts, as x1, y1, x2, y2, and their labels."""
     boxes, labels = [], []
     for each in prompts:
         given = each.boxes_xywh or []
@@ -301,7 +301,7 @@ def _examples(prompts: list[Shown]) -> tuple[list[list[float]], list[int]]:
 
 
 def _new(found: list[FoundInstance], known: Sequence[MaskRecord]) -> list[FoundInstance]:
-    """Return the instances that are none of the known objects, as in a search in a video."""
+    """Return the instances that are not known objects, as in a search in a video."""
     masks: list[BoolArray] = [record.mask for record in known]
     new = []
     for each in found:

@@ -1,4 +1,4 @@
-"""The table of adapters. To add one, write its module and add a row."""
+"""The table of adapters. To add an adapter, write its module and add a row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 def find_adapters(names: tuple[str, ...]) -> tuple[Adapter, ...]:
-    """Return the adapters of these names, each once."""
+    """Return the adapters of these names, without duplicates."""
     unknown = next((name for name in names if name not in ADAPTERS), None)
     if unknown is not None:
         raise ConfigurationError(f"there is no adapter {unknown[:80]!r}: choose from {', '.join(ADAPTERS)}")

@@ -36,12 +36,10 @@ SIZES = {
 POLYGON, RLE = "polygon", "rle"
 FORMATS = {"json": POLYGON, "polygon": POLYGON, "rle": RLE}
 MAX_IDS = 4096
-"""The most ids of images that are remembered; those used longest ago go first."""
+"""Maximum number of stored image ids; the least recently used are evicted."""
 
 
 class ImageValue(Lenient):
-    """An image."""
-
     type: str = Field(default="base64", max_length=32)
     value: str
 
@@ -65,21 +63,19 @@ class Box(Lenient):
 
 
 class Point(Lenient):
-    """A point."""
-
     x: float
     y: float
     positive: bool = True
 
 
 class Prompt(Lenient):
-    """One object."""
+    """The prompt of one object."""
 
     box: Box | None = None
     points: list[Point] | None = None
 
     def target(self) -> Target:
-        """Return it in our words."""
+        """Convert the prompt to a Target."""
         points = self.points or []
         return Target(
             [[each.x, each.y] for each in points],
@@ -126,7 +122,7 @@ class ConceptSegmentRequest(ConceptRequest):
 
 
 class _Ids:
-    """The ids that callers have given to their images. Each caller has names of its own."""
+    """Image ids that callers have chosen, stored separately for each caller."""
 
     def __init__(self) -> None:
         self._images: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -142,7 +138,7 @@ class _Ids:
 
 
 class _Tool:
-    """The answers of the routes, which differ in the family alone."""
+    """Handlers of the routes, which differ only in the family."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -195,7 +191,7 @@ class _Tool:
     async def _image(
         self, request: Request, body: EmbedRequest | SegmentRequest | ConceptSegmentRequest
     ) -> StoredImage:
-        """Return the image of a request: a known id comes before what `image` has, as in Roboflow."""
+        """Return the image of a request: a known id takes precedence over `image`, as in Roboflow."""
         caller = str(request.scope.get(CALLER))
         known = self._ids.find(caller, body.image_id) if body.image_id else None
         if known is not None and (body.image is None or self._bridge.engine.images.get(known) is not None):
@@ -211,7 +207,7 @@ class _Tool:
 
 
 def router(bridge: Bridge) -> APIRouter:
-    """Return the routes below /sam2 and /sam3."""
+    """Return the routes under /sam2 and /sam3."""
     api = APIRouter(tags=["Roboflow"])
     tool = _Tool(bridge)
 
@@ -256,15 +252,15 @@ def _form(name: str) -> str:
 
 
 def pixel_polygons(mask: BoolArray) -> list[list[list[int]]]:
-    """Return columns and rows of the outer pixels of a mask (H,W): a ring for each part, its holes filled.
+    """Return columns and rows of the outer pixels of a mask (H,W): one ring for each part, with holes filled.
 
-    OpenCV's findContours() returns such rings, and its fillPoly() turns them into the mask again.
+    OpenCV's findContours() returns the same kind of rings, and its fillPoly() converts them back to the mask.
     """
     return [_outer_pixels(np.reshape(ring, (-1, 2)) - 0.5, mask) for ring in mask_to_polygons(mask, 0)]
 
 
 def _outer_pixels(ring: npt.NDArray[np.float64], mask: BoolArray) -> list[list[int]]:
-    """Return the pixels of a mask beside the corners of its outline, which lie between two pixels each."""
+    """Return the mask's pixels at the corners of its outline; each corner is between two pixels."""
     low, high = np.floor(ring).astype(int), np.ceil(ring).astype(int)
     height, width = mask.shape
     columns, rows = np.clip(low[:, 0], 0, width - 1), np.clip(low[:, 1], 0, height - 1)

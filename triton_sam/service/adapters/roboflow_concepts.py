@@ -22,13 +22,13 @@ from ..store import StoredImage
 from .bridge import Bridge, Lenient
 
 MOST = 200
-"""The most instances of a prompt: as many as SAM3 proposes."""
+"""Maximum number of instances of a prompt: SAM3 proposes 200."""
 NAMES = {"threshold": "output_prob_thresh"}
 """Roboflow's names of the filters."""
 
 
 class ExampleBox(Lenient):
-    """A box in pixels: its top left corner and size, or two corners. Unlike those of SAM2, x and y are a corner."""
+    """A box in pixels: its top left corner and size, or two corners. Unlike in SAM2's boxes, x and y are a corner."""
 
     x: float | None = None
     y: float | None = None
@@ -69,13 +69,13 @@ class Concept(Lenient):
         return {"threshold": threshold, "boxes": [each.corners() for each in self.boxes], "box_labels": labels}
 
     def echo(self, number: int) -> dict[str, Any]:
-        """Return what an answer repeats of it."""
+        """Return the prompt's part of the response."""
         kind = self.type or ("visual" if self.boxes else "text")
         return {"prompt_index": number, "type": kind, "text": self.text, "num_boxes": len(self.boxes or ())}
 
 
 class ConceptRequest(Lenient):
-    """A call, apart from its image."""
+    """A call without its image."""
 
     prompts: list[Concept] = Field(min_length=1, max_length=MAX_TEXTS)
     output_prob_thresh: float | None = 0.5
@@ -84,7 +84,7 @@ class ConceptRequest(Lenient):
 
 
 Found = tuple[int, Instance]
-"""The number of a prompt, and one of its instances."""
+"""The index of a prompt, and one of its instances."""
 
 
 async def find_concepts(
@@ -93,7 +93,7 @@ async def find_concepts(
     """Return the results of all prompts, each with its predictions, the best first."""
     pair = await bridge.words_pair("sam3")
     width, height = image.size
-    limit = min(MOST, MAX_MASK_PIXELS // (width * height * len(asked.prompts)))  # so that all masks fit the memory
+    limit = min(MOST, MAX_MASK_PIXELS // (width * height * len(asked.prompts)))  # so that all masks fit into memory
     if limit < 1:
         raise Problem(422, f"{len(asked.prompts)} prompts are too many for {width} x {height} pixels: send fewer")
     found: list[Found] = []
@@ -127,7 +127,7 @@ async def find_concepts(
 
 
 def _together(prompts: Sequence[Concept], default: float | None) -> list[list[int]]:
-    """Return the numbers of prompts in groups that one search can answer: words alone, with the same threshold."""
+    """Return the indexes of prompts, grouped by search: prompts without boxes share one if their thresholds agree."""
     groups: dict[Any, list[int]] = {}
     for number, prompt in enumerate(prompts):
         filters = prompt.filters(default)
@@ -138,14 +138,14 @@ def _together(prompts: Sequence[Concept], default: float | None) -> list[list[in
 
 @dataclass(frozen=True)
 class _Measured:
-    """A mask with its box and its area, which cost a look at every pixel."""
+    """A mask with its box and area, which take a pass over every pixel."""
 
     mask: BoolArray
     box: tuple[int, int, int, int]
     area: int
 
     def overlaps(self, other: _Measured, threshold: float) -> bool:
-        """Whether the IoU of two masks is above a threshold. Most pairs need no look at their pixels."""
+        """Whether the IoU of two masks is above a threshold. Most pairs are decided without comparing pixels."""
         left, top = max(self.box[0], other.box[0]), max(self.box[1], other.box[1])
         right, bottom = min(self.box[2], other.box[2]), min(self.box[3], other.box[3])
         if left >= right or top >= bottom:
@@ -159,7 +159,7 @@ class _Measured:
 
 
 def _best_of_all(found: Iterator[Found], threshold: float) -> Iterator[Found]:
-    """Drop instances whose mask has a higher IoU with an earlier one, also one of another prompt."""
+    """Drop instances whose mask has a higher IoU with an earlier one, even of another prompt."""
     kept: list[_Measured] = []
     for number, each in found:
         box = each.box

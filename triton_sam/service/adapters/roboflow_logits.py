@@ -1,7 +1,7 @@
-"""The logits of earlier answers to Roboflow's SDK, which a later call with more points refines.
+"""Logits of earlier responses to Roboflow's SDK, which a later call with more points refines.
 
 Reference: find_prior_prompt_in_cache() in inference/models/sam2/segment_anything2.py of
-https://github.com/roboflow/inference. Unlike there, each object is refined by its own mask, also if the order changes.
+https://github.com/roboflow/inference. Unlike there, each object refines its own mask, even if the order changes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ...families.base import FloatArray
 from .bridge import Target
 
 MAX_BYTES = 64 << 20
-"""The most bytes of logits that are kept; those used longest ago go first. An object of SAM2 has 256 KiB."""
+"""Maximum bytes of stored logits; the least recently used are evicted. An object of SAM2 takes 256 KiB."""
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A prompt in a form that can be compared: its box, and its points with their labels in any order."""
+    """A prompt in a comparable form: its box, and its points with labels in any order."""
 
     box: tuple[float, ...] | None
     points: frozenset[tuple[float, float, int]]
@@ -41,21 +41,21 @@ class _Saved:
 
 
 class LogitsCache:
-    """Keeps the logits of answers, for each caller, image and model by itself."""
+    """Stores the logits of responses, separately for each caller, image and model."""
 
     def __init__(self, limit: int = MAX_BYTES) -> None:
         self._saved: ByteLru[tuple[Hashable, tuple[_Known, ...]], _Saved] = ByteLru(limit)
 
     def save(self, owner: Hashable, targets: Sequence[Target], logits: Sequence[FloatArray]) -> None:
-        """Keep the logits of an answer."""
+        """Store the logits of a response."""
         prompts = tuple(map(_known, targets))
         self._saved.put((owner, prompts), _Saved(owner, prompts, logits), sum(each.nbytes for each in logits))
 
     def load(self, owner: Hashable, targets: Sequence[Target]) -> list[FloatArray | None]:
-        """Return for each object the logits that it refines; None for an object without any.
+        """Return for each object the logits that it refines; None for an object without logits.
 
-        They are those of an earlier call whose objects all return here, and where a point or an object is new: the
-        newest call with one point less, or else the one with the most points.
+        The logits are those of an earlier call whose objects are all in this call, which adds a point or an object. The
+        newest call with one point less takes precedence, then the call with the most points.
         """
         prompts = tuple(map(_known, targets))
         count = sum(len(each.points) for each in prompts)
@@ -69,7 +69,7 @@ class LogitsCache:
 
 
 def _matched(saved: _Saved, prompts: Sequence[_Known]) -> list[FloatArray | None] | None:
-    """Return the saved logits in the order of these prompts; None if a saved prompt is not among them."""
+    """Return the saved logits in the order of these prompts; None if a saved prompt is missing from them."""
     found: list[FloatArray | None] = [None] * len(prompts)
     for known, logits in zip(saved.prompts, saved.logits, strict=True):
         places = (place for place, each in enumerate(prompts) if found[place] is None and known.is_within(each))

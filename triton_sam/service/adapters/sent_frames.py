@@ -1,4 +1,4 @@
-"""Videos whose frames a tool sends as images before it tracks: they are kept, and searched for words."""
+"""Videos whose frames a tool sends as images before tracking: storing them, and searching them for words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FoundInstance:
 
 
 async def keep_images(bridge: Bridge, texts: Sequence[str], pair: Pair, name: str = "frames") -> StoredVideo:
-    """Keep frames, each the text of an image file in base64, as a video."""
+    """Store frames, each a base64 image file, as a video."""
     check_count(bridge, len(texts))
     async with bridge.videos.room() as room:
         upload = Upload(room.folder, b"-", len(texts))
@@ -47,7 +47,7 @@ async def keep_images(bridge: Bridge, texts: Sequence[str], pair: Pair, name: st
 
 
 def check_count(bridge: Bridge, count: int) -> None:
-    """Refuse a video without frames, or with too many."""
+    """Reject a video without frames, or with too many."""
     if not count:
         raise Problem(422, "there are no frames: send at least one image")
     most = bridge.engine.settings.max_video_frames
@@ -71,7 +71,7 @@ async def find_in_frame(
 async def in_thread(
     bridge: Bridge, video: StoredVideo, records: Sequence[MaskRecord], convert: Callable[[MaskRecord], Result]
 ) -> list[Result]:
-    """Convert masks to a form of the tool's, one by one in a thread."""
+    """Convert masks to the tool's form, one by one in a thread."""
     width, height = video.file.size
     return await bridge.engine.budgets.workers.map(2 * width * height, convert, records)
 

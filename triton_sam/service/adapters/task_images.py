@@ -1,4 +1,4 @@
-"""Fetches the images of tasks from the Label Studio that the operator has named, and from storages that it leads to."""
+"""Fetches task images from the configured Label Studio, and from the storages that it redirects to."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..store import StoredImage
 from .bridge import Bridge
 
 KEEP_SECONDS = 300.0
-"""An image that was fetched so lately is not fetched again for the next click."""
+"""A fetched image is reused for further clicks for this long."""
 MAX_KEPT = 1024
 CLOUD = ("s3://", "gs://", "azure-blob://")
-"""Addresses in storages that Label Studio signs."""
+"""URL prefixes of storages that Label Studio signs."""
 START = "start the service with --label-studio-url and the address of Label Studio"
 
 
@@ -28,8 +28,8 @@ class TaskImages:
     """The images of tasks.
 
     Args:
-        url: address of Label Studio; None: only images within the tasks can be used.
-        token: access token of Label Studio: a personal one (a JWT) or a legacy one. None: no token.
+        url: URL of Label Studio; None: only images within the tasks can be used.
+        token: access token of Label Studio, personal (a JWT) or legacy. None: no token.
     """
 
     def __init__(self, bridge: Bridge, url: str | None, token: str | None, private_storage: bool = False) -> None:
@@ -37,7 +37,7 @@ class TaskImages:
         self._url = None if url is None else url.rstrip("/") + "/"
         self._token = token
         self._has_private_storage = private_storage
-        self._places = asyncio.Semaphore(MAX_FETCHES)  # each file takes as much memory as a request may have
+        self._places = asyncio.Semaphore(MAX_FETCHES)  # each file takes up to a request's maximum memory
         self._access = ("", 0.0)
         self._kept: dict[str, tuple[str, float]] = {}
 
@@ -114,7 +114,7 @@ class TaskImages:
         return Problem(502, f"Label Studio answers {error.status} to the request for the image")
 
     def _silent(self, url: str) -> Problem:
-        """Return the problem of an address where nothing answers."""
+        """Return the problem for a URL that does not respond."""
         if self._is_label_studio(url):
             remedy = "check that it runs, and the address in --label-studio-url"
             return Problem(502, f"Label Studio does not answer at {_origin(url)}: {remedy}")
@@ -125,14 +125,14 @@ class TaskImages:
         return self._url is not None and _origin(url) == _origin(self._url)
 
     def _headers(self, url: str, own: FetchPool) -> dict[str, str]:
-        """Return the headers of a request. The token is for Label Studio alone, not for a storage that it leads to."""
+        """Return the headers of a request. Only Label Studio gets the token, not a storage that it redirects to."""
         if self._token is None or not self._is_label_studio(url):
             return HEADERS
         token = f"Bearer {self._refreshed(own)}" if _is_jwt(self._token) else f"Token {self._token}"
         return {**HEADERS, "Authorization": token}
 
     def _refreshed(self, own: FetchPool) -> str:
-        """Return an access token, which Label Studio gives for a personal token and which lasts five minutes."""
+        """Return an access token, which Label Studio issues for a personal token and which lasts five minutes."""
         token, until = self._access
         if time.monotonic() < until:
             return token

@@ -1,7 +1,7 @@
-"""The regions of earlier calls: Label Studio sends those of one tag and one label alone.
+"""The regions of earlier calls: Label Studio sends only the regions of one tag and one label.
 
-So a background point comes without the box that it corrects. Regions of other tags and labels are still in the page
-while a call has some of theirs, or background points only, which mean nothing alone.
+So a background point arrives without the box that it corrects. The page still shows the regions of other tags and
+labels while a call has one of their regions, or only background points, which cannot be prompts without an object.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .task_regions import KEYPOINT, RECTANGLE, Region
 
 MOST_TASKS = 1024
 SECONDS = 600.0
-"""So long are the regions of a task remembered."""
+"""Seconds for which a task's regions are stored."""
 MAX_LABEL = 256
 ACCEPTED = ("", None)
-"""The group of points whose masks a user has accepted: the page then forgets the points."""
+"""The group of points whose masks a user has accepted: the page then drops the points."""
 NUMBERS = ("x", "y", "width", "height")
 
 
@@ -44,9 +44,9 @@ class TaskMemory:
         self._tasks: OrderedDict[Hashable, _Kept] = OrderedDict()
 
     def joined(self, task: Hashable, regions: Sequence[Region]) -> list[Region]:
-        """Return the regions of a call, and before them the earlier ones that belong to them. Remember them all."""
+        """Return the earlier regions that belong to the call, followed by the call's regions. Store them all."""
         if not all(_is_kept(each) for each in regions):
-            return list(regions)  # of a program, which sends everything that it means
+            return list(regions)  # a program sent these; it sends complete prompts
         kept = self._tasks.pop(task, None)
         if kept is None or kept.until < self._clock():
             kept = _Kept(0.0)
@@ -61,7 +61,7 @@ class TaskMemory:
             groups.setdefault((each.type, each.label), []).append(each)
         others = {name: group for name, group in kept.groups.items() if name not in groups}
         if is_background and all(_is_background(each) for group in others.values() for each in group):
-            others = {ACCEPTED: [each for each in kept.regions if not _is_background(each)]}  # the page lost them
+            others = {ACCEPTED: [each for each in kept.regions if not _is_background(each)]}  # the page dropped them
         kept.groups = {**others, **{name: [_slim(each) for each in group] for name, group in groups.items()}}
         self._keep(task, kept)
         return [*(each for group in others.values() for each in group), *regions]
@@ -80,7 +80,7 @@ def _is_background(region: Region) -> bool:
 
 
 def _is_kept(region: Region) -> bool:
-    """Whether a region can be remembered: it is a point or a box with its numbers, and a label of a usual length."""
+    """Whether a region can be stored: a point or a box with finite numbers, and a label of a normal length."""
     names = {KEYPOINT: NUMBERS[:2], RECTANGLE: NUMBERS}.get(region.type, ())
     return (
         bool(names)
@@ -90,7 +90,7 @@ def _is_kept(region: Region) -> bool:
 
 
 def _slim(region: Region) -> Region:
-    """Return a region with nothing but what is read of it."""
+    """Return a region with only the members that are read."""
     value: dict[str, Any] = {name: region.value[name] for name in NUMBERS if is_finite_number(region.value.get(name))}
     if region.label is not None:
         value[region.type] = [region.label]

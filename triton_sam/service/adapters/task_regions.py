@@ -1,4 +1,4 @@
-"""The regions that a user of Label Studio has drawn with a smart tool, as prompts: clicks, boxes, brushes, polygons.
+"""Converts regions that a Label Studio user drew with a smart tool to prompts: clicks, boxes, brushes, polygons.
 
 Reference: label_studio_ml/examples/segment_anything_2_image of https://github.com/HumanSignal/label-studio-ml-backend,
 and label_studio_sdk/converter/brush.py of https://github.com/HumanSignal/label-studio-sdk.
@@ -28,9 +28,9 @@ KEYPOINT, RECTANGLE, TEXT = "keypointlabels", "rectanglelabels", "textarea"
 BRUSH, POLYGON = "brushlabels", "polygonlabels"
 MAX_NAME = 64
 MAX_CORNERS = 1 << 13
-"""The most corners of a polygon: the time to fill it grows with them, in each row of the image."""
+"""Maximum corners of a polygon: the time to fill each row of the image grows with them."""
 MAX_STROKES = 8
-"""The most connected parts of a brush that become points. The largest ones do."""
+"""Maximum connected parts of a brush that become points, the largest first."""
 
 
 class Region(Lenient):
@@ -43,28 +43,27 @@ class Region(Lenient):
 
     @property
     def name(self) -> str | None:
-        """The id of the region, if it is one as Label Studio's page makes them."""
+        """The region's id, if Label Studio's page generated it."""
         return self.id if isinstance(self.id, str) and 0 < len(self.id) <= MAX_NAME else None
 
     @property
     def label(self) -> str | None:
-        """The first label of the region."""
         labels = self.value.get(self.type)
         return labels[0] if isinstance(labels, list) and labels and isinstance(labels[0], str) else None
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it is a mask: a brush or a polygon."""
+        """Whether the region is a mask: a brush or a polygon."""
         return self.type in (BRUSH, POLYGON)
 
 
 @dataclass(frozen=True)
 class RequestedObject:
-    """An object that the user means.
+    """An object to segment.
 
     Args:
-        label: the label of its region; None if it has none.
-        around: x1, y1, x2, y2 of its region in pixels. Points inside of it belong to the object.
+        label: the label of its region; None without a label.
+        around: x1, y1, x2, y2 of its region in pixels. Points inside belong to the object.
     """
 
     target: Target
@@ -73,10 +72,10 @@ class RequestedObject:
 
 
 def drawn_prompt(region: Region, size: Size, family: Family) -> RequestedObject | None:
-    """Return the object that a brush or a polygon means; None if nothing is drawn. Large masks take some time.
+    """Return the object of a brush or a polygon; None if nothing is drawn. Large masks take some time.
 
-    The mask is a prompt, if the family takes one. An outline surrounds its object, so a polygon also gives its box.
-    Strokes may cover a part of the object only, so each stroke of a brush gives a point instead.
+    The mask is a prompt if the family accepts masks. A polygon surrounds its object, so it also gives a box. A
+    stroke of a brush may cover only a part of the object, so it gives a point instead.
     """
     mask = _brush(region.value, size) if region.type == BRUSH else _polygon(region.value, size)
     box = mask_to_box(mask)
@@ -92,11 +91,11 @@ def drawn_prompt(region: Region, size: Size, family: Family) -> RequestedObject 
 def asked_of(
     regions: Sequence[Region], size: Size, drawn: Sequence[RequestedObject] = ()
 ) -> tuple[list[Target], list[str | None]]:
-    """Return the objects that regions mean, and the label of each.
+    """Return the objects that regions describe, and the label of each.
 
-    Each rectangle and each drawn mask is an object of its own; points belong to the first of them around the point.
-    Points outside of all, or all if there is none, are one more object, if one of them is in the foreground; else they
-    belong to the last object. Regions of other types mean nothing.
+    Each rectangle and each drawn mask is an object. Points belong to the first rectangle or mask around them. The other
+    points are one more object if one of them is in the foreground; otherwise they belong to the last object. Regions of
+    other types are ignored.
     """
     objects = [*drawn, *(_boxed(each, size) for each in regions if each.type == RECTANGLE)]
     points = [(_point(each.value, size), each) for each in regions if each.type == KEYPOINT]
@@ -118,7 +117,7 @@ def asked_of(
 
 
 def words_of(regions: list[Region]) -> list[str]:
-    """Return the words of a text area, with commas or lines between them."""
+    """Return the words of a text area, separated by commas or line breaks."""
     found = []
     for each in regions:
         texts = each.value.get("text") if each.type == TEXT else None
@@ -157,14 +156,14 @@ def _boxed(region: Region, size: Size) -> RequestedObject:
 
 
 def _with_points(target: Target, points: Sequence[tuple[list[float], Region]]) -> Target:
-    """Return a target with more points."""
+    """Return a target with additional points."""
     places = [*target.points, *(point for point, _ in points)]
     labels = [*target.labels, *(int(each.is_positive) for _, each in points)]
     return replace(target, points=places, labels=labels)
 
 
 def _owner(point: list[float], objects: Sequence[RequestedObject]) -> int | None:
-    """Return the number of the first object whose region is around a point."""
+    """Return the index of the first object whose region contains a point."""
     x, y = point
     boxes = (each.around for each in objects)
     return next((place for place, (x1, y1, x2, y2) in enumerate(boxes) if x1 <= x <= x2 and y1 <= y <= y2), None)

@@ -1,4 +1,4 @@
-"""X-AnyLabeling's remote server. Reference: app/api and app/schemas of X-AnyLabeling-Server, read as a contract."""
+"""X-AnyLabeling's remote server. Reference: app/api and app/schemas of X-AnyLabeling-Server, used as a contract."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDGETS: tuple[tuple[str, float | None], ...] = (
     ("mask_fineness_slider", round(FINENESS * 10_000)),
     ("mask_fineness_value_label", None),
 )
-"""The parts of X-AnyLabeling's window that a model with clicks needs."""
+"""Widgets of X-AnyLabeling's window for a model with clicks."""
 
 
 WORD_WIDGETS: tuple[tuple[str, float | None], ...] = (
@@ -32,13 +32,13 @@ WORD_WIDGETS: tuple[tuple[str, float | None], ...] = (
     ("input_conf", None),
     ("edit_conf", THRESHOLD),
 )
-"""The further parts for a model that finds words."""
+"""Additional widgets for a model that finds words."""
 WORD_NAMES = {
     "text": "params.text_prompt",
     "threshold": "params.conf_threshold",
     "nms": "params.iou_threshold",
 }
-"""The tool's names of what a search for words takes."""
+"""The tool's names for the parameters of a search for words."""
 
 
 class Mark(Lenient):
@@ -60,20 +60,17 @@ class Parameters(Drawing):
 
 
 class PredictRequest(Lenient):
-    """A request."""
-
     model: str = Field(max_length=128)
     image: str
     params: Parameters = Field(default_factory=Parameters)
 
 
 def router(bridge: Bridge) -> APIRouter:
-    """Return the routes."""
     api = APIRouter(prefix="/x-anylabeling", tags=["X-AnyLabeling"])
 
     @api.get("/health", summary="Health for X-AnyLabeling")
     async def health() -> dict[str, Any]:
-        """Say whether models are ready."""
+        """Report whether models are ready."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
         count = len(bridge.pairs)
         return {"status": "healthy" if count else "unhealthy", "models_loaded": count, "timestamp": now}
@@ -143,7 +140,7 @@ async def _instances(bridge: Bridge, request: Request, pair: Pair, body: Predict
 
 
 def targets_of(marks: list[Mark]) -> list[Target]:
-    """Return the objects that marks mean: each rectangle is one, with all points; points alone are one together."""
+    """Return the objects of marks: each rectangle is one, with all points; without rectangles, the points are one."""
     points = [mark.data for mark in marks if mark.type == "point"]
     labels = [mark.label for mark in marks if mark.type == "point"]
     boxes = [mark.data for mark in marks if mark.type == "rectangle"]
@@ -153,10 +150,10 @@ def targets_of(marks: list[Mark]) -> list[Target]:
 
 
 def described(pair: Pair) -> dict[str, Any]:
-    """Return the description of a model that X-AnyLabeling builds its window from."""
+    """Return the description of a model from which X-AnyLabeling builds its window."""
     widgets = (*WORD_WIDGETS, *WIDGETS) if pair.finds_concepts else WIDGETS
     return {
-        "display_name": f"{pair.name} (triton_sam)",  # the list cuts long names
+        "display_name": f"{pair.name} (triton_sam)",  # the list truncates long names
         "widgets": [{"name": name, "value": value} for name, value in widgets],
         "params": {"epsilon_factor": FINENESS, "show_boxes": False, "show_masks": True, "multimask_output": False},
         "capabilities": {},
@@ -168,7 +165,7 @@ def described(pair: Pair) -> dict[str, Any]:
 def described_video(pair: Pair, has_words: bool) -> dict[str, Any]:
     """Return the description of a model that follows objects through the images of a folder.
 
-    It has no rectangles, because X-AnyLabeling sends points and words only.
+    It has no rectangle widget, because X-AnyLabeling only sends points and words.
     """
     clicks = [each for each in WIDGETS if each[0] != "button_add_rect"]
     widgets = [*(WORD_WIDGETS if has_words else ()), *clicks, ("toggle_preserve_existing_annotations", False)]
@@ -183,7 +180,8 @@ def described_video(pair: Pair, has_words: bool) -> dict[str, Any]:
 def error(problem: Problem) -> dict[str, Any]:
     """Return a problem in the tool's form.
 
-    Theirs has the status 200 for most errors, and the window then shows nothing at all. With ours, it names the error.
+    The original server returns status 200 for most errors, and the window then shows nothing. With another status, it
+    shows the error.
     """
     return {
         "success": False,

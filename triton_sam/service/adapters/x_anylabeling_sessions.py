@@ -1,4 +1,4 @@
-"""The sessions of X-AnyLabeling's video models: their frames, their objects, and how these are followed."""
+"""Sessions of X-AnyLabeling's video models: their frames, their objects, and tracking."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .sent_frames import find_in_frame, in_thread, keep_images, segment_of
 from .x_anylabeling_shapes import LABEL, Drawing, shapes_of, words_of
 
 SUFFIX = "-video"
-"""The name of a video model is that of the pair, and this."""
+"""Suffix of a video model's name, after the name of the pair."""
 OBJECT = 99_999
-"""The number of the object of clicks that name none."""
+"""Object number for clicks without an object id."""
 
 Shapes = list[dict[str, Any]]
 
@@ -41,7 +41,7 @@ class PromptParameters(Drawing):
 
 
 class PromptRequest(Lenient):
-    """Words, or the points of an object in shares of the width and height."""
+    """Words, or the points of an object as fractions of width and height."""
 
     session_id: str = Field(max_length=128)
     model: str = Field(max_length=128)
@@ -55,13 +55,13 @@ class PromptRequest(Lenient):
 
 @dataclass(eq=False)
 class State:
-    """What X-AnyLabeling has sent of a video.
+    """The frames, objects and settings that X-AnyLabeling has sent for a video.
 
     Args:
         first: the index of the first frame in the tool.
 
     Attributes:
-        finished: the objects that have been followed. A new prompt for one of them begins it anew.
+        finished: objects that have been followed. A new prompt for a finished object restarts it.
     """
 
     video: StoredVideo
@@ -71,14 +71,14 @@ class State:
     finished: set[int] = field(default_factory=set)
 
     def place(self, frame: int) -> int:
-        """Return the index of a frame here."""
+        """Convert a frame index of the tool to one of the stored video."""
         count = self.video.file.num_frames
         if not self.first <= frame < self.first + count:
             raise Problem(422, f"there is no frame {frame}: the frames are {self.first} to {self.first + count - 1}")
         return frame - self.first
 
     def propagate_request(self, start: int | None, end: int | None) -> PropagateRequest:
-        """Return the frames from one to another; None: from the first prompt, and to the end."""
+        """Return the request for the frames from start to end; None: from the first prompt, and to the last frame."""
         first = None if start is None else self.place(start)
         if end is None:
             return PropagateRequest(start=first)
@@ -90,14 +90,14 @@ class State:
         return PropagateRequest(start=first, count=last - first + 1)
 
     def shapes(self, record: MaskRecord, score: float | None = None) -> Shapes:
-        """Return the shapes of an object in a frame; none if it is not seen there."""
+        """Return the shapes of an object in a frame; empty if the object is not visible."""
         number, segment = record.object_id, segment_of(record)
         shown = segment if score is None else replace(segment, score=score)
         return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), number)
 
 
 async def begin(bridge: Bridge, request: Request, body: InitRequest) -> dict[str, Any]:
-    """Keep the frames of a new session."""
+    """Store the frames of a new session."""
     pair = await bridge.videos.pair(pair_name(body.model))
     video = await bridge.run(request, keep_images(bridge, body.frames, pair))
     video.tool = State(video, body.start_frame_index)
@@ -106,7 +106,7 @@ async def begin(bridge: Bridge, request: Request, body: InitRequest) -> dict[str
 
 
 def find(bridge: Bridge, name: str) -> State:
-    """Return the state of a session, which counts as a use."""
+    """Return the state of a session, and count this as use."""
     video = bridge.videos.sessions.find(name, StoredVideo)
     if video is None or not isinstance(video.tool, State):
         raise Problem(404, "unknown or expired session: prompt the object again", code="session_not_found")
@@ -130,7 +130,7 @@ async def click(bridge: Bridge, state: State, body: PromptRequest) -> Shapes:
 
 
 async def name(bridge: Bridge, request: Request, state: State, body: PromptRequest) -> Shapes:
-    """Let all instances of words in a frame be the objects, and return their shapes there."""
+    """Replace the objects by all instances of words in a frame, and return their shapes."""
     frame, tracking = state.place(body.frame_index), state.video.tracking
     texts, threshold = words_of(body.text_prompt or ""), body.params.conf_threshold
     names = {"text": "text_prompt", "threshold": "params.conf_threshold"}
@@ -150,7 +150,7 @@ async def name(bridge: Bridge, request: Request, state: State, body: PromptReque
 
 
 async def walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGenerator[dict[str, Any], None]:
-    """Follow the objects, and yield what the tool wants to know: ``progress`` of each frame, then ``completed``."""
+    """Follow the objects, and yield the tool's events: ``progress`` for each frame, then ``completed``."""
     total = state.video.file.num_frames
     state.finished |= set(state.video.tracking.prompted)
     results: dict[str, Any] = {}
@@ -166,7 +166,7 @@ async def walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGene
 
 
 def pair_name(model: str) -> str:
-    """Return the name of the pair of a video model."""
+    """Return the pair name of a video model."""
     return model.removesuffix(SUFFIX)
 
 

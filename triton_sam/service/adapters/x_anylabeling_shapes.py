@@ -16,12 +16,12 @@ from ..problems import Problem
 from .bridge import Lenient
 
 LABEL = "AUTOLABEL_OBJECT"
-"""X-AnyLabeling asks its user for the label of shapes with this one."""
+"""X-AnyLabeling asks the user for a label when shapes have this one."""
 FINENESS = 0.001
-"""The share of its length by which an outline may be simplified, unless the slider says another one."""
+"""Maximum deviation of a simplified outline as a fraction of its length, unless the slider sets another."""
 LEAST_TOLERANCE = 0.5
 SMALLEST_SHARE_OF_MEAN = 0.2
-"""Of the mean area of an object's parts: X-AnyLabeling leaves out smaller ones (post_process() of its models)."""
+"""Fraction of the mean area of an object's parts; X-AnyLabeling drops smaller parts (post_process() of its models)."""
 MOST_GROUPS = 1_000_000
 
 
@@ -33,16 +33,16 @@ class Drawing(Lenient):
     show_masks: bool = True
 
     def check(self) -> None:
-        """Refuse a fineness outside 0..1."""
+        """Reject a fineness outside 0..1."""
         if not math.isfinite(self.epsilon_factor) or not 0 <= self.epsilon_factor <= 1:
             raise Problem(422, "epsilon_factor must lie between 0 and 1")
 
 
 def shapes_of(segment: Segment, drawing: Drawing, label: str = LABEL, group: int | None = None) -> list[dict[str, Any]]:
-    """Return a mask as shapes: a closed polygon for each part, and a rectangle if the caller wants it.
+    """Return a mask as shapes: a closed polygon for each part, and a rectangle if the caller requests it.
 
     Args:
-        group: the number of the object; None: the shapes of an object of several parts get a number of their own.
+        group: the object number; None: the shapes of an object with several parts share a random number.
     """
     score = min(1.0, max(0.0, segment.score))
     outlines = _outlines(segment, drawing.epsilon_factor) if drawing.show_masks else []
@@ -54,19 +54,19 @@ def shapes_of(segment: Segment, drawing: Drawing, label: str = LABEL, group: int
         x1, y1, x2, y2 = map(float, segment.box)
         shapes.append({"shape_type": "rectangle", "points": [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]})
     if group is None and len(shapes) > 1:
-        group = secrets.randbelow(MOST_GROUPS) + 1  # other objects of the file have groups
+        group = secrets.randbelow(MOST_GROUPS) + 1  # other objects of the file have groups too
     grouped = {} if group is None else {"group_id": group}
     return [{"label": label, "score": score, **grouped, **shape} for shape in shapes]
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words in the window's text field, each once."""
+    """Return the words in the window's text field, without duplicates."""
     texts = (each.strip() for each in re.split(r"[,.\n]", text))
     return list(dict.fromkeys(each for each in texts if each))
 
 
 def _outlines(segment: Segment, fineness: float) -> list[FloatPoints]:
-    """Return the outlines of a mask, without specks, simplified by a share of the length of the longest."""
+    """Return a mask's outlines without specks, simplified by a fraction of the longest outline's length."""
     polygons = trace_polygons(segment.mask, LEAST_TOLERANCE)
     if not polygons:
         return []

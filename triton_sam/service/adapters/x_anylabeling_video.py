@@ -1,6 +1,6 @@
-"""X-AnyLabeling's video models: all images of a folder are the frames, and objects are clicked or named in one of them.
+"""X-AnyLabeling's video models: all images of a folder are frames, and objects are clicked or named in one of them.
 
-Reference: app/api/video.py of X-AnyLabeling-Server, read as a contract.
+Reference: app/api/video.py of X-AnyLabeling-Server, used as a contract.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class PropagateFrames(Lenient):
 
 
 def add_routes(api: APIRouter, bridge: Bridge) -> None:
-    """Add the routes below /v1/video."""
+    """Add the routes under /v1/video."""
 
     @api.post("/v1/video/init", summary="Send the frames of a video for X-AnyLabeling")
     async def init(request: Request) -> Response:
-        """Keep the frames of a new session."""
+        """Store the frames of a new session."""
         body = await bridge.read(request, InitRequest)
         return _success(await sessions.begin(bridge, request, body))
 
@@ -57,7 +57,7 @@ def add_routes(api: APIRouter, bridge: Bridge) -> None:
         "/v1/video/propagate/stream", summary="Follow objects for X-AnyLabeling", response_class=StreamingResponse
     )
     async def stream(request: Request) -> events.EventStream:
-        """Follow all objects, and tell the progress and the shapes as server-sent events."""
+        """Follow all objects, and send the progress and the shapes as server-sent events."""
         body = await bridge.read(request, PropagateFrames)
         state = sessions.find(bridge, body.session_id)
         walk = sessions.walk(bridge, state, state.propagate_request(body.start_frame, body.end_frame))
@@ -65,21 +65,21 @@ def add_routes(api: APIRouter, bridge: Bridge) -> None:
 
     @api.post("/v1/video/cleanup/{session_id}", summary="End a session for X-AnyLabeling")
     async def cleanup(session_id: str) -> Response:
-        """Forget a session and its frames."""
+        """Delete a session and its frames."""
         sessions.find(bridge, session_id)
         await bridge.videos.sessions.remove(session_id)
         return _success({"message": f"Session {session_id} cleaned up"})
 
 
 async def _event_stream(walk: AsyncGenerator[dict[str, Any], None], state: State) -> AsyncGenerator[bytes, None]:
-    """Yield events as the tool expects them. If nobody reads to the end, the objects are followed no further."""
+    """Yield the tool's server-sent events. If the reader stops early, tracking stops."""
     start = {"type": "started", "total_frames": state.video.file.num_frames, "start_frame_index": state.first}
     yield _event(start)
     try:
         async with contextlib.aclosing(walk) as found:
             async for each in found:
                 yield _event(each)
-    except Exception as error:  # noqa: BLE001 - the reader has an answer with status 200 already
+    except Exception as error:  # noqa: BLE001 - the response with status 200 has already started
         yield _event({"type": "error", "message": meant_by(error).detail})
 
 

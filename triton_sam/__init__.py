@@ -111,7 +111,7 @@ _MODULES = {
     "queue_multiple_requests": "client.paths",
     "wait_for_latest_result": "client.paths",
 }
-"""Public names by the module that is imported when a program first uses them: without a client, no numpy is needed."""
+"""Public names by module. A module is imported on first use, so that numpy is imported only for a client."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""The command line `triton-sam`. Each command is a module in `commands`, which is imported when it is called."""
+"""The command line `triton-sam`. Each command is a module in `commands`, imported when the command is called."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build_parser() -> Parser:
 
 
 def _complete(command: Parser, name: str, root: Parser) -> None:
-    """Import the module of a command, and give its options to the parser of the command."""
+    """Import the module of a command and add its options to the parser."""
     module = import_module(f".commands.{name}", __package__)
     command.description = module.__doc__
     module.add_arguments(command)
@@ -54,7 +54,7 @@ def _complete(command: Parser, name: str, root: Parser) -> None:
 
 
 def _hint(args: argparse.Namespace, error: SamError) -> str:
-    """Return what listens at --url, if it is another port of a server; see probe.hint()."""
+    """Return a hint if --url is another port of a server; see probe.hint()."""
     from .transport import probe
     from .transport.url import parse_url
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.parser.refuse(unknown)
     reports.turn_off()
     try:
-        with ends_by_interrupt():  # every way out of a command removes its temporary files and stops its server
+        with ends_by_interrupt():  # however a command ends, its temporary files are removed and its server stopped
             return int(args.run(args))
     except SamError as error:
         print(f"triton-sam: error: {error}{_hint(args, error)}", file=sys.stderr)
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors
         print(f"triton-sam: error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
         return EXIT_ERROR
-    except UnicodeEncodeError as error:  # a library takes no file name that is not UTF-8
+    except UnicodeEncodeError as error:  # a library accepts only UTF-8 file names
         name = valid_utf8(error.object)
         reason = "has characters that this locale does not allow, or is not UTF-8: set LC_ALL=C.UTF-8, or rename it"
         print(f"triton-sam: error: {name} {reason}", file=sys.stderr)

@@ -3,19 +3,19 @@
     SamError
     ├── ConfigurationError          an option or a URL is invalid (also a ValueError)
     ├── InputError                  an input of the caller is invalid (also a ValueError)
-    │   ├── ImageError              an image is empty, damaged, too large or not an image
+    │   ├── ImageError              an image is empty, damaged, too large or of an unsupported format
     │   ├── PromptError             points, labels, boxes or a mask have a wrong shape, type or range
-    │   └── VideoError              a video is empty, damaged or not a video, or its frames change their size
+    │   └── VideoError              a video is empty or damaged, its format is unsupported, or its frame size changes
     ├── NoImageError                a prediction needs an image, and none was set
     ├── MissingDependencyError      an optional package is not installed (also an ImportError)
     ├── ServerError                 a call to Triton failed
     │   ├── ServerUnreachableError  nothing answers at the URL, or the connection broke
     │   ├── ServerTimeoutError      the server did not answer in time
     │   ├── ModelNotReadyError      the server answers, but the model is not loaded
-    │   ├── ServerBusyError         too many requests wait at the server: try again in a moment
+    │   ├── ServerBusyError         the server's queue is full: try again in a moment
     │   └── InferenceError          the server received the request, but refused it or failed
-    │       ├── UnknownImageError   the server does not hold the image of an id (any more): send it again
-    │       └── UnknownSessionError the server does not hold the video session of an id (any more)
+    │       ├── UnknownImageError   the server has no image with this id (any more): send it again
+    │       └── UnknownSessionError the server has no video session with this id (any more)
     ├── CheckpointError             a checkpoint file is missing, damaged or of another model
     │   └── DownloadError           a download failed
     │       └── ChecksumError       a downloaded file has the wrong SHA-256 or size
@@ -24,14 +24,14 @@
     └── LocalServerError            the local Triton could not be started, or ended unexpectedly
         └── PortInUseError          another process listens on a port
 
-Each message describes the problem and, where there is one, the command that fixes it.
+Each message describes the problem and, if one exists, the command that fixes it.
 """
 
 from __future__ import annotations
 
 
 class SamError(Exception):
-    """The base class of all errors of this package. The text of an error is one line for people."""
+    """The base class of all errors of this package. The message is one human-readable line."""
 
 
 class ConfigurationError(SamError, ValueError):
@@ -43,7 +43,7 @@ class InputError(SamError, ValueError):
 
 
 class ImageError(InputError):
-    """An image is empty, damaged, too large, or not an image at all."""
+    """An image is empty, damaged, too large or of an unsupported format."""
 
 
 class PromptError(InputError):
@@ -51,7 +51,7 @@ class PromptError(InputError):
 
 
 class VideoError(InputError):
-    """A video is empty, damaged or not a video at all, or its frames change their size."""
+    """A video is empty or damaged, its format is unsupported, or its frame size changes."""
 
 
 class NoImageError(SamError):
@@ -59,7 +59,7 @@ class NoImageError(SamError):
 
 
 class MissingDependencyError(SamError, ImportError):
-    """An optional package is needed, but not installed."""
+    """A required optional package is not installed."""
 
 
 class ServerError(SamError):
@@ -75,11 +75,11 @@ class ServerTimeoutError(ServerError):
 
 
 class ModelNotReadyError(ServerError):
-    """The server answers, but the model is not ready there."""
+    """The server answers, but the model is not loaded."""
 
 
 class ServerBusyError(ServerError):
-    """Too many requests wait at the server. It computed nothing: try again in a moment."""
+    """The server's queue is full. The request was not computed: try again in a moment."""
 
 
 class InferenceError(ServerError):
@@ -87,10 +87,10 @@ class InferenceError(ServerError):
 
 
 class UnknownImageError(InferenceError):
-    """The server does not hold the image of an id, or not any more. Clients send the image again automatically.
+    """The server has no image with this id, or evicted it. Clients send the image again automatically.
 
     Attributes:
-        frame: index of the frame, if the image is a frame of a video and the server names it; else None.
+        frame: index of the frame if the image is a video frame and the server reports the index; else None.
     """
 
     def __init__(self, *args: object, frame: int | None = None) -> None:
@@ -99,7 +99,7 @@ class UnknownImageError(InferenceError):
 
 
 class UnknownSessionError(InferenceError):
-    """The server does not hold the video session of an id, or not any more. Clients restore it automatically."""
+    """The server has no video session with this id, or closed it. Clients restore it automatically."""
 
 
 class CheckpointError(SamError):

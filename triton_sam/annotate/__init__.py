@@ -1,6 +1,6 @@
-"""Annotate many images: sources and prompts, a folder of results that an interrupted run resumes, writers.
+"""Annotate many images: sources and prompts, a resumable folder of results, writers.
 
-`job` describes a run, `sources` and `reading` read its input, `folder` has the manifest and shards that
-are complete or absent, and `run` fills the shards by bounded threads (`ray_engine` by Ray). `writers` is the table
-of output formats, `large_writers` that of large images, whose tiles are the items of a run (`large_*`).
+`job` describes a run, and `sources` and `reading` read its input. `folder` has the manifest and the shards, which are
+complete or absent. `run` fills the shards with a limited number of threads, `ray_engine` with Ray. `writers` has the
+table of output formats, `large_writers` the table for large images, whose tiles are the items of a run (`large_*`).
 """

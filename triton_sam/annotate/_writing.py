@@ -1,4 +1,4 @@
-"""The parts that the writers share."""
+"""Helper functions of the writers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .sources import Skipped
 Categories = Mapping[int, str]
 """Names of categories by id."""
 Records = Callable[[], Iterable[ImageRecord]]
-"""Returns the records from the first one on, each time that it is called. Records with an error are left out."""
+"""Each call iterates over all records from the start. Records with an error are left out."""
 
 Named = TypeVar("Named", ImageRecord, LargeResult)
 
 _NAME_BYTES, _SUFFIX_BYTES = 255, 8
-"""The longest name of a file on most systems, and the longest suffix of a result, `.geojson`."""
+"""The longest file name on most systems, and the length of the longest suffix of a result, `.geojson`."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def write_file(folder: Path, name: str, content: bytes | str) -> None:
-    """Write a file below a folder, completely or not at all; make the folders on its path."""
+    """Write a file below a folder atomically, and create the folders on its path."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, content if isinstance(content, bytes) else content.encode())
@@ -36,9 +36,9 @@ def write_file(folder: Path, name: str, content: bytes | str) -> None:
 def with_stems(
     records: Callable[[], Iterable[Named]], left: list[Skipped], *, keeps_suffix: bool = False
 ) -> Iterator[tuple[str, Named]]:
-    """Yield each record, or result of a large image, and its image's name without the suffix.
+    """Yield each record, or result of a large image, with its image's name without the suffix.
 
-    An image whose file another image has already, or whose file cannot have a name, is left out and listed in ``left``.
+    An image is left out and listed in ``left`` if its file name is too long or already taken by another image.
     """
     taken: dict[str, str] = {}
     for record in records():
@@ -52,12 +52,12 @@ def with_stems(
 
 
 def _inside(name: str) -> str:
-    """Return the name of an image as a path below the folder of a format, whatever folders a list or data set names."""
+    """Return the name of an image as a path below the folder of a format, without `..` and a root."""
     return "/".join(part for part in posixpath.normpath(name).split("/") if part not in ("", ".."))
 
 
 def _is_too_long(stem: str, record: Named, left: list[Skipped]) -> bool:
-    """Whether the name of a file with the longest suffix is too long for file systems; if so, list it in ``left``."""
+    """Return whether the file name is too long with the longest suffix; if so, add the image to ``left``."""
     if len(os.fsencode(PurePosixPath(stem).name)) <= _NAME_BYTES - _SUFFIX_BYTES:
         return False
     why = f"its name has more than {_NAME_BYTES - _SUFFIX_BYTES} bytes, so no file of results can have it: shorten it"
@@ -66,15 +66,15 @@ def _is_too_long(stem: str, record: Named, left: list[Skipped]) -> bool:
 
 
 def class_numbers(categories: Categories, first: int) -> dict[int, int]:
-    """Return the number of each category's class by its id, from ``first``, in the order of the categories."""
+    """Return class numbers from ``first`` by category id, in the order of the categories."""
     return {category: number for number, category in enumerate(categories, first)}
 
 
 def plain(text: str) -> str:
-    """Return a text that XML, Parquet and GeoPackage can hold: other characters become replacement characters."""
+    """Return a text with replacement characters for those that XML, Parquet and GeoPackage do not support."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(text: str) -> str:
-    """Return a name as it stands in a list with one name on each line."""
+    """Return a name as one line, for lists with one name per line."""
     return " ".join(plain(text).split())

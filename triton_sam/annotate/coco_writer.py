@@ -23,7 +23,7 @@ def write_coco(folder: Path, records: Records, categories: Categories, _: Trace)
 
 
 def write_coco_polygons(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:
-    """Write `coco_polygons.json`, with masks as polygons, whose holes are filled."""
+    """Write `coco_polygons.json`, with masks as polygons with filled holes."""
 
     def rings(mask: BoolArray) -> list[list[float]]:
         return [polygon.exterior.ravel().tolist() for polygon in trace(mask, TOLERANCE)]

@@ -1,8 +1,8 @@
-"""The folder of a run. It remembers how it was made, so that the same command continues after an interruption.
+"""The folder of a run. It stores the parameters, so that the same command resumes after an interruption.
 
-`manifest.json` holds the model and the parameters; a run with others is refused. `shards/` holds the records of the
-images, a fixed number of consecutive images in each file. A shard is written as a whole, so it is complete or absent,
-and everything else in the folder is made from the shards.
+`manifest.json` holds the model and the parameters; a run with other parameters is refused. `shards/` holds the records
+of the images, a fixed number of consecutive images in each file. Shards are written atomically, so each is complete or
+absent. All other files in the folder are made from the shards.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SHARDS = "shards"
 ERRORS = "errors.jsonl"
 SKIPPED = "skipped.jsonl"
 SHARD_SIZE = 16
-"""Images in one shard, which is also the most that a killed run loses for each open shard."""
+"""Images in one shard. A killed run loses at most this number of images for each open shard."""
 
 _LOCK = ".annotate.lock"
 _SECONDS_FOR_PARTS = 5.0
-"""For so long, a part waits for the lock of the whole folder, which other parts hold for a moment when they begin."""
+"""Seconds that a part waits for the lock of the whole folder, which other parts hold briefly when they begin."""
 
 Shard = tuple[int, Sequence[ImageItem]]
 """The number of a shard and its images."""
@@ -41,7 +41,7 @@ class Part:
     """The shards that one of several processes fills, for example a pod of an indexed Job of Kubernetes.
 
     Args:
-        count: number of processes. Shard i belongs to the process i % count.
+        count: number of processes. Shard i belongs to process i % count.
     """
 
     index: int
@@ -49,7 +49,7 @@ class Part:
 
 
 class RunFolder:
-    """Keeps the records of the images of a run.
+    """Stores the records of the images of a run.
 
     Args:
         items: all images of the source, in the order of the run.
@@ -65,10 +65,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def opened(self, part: Part | None = None) -> Iterator[None]:
-        """Hold the folder for this process while the block runs.
+        """Lock the folder for this process while the block runs.
 
         Args:
-            part: hold this part only, while other processes hold theirs. None: hold the whole folder.
+            part: lock only this part, while other processes lock theirs. None: lock the whole folder.
         """
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir()
@@ -77,14 +77,14 @@ class RunFolder:
         with self._held(part) as is_ours_alone:
             self._check_manifest()
             (self.folder / SHARDS).mkdir(exist_ok=True)
-            if is_ours_alone:  # otherwise, a temporary file may belong to a process that fills another part
+            if is_ours_alone:  # otherwise, a process that fills another part may use a temporary file
                 for leftover in self.folder.rglob(".*.tmp.*"):
                     leftover.unlink()  # a killed run left it
             yield
 
     @contextlib.contextmanager
     def _held(self, part: Part | None) -> Iterator[bool]:
-        """Hold the lock of the whole folder, or that of a part; yield whether no other process can be in the folder."""
+        """Lock the whole folder or a part; yield whether all other processes are excluded from the folder."""
         whole = self.folder / _LOCK
         with contextlib.ExitStack() as locks:
             if part is None:
@@ -94,25 +94,25 @@ class RunFolder:
                         pass  # a killed process left it
             else:
                 is_held = False
-                with locked(whole, self._refuse_second, _SECONDS_FOR_PARTS):  # other parts begin in this moment
+                with locked(whole, self._refuse_second, _SECONDS_FOR_PARTS):  # other parts may begin at the same time
                     own = self.folder / f"{_LOCK}.{part.index}-{part.count}"
                     locks.enter_context(locked(own, self._refuse_second))
             yield is_held
 
     def shards(self, items: Sequence[ImageItem], part: Part | None = None) -> Iterator[Shard]:
-        """Yield the shards of the first images of the run, or those of a part."""
+        """Yield the shards of the first images of the run, or the shards of a part."""
         for start in range(0, len(items), self._size):
             number = start // self._size
             if part is None or number % part.count == part.index:
                 yield number, items[start : start + self._size]
 
     def state(self, number: int, wanted: Sequence[ImageItem]) -> tuple[dict[int, ImageRecord], list[ImageItem]]:
-        """Return the records of a shard by the id of their image, and the images that have none."""
+        """Return the records of a shard by image id, and the images without a record."""
         records = {record.id: record for record in self.read(number)}
         return records, [item for item in wanted if item.id not in records]
 
     def read(self, number: int) -> list[ImageRecord]:
-        """Return the records of a shard; none if the shard is absent."""
+        """Return the records of a shard; empty if the shard is absent."""
         path = self._path(number)
         try:
             return [ImageRecord.from_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -122,11 +122,11 @@ class RunFolder:
             raise InputError(f"{path} is damaged: remove it, and the same command makes it again") from error
 
     def has(self, number: int) -> bool:
-        """Return whether a shard was written; a run with a limit may have left some of its images out."""
+        """Return whether a shard was written. A run with a limit may have left out some of its images."""
         return self._path(number).exists()
 
     def write(self, number: int, records: Sequence[ImageRecord]) -> None:
-        """Write the records of a shard, completely or not at all."""
+        """Write the records of a shard atomically."""
         atomic_write(self._path(number), "".join(record.to_line() for record in records).encode())
 
     def records(self) -> Iterator[ImageRecord]:
@@ -135,7 +135,7 @@ class RunFolder:
             yield from self.read(number)
 
     def write_reports(self, skipped: Sequence[Skipped]) -> None:
-        """Write one line for each image that failed, and for everything that was skipped."""
+        """Write one line for each failed image and each skipped item."""
         with (
             atomic_path(self.folder / ERRORS) as errors,
             atomic_path(self.folder / SKIPPED) as others,
@@ -155,7 +155,7 @@ class RunFolder:
         path = self.folder / MANIFEST
         if not path.exists():
             foreign = any(not each.name.startswith(".") for each in self.folder.iterdir())
-            if foreign and not path.exists():  # another part may have begun the run by now
+            if foreign and not path.exists():  # another part may have begun the run meanwhile
                 raise ConfigurationError(f"{self.folder} holds other files: give another --out")
             atomic_write(path, (strict_json.dumps(self.parameters, indent=2) + "\n").encode())
             return

@@ -21,18 +21,18 @@ from .records import ImageRecord
 from .sources import Skipped
 
 BYTE_OBJECTS = 254
-"""The most objects of an image of DAVIS and VOC, whose pixels have 8 bits: 0 is the background, 255 means unknown."""
+"""Maximum number of objects in an image of DAVIS and VOC: of the 8-bit values, 0 is background and 255 unknown."""
 
 _NONE: Mapping[int, int] = MappingProxyType({})
 _PROPERTIES = frozenset(("category_id", "score", "area", "name"))
-"""What GeoJSON has of an object, in addition to its outline."""
+"""Properties of an object in GeoJSON."""
 
 
 def write_yolo(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:
     """Write YOLO's text file for each image below `yolo/labels`, and `yolo/data.yaml` for the images in `yolo/images`.
 
-    A line is the class, from 0, and one polygon as x, y in fractions of the image. The parts of an object are joined by
-    bridges without a width, and holes are cut in the same way, as Ultralytics' own converter joins parts. Reference:
+    A line has the class, from 0, and one polygon as x, y in fractions of the image. Bridges without a width join the
+    parts and the holes of an object to one polygon, as Ultralytics' own converter joins parts. Reference:
     https://docs.ultralytics.com/datasets/segment/.
     """
     left: list[Skipped] = []
@@ -49,8 +49,8 @@ def write_yolo(folder: Path, records: Records, categories: Categories, trace: Tr
 def write_voc(folder: Path, records: Records, categories: Categories, _: Trace) -> list[Skipped]:
     """Write `voc/Annotations`, `voc/SegmentationClass`, `voc/SegmentationObject` and `voc/classes.txt`.
 
-    Reference: the development kit of PASCAL VOC 2012. The first pixel has the coordinates 1,1, and a box names its last
-    pixel. Class numbers start at 1, in the order of `classes.txt`; where objects overlap, the smaller one wins.
+    Reference: the development kit of PASCAL VOC 2012. The first pixel has the coordinates 1,1, and a box includes its
+    last pixel. Class numbers start at 1, in the order of `classes.txt`; where objects overlap, the smaller one wins.
     """
     left: list[Skipped] = []
     classes = class_numbers(categories, first=1)
@@ -66,10 +66,9 @@ def write_voc(folder: Path, records: Records, categories: Categories, _: Trace) 
 
 
 def write_labelme(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:
-    """Write LabelMe's JSON file for each image below `labelme`: copy it beside the image, and LabelMe opens both.
+    """Write LabelMe's JSON file for each image below `labelme`. Copy the file beside the image to open both.
 
-    The parts of an object are polygons with the same ``group_id``, whose holes are filled. Reference:
-    labelme/_label_file.py.
+    The parts of an object are polygons with the same ``group_id``; holes are filled. Reference: labelme/_label_file.py.
     """
     left: list[Skipped] = []
     for stem, record in with_stems(records, left):
@@ -116,7 +115,7 @@ def write_geojson(folder: Path, records: Records, categories: Categories, trace:
 
 
 def write_labels(folder: Path, records: Records, _: Categories, __: Trace) -> list[Skipped]:
-    """Write a PNG for each image below `labels`: pixels hold the number of their object, from 1; small objects win."""
+    """Write a PNG for each image below `labels`. Pixels are the object's number, from 1; small objects win."""
     left: list[Skipped] = []
     for name, record in with_stems(records, left, keeps_suffix=True):
         write_file(folder, f"labels/{name}.png", label_map_png(_label_map(record)))
@@ -126,7 +125,7 @@ def write_labels(folder: Path, records: Records, _: Categories, __: Trace) -> li
 def write_davis(folder: Path, records: Records, _: Categories, __: Trace) -> list[Skipped]:
     """Write a PNG with the palette of DAVIS for each image below `davis/Annotations`; small objects win.
 
-    The frames of a video have the names VIDEO/00000 and so on, which is the layout of DAVIS.
+    Frames of a video are named VIDEO/00000 and so on, as in the layout of DAVIS.
     """
     left: list[Skipped] = []
     for stem, record in with_stems(records, left):
@@ -135,11 +134,12 @@ def write_davis(folder: Path, records: Records, _: Categories, __: Trace) -> lis
 
 
 def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, int] = _NONE) -> ImageRecord:
-    """Return a record without the objects that pixels of 8 bits cannot number, which are listed in ``left``.
+    """Return a record without the objects whose numbers exceed 8-bit pixels; those are added to ``left``.
 
     Args:
-        left: gets what the format cannot hold: classes above 254, and of too many objects those with the lowest scores.
-        classes: the number of the class of each category, if pixels hold it too.
+        left: receives the objects that the format cannot hold: those of classes above 254, and those with the lowest
+            scores if there are too many.
+        classes: the class number of each category, if pixels also hold the class.
     """
     numbered, reasons = [], {}
     for index, each in enumerate(record.objects):

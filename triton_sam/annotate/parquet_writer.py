@@ -17,7 +17,6 @@ ROWS_AT_ONCE = 10_000
 
 
 def check_pyarrow() -> None:
-    """Check that pyarrow is installed."""
     _pyarrow()
 
 

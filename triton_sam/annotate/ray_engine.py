@@ -67,7 +67,6 @@ def annotate_with_ray(
 
 
 def _rows(data: Any, numbers: Sequence[int], filler: tuple[Any, ...], actors: int) -> Iterable[Mapping[str, Any]]:
-    """Run the pipeline for shards."""
     items = data.from_items([{SHARD: number} for number in numbers], override_num_blocks=len(numbers))
     filled = items.map(_Filler, fn_constructor_args=filler, compute=data.ActorPoolStrategy(size=actors))
     rows: Iterable[Mapping[str, Any]] = filled.iter_rows()
@@ -147,7 +146,6 @@ def _start(ray: Any, address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def check_ray() -> None:
-    """Check that Ray is installed."""
     _ray_data()
 
 

@@ -72,7 +72,6 @@ class ImageRecord:
 
     @classmethod
     def from_line(cls, line: str) -> ImageRecord:
-        """Read a record."""
         try:
             values = json.loads(line)
             values["size"] = (values["size"][0], values["size"][1])

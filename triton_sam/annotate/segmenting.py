@@ -107,7 +107,6 @@ class Opened:
 
 
 def opened(item: ImageItem) -> Opened:
-    """Open an image."""
     content = item.content()
     size = open_image(content).size
     if item.size is not None and item.size != size:

@@ -193,7 +193,6 @@ def _of_remote(path: Path) -> Source:
 
 
 def _of_video(path: Path) -> Source:
-    """Name the frames of a video."""
     frames = _copied_frames(path) if is_remote(path) else open_frames(path)
     places = ((f"{path.stem}/{index:05d}.png", FramePlace(frames, index)) for index in range(frames.num_frames or 0))
     return Source(tuple(ImageItem(index, name, place, frames.size) for index, (name, place) in enumerate(places, 1)))
@@ -287,7 +286,6 @@ def categories_of(document: dict[str, Any]) -> dict[int, str]:
 
 
 def read_coco(path: Path) -> dict[str, Any]:
-    """Read a COCO data set."""
     document = read_json(path)
     if not isinstance(document, dict) or not isinstance(document.get("images"), list):
         raise InputError(f"{path} is not a COCO data set: it has no list of images")

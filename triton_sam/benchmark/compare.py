@@ -53,7 +53,6 @@ class ClientContender:
         return self._client.segment([point])
 
     def close(self) -> None:
-        """Close the client."""
         self._client.close()
 
 

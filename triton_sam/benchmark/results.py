@@ -63,7 +63,6 @@ class Results:
     complete: bool = True
 
     def add(self, *rows: Row) -> None:
-        """Append rows."""
         self.rows.extend(rows)
 
     def note(self, sentence: str) -> None:

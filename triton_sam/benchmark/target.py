@@ -109,7 +109,6 @@ class Target:
         return "server" if session else "client"
 
     def client(self, protocol: str, place: EmbeddingsPlace, url: str | None = None) -> SAM2TritonClient:
-        """Return a new client."""
         return SAM2TritonClient(
             url or self.urls[protocol],
             self.family,

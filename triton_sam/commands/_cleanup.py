@@ -11,8 +11,8 @@ def add_options(parser: argparse.ArgumentParser, *, of_prompts: bool = True) -> 
     """Add the options of a Cleanup. from_options() reads them.
 
     Args:
-        of_prompts: whether the command has prompts. A search for everything has no box to clip to, and an option of its
-            own for small regions, ``--min-mask-region-area``.
+        of_prompts: whether the command has prompts. A search for everything has no box to clip to, and has its own
+            option for small regions, ``--min-mask-region-area``.
     """
     group = parser.add_argument_group(
         "clean-up", "Without these options, masks equal those of the official predictor. The steps run in this order."
@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser, *, of_prompts: bool = True) -> 
 
 
 def from_options(args: argparse.Namespace, *, of_prompts: bool = True) -> Cleanup:
-    """Return the clean-up that the options describe; ``of_prompts`` as for add_options()."""
+    """Return the Cleanup of the options; ``of_prompts`` as for add_options()."""
     return Cleanup(
         max_hole_area=args.max_hole_area,
         max_sprinkle_area=args.max_sprinkle_area,

@@ -1,4 +1,4 @@
-"""The comparisons of `triton-sam verify` with official predictors: what each exports, runs and compares."""
+"""The comparisons of `triton-sam verify` with official predictors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _CLIP_SEED = 10_000_001
 
 
 class Comparison(ABC):
-    """One comparison of clients with the official predictor of the same weights."""
+    """A comparison of clients with the official predictor of the same weights."""
 
     patience: ClassVar[float] = 3600.0
-    """Time limit of a request in seconds: a full-size model on a busy processor takes minutes."""
+    """Time limit of a request in seconds. A full-size model takes minutes on a busy CPU."""
     one_at_a_time: ClassVar[bool] = False
-    """Whether a client is closed before the next one opens, because the weights of several do not fit into memory."""
+    """Whether to close each client before the next one opens: the weights of several do not fit into memory."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -53,13 +53,13 @@ class Comparison(ABC):
 
     @property
     def export_settings(self) -> dict[str, Any]:
-        """Settings of the export, beside the weights and the precision."""
+        """Settings of the export other than the weights and the precision."""
         return {}
 
     @property
     @abstractmethod
     def subject(self) -> str:
-        """The image or clip that is compared, for messages."""
+        """The compared image or clip, for messages."""
 
     @property
     @abstractmethod
@@ -68,12 +68,12 @@ class Comparison(ABC):
 
     @property
     def limits_in_words(self) -> str:
-        """The thresholds, for people."""
+        """The thresholds as text."""
         return str(self.limits)
 
     @abstractmethod
     def in_process(self, files: Mapping[str, Path]) -> Client:
-        """Return a client that runs ONNX files, by role, in this process."""
+        """Return a client that runs the ONNX files, given by role, in this process."""
 
     def client(self, url: str, **options: Any) -> Client:
         """Return a client of a server."""
@@ -81,11 +81,11 @@ class Comparison(ABC):
 
     @abstractmethod
     def official(self) -> Any:
-        """Return the official predictor or its answers, for rows()."""
+        """Return the official predictor or its results, for rows()."""
 
     @abstractmethod
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
-        """Compare clients, by the names of their runners, with the official predictor."""
+        """Compare clients, given by the name of their runner, with the official predictor."""
 
 
 class _OfAnImage(Comparison):
@@ -145,7 +145,7 @@ class Everything(_OfAnImage):
 
 
 class Words(_OfAnImage):
-    """Instances of words and example boxes. The full size has 3.4 GB of weights, so nothing else is open beside it."""
+    """Instances of words and example boxes. The full-size weights take 3.4 GB, so only one client is open at a time."""
 
     one_at_a_time = True
 
@@ -165,7 +165,7 @@ class Words(_OfAnImage):
         return SamTritonClient("localhost", self.family.name, transport=ConceptTransport(self.family, files))
 
     def official(self) -> Any:
-        """Return the answers, so that the detector leaves the memory."""
+        """Return the results, so that the detector's memory is freed."""
         weights = {"checkpoint": self.args.checkpoint, "model": self.model, "random_seed": self.seed}
         exporter, model = registry.official(self.family.name, **weights)
         detector = exporter.concept_reference(model, Settings(Path(), **weights, **self.export_settings))

@@ -1,4 +1,4 @@
-"""Points and boxes as options: numbers with commas between them."""
+"""Points and boxes as options: comma-separated numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 
 def point(text: str) -> tuple[float, float, int]:
-    """Read ``X,Y`` or ``X,Y,LABEL``; without a label, 1 for foreground."""
+    """Parse ``X,Y`` or ``X,Y,LABEL``; the default label is 1, foreground."""
     values = _numbers(text, (2, 3), "X,Y or X,Y,LABEL")
     label = values[2] if len(values) == 3 else 1
     if label not in (0, 1):
@@ -15,7 +15,7 @@ def point(text: str) -> tuple[float, float, int]:
 
 
 def box(text: str) -> list[float]:
-    """Read ``X1,Y1,X2,Y2``."""
+    """Parse ``X1,Y1,X2,Y2``."""
     return _numbers(text, (4,), "X1,Y1,X2,Y2")
 
 

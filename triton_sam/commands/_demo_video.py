@@ -1,4 +1,4 @@
-"""The part of `demo` that tracks objects through a drawn clip and compares them with the truth."""
+"""The video demo: tracks objects through a drawn clip and compares them with the ground truth."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 SEED = 0
 RATE = Fraction(12)
-"""Frames a second of the overlay."""
+"""Frames per second of the overlay."""
 
 _UNTRAINED = ("random seed", "untrained")
-"""Words in the metadata of a model whose memory was not trained."""
+"""Text in the metadata of a model with an untrained memory."""
 _SMALL_GIF = 256
-"""Side of the GIF, which is written where PyAV is missing."""
+"""Side of the GIF in pixels. The GIF is written if PyAV is missing."""
 
 
 def run(args: argparse.Namespace, out: Path) -> int:
-    """Track the objects of the clip from one click each; write an overlay, and print J and F."""
+    """Track each object of the clip from one click, write an overlay, and print J and F."""
     from ..evaluation.video_report import VideoReport, video_table
     from ..evaluation.video_runner import VideoSettings, measure_video
     from ..evaluation.videos import VideoDataset, open_videos
@@ -83,7 +83,7 @@ def _write_overlay(clip: Clip, records: Mapping[int, list[MaskRecord]], out: Pat
 
 @contextlib.contextmanager
 def _found_or_local(args: argparse.Namespace) -> Iterator[str | None]:
-    """Yield the URL of the given server, of a running one with a video model, or of a local one started here."""
+    """Yield the URL of the given server, a running server with a video model, or a new local server."""
     if args.url is not None or _runs(args):
         yield args.url
         return
@@ -103,7 +103,7 @@ def _runs(args: argparse.Namespace) -> bool:
 
 
 def _weights(repository: Path) -> Path | None:
-    """Return the file of the memory attention that Triton serves, the newest version; None if there is none."""
+    """Return the newest version of the memory attention's file, which Triton serves; None if there is none."""
     folder = repository / get_family("sam2").model_name(MEMORY_ATTENTION)
     if not folder.is_dir():
         return None
@@ -112,7 +112,7 @@ def _weights(repository: Path) -> Path | None:
 
 
 def _memory_is_untrained(repository: Path) -> bool:
-    """Return whether the metadata of the weights says that their memory was not trained."""
+    """Return whether the metadata of the weights marks their memory as untrained."""
     path = _weights(repository)
     if path is None:
         return False

@@ -1,4 +1,4 @@
-"""Find out on which devices a server runs its models, and whether the server has a GPU."""
+"""Find the devices on which a server runs its models, and whether the server has a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..local_server.defaults import has_gpu
 from ..transport.url import ServerUrl
 
 _COMPUTING = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "pytorch", "pytorch_libtorch"})
-"""Backends that run faster on a GPU. Models of the Python backend only pass requests on."""
+"""Backends that run faster on a GPU. Models of the Python backend only forward requests."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Placement:
 
 
 def placement(config: Mapping[str, Any]) -> Placement:
-    """Return where the instances of a model run, according to its configuration as the server completed it."""
+    """Return where the instances of a model run, by the configuration that the server completed."""
     computes = (config.get("backend") or config.get("platform")) in _COMPUTING
     groups = config.get("instance_group", [])
     kinds = [str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_") for group in groups]
     parts = []
-    if config.get("platform") == "ensemble":  # it has no instances: the models that it calls have
+    if config.get("platform") == "ensemble":  # only the models that an ensemble calls have instances
         called = [str(step.get("model_name")) for step in config.get("ensemble_scheduling", {}).get("step", [])]
         parts.append("ensemble of " + ", ".join(dict.fromkeys(called)) if called else "ensemble")
     for group, kind in zip(groups, kinds, strict=True):
@@ -47,7 +47,7 @@ def placement(config: Mapping[str, Any]) -> Placement:
 
 
 def check_metrics_url(metrics_url: str | None) -> None:
-    """Check that a URL can be the URL of a server's metrics."""
+    """Check the form of a metrics URL."""
     try:
         fits = metrics_url is None or urlsplit(metrics_url).scheme in ("http", "https")
     except ValueError:  # for example http://[
@@ -57,7 +57,7 @@ def check_metrics_url(metrics_url: str | None) -> None:
 
 
 def server_gpus(metrics_url: str | None) -> bool | None:
-    """Return whether a server sees a GPU, according to its metrics; None if it gives no metrics."""
+    """Return whether the metrics of a server list a GPU; None if metrics are unavailable."""
     if metrics_url is None:
         return None
     try:

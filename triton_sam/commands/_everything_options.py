@@ -1,4 +1,4 @@
-"""The options of automatic masks: the parameters of the official generators, with their names."""
+"""The options of automatic masks, named like the parameters of the official generators."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SWITCHES = (
 
 
 def add_parameters(parser: argparse.ArgumentParser) -> None:
-    """Add the parameters in a group of their own. Without an option, the default of the family holds."""
+    """Add the parameters as a group. The defaults are those of the family."""
     group = parser.add_argument_group(
         "automatic masks",
         "The parameters of the official mask generators. Without --pred-iou-thresh and\n--stability-score-thresh, the "

@@ -1,4 +1,4 @@
-"""Command-line options that the families define, and the choice of a family's model by these options."""
+"""Command-line options that the families define, and the family's model that they select."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..families.tables import Option
 def add_options(
     parser: argparse.ArgumentParser, command: str, families: Iterable[str], *, sizes_only: bool = False
 ) -> None:
-    """Add the options that families define for a command; an option of several families is added once.
+    """Add the options that families define for a command. An option that several families share is added once.
 
     Args:
         families: names of the families: all of them for the command, a single one for a script.
@@ -42,11 +42,11 @@ def add_size(parser: argparse.ArgumentParser, families: Iterable[str]) -> None:
 
 
 def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | None:
-    """Return the model's name for the family's exporter; None if the checkpoint decides.
+    """Return the model's name for the family's exporter; None if the checkpoint determines the model.
 
     Args:
         args: arguments with ``family``, ``size`` and the family's options.
-        is_random: whether the weights are random; without --size, they get the family's default size.
+        is_random: whether the weights are random. Without --size, they have the family's default size.
     """
     family = get_family(args.family)
     given = {"--size": args.size} if args.size else {}
@@ -68,14 +68,14 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
 
 
 def variant_name(args: argparse.Namespace, side: int | None) -> str | None:
-    """Return --name, or a name with the image size: other sizes would break the session model of the family's name."""
+    """Return --name, or a name with the image size, because another size would break the family's session model."""
     if args.name or side in (None, get_family(args.family).image_size):
         return args.name or None
     return f"{args.family}_{side}"
 
 
 def _check_exists(checkpoint: Path, family: Family, given: Sequence[str]) -> None:
-    """Check that a checkpoint exists, before PyTorch is loaded, which takes seconds. SAM3's is a folder."""
+    """Check that a checkpoint (a folder for SAM3) exists, before PyTorch is imported, which takes seconds."""
     if checkpoint.exists():
         return
     names = sorted((size.name for size in family.sizes if size.official), key=len, reverse=True)
@@ -85,7 +85,7 @@ def _check_exists(checkpoint: Path, family: Family, given: Sequence[str]) -> Non
 
 
 def refuse_foreign(args: argparse.Namespace, command: str) -> None:
-    """Refuse options of a command that only other families have."""
+    """Refuse options that only other families have."""
     for flag, owners in _owners(command, FAMILIES.values()).items():
         is_given = getattr(args, next(iter(owners.values())).destination, None) is not None
         names = [family.name for family in owners]
@@ -94,7 +94,7 @@ def refuse_foreign(args: argparse.Namespace, command: str) -> None:
 
 
 def exporter_options(args: argparse.Namespace, command: str) -> dict[str, Any]:
-    """Return the given options that the family's exporter takes, by name."""
+    """Return the given options of the family's exporter by name."""
     options = [option for option in get_family(args.family).options if command in option.commands]
     given = {option.destination: getattr(args, option.destination, None) for option in options}
     named = {option.destination for option in options if option.replaces_size}
@@ -102,7 +102,7 @@ def exporter_options(args: argparse.Namespace, command: str) -> dict[str, Any]:
 
 
 def check_before_download(args: argparse.Namespace, command: str, *, published: bool) -> None:
-    """Check the options that the family's exporter takes, before a download of gigabytes."""
+    """Check the options of the family's exporter before a download of gigabytes."""
     given = exporter_options(args, command)
     for option in get_family(args.family).options:
         value = given.get(option.destination)
@@ -113,7 +113,7 @@ def check_before_download(args: argparse.Namespace, command: str, *, published: 
 
 
 def _owners(command: str, families: Iterable[Family]) -> dict[str, dict[Family, Option]]:
-    """Return, for each flag of a command, the families that have it, each with its option."""
+    """Return, for each flag of a command, the option of each family that has the flag."""
     owners: dict[str, dict[Family, Option]] = {}
     for family in families:
         for option in family.options:
@@ -127,6 +127,6 @@ def _help(family: Family, option: Option) -> str:
 
 
 def _sizes(family: Family) -> str:
-    """Return the text about a family's sizes: the default of random weights first, then the official ones."""
+    """Return the help text about a family's sizes: the default size of random weights, then the official sizes."""
     names = [size.name for size in family.sizes if size.official or size.name == family.random_size]
     return f"{family.label} {', '.join(sorted(names, key=lambda name: name != family.random_size))}"

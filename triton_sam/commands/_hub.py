@@ -1,4 +1,4 @@
-"""Steps that the commands and scripts for the Hugging Face hub share."""
+"""Functions shared by the commands and scripts for the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..sessions.configs import write_programs
 from . import _options
 
 CHECKPOINT = "checkpoint"
-"""The word that, given as the size, selects the checkpoint on the hub instead of the published ONNX models."""
+"""The size that selects the checkpoint on the hub instead of the published ONNX models."""
 
 
 def is_published(family: str, size: str | None) -> bool:
-    """Return whether a size on the command line selects ONNX models that the family publishes on the hub."""
+    """Return whether a size on the command line selects the family's published ONNX models."""
     return get_family(family).hub is not None and size != CHECKPOINT
 
 
@@ -38,7 +38,7 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
 
 
 def precision_of(family: str, size: str | None) -> str:
-    """Return the precision of a family's published models that a size selects; without a size, the default one."""
+    """Return the precision of the published models of a size; without a size, the default precision."""
     precisions = list(_files(family).precisions)
     if size is not None and size not in precisions:
         raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(precisions)}, {CHECKPOINT}")
@@ -55,7 +55,7 @@ def run_checkpoint(args: argparse.Namespace) -> Path:
 
 
 def script_parser(description: str | None, family: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that all scripts have."""
+    """Return a parser with the options common to all scripts."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--mirror", metavar="URL", help="hub to use instead of https://huggingface.co (also $HF_ENDPOINT)"

@@ -1,4 +1,4 @@
-"""Options and small steps that several commands share."""
+"""Options and helper functions shared by several commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADMIN_VARIABLE = "TRITON_SAM_ADMIN"
 
 
 def add_url(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add --url. With ``several``, it may be given more than once, and its value is a list or None."""
+    """Add --url. With ``several``, the option is repeatable and its value is a list or None."""
     parser.add_argument(
         "--url",
         action="append" if several else "store",
@@ -54,13 +54,12 @@ def access(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def bearer_token(given: str | None, variable: str) -> str:
-    """Return the token of an option or, without the option, of an environment variable; "" if there is none."""
+    """Return the token from an option, else from an environment variable, else ""."""
     token = given if given is not None else os.environ.get(variable, "")
     return token.strip()  # a token read from a file may end with a line break
 
 
 def add_local(parser: argparse.ArgumentParser) -> None:
-    """Add --local."""
     parser.add_argument(
         "--local", action="store_true", help="start a local Triton for this command and stop it afterwards"
     )
@@ -80,7 +79,7 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
 
 
 def add_video(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
-    """Add --video, the models that follow objects through a video. Without a family that has them, it is always off."""
+    """Add --video, the models that track objects. It is always off if none of the families has video models."""
     owners = [name for name in tracking_families() if name in families]
     parser.set_defaults(video=False)
     if owners:
@@ -91,7 +90,7 @@ def add_video(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
 
 
 def add_concepts(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
-    """Add --concepts, the models for words and examples. Without a family that has them, it is always off."""
+    """Add --concepts, the models for words and examples. It is always off if none of the families has these models."""
     owners = [name for name in families if get_family(name).concepts]
     parser.set_defaults(concepts=False)
     if owners:
@@ -100,12 +99,12 @@ def add_concepts(parser: argparse.ArgumentParser, families: Sequence[str]) -> No
 
 
 def add_name(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add --name, also spelled --model-name, for the name of a variant."""
+    """Add --name, also spelled --model-name, the name of a variant."""
     add_spellings(parser, "--name", "--model-name", metavar="VARIANT", help=text)
 
 
 def add_spellings(parser: argparse.ArgumentParser, flag: str, *others: str, **settings: Any) -> None:
-    """Add an option with alternative spellings that --help does not show."""
+    """Add an option with alternative spellings that --help hides."""
     action = parser.add_argument(flag, *others, **settings)
     action.option_strings = [flag]
 
@@ -136,7 +135,6 @@ def add_client(parser: argparse.ArgumentParser, *, several_urls: bool = False) -
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
-    """Add --trace."""
     parser.add_argument(
         "--trace",
         action="store_true",
@@ -145,12 +143,11 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add --quiet."""
     parser.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
-    """Add the option that chooses the models to load. wanted_models() reads it."""
+    """Add the option for the models to load. wanted_models() reads it."""
     parser.add_argument(
         "--models",
         nargs="+",
@@ -161,12 +158,12 @@ def add_models(parser: argparse.ArgumentParser) -> None:
 
 
 def wanted_models(args: argparse.Namespace) -> list[str] | None:
-    """Return the names of the models to load; None is all models with weights."""
+    """Return the names of the models to load; None means all models with weights."""
     return args.models or os.environ.get(MODELS_VARIABLE, "").split() or None
 
 
 def add_admin(parser: argparse.ArgumentParser) -> None:
-    """Add the option that accepts orders over the network."""
+    """Add the option to accept requests that load models over the network."""
     parser.add_argument(
         "--admin",
         action="store_true",
@@ -177,7 +174,7 @@ def add_admin(parser: argparse.ArgumentParser) -> None:
 
 
 def add_decoder_in_session(parser: argparse.ArgumentParser, *, by_variable: bool = False) -> None:
-    """Add the option that lets session models run their decoders."""
+    """Add the option to run decoders inside the session models."""
     also = f" (also: {DECODER_IN_SESSION_VARIABLE}=1)" if by_variable else ""
     parser.add_argument(
         "--decoder-in-session",
@@ -207,13 +204,13 @@ def repository(args: argparse.Namespace, *, writes: bool = False) -> Path:
 
 
 def write_png(path: Path, image: Image.Image) -> None:
-    """Write an image as PNG, or nothing."""
+    """Write an image as PNG. An error leaves no partial file."""
     with atomic_path(path) as temporary:
         image.save(temporary, format="PNG")
 
 
 def check_writable(paths: Sequence[Path]) -> None:
-    """Check before the work that files can be written after it."""
+    """Check that files can be written, before the work starts."""
     for path in paths:
         if path.is_dir() or not path.parent.is_dir():
             why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
@@ -241,14 +238,14 @@ def say(args: argparse.Namespace, text: str) -> None:
 
 
 def say_left_out(args: argparse.Namespace, path: Path | str, segments: Iterable[Segment]) -> None:
-    """Say how many masks a file does not hold because they are empty."""
+    """Print how many empty masks were left out of a file."""
     count = sum(segment.box is None for segment in segments)
     if count:
         say(args, f"{path}: {count} empty mask{'s are' if count > 1 else ' is'} left out")
 
 
 def run_script(run: Callable[[], int]) -> int:
-    """Run a script and return its exit code; errors of the package and of the disk are printed as one line."""
+    """Run a script and return its exit code. Errors of the package and of files are printed as one line."""
     print_every_text()
     try:
         with ends_by_interrupt():

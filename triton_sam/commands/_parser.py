@@ -1,4 +1,4 @@
-"""The parser of the command line: its errors name what was probably meant."""
+"""The parser of the command line. Its errors suggest the intended option or command."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-_CUTOFF = 0.6  # the similarity of difflib from which a name may have been meant; its own default
+_CUTOFF = 0.6  # minimum similarity of a suggestion; the default of difflib
 
 _MEANT = {"--words": "--text", "--prompt": "--text", "--label": "--text"}
-"""Names that users may guess, by which they mean another one that is not spelled alike."""
+"""Names that users may guess, mapped to the differently spelled names that they mean."""
 
 _NUMBERS = {"int": "a whole number", "float": "a number"}
 _NO_NUMBER = re.compile(r"argument (.+?): invalid (int|float) value: (.*)", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors say which option or command was probably meant. Its commands have the same parser."""
+    """A parser whose errors suggest the intended option or command. Subcommands use the same class."""
 
     page: Parser | None = None
-    """The parser whose help is shown instead: argparse itself lists commands without groups."""
+    """The parser whose help is shown instead, because argparse cannot list commands in groups."""
     rewrite: Callable[[Sequence[str]], list[str]] | None = None
-    """Turns an earlier spelling of the command into today's."""
+    """Translates an earlier spelling of the command."""
     complete: Callable[[], None] | None = None
     """Adds the options before the first use of the parser."""
 
@@ -33,14 +33,14 @@ class Parser(argparse.ArgumentParser):
         self.commands: dict[str, Parser] = {}
 
     def with_options(self) -> Parser:
-        """Return this parser with the options that `complete` adds."""
+        """Add the options with `complete`, and return this parser."""
         complete, self.complete = self.complete, None
         if complete is not None:
             complete()
         return self
 
     def with_commands(self) -> Parser:
-        """Return this parser after each of its commands has its options."""
+        """Add the options of each command, and return this parser."""
         for command in self.commands.values():
             command.with_options()
         return self
@@ -55,21 +55,20 @@ class Parser(argparse.ArgumentParser):
         return task
 
     def format_help(self) -> str:
-        """Return the help."""
         self.with_options()
         return super().format_help() if self.page is None else self.page.format_help()
 
     def parse_known_args(  # type: ignore[override]  # the overloads of typeshed
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse arguments as argparse does, and remember them for the text of an error."""
+        """Parse arguments as argparse does, and keep them for error messages."""
         self.with_options()
         given = list(sys.argv[1:] if args is None else args)
         self._given = given if self.rewrite is None else self.rewrite(given)
         return super().parse_known_args(self._given, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error with a hint and the command of the help, and exit with 2.
+        """Print the error with a hint and the command for help, and exit with 2.
 
         argparse would print the whole usage first, up to 17 lines, and name Python's types.
         """
@@ -79,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         self._fail(message + (self._hint(message) or ""))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Refuse arguments that nothing takes, as argparse does, and name similar options."""
+        """Refuse unknown arguments, as argparse does, and suggest similar options."""
         text = f"unrecognized arguments: {' '.join(unknown)}"
         options = [option for option in unknown if option.startswith("-")]
         known = [name for action in self._actions for name in action.option_strings]
@@ -102,7 +101,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _negative_after(self, option: str) -> str | None:
-        """Return the argument after an option if it looks like a negative number, or like several numbers."""
+        """Return the argument after an option if it looks like one or more numbers that begin with a minus."""
         for one, following in zip(self._given, self._given[1:], strict=False):
             if one == option and re.match(r"-[\d.]", following):
                 return following
@@ -110,6 +109,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def similar(given: str, known: Iterable[str]) -> str:
-    """Return a question for the end of an error, such as "; did you mean --point?"; "" if no known name is similar."""
+    """Return a suffix for an error, such as "; did you mean --point?"; "" if no known name is similar."""
     found = difflib.get_close_matches(given, list(known), n=1, cutoff=_CUTOFF)
     return f"; did you mean {found[0]}?" if found else ""

@@ -46,23 +46,23 @@ class Source:
 
     @property
     def stem(self) -> str:
-        """The part of the name that results of several images contain."""
+        """The part of the name that is added to the names of results, if there are several images."""
         return "stdin" if self.name == STREAM else Path(self.file_name).stem
 
     @property
     def file_name(self) -> str:
-        """The name of the file, without its folders."""
+        """The name of the file without its folders."""
         path = unquote(urlsplit(self.name).path) if _is_url(self.name) else self.name
         return Path(path).name or "image"
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """One form of the files of --out.
+    """A file format of --out.
 
     Args:
-        each: returns the file of one mask of an image; None if one file holds all masks.
-        leaves_out_empty: whether the file holds no empty masks, because its readers reject them.
+        each: returns the content of the file of one mask; None if one file holds all masks.
+        leaves_out_empty: whether empty masks are left out, because readers of the format reject them.
     """
 
     suffixes: frozenset[str]
@@ -102,13 +102,13 @@ FILE_FORMATS = {
     "coco": FileFormat(JSON, several=True, leaves_out_empty=True),
     "geojson": FileFormat(frozenset({".geojson", ".json"}), whole=_geojson_of, leaves_out_empty=True),
 }
-"""What --format knows."""
+"""The values of --format."""
 BY_SUFFIX = {".png": "png", ".json": "coco", ".geojson": "geojson"}
-"""The format of --out without --format."""
+"""The format of --out by its suffix, used without --format."""
 
 
 def read_sources(given: Sequence[str]) -> list[Source]:
-    """Return the images that a user names: files, patterns such as "photos/*.jpg", URLs, and - for standard input."""
+    """Return the given images: files, patterns such as "photos/*.jpg", URLs, and - for standard input."""
     sources: list[Source] = []
     for name in given:
         if name == STREAM:
@@ -124,7 +124,7 @@ def read_sources(given: Sequence[str]) -> list[Source]:
                 raise ImageError(f"no image at {name}: no file fits this pattern. {BRACKETS}")
             sources += [Source(str(path), path) for path in found]
         else:
-            path = Path(str(plain_source(name)))  # of a file:// URL too
+            path = Path(str(plain_source(name)))  # also of a file:// URL
             sources.append(Source(str(path), path))
     names = [source.name for source in sources]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -153,14 +153,14 @@ def format_of(out: str, wanted: str | None) -> str:
 
 
 def check_suffix(option: str, path: str | Path, suffixes: Iterable[str], more: str = "") -> None:
-    """Check how the name of a file ends."""
+    """Check the suffix of a file name."""
     known = sorted(suffixes)
     if str(path) != STREAM and Path(path).suffix.lower() not in known:
         raise ConfigurationError(f"{option} {path}: the name must end in {' or '.join(known)}{more}")
 
 
 def facts(segment: Segment) -> dict[str, Any]:
-    """Return what is known of a mask, without the mask itself."""
+    """Return the metadata of a mask."""
     named = {"label": segment.label} if segment.label else {}
     return {
         **named,
@@ -173,18 +173,18 @@ def facts(segment: Segment) -> dict[str, Any]:
 
 
 def target(given: str | Path, source: Source, several: bool) -> Path:
-    """Return the file of an image: the given one or, with several images, the image's name in it."""
+    """Return the file for an image: the given path, with the image's name added if there are several images."""
     path = Path(given)
     return path.with_stem(f"{path.stem}_{source.stem}") if several else path
 
 
 def numbered(path: Path, count: int) -> list[Path]:
-    """Return one path for each mask; from the second one on, the name contains the number."""
+    """Return one path for each mask. From the second mask on, the name contains the number."""
     return [path if index == 0 else path.with_stem(f"{path.stem}_{index}") for index in range(count)]
 
 
 def check_targets(masks: Sequence[Path], drawn: Sequence[Path], sources: Sequence[Source]) -> None:
-    """Check that all results can be written, and that they overwrite neither each other nor an image."""
+    """Check that all results can be written without overwriting each other or an image."""
     _options.check_writable([*masks, *drawn])
     for path in drawn:
         if path.resolve() in {mask.resolve() for mask in masks}:
@@ -197,7 +197,7 @@ def check_targets(masks: Sequence[Path], drawn: Sequence[Path], sources: Sequenc
 
 
 def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Segment]]]) -> list[Path]:
-    """Write the masks of all images, and return the paths; standard output has none."""
+    """Write the masks of all images and return the paths; standard output has no path."""
     files: list[tuple[Path, bytes]] = []
     if form.several:
         documents = [(source.file_name, open_image(source.content).size, masks) for source, masks in found]
@@ -226,12 +226,12 @@ def write_logits(path: Path, segments: Sequence[Segment]) -> None:
 
 
 def read_logits(path: Path) -> npt.NDArray[Any]:
-    """Return the logits of an earlier call, or a mask of their size, see check_prompts()."""
+    """Return the logits of an earlier call, or a mask of the same size, see check_prompts()."""
     try:
         # The file is opened here because np.load() does not close a damaged file that it opened itself.
         with path.open("rb") as file:
             logits = np.load(file, allow_pickle=False)
-    except Exception as error:  # for damaged files, zipfile and NumPy raise almost any type
+    except Exception as error:  # zipfile and NumPy raise almost any exception for damaged files
         reason = getattr(error, "strerror", None) or "it is not an .npy file of numbers"
         raise PromptError(f"cannot read the logits in {path}: {reason}") from error
     if not isinstance(logits, np.ndarray) or logits.dtype.kind not in "biuf":

@@ -1,4 +1,4 @@
-"""The options of `triton-sam predict` that find every instance of words or of example boxes."""
+"""The options of `triton-sam predict` that find every instance of words or example boxes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _CLICKS = ("point", "box", "mask_input", "logits")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     group = _words_options.add_group(parser)
     _words_options.add_texts(group)
     group.add_argument(
@@ -51,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def are_wanted(args: argparse.Namespace) -> bool:
-    """Whether the command is to find instances, and not to segment by clicks."""
+    """Return whether the command finds instances instead of segmenting by clicks."""
     examples = [getattr(args, name) for name in ("example", "not_example", *_MASKS)]
     wanted = any((args.text, *examples))
     given = {**_words_options.filters(args), **({"example_image": args.example_image} if args.example_image else {})}
@@ -71,7 +70,7 @@ def are_wanted(args: argparse.Namespace) -> bool:
 
 
 def read(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of client.find() but for the image. It reads the files of example masks."""
+    """Read the files of example masks and return the arguments of client.find() except the image."""
     shown, others = args.example or [], args.not_example or []
     masks = {} if args.mask_threshold is None else {"mask_threshold": args.mask_threshold}
     return {
@@ -86,7 +85,7 @@ def read(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check(asked: Mapping[str, Any], sources: Sequence[Source]) -> None:
-    """Check the arguments from read() against the images before anything is sent."""
+    """Check the arguments from read() against the images before a request is sent."""
     query = check_query(**{name: value for name, value in asked.items() if name != "example"})
     example = asked["example"]
     for image in [each.content for each in sources] if example is None else [example]:

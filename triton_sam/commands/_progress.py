@@ -1,4 +1,4 @@
-"""Progress on standard error: bars that move while a command works, and an estimate of a search for all objects."""
+"""Progress bars on standard error, and an estimate of the time that a search for all objects takes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from ..client.sync import SamTritonClient
 
 FRACTIONS = "{l_bar}{bar}| {n:.2f}/{total_fmt} {unit}s [{elapsed}<{remaining}{postfix}]"
-"""The form of a bar whose steps are parts of an image."""
+"""The format of a bar whose steps are parts of an image."""
 TRIAL_SIDE = 3
-"""The search that measures a server has this number of points along each side."""
+"""Points along each side in the small search that measures a server."""
 LONG = 60.0
-"""Seconds from which on a search is long enough to say how to shorten it."""
+"""Seconds from which a search is long enough for a hint how to shorten it."""
 _SECONDS_IN_LOGS = 5.0
 
 
 @contextlib.contextmanager
 def bar(args: argparse.Namespace, *, in_logs: bool = True, **options: Any) -> Iterator[Any]:
-    """Yield a bar of tqdm, unless --quiet is given. On a terminal, its clock moves every second."""
+    """Yield a tqdm bar, unless --quiet is given. On a terminal, its clock is updated every second."""
     is_terminal = sys.stderr.isatty()
     rate = {} if is_terminal else {"mininterval": _SECONDS_IN_LOGS}
     with tqdm(disable=args.quiet or not (is_terminal or in_logs), **rate, **options) as shown:
@@ -55,7 +55,7 @@ def _tick(shown: Any, ended: threading.Event) -> None:
 
 
 class RunProgress:
-    """Moves the bar of a run of many images; threads may call it."""
+    """The progress bar of a run of many images. Its methods are thread-safe."""
 
     def __init__(self, shown: Any) -> None:
         self._shown = shown
@@ -64,7 +64,7 @@ class RunProgress:
         self._lock = threading.Lock()
 
     def tell(self, item: ImageItem, share: float) -> None:
-        """Tell how much of an image is done, 0..1. What is begun again does not move the bar back."""
+        """Report how much of an image is done, 0..1. A restart of an image does not move the bar back."""
         with self._lock:
             before = self._shares.get(item.id, 0.0)
             if share > before:
@@ -72,7 +72,7 @@ class RunProgress:
                 self._shown.update(share - before)
 
     def done(self, record: ImageRecord) -> None:
-        """Tell that an image is done and kept."""
+        """Report that an image is done and stored."""
         with self._lock:
             self._errors += bool(record.error)
             self._shown.set_postfix(errors=self._errors, refresh=False)
@@ -81,12 +81,12 @@ class RunProgress:
 
 
 def estimate(client: SamTritonClient, parameters: Parameters, images: int, servers: int) -> str | None:
-    """Return how long the search of many images takes at least, from a small search; None if the server is busy."""
+    """Return the minimum time that a search of many images takes, from a small search; None if the server is busy."""
     began = time.monotonic()
     try:
         client.everything(FIXED_IMAGE, points_per_side=TRIAL_SIDE)
     except SamError:
-        return None  # the run says what is wrong
+        return None  # the run reports the error
     each = (time.monotonic() - began) / TRIAL_SIDE**2
     points = sum(4**layer * len(parameters.grid(layer)) for layer in range(parameters.crop_n_layers + 1))
     seconds = images * points * each / servers
@@ -96,13 +96,13 @@ def estimate(client: SamTritonClient, parameters: Parameters, images: int, serve
 
 
 def hint(parameters: Parameters) -> str:
-    """Return how to shorten a search, as the end of a text; "" if its grid is coarse."""
+    """Return how to shorten a search, as the end of a message; "" if its grid is coarse."""
     side = parameters.points_per_side or 0
     return f" --points-per-side {side // 2} takes a quarter of the time" if side >= 16 else ""
 
 
 def duration(seconds: float) -> str:
-    """Return a time as people say it."""
+    """Return a human-readable duration."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = seconds / 60

@@ -1,4 +1,4 @@
-"""The server of a command: the one at --url, or a local one that runs only as long as the command."""
+"""The server of a command: the server at --url, or a local server that stops when the command ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check --url and --local early, for commands that work for a long time before they need the server."""
+    """Check --url and --local early, for commands that run long before they use the server."""
     if not args.local:
         return
     if args.url is not None:
@@ -29,13 +29,13 @@ def check(args: argparse.Namespace) -> None:
 
 
 def say_if_demo_model(args: argparse.Namespace, client: SAM2TritonClient) -> None:
-    """Say on stderr, unless --quiet is given, that a command's masks come from the weights of the demo model.
+    """Print on stderr, unless --quiet is given, that the masks come from the demo model.
 
-    The configuration of a model tells it, so this also works with a server on another machine.
+    The model's configuration identifies the demo model, so this also works with a remote server.
     """
     if getattr(args, "quiet", False):
         return
-    with contextlib.suppress(SamError):  # there are masks, so a server that does not list its models is not a failure
+    with contextlib.suppress(SamError):  # the masks are valid even if the server does not list its models
         if (args.name or args.model) in client.models().demo:
             _options.say(args, f"the masks come from the weights of the demo model; {FETCH_OFFICIAL_WEIGHTS}")
 
@@ -49,7 +49,7 @@ def local_server(
     admin: bool = False,
     decoder_in_session: bool = False,
 ) -> Iterator[LocalServer]:
-    """Start a Triton on free ports of this machine and stop it at the end of the block."""
+    """Start a Triton on free local ports and stop it at the end of the block."""
     from ..local_server import LocalServer
 
     _options.say(args, "starting a local Triton ...")

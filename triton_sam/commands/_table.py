@@ -1,4 +1,4 @@
-"""The commands of `triton-sam` by group, each with its line in the help. The module of a command has its name."""
+"""The commands of `triton-sam` by group, each with its line in the help. Modules are named like their commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that say how a large image is cut into tiles."""
+"""The options for cutting a large image into tiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def add_tiles(group: Any) -> None:
-    """Add the options to a parser or to a group of one."""
+    """Add the options to a parser or a group of a parser."""
     group.add_argument("--level", type=int, default=0, metavar="N", help="level to search (default: 0, the largest)")
     group.add_argument("--tile", type=int, default=1024, metavar="PIXELS", help="side of a tile (default: 1024)")
     group.add_argument("--overlap", type=int, default=256, metavar="PIXELS", help="overlap of tiles (default: 256)")
@@ -32,7 +32,7 @@ def add_tiles(group: Any) -> None:
 
 
 def position(text: str) -> tuple[str, int]:
-    """Return the name of an axis and a position along it."""
+    """Parse the name of an axis and a position along it."""
     axis, _, number = text.partition("=")
     if not (len(axis) == 1 and axis.isalpha() and number.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=N, for example Z=10")
@@ -40,7 +40,7 @@ def position(text: str) -> tuple[str, int]:
 
 
 def percentiles(text: str) -> tuple[float, float]:
-    """Return two percentiles."""
+    """Parse two percentiles."""
     try:
         low, high = (float(word) for word in text.split(","))
     except ValueError:
@@ -51,7 +51,7 @@ def percentiles(text: str) -> tuple[float, float]:
 
 
 def channels(text: str) -> tuple[int, ...]:
-    """Return three channels; one becomes grey."""
+    """Parse one or three channels; one channel is shown as grey."""
     words = text.split(",")
     if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
         raise argparse.ArgumentTypeError(f"{text!r} is not one channel or three, for example 0,1,2")

@@ -1,4 +1,4 @@
-"""The options of `track` that prompt objects: they are read in the order in which they are given."""
+"""The options of `track` that prompt objects. Their order matters."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def collected(args: argparse.Namespace) -> list[ObjectPrompt]:
-    """Return the prompts of the command line, one for each object and image, in the order of the options."""
+    """Return the prompts of the command line, one for each object and frame, in the order of the options."""
     if args.prompt_file is not None:
         if args.prompts:
             raise PromptError("give --prompts or the options --object, --point, --box and --mask, not both")
@@ -96,7 +96,7 @@ def collected(args: argparse.Namespace) -> list[ObjectPrompt]:
 
 
 class _Collect(argparse.Action):
-    """Appends (kind, value) to one list for several options, because their order matters."""
+    """Appends (kind, value) to one list for several options, to keep their order."""
 
     def __init__(self, *args: Any, kind: str, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -137,7 +137,7 @@ def _split(text: str, form: str) -> tuple[int, str]:
 
 
 def _at_frame(count: int) -> Any:
-    """Return the parser of FRAME:X,Y or FRAME:X1,Y1,X2,Y2: it returns (frame, numbers)."""
+    """Return a function that parses FRAME:X,Y or FRAME:X1,Y1,X2,Y2 into (frame, numbers)."""
     form = "FRAME:X,Y" if count == 2 else "FRAME:X1,Y1,X2,Y2"
 
     def parse(text: str) -> tuple[int, tuple[float, ...]]:

@@ -1,4 +1,4 @@
-"""The options of `track` that find objects by words, and the folder that keeps what was found."""
+"""The options of `track` that find objects by words, and the folder that stores the found objects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from . import _options, _words_options
 from ._video import VideoInput
 
 FOUND = "found"
-"""Folder of the masks of the objects that words found, with found.json."""
+"""Folder with found.json and the masks of the objects found by words."""
 _FILE = "found.json"
 _ONLY_WITH_TEXT = {"text_every": "--text-every", "threshold": "--threshold", "new_threshold": "--new-threshold"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
     group = parser.add_argument_group(
         "objects by words",
         "SAM3, exported with --concepts, finds the objects, and the models for videos track them. Not for streams.",
@@ -50,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def are_wanted(args: argparse.Namespace) -> bool:
-    """Whether words find the objects."""
+    """Return whether the objects are found by words."""
     if not args.text:
         given = [flag for name, flag in (*_ONLY_WITH_TEXT.items(), ("limit", "--limit")) if _is_given(args, name)]
         if given:
@@ -72,7 +71,7 @@ def make_finder(url: str | None, timeout: float, access: dict[str, Any]) -> Any:
 
 
 def found_before(args: argparse.Namespace, source: VideoInput) -> list[ObjectPrompt] | None:
-    """Return the prompts that an earlier run with the same parameters found; None without one."""
+    """Return the prompts that an earlier run with the same parameters found; None without such a run."""
     path = args.out / FOUND / _FILE
     if args.overwrite or not path.exists():
         return None
@@ -93,10 +92,10 @@ def found_before(args: argparse.Namespace, source: VideoInput) -> list[ObjectPro
 def search(
     args: argparse.Namespace, source: VideoInput, start: int, stop: int | None, url: str | None, tracker: Any
 ) -> list[ObjectPrompt]:
-    """Find the objects of a video, and keep them in the folder of the command.
+    """Find the objects of a video and store them in the folder of the command.
 
     Args:
-        stop: the frame after the last one; None: the end.
+        stop: the frame after the last one; None: the end of the video.
     """
     from ..client.video.words import find_in_video
 
@@ -122,7 +121,7 @@ def search(
 
 
 def texts(folder: Path) -> dict[int, str]:
-    """Return the text of each object that words found, by id; empty without such a search."""
+    """Return the text of each object found by words, by id; empty without a search."""
     path = folder / FOUND / _FILE
     if not path.exists():
         return {}
@@ -152,7 +151,7 @@ def _parameters(args: argparse.Namespace, source: VideoInput) -> dict[str, Any]:
 
 
 def _details(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the numbers that the caller gave, by their names in find_in_video()."""
+    """Return the given numeric options by their names in find_in_video()."""
     names = ("threshold", "limit")
     return {name: getattr(args, name) for name in names if _is_given(args, name)}
 

@@ -1,4 +1,4 @@
-"""The source of a command that tracks objects, and its client of videos."""
+"""The video source and the video client of a command that tracks objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..tracks.overlay_video import DEFAULT_RATE
 from . import _options
 
 DEFAULT_FAMILY = "sam2"
-"""The family whose video models are used if none is named."""
+"""The family whose video models are used by default."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class VideoInput:
     """The frames of a command.
 
     Args:
-        is_live: whether the frames come as a stream, which cannot be read again.
+        is_live: whether the source is a stream, which can be read only once.
     """
 
     name: str
@@ -40,7 +40,7 @@ class VideoInput:
     identity: dict[str, Any]
 
     def images(self, frames: Sequence[int]) -> Iterator[Image.Image]:
-        """Read frames again, one after the other."""
+        """Read frames again, one at a time."""
         for index in frames:
             frame = self.frames.frame(index)
             if frame is not None:
@@ -48,7 +48,7 @@ class VideoInput:
 
 
 def open_input(text: str, quality: int | None = None) -> VideoInput:
-    """Open the source of a command: a file, a folder, the number of a camera, a URL, or "-" for the standard input."""
+    """Open the source of a command: a file, a folder, a camera number, a URL, or "-" for standard input."""
     if quality is not None and not 1 <= quality <= BEST_QUALITY:
         raise ConfigurationError(
             f"--quality must be 1 to {BEST_QUALITY}, not {quality}: leave it out for frames without loss"
@@ -96,7 +96,7 @@ def add_video_client(parser: argparse.ArgumentParser) -> None:
 def make_client(
     url: str | None, variant: str | None, timeout: float, access: dict[str, Any], family: str = DEFAULT_FAMILY
 ) -> Any:
-    """Return a client of videos. Tests replace this function."""
+    """Return a video client. Tests replace this function."""
     from ..client.video import SAM2VideoClient
 
     return SAM2VideoClient(url, variant, model_type=family, timeout=timeout, **access)

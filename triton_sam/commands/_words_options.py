@@ -1,4 +1,4 @@
-"""The options of a search for words that several commands have."""
+"""The options of a search for words, shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from ..families import FAMILIES
 
 _FILTERS = ("threshold", "nms", "limit")
 _LIMIT = "instances"
-"""The name of the limit among the arguments: some commands have another --limit."""
+"""The name of the limit in the namespace. Some commands have another --limit."""
 
 
 def add_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add and return the group of these options."""
+    """Add the group of these options and return it."""
     return parser.add_argument_group("every instance of a concept (SAM3, exported with --concepts)")
 
 
 def add_texts(group: argparse._ArgumentGroup) -> None:
-    """Add --text."""
     group.add_argument("--text", action="append", metavar="WORDS", help='for example "traffic light"; repeat for more')
 
 
 def add_filters(group: argparse._ArgumentGroup, limit: str = "--limit") -> None:
-    """Add --threshold, --nms and the limit of instances under a name that the command chooses."""
+    """Add --threshold, --nms and the limit of instances, whose flag the command chooses."""
     group.add_argument(
         "--threshold", type=float, metavar="SCORE", help=f"lowest score of an instance (default: {THRESHOLD})"
     )
@@ -36,13 +35,13 @@ def add_filters(group: argparse._ArgumentGroup, limit: str = "--limit") -> None:
 
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the filters that the caller gave, by the names of check_query()."""
+    """Return the given filters by their names in check_query()."""
     given = {"threshold": args.threshold, "nms": args.nms, "limit": getattr(args, _LIMIT)}
     return {name: given[name] for name in _FILTERS if given[name] is not None}
 
 
 def family_for_words(given: str | None) -> str:
-    """Return the name of the family for words: the given one, else the first that can find them."""
+    """Return the family for words: the given one, else the first family that finds words."""
     able = [family.name for family in FAMILIES.values() if family.concepts]
     if given is not None and given not in able:
         raise ConfigurationError(f"{given} cannot find words: give --model {able[0]}, or leave it out")

@@ -38,7 +38,7 @@ from ._parser import Parser
 _OFFICIAL = re.compile("|".join({size.name for family in FAMILIES.values() for size in family.sizes if size.official}))
 """Matches names that contain the name of an official size, such as sam2.1_large_encoder."""
 _PAINTERA = "paintera"
-"""The name that stands for several front ends, one for each family."""
+"""The alias that stands for several encoders, one for each family."""
 _SAM1 = model_name("sam1", ENCODER)
 
 
@@ -69,9 +69,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _with_task(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with a task in front, which the first spelling of the command did not have.
+    """Insert the task that the first spelling of the command lacked.
 
-    That was `alias NAME --of VARIANT`, `alias paintera` and `alias NAME --remove`.
+    The first spelling was `alias NAME --of VARIANT`, `alias paintera` and `alias NAME --remove`.
     """
     given = list(arguments)
     if "--remove" in given:
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _served(args: argparse.Namespace, repository: Path, aliases: list[tuple[Alias, str]]) -> list[tuple[Alias, str]]:
-    """Return the aliases whose models have weights, and say which have none. All of them can be written."""
+    """Return the aliases whose models have weights, and print which models lack weights. All can be written."""
     served = [(alias, family) for alias, family in aliases if is_served(repository, alias.target)]
     for alias, family in aliases:
         if (alias, family) not in served:
@@ -143,7 +143,7 @@ def _remove(args: argparse.Namespace, repository: Path) -> int:
     known = {path.name for path in subfolders(repository)}
     if args.name == _PAINTERA:
         named = {alias.name for alias in paintera().values()}
-        if is_alias(repository, _SAM1):  # without --sam1, this is the encoder itself
+        if is_alias(repository, _SAM1):  # without --sam1, this name is the encoder itself
             named.add(_SAM1)
     else:
         named = {args.name, *pair_names(args.name)}

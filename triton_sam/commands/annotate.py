@@ -45,7 +45,6 @@ TASKS: tuple[Task, ...] = get_args(Task)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
@@ -113,7 +112,6 @@ def _meanings(writers: Mapping[str, Any]) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     job = _job(args)
     _check(args, job)
     try:
@@ -160,7 +158,7 @@ def _annotate(
 
 
 def _say_estimate(args: argparse.Namespace, job: Job, clients: Sequence[SamTritonClient], images: int) -> None:
-    """Say how long a search of many images takes at least."""
+    """Print the minimum time that a search of many images takes."""
     if job.task == EVERYTHING and images and not args.quiet:
         parameters = parameters_of(job.family, dict(job.parameters))
         text = _progress.estimate(clients[0], parameters, images, len(clients))
@@ -204,7 +202,7 @@ def _tiling(args: argparse.Namespace) -> Tiling | None:
 
 
 def _formats(args: argparse.Namespace) -> list[Any]:
-    """Return the writers of the formats."""
+    """Return the writers of the chosen formats."""
     table: Mapping[str, Any] = LARGE_WRITERS if args.large else WRITERS
     names = dict.fromkeys(args.formats or (("geojson",) if args.large else ("coco",)))
     wrong = [name for name in names if name not in table]
@@ -235,7 +233,7 @@ def _check(args: argparse.Namespace, job: Job) -> None:
 
 @contextlib.contextmanager
 def _served(args: argparse.Namespace, job: Job) -> Iterator[Job]:
-    """Yield the job with the URL of a local server, if --local asks for one."""
+    """Yield the job, with --local with the URL of a local server."""
     if not args.local:
         yield job
         return
@@ -244,7 +242,7 @@ def _served(args: argparse.Namespace, job: Job) -> Iterator[Job]:
 
 
 def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Job) -> int:
-    """Write the files of each format and the reports, print a summary, and return the exit code."""
+    """Write the files of each format and the reports, print a summary and return the exit code."""
     counts: dict[int, int] = {}  # objects of each image
 
     def results() -> Iterator[Any]:
@@ -271,12 +269,12 @@ def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Jo
 
 
 def _left_out(inputs: Inputs) -> str:
-    """Return the end of a summary that says which files of the folder are not images."""
+    """Return the part of the summary about files that are not images."""
     return f"; left out: {', '.join(f'{each.what} {each.image}' for each in inputs.left_out)}" * bool(inputs.left_out)
 
 
 def _code(args: argparse.Namespace, done: int, errors: int, skipped: int) -> int:
-    """Return the exit code: a run that could do nothing of its work is a failure."""
+    """Return the exit code: nonzero if the run completed none of its work."""
     if done or not errors + skipped:
         return 0
     where = "" if args.dry_run else f": {args.out / ERRORS} and {args.out / SKIPPED} have the reasons"
@@ -285,7 +283,7 @@ def _code(args: argparse.Namespace, done: int, errors: int, skipped: int) -> int
 
 
 def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Inputs) -> int:
-    """Print one line of JSON for each image that would fail and for everything that would be skipped."""
+    """Print one line of JSON for each image that would fail and each item that would be skipped."""
     found, errors, objects = list(inputs.skipped), 0, 0
     for item in items:
         try:

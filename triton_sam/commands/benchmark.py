@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     default = BenchmarkSettings()
     parser.add_argument(
         "family", nargs="?", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)"
@@ -98,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. After an interruption or an error, print and write the finished measurements first."""
+    """Run the command. After an interruption or an error, still print and write the finished measurements."""
     from ..benchmark.run import begin, measure
     from ..benchmark.table import table
 
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
         load_seconds=args.load_duration,
     )  # fmt: skip
-    if args.out is not None:  # before the run, so that a wrong path or a missing package is reported at once
+    if args.out is not None:  # before the run, so that a wrong path or a missing package is reported immediately
         importlib.import_module("..benchmark.plot", __package__)
         args.out.mkdir(parents=True, exist_ok=True)
     stop: SamError | KeyboardInterrupt | None = None
@@ -128,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(results: Results, folder: Path) -> Iterator[Path]:
-    """Write the files of a result, and yield their paths."""
+    """Write the files of a result and yield their paths."""
     from ..benchmark.plot import write_plot
     from ..benchmark.table import table
 
@@ -141,7 +140,7 @@ def _write(results: Results, folder: Path) -> Iterator[Path]:
 
 
 def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
-    """Return the server to measure: a running server, or a local one that is started here."""
+    """Return the server to measure: a running server, or a new local server."""
     from ..benchmark.target import Target
 
     _server.check(args)
@@ -176,7 +175,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
 
 
 def _urls(given: Sequence[str | None]) -> dict[str, str]:
-    """Return the server's URLs by protocol; None stands for the default URL."""
+    """Return the server's URLs by protocol. None means the default URL."""
     urls: dict[str, str] = {}
     for url in map(parse_url, given):
         protocol = "grpc" if url.is_grpc else "http"
@@ -187,7 +186,7 @@ def _urls(given: Sequence[str | None]) -> dict[str, str]:
 
 
 def _weights(args: argparse.Namespace, stack: contextlib.ExitStack) -> Weights | None:
-    """Return the files of the models; None for a running server whose weights --weights does not name."""
+    """Return the files of the models; None for a running server without --weights."""
     from ..benchmark.weights import find_weights, make_weights
 
     text = args.weights

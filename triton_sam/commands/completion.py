@@ -14,12 +14,10 @@ SHELLS = ("bash", "zsh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("shell", choices=SHELLS, help="the shell")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit code."""
     try:
         import shtab
     except ImportError as error:

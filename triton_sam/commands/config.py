@@ -32,7 +32,6 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Tuning))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     parser.add_argument("variants", nargs="*", metavar="VARIANT", help="for example sam2 or sam2.1_large; default: all")
     _add_settings(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the changes and write nothing")
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add one option for each field of Tuning, which has the defaults; omitted options are not in the namespace."""
+    """Add one option for each field of Tuning. Omitted options are not in the namespace: Tuning has the defaults."""
     default = Tuning()
 
     def add(option: str, field: str, text: str, **how: Any) -> None:
@@ -91,10 +90,10 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and print the names of the changed models or, with --dry-run, the changes."""
+    """Run the command. Print the names of the changed models or, with --dry-run, the changes."""
     tuning = _tuning({name: getattr(args, name) for name in _FIELDS if name in args})
     repository = _options.repository(args, writes=not args.dry_run)
-    list_models(repository)  # it says so if there is none
+    list_models(repository)  # raises an error without a repository
     changes, replaced = [], False
     for name in models_of(repository, tuple(args.variants)):
         path = repository / name / CONFIG_NAME

@@ -20,7 +20,6 @@ from . import _options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     _options.add_models(parser)
     _options.add_admin(parser)
     _options.add_no_verify(parser)
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. On success it does not return: the process becomes the supervisor of tritonserver."""
+    """Run the command. On success it never returns: the process becomes the supervisor of tritonserver."""
     from ..local_server.contained import become_supervisor
     from ..local_server.older_repository import complete
 

@@ -31,11 +31,10 @@ from . import _options, _server
 Result = TypeVar("Result")
 
 CLICKS = 5
-"""Repetitions of each click; the median of all but the first is shown."""
+"""Repetitions of each click. The shown time is the median without the first one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     _options.add_url(parser)
     _options.add_access(parser)
     _options.add_repository(parser)
@@ -61,7 +60,7 @@ class Report:
     times: dict[str, list[float]] = field(default_factory=dict)
 
     def timed(self, stage: str, call: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        """Run ``call``, record its time under ``stage`` and return its result."""
+        """Run ``call``, record its duration under ``stage`` and return its result."""
         start = time.perf_counter()
         result = call(*args, **options)
         self.times.setdefault(stage, []).append(1000 * (time.perf_counter() - start))
@@ -69,10 +68,9 @@ class Report:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     out = args.out or _default_output()
     report = Report()
-    out.mkdir(parents=True, exist_ok=True)  # before the server starts, so that a wrong path is reported at once
+    out.mkdir(parents=True, exist_ok=True)  # before the server starts, so that a wrong path is reported immediately
     if args.video:
         from . import _demo_video
 
@@ -95,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 def _segment_image(client: SAM2TritonClient, folder: Path, entry: dict[str, Any], out: Path, report: Report) -> None:
     path = folder / entry["image"]
     image = report.timed("read", open_image, path)
-    # encode() resizes the image, too; this extra call measures the share of the resizing.
+    # encode() also resizes the image. This extra call measures the time of resizing.
     report.timed("resize", encoder_input, image, client.family)
     embeddings = report.timed("encode (resize + server)", client.encode, image)
     truth = np.asarray(Image.open(folder / entry["truth"])) if "truth" in entry else None
@@ -122,7 +120,7 @@ def _segment_image(client: SAM2TritonClient, folder: Path, entry: dict[str, Any]
 
 @contextlib.contextmanager
 def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
-    """Yield (URL, message about the server) of the given server, a running one, or a local one started here."""
+    """Yield (URL, message about the server) of the given server, a running server, or a new local server."""
     if args.url is not None:
         yield args.url, f"using the server at {args.url}"
         return
@@ -137,7 +135,7 @@ def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str | None, str]
 
 
 def _running_server(args: argparse.Namespace) -> str | None:
-    """Return the URL of a running server that has the models of the demo; None if there is none."""
+    """Return the URL of a running server with the models of the demo; None if no such server runs."""
     with SAM2TritonClient(timeout=5, retries=0, **_options.access(args)) as client, contextlib.suppress(SamError):
         if client.is_ready():
             return client.url

@@ -30,9 +30,9 @@ from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, pl
 
 Status = Literal["ok", "missing", "note"]
 MEMORY_TO_SERVE = 3 << 29
-"""Bytes that a local server with the demo model used in all measurements: docs/evidence/soak.md."""
+"""Memory in bytes that a local server with the demo model used in all measurements: docs/evidence/soak.md."""
 TOOL_SECONDS = 10.0
-"""A program that describes the machine must answer within it."""
+"""Time limit in seconds of the programs that describe the machine."""
 PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
 
 
@@ -50,7 +50,6 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     _options.add_url(parser)
     _options.add_repository(parser)
     _options.add_access(parser)
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code.
 
     The code is 1 if the server at --url is not ready or, without --url, if no server runs and none can start here.
-    It is also 1 if the folder of --model-repository has no models, because the user asked about that folder.
+    It is also 1 if the given --model-repository has no models.
     """
     check_metrics_url(args.metrics_url)
     fixed = list(_fix(args)) if args.fix else []
@@ -159,7 +158,7 @@ def _memory() -> Finding:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):  # no Linux, or a very old one
+    except (OSError, StopIteration, ValueError):  # not Linux, or a very old one
         return Finding("memory", "note", "unknown on this system")
     if free < MEMORY_TO_SERVE:
         text = f"{_gigabytes(free)} free; the demo model's server needs {_gigabytes(MEMORY_TO_SERVE)}"
@@ -168,7 +167,7 @@ def _memory() -> Finding:
 
 
 def _disk(folder: Path) -> Finding:
-    """Report whether the folder of the models has room for the largest checkpoint and its export."""
+    """Report whether the disk of the models has space for the largest checkpoint and its export."""
     largest = max(checkpoint.bytes or 0 for checkpoint in catalogue())
     free = shutil.disk_usage(folder).free
     if free < 2 * largest:
@@ -195,7 +194,7 @@ def _tool(subject: str, command: list[str], without: str) -> Finding:
 
 
 def _fix(args: argparse.Namespace) -> Iterator[Finding]:
-    """Write what the repository lacks, and report the files."""
+    """Write missing files of the repository, and report them."""
     from ..export.repair import add_missing_guards
 
     folder = args.model_repository or writable_repository(create=False)
@@ -257,7 +256,7 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _devices(transport: Transport, names: list[str], gpus: bool) -> Iterator[Finding]:
-    """Report where every model runs, and warn of models on the CPU of a server that has a GPU."""
+    """Report where every model runs, and warn about models on the CPU of a server with a GPU."""
     placements: dict[str, Placement] = {}
     for name in names:
         try:

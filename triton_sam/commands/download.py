@@ -16,7 +16,6 @@ from . import _hub, _options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     _options.add_family(parser)
     add_size(parser)
     add_download_options(parser)
@@ -25,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:
-    """Add the size, as a word after the family or as --size."""
+    """Add the size, as a positional argument or as --size."""
     known = [line for family in FAMILIES.values() if (line := _sizes(family))]
     parser.add_argument("size", nargs="?", help="; ".join(known))
     parser.add_argument("--size", dest="named_size", metavar="SIZE", help="the same as the word SIZE")
 
 
 def chosen_size(args: argparse.Namespace) -> str | None:
-    """Return the size that the arguments name; None if they name none."""
+    """Return the given size; None without one."""
     if None not in (args.size, args.named_size) and args.size != args.named_size:
         raise ConfigurationError(f"{args.size} with --size {args.named_size}: give one of them")
     size: str | None = args.size if args.named_size is None else args.named_size
@@ -68,17 +67,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def chosen_row(args: argparse.Namespace) -> Checkpoint | None:
-    """Return the row of the catalogue that the arguments select; None for the checkpoint on the hub."""
+    """Return the selected row of the catalogue; None for the checkpoint on the hub."""
     if FAMILIES[args.family].hub is not None:
         return None
     return checkpoints.find(args.family, chosen_size(args) or checkpoints.default_size(args.family))
 
 
 def fetch_checkpoint(args: argparse.Namespace, checkpoint: Checkpoint | None) -> Path:
-    """Download a row of the catalogue, or the family's checkpoint on the hub for None, and return its path."""
+    """Download a row of the catalogue (None: the family's checkpoint on the hub) and return the path."""
     if checkpoint is None:
         return _hub.run_checkpoint(args)
-    mirror = "" if getattr(args, "url", None) else args.mirror  # a mirror cannot be checked without a published hash
+    mirror = "" if getattr(args, "url", None) else args.mirror  # a mirror needs a published hash
     return checkpoints.download(checkpoint, place(args, checkpoint).parent, mirror=mirror, progress=not args.quiet)
 
 
@@ -94,7 +93,7 @@ def _on_hub() -> str:
 
 
 def _sizes(family: Family) -> str:
-    """Return the help text about a family's downloads; empty if it has none."""
+    """Return the help text about a family's downloads; empty without downloads."""
     if family.hub is not None:
         default, *others = family.hub.precisions
         return (

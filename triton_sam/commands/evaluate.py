@@ -90,7 +90,7 @@ def _add_datasets(task: Parser, default: str, names: str, counted: str) -> None:
 
 
 def _with_task(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with a task in front, which the first spelling of the command did not have."""
+    """Insert the task that the first spelling of the command lacked."""
     from ..evaluation.videos import is_video_dataset
 
     given = list(arguments)
@@ -102,7 +102,7 @@ def _with_task(arguments: Sequence[str]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. After an interruption or an error, print the results so far and raise it again."""
+    """Run the command. After an interruption or an error, print the results so far and re-raise."""
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     stop = _measure_images(args) if args.task == "images" else _measure_videos(args)
@@ -160,7 +160,7 @@ def _measure_videos(args: argparse.Namespace) -> Stop:
 
 
 def _images(args: argparse.Namespace) -> list[Dataset]:
-    """Open the data sets and report files that cannot be used."""
+    """Open the data sets and report unusable files."""
     from ..evaluation.datasets import open_dataset
     from ..evaluation.videos import is_video_dataset
 
@@ -191,7 +191,7 @@ def _with_own_names(datasets: list[Known]) -> list[Known]:
 def _measure_all(
     datasets: Sequence[Known], measure: Callable[[Known], tuple[Measured | None, Stop]]
 ) -> tuple[list[Measured], Stop]:
-    """Measure data sets until one is stopped; leave out those without results."""
+    """Measure data sets until a measurement is stopped. Data sets without results are left out."""
     reports: list[Measured] = []
     for dataset in datasets:
         report, stop = measure(dataset)
@@ -252,7 +252,7 @@ def _write(args: argparse.Namespace, name: str, result: dict[str, Any]) -> None:
 
 
 class _Gallery:
-    """The images in the folder of --out. Matplotlib is imported before the measurement starts."""
+    """Writes the images into the folder of --out. Matplotlib is imported before the measurement starts."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         from ..evaluation import plots
@@ -261,7 +261,7 @@ class _Gallery:
         self._examples: dict[str, plots.Examples] = {}
 
     def add(self, name: str, trials: Sequence[Trial]) -> None:
-        """Offer finished trials of a data set as examples."""
+        """Add finished trials of a data set as candidates for examples."""
         examples = self._examples.setdefault(name, self._plots.Examples(seed=self._seed))
         for trial in trials:
             examples.add(trial)

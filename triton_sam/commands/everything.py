@@ -37,7 +37,6 @@ from . import _cleanup, _everything_options, _options, _progress, _server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="image file: JPEG, PNG, WebP, TIFF, ...")
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the image with all masks drawn in")
     parser.add_argument("--coco", type=Path, metavar="JSON", help="write the masks of all images as one COCO file")
@@ -57,12 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     _check_files(args)
     cleanup = _cleanup.from_options(args, of_prompts=False)
     parameters = parameters_of(args.model, {**_everything_options.parameters(args), "cleanup": cleanup})
     for path in args.images:
-        open_image(path)  # before a server starts, so that a wrong path is reported at once
+        open_image(path)  # before a server starts, so that a wrong path is reported immediately
     with ends_by_interrupt(), _server.connected(args) as client:
         found = [(path, _segment(args, client, path, parameters)) for path in args.images]
     lines = "".join(line for path, segments in found for line in _lines(path, segments))
@@ -82,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 def _segment(
     args: argparse.Namespace, client: SAM2TritonClient, path: Path, parameters: Parameters
 ) -> Sequence[FoundObject]:
-    """Segment one image, and write the files that belong to it."""
+    """Segment one image and write its files."""
     with _progress.bar(args, desc=path.name, unit="point") as shown:
         found = last_of(client.search_steps(path, parameters), _shown_by(shown, parameters))
     segments = found.objects
@@ -102,7 +100,7 @@ def _segment(
 
 
 def _shown_by(shown: Any, parameters: Parameters) -> Progress:
-    """Return the function that moves a bar, and says after the second step how to shorten a long search."""
+    """Return a function that updates a bar, and prints after the second step how to shorten a long search."""
     times: list[tuple[float, int]] = []
 
     def show(step: SearchProgress) -> None:
@@ -137,14 +135,14 @@ def _lines(path: Path, segments: Sequence[FoundObject]) -> Iterator[str]:
 
 
 def _target(given: Path, image: Path, images: Sequence[Path]) -> Path:
-    """Return the file for an image: the given one or, if there are several images, with the image's name in it."""
+    """Return the file for an image: the given path, with the image's name added if there are several images."""
     return given if len(images) == 1 else given.with_stem(f"{given.stem}_{image.stem}")
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Check that all results can be written and do not overwrite each other or an image."""
+    """Check that all results can be written without overwriting each other or an image."""
     drawn = [given for given in (args.overlay, args.label_image) if given]
-    _options.check_writable(drawn)  # a folder has no name to which that of an image could be added
+    _options.check_writable(drawn)  # the image's name is added to a file name, so a folder is invalid
     targets = [_target(given, image, args.images) for given in drawn for image in args.images]
     targets += [given for given in (args.coco, args.out) if given]
     taken = {image.resolve() for image in args.images}

@@ -15,17 +15,16 @@ from . import _families, _options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     _options.add_family(parser)
     add_export_options(parser, tuple(FAMILIES))
     _options.add_quiet(parser)
 
 
 def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
-    """Add the options that the command and the scripts share.
+    """Add the options common to the command and the scripts.
 
     Args:
-        families: names of the families whose options are added: all of them for the command, a single one for a script.
+        families: names of the families whose options are added: all families for the command, one for a script.
     """
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -116,7 +115,7 @@ def _thresholds(args: argparse.Namespace) -> dict[str, float]:
 
 
 def script(family: str, description: str) -> int:
-    """Run the command for one family, for `scripts/export_FAMILY_to_onnx.py`; return the exit code."""
+    """Run the command for one family, for `scripts/export_FAMILY_to_onnx.py`, and return the exit code."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_export_options(parser, (family,))
     parser.add_argument("-q", "--quiet", action="store_true", help="print the paths and errors only")

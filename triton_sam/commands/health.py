@@ -28,7 +28,6 @@ SIDE = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     parser.add_argument(
         "--timeout",
         type=float,
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         for variant in variants:
             failed += not _tracks(args, models, family, variant)
             official = get_family(family).image_size
-            if sides[variant] != official:  # clients send images of the official size
+            if sides[variant] != official:  # clients send images only in the official size
                 use = "for videos only" if get_family(family).tracking else "clients cannot use it"
                 _options.say(args, f"model pair {variant}: {use}, its encoder takes {sides[variant]} pixels")
                 if variant in models:
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _served(args: argparse.Namespace) -> tuple[ServerModels, dict[str, int]]:
-    """Return the models of the server, and the side of each variant's encoder input in pixels."""
+    """Return the models of the server, and the side in pixels of each variant's encoder input."""
     url = parse_url(args.url)
     transport = Transport(url, timeout=args.timeout, retries=0, **_options.access(args))
     try:
@@ -83,7 +82,7 @@ def _served(args: argparse.Namespace) -> tuple[ServerModels, dict[str, int]]:
 
 
 def _tracks(args: argparse.Namespace, models: ServerModels, family: str, variant: str) -> bool:
-    """Follow an object through two frames, if the server has the video model of the variant; print the result."""
+    """Track an object through two frames, if the server has the video model of the variant; print the result."""
     if video_name(variant) not in models:
         return True
     try:
@@ -103,7 +102,7 @@ def _tracks(args: argparse.Namespace, models: ServerModels, family: str, variant
 
 
 def _finds(args: argparse.Namespace, models: ServerModels, family: str, variant: str) -> bool:
-    """Search a word in the image of _works(), if the server has the models for it; print the result."""
+    """Search for a word in the image of _works(), if the server has the models for words; print the result."""
     roles = get_family(family).concepts
     if not roles or not all(model_name(variant, role) in models for role in roles):
         return True
@@ -136,7 +135,7 @@ def _works(args: argparse.Namespace, family: str, variant: str, place: Embedding
             embeddings=place,
             **_options.access(args),
         ) as client:
-            # The encoder gets a new image each time. The session model gets the same one, which its cache then has.
+            # The encoder gets a new image each time. The session model gets the same image, to occupy one cache entry.
             seed = int.from_bytes(os.urandom(4), "big") if place == "client" else 0
             client.set_image(_image(seed))
             client.predict([[SIDE // 2, SIDE // 2]], [1])

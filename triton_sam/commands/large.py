@@ -43,7 +43,7 @@ from ._parser import Parser
 SHOWN = 1600
 """Pixels of the longest side of an overlay."""
 BESIDE = Path()
-"""Stands for embeddings beside the image."""
+"""Marks the default folder of the embeddings, beside the image."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -93,7 +93,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _with_task(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with a task in front; first it was an option: `large IMAGE --everything`, `--precompute`."""
+    """Insert the task, which first was an option: `large IMAGE --everything`, `large IMAGE --precompute`."""
     given = list(arguments)
     if not given or given[0] in ("segment", "everything", "precompute", "-h", "--help"):
         return given
@@ -105,7 +105,6 @@ def _with_task(arguments: Sequence[str]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     _check(args)
     shown = {"channels": args.channels, "index": dict(args.index), "stretch": args.stretch}
     with open_large_image(args.image, **shown) as image:
@@ -131,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _connected(args: argparse.Namespace) -> Iterator[SamTritonClient]:
-    """Yield a client of the server. It waits for a busy one."""
+    """Yield a client of the server. It waits for a busy server."""
     options = {"model_name": args.name, "timeout": args.timeout, "busy": "wait", **_options.access(args)}
     with _server.server_urls(args) as urls, SamTritonClient(urls[-1], args.model, **options) as client:
         yield client
@@ -165,7 +164,7 @@ def _check(args: argparse.Namespace) -> None:
         parameters_of(args.model, _everything_options.parameters(args))
     if args.task != "precompute":
         _options.check_writable([path for path in (args.out, args.overlay) if path])
-    trace_polygons([[1]])  # says at once that contourpy is missing
+    trace_polygons([[1]])  # reports a missing contourpy early
     _server.check(args)
 
 
@@ -183,7 +182,7 @@ def _prompts(args: argparse.Namespace, image: LargeImage) -> dict[str, Any]:
 
     def corners(values: Sequence[float]) -> list[float]:
         x1, y1, x2, y2 = pixels(values)
-        return [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]  # y of a map runs upwards
+        return [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]  # y points upwards on a map
 
     prompts: dict[str, Any] = {}
     if args.point:
@@ -207,7 +206,7 @@ def _search(args: argparse.Namespace, large: LargeImageClient) -> list[LargeObje
 
 @contextlib.contextmanager
 def _shown(args: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows how many tiles of all are done."""
+    """Yield a function that shows the number of finished tiles."""
     with tqdm(unit="tile", disable=args.quiet) as bar:
 
         def show(done: int, total: int) -> None:

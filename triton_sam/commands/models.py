@@ -20,7 +20,6 @@ from ._hub import CHECKPOINT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     _options.add_url(parser)
     _options.add_access(parser)
     _options.add_repository(parser)
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. If the server at --url does not answer, that is an error; without --url, it is not."""
+    """Run the command. An unreachable server is an error only with --url."""
     if args.catalogue:
         _list_catalogue(as_json=args.json)
         return 0
@@ -103,13 +102,13 @@ def _on_hub(family: Family) -> list[Checkpoint]:
 
 
 def _targets(folder: ModelFolder | None) -> list[str]:
-    """Return the models that an ensemble or an alias calls: an alias calls one."""
+    """Return the models that an ensemble calls, or the model that an alias calls."""
     calls = folder is not None and (folder.is_ensemble or folder.is_alias)
     return sorted(folder.dependencies(())) if folder is not None and calls else []
 
 
 def _thresholds(model: RepositoryModel) -> dict[str, float]:
-    """Return the thresholds of searches for all objects that fit a model, those in its metadata."""
+    """Return a model's thresholds for searches for all objects, from its metadata."""
     with contextlib.suppress(ConfigurationError):
         return thresholds_of(model.metadata)
     return {}

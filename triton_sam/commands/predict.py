@@ -35,7 +35,6 @@ DEFAULT_FAMILY = SAM2.name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     parser.add_argument(
         "images",
         nargs="+",
@@ -90,7 +89,6 @@ class _Answer:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     words = _predict_words.are_wanted(args)
     args.model = _words_options.family_for_words(args.model) if words else args.model or DEFAULT_FAMILY
     _check_options(args, words)
@@ -114,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             _server.say_if_demo_model(args, client)
     whole = words or args.all_candidates
     chosen = [(each.source, each.segments if whole else best_of(each.segments)) for each in answers]
-    if words:  # only now, the number of files is known
+    if words:  # the number of files is known from here on
         _check_files(args, sources, [len(segments) for _, segments in chosen], form)
     written = [] if form is None else _predict_files.write(args.out, form, chosen)
     for source, segments in chosen:
@@ -140,7 +138,7 @@ def _print(
 
 
 def _check_options(args: argparse.Namespace, words: bool) -> None:
-    """Check options that do not fit each other."""
+    """Check for options that exclude each other."""
     if not words and not args.point and not args.box and not args.mask_input:
         raise PromptError('the prompt is missing: give --point X,Y, --box X1,Y1,X2,Y2 or --text "a dog"')
     if args.box and len(args.box) > 1 and args.point:
@@ -167,7 +165,7 @@ def _prompt(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _objects(args: argparse.Namespace, source: Source, prompt: dict[str, Any]) -> int:
-    """Return the number of objects that a prompt names in an image."""
+    """Return the number of objects that a prompt describes in an image."""
     size, mask_size = open_image(source.content).size, get_family(args.model).mask_size
     try:
         return len(check_prompts(*prompt.values(), image_size=size, mask_size=mask_size))
@@ -220,7 +218,7 @@ def _find(args: argparse.Namespace, client: SAM2TritonClient, source: Source, as
 def _draw_and_keep(
     args: argparse.Namespace, source: Source, segments: Sequence[Segment], prompt: dict[str, Any], several: bool
 ) -> list[Path]:
-    """Write the overlay and the logits of one image, and return the paths."""
+    """Write the overlay and the logits of one image and return the paths."""
     written = []
     if args.overlay:
         masks = [segment.mask for segment in segments]

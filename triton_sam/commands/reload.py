@@ -28,7 +28,6 @@ from . import _options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     parser.add_argument("names", nargs="+", metavar="NAME", help="models or variants, for example sam2")
     parser.add_argument(
         "--timeout",
@@ -66,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def reload(transport: Transport, names: Sequence[str]) -> list[str]:
-    """Load models again, encoders and decoders before the session models that use them.
+    """Reload models, encoders and decoders before the session models that use them.
 
-    Models of a variant that do not load, such as those for videos before an export with --video, are left out, except
-    for its model pair, its session model, and models that the server had ready.
+    If a model of a variant does not load, for example a video model before an export with --video, the model is left
+    out. This does not apply to the model pair, the session model, and models that were ready.
 
     Returns:
-        Names of all loaded models.
+        Names of the loaded models.
     """
     known = transport.known_models()
     ready = transport.ready_models()
@@ -94,10 +93,10 @@ def reload(transport: Transport, names: Sequence[str]) -> list[str]:
 
 
 def _expand(names: Iterable[str], loadable: Collection[str], known: Collection[str]) -> list[str]:
-    """Return the models to load, each after those that it calls.
+    """Return the models to load, each after the models that it calls.
 
     Args:
-        known: these, and models that cannot be loaded; the server says why when it is told to load one.
+        known: the loadable models, and models that cannot be loaded. A request to load one returns the reason.
     """
     wanted: list[str] = []
     for name in names:
@@ -110,14 +109,14 @@ def _expand(names: Iterable[str], loadable: Collection[str], known: Collection[s
 
 
 def _encoder_of(transport: Transport, model: str) -> str | None:
-    """Return the encoder that a session model names in a parameter; None for other models."""
+    """Return the encoder in the parameters of a session model; None for other models."""
     parameters = transport.model_config(model).get("parameters", {})
     name: str | None = parameters.get("encoder", {}).get("string_value")
     return name
 
 
 def _renew(transport: Transport, model: str) -> None:
-    """Reload a model with unchanged files; Triton does so only if its configuration changes."""
+    """Reload a model with unchanged files. Triton does so only if the configuration changes."""
     config = transport.model_config(model)
     config.setdefault("parameters", {})["reloaded"] = {"string_value": str(time.time())}
     transport.load_model(model, config)

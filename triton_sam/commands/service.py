@@ -13,12 +13,11 @@ from ..transport.url import URL_VARIABLE
 from . import _options
 
 TOOLS = ("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam")
-"""The adapters of triton_sam/service/adapters/registry.py, named here so that `--help` needs no FastAPI."""
+"""The adapters of triton_sam/service/adapters/registry.py, listed here so that `--help` works without FastAPI."""
 ALL = "all"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=5000, help="(default: 5000; 0: any free port)")
     parser.add_argument("--url", help="Triton, best with gRPC (default: $TRITON_URL, else grpc://localhost:8001)")
@@ -65,13 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     from ..service.limits import read_limits
     from ..service.run import serve
     from ..service.settings import DEFAULT_TRITON, TOKEN_VARIABLE, ServiceSettings
     from ..service.tokens import NO_QUOTA, read_tokens
 
-    # docker compose sets the variable to "" if it is not given
+    # docker compose sets the variable to "" by default
     protected = args.token is not None or os.environ.get(TOKEN_VARIABLE)
     limits = read_limits(args.limits) if args.limits else {}
     settings = ServiceSettings(

@@ -18,7 +18,6 @@ from .download import add_download_options, add_size, chosen_row, chosen_size, f
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     _options.add_family(parser)
     add_size(parser)
     source = parser.add_mutually_exclusive_group()
@@ -48,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     _families.refuse_foreign(args, "setup")
     family = get_family(args.family)
     has_own = args.url is not None or args.checkpoint is not None
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         name=(row.name if row and not args.name else None) or _families.variant_name(args, side),
         image_size=side,
         precision=args.precision or "fp32",
-        # Clients click on images of the official size only.
+        # Clients support only the official image size.
         video=bool(args.video or (family.tracking and side not in (None, family.image_size))),
         concepts=bool(args.concepts),
         progress=not args.quiet,
@@ -92,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_source(args: argparse.Namespace, *, has_own: bool) -> None:
-    """Check the options about a checkpoint of the caller's choice."""
+    """Check the options for the caller's own checkpoint."""
     if args.name:
         check_name(args.name)
     if args.sha256 is not None and args.url is None:
@@ -117,7 +115,7 @@ def _row_of_url(args: argparse.Namespace) -> Checkpoint | None:
 
 
 def _choose_checkpoint(args: argparse.Namespace) -> None:
-    """Choose the checkpoint for --concepts and --video, because the published ONNX files lack those models."""
+    """Choose the checkpoint for --concepts and --video, because the published ONNX files lack these models."""
     if args.concepts and not get_family(args.family).concepts:
         raise ConfigurationError(f"{args.family} has no models for words: leave --concepts out")
     if chosen_size(args) not in (None, _hub.CHECKPOINT):
@@ -127,7 +125,7 @@ def _choose_checkpoint(args: argparse.Namespace) -> None:
 
 
 def _published_precision(args: argparse.Namespace) -> str:
-    """Return the precision of the published models that the size and --precision select."""
+    """Return the precision of the published models selected by the size and --precision."""
     size = chosen_size(args)
     if size is None and args.precision is not None:
         return str(args.precision)

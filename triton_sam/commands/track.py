@@ -35,7 +35,6 @@ DEFAULT_FORMATS = ("png", "overlay")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
     parser.add_argument(
         "video", help="video file, folder of images, number of a camera, URL, or - for a video on standard input"
     )
@@ -74,7 +73,7 @@ class Plan:
     """The frames to track.
 
     Args:
-        frames: all frames in the order of tracking; None for a stream without an end.
+        frames: all frames in the order of tracking; None for an endless stream.
     """
 
     start: int
@@ -83,11 +82,10 @@ class Plan:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     prompts = [] if _track_words.are_wanted(args) else _track_prompts.collected(args)
     formats = args.format or list(DEFAULT_FORMATS)
     if any(TRACK_FORMATS[name].needs_images for name in formats):
-        encoder_name()  # without PyAV, say so before the work
+        encoder_name()  # reports a missing PyAV before the work
     source = _video.open_input(args.video, args.quality)
     with contextlib.closing(source.frames), ends_by_interrupt(), contextlib.ExitStack() as stack:
         if not prompts:
@@ -117,9 +115,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _by_words(args: argparse.Namespace, source: _video.VideoInput, stack: contextlib.ExitStack) -> list[ObjectPrompt]:
-    """Return the prompts that words find, or that an earlier run has found.
+    """Return the prompts found by words, now or by an earlier run.
 
-    A local server that the search starts serves the tracking too, until the stack ends.
+    A local server that the search starts also serves the tracking, until the stack is closed.
     """
     low, high = args.range or (None, None)
     start = -(-(low or 0) // max(args.every, 1)) * args.every
@@ -170,8 +168,8 @@ def _track(
 ) -> SamError | None:
     """Track the frames of a plan into a folder.
 
-    Ctrl-C ends a stream, and so does an error, which is returned: the frames before it are not lost. A file can be
-    tracked again, so that both are raised.
+    Ctrl-C or an error ends a stream and is returned, so that the earlier frames are kept. A file can be tracked again,
+    so both are raised.
     """
     try:
         with (
@@ -203,12 +201,12 @@ def _track(
 
 
 def _with_bar(tracked: Iterator[Any], total: int | None, name: str, quiet: bool) -> Iterator[Any]:
-    """Show frames a second and the time left."""
+    """Show frames per second and the remaining time."""
     return iter(tqdm(tracked, total=total, desc=name, unit="frame", disable=quiet))
 
 
 def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], source: _video.VideoInput) -> dict[str, Any]:
-    """Return everything that decides about the masks. The names appear in the error about other parameters."""
+    """Return all parameters that affect the masks. The error about changed parameters contains these names."""
     return {
         "video": source.identity,
         "prompts": [prompt.to_json() for prompt in prompts],
@@ -216,7 +214,7 @@ def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], sourc
         "--reverse": args.reverse,
         "--every": args.every,
         "--quality": args.quality,
-        # Folders that an earlier version began say nothing about the family.
+        # Folders of earlier versions do not contain the family.
         "--model": None if args.model == _video.DEFAULT_FAMILY else args.model,
         "--variant": args.variant,
     }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ._comparisons import Client, Comparison
 
 _SUFFIXES = {"-video": "video", "-everything": "everything", "-concepts": "words"}
-"""Endings of families in the first spelling of the command, for example `verify sam2-video`."""
+"""Suffixes of families in the first spelling of the command, for example `verify sam2-video`."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -71,9 +71,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def with_comparison(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with a comparison in front, which the first spelling of the command did not have.
+    """Insert the comparison that the first spelling of the command lacked.
 
-    That was `verify sam2`, `verify sam2-video`, `verify sam3-concepts` or `verify sam2 --accelerator openvino`.
+    The first spelling was `verify sam2`, `verify sam2-video`, `verify sam3-concepts` or
+    `verify sam2 --accelerator openvino`.
     """
     given = [part for word in arguments for part in (word.split("=") if word == "--accelerator=openvino" else [word])]
     comparisons = ("image", "openvino", *_SUFFIXES.values())
@@ -90,13 +91,13 @@ def with_comparison(arguments: Sequence[str]) -> list[str]:
             at = rest.index("--accelerator")
             return ["openvino", family, *rest[:at], *rest[at + 2 :]]
         return [comparison, family, *rest]
-    return ["image", *given]  # whose errors are about families
+    return ["image", *given]  # its errors list the families
 
 
 def _add_comparison(
     command: Parser, group: Any, name: str, text: str, families: Sequence[str], precisions: Sequence[str]
 ) -> Parser:
-    """Add a subcommand with the options of every comparison."""
+    """Add a subcommand with the options common to all comparisons."""
     parser = command.add_task(group, name, text)
     parser.description = f"Compare {text}."
     parser.set_defaults(name=None, exported=None)
@@ -149,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
     from ._comparisons import COMPARISONS
 
     comparison = COMPARISONS[args.comparison](args)
-    if args.url is not None:  # before the export, so that a wrong URL is reported at once
+    if args.url is not None:  # before the export, so that a wrong URL is reported immediately
         with SamTritonClient(args.url, args.family, **_options.access(args)) as client:
             client.models()
     rows: list[Comparable] = []
@@ -198,13 +199,13 @@ def _compare_openvino(args: argparse.Namespace) -> int:
 def _models(
     args: argparse.Namespace, settings: Mapping[str, Any], stack: contextlib.ExitStack
 ) -> tuple[Path, Mapping[str, Path]]:
-    """Return a model repository and its ONNX files by role: those of --exported, or a fresh export."""
+    """Return a model repository and its ONNX files by role: from --exported, or a new export."""
     if args.exported is None:
         return _export(args, {"precision": args.precision, **settings}, stack)
     files = _exported(args, args.exported, concepts=settings.get("concepts", False))
     if args.comparison != "words":
         return args.exported, files
-    # The session model searches, and the repository need not have one.
+    # The session model runs the search, and the repository may lack one.
     from ..sessions.configs import write_programs
 
     folder, family = _temporary(stack), get_family(args.family)
@@ -250,7 +251,7 @@ def _runners(
     files: Mapping[str, Path],
     stack: contextlib.ExitStack,
 ) -> Iterator[tuple[str, Callable[[], Client]]]:
-    """Yield what opens a client in this process, and clients of servers, by their names."""
+    """Yield functions that open a client in this process or of a server, by name."""
     yield "onnxruntime", partial(comparison.in_process, files)
     variant = {} if args.comparison == "video" else {"model_name": args.name}
     if args.url is not None:

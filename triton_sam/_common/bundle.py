@@ -20,7 +20,7 @@ def bundled(relative: str) -> Path:
 
 
 def data_folder() -> Path:
-    """Return the folder for the files that this user makes with an installed wheel. It need not exist."""
+    """Return the folder for files that a user creates with an installed wheel. It may not exist yet."""
     from platformdirs import user_data_path
 
     return user_data_path("triton-sam", appauthor=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 _RULE = "rule"
 _LARGEST = sys.float_info.max
-"""Whole numbers above it do not fit a float."""
+"""Larger integers do not fit a float."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def number(
     """Return a field of a dataclass for a finite number.
 
     Args:
-        optional: whether it may be None, as it always may if that is its default.
+        optional: whether None is allowed; it always is if it is the default.
     """
     may_be_none, kind = optional or default is None, numbers.Integral if whole else numbers.Real
 
@@ -58,7 +58,7 @@ def switch(default: bool) -> Any:
 
 
 def check_fields(message: Any, error: type[Exception], prefix: str = "") -> None:
-    """Check the fields of a dataclass that number() and switch() made; numbers of NumPy become Python's."""
+    """Check the fields that number() and switch() created, and convert NumPy's numbers to Python's."""
     for each in fields(message):
         rule, value = each.metadata.get(_RULE), getattr(message, each.name)
         if rule is None:

@@ -1,4 +1,4 @@
-"""Tables of text for a terminal, without columns that say nothing."""
+"""Plain-text tables for a terminal, without empty columns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ NO_VALUES = ("", "-")
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
-    """Return a table as plain text, two spaces between its columns. Columns without a value in any row are left out.
+    """Return a table as plain text with two spaces between columns. Columns without any value are left out.
 
     Args:
-        right: numbers of the columns that are aligned to the right, from 0 on.
+        right: indices of the right-aligned columns.
     """
     kept = _columns_with_values(head, rows)
     lines = [[line[column] for column in kept] for line in (head, *rows)]
@@ -25,11 +25,11 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collec
 
 
 def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of a table without the columns that have no value in any row."""
+    """Return the head and the rows of a table without its empty columns."""
     kept = _columns_with_values(head, rows)
     return [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
 
 
 def _columns_with_values(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the numbers of the columns to show; all of them for a table without rows."""
+    """Return the indices of the columns to show; all of them for a table without rows."""
     return [number for number in range(len(head)) if not rows or any(row[number] not in NO_VALUES for row in rows)]

@@ -1,8 +1,8 @@
-"""Let a thread count denormal numbers, which are smaller than about 1e-38, as zero.
+"""Make a thread treat denormal numbers (below about 1e-38) as zero.
 
-ONNX Runtime's option `session.set_denormal_as_zero` reaches its own threads, and of all others only the thread that
-opens the first model of a process. A thread that runs a model later computes its share with denormal numbers, which a
-processor multiplies many times more slowly.
+ONNX Runtime's option `session.set_denormal_as_zero` applies to its own threads and to the thread that opens the first
+model of a process. Any other thread that runs a model computes its share with denormal numbers, which processors
+multiply many times more slowly.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import sys
 _ENVIRONMENT = ctypes.c_uint32 * 8
 """fenv_t of the C library: 32 bytes on x86-64, 8 bytes on ARM."""
 _PLACES = {"x86_64": (7, 0x8040), "aarch64": (0, 1 << 24)}
-"""By processor: the word of fenv_t, and its bits. x86-64: flush-to-zero and denormals-are-zero in MXCSR; ARM: FZ in
-FPCR."""
+"""By processor: the index of the word in fenv_t, and the bits to set.
+
+x86-64: flush-to-zero and denormals-are-zero in MXCSR; ARM: FZ in FPCR."""
 
 
 def flush_in_this_thread() -> bool:
-    """Let the calling thread, and threads that it starts from now on, count denormal numbers as zero.
+    """Make the calling thread, and threads that it starts later, treat denormal numbers as zero.
 
     Returns:
-        Whether this system can do so: Linux on x86-64 and ARM.
+        Whether this system supports it: Linux on x86-64 and ARM.
     """
     place = _PLACES.get(platform.machine())
     if sys.platform != "linux" or place is None:

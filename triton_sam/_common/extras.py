@@ -25,14 +25,14 @@ def install(extras: str) -> str:
 
 
 def find_package(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Return the spec of an installed package without importing it (only those above it); None if there is none.
+    """Return the spec of an installed package; None if it is missing. This imports only its parent packages.
 
-    A folder of this name in the path, which Python takes for a namespace package, is none: it has no file of its own.
-    The namespace package of several distributions (``opentelemetry``) is none, either: ask for a package in it.
+    Namespace packages count as missing because they have no file: a mere folder of this name in the path, or the shared
+    package of several distributions (``opentelemetry``). Pass the name of a package inside the latter.
     """
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a package above it is missing, or a module without a spec stands for it
+    except (ImportError, ValueError):  # a parent package is missing, or a module without a spec has this name
         return None
     return spec if spec is not None and spec.origin is not None else None
 

@@ -18,7 +18,7 @@ _SECONDS_FOR_READERS = 1.0 if os.name == "nt" else 0.0
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of an empty temporary file beside ``path``; it takes the place of ``path`` when the block ends.
+    """Yield the path of an empty temporary file beside ``path``; it replaces ``path`` when the block ends.
 
     When the block raises, the temporary file is removed and ``path`` stays as it was. The temporary name keeps the
     suffix, for writers that choose the format by it. A symbolic link stays a link: its target is replaced. Devices and
@@ -50,7 +50,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         move_into_place(temporary, final)
     except OSError as error:
-        # The user does not know the temporary name, and a full disk is reported without any.
+        # Name the user's file, not the temporary one; the error of a full disk names no file.
         if error.filename == os.fspath(temporary) or (error.filename is None and error.errno in _DISK_ERRORS):
             error.filename, error.filename2 = os.fspath(wanted), None
         raise
@@ -66,7 +66,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def move_into_place(temporary: Path, final: Path) -> None:
-    """Rename a finished file to its final name in the same directory, replacing what is there.
+    """Rename a finished file to its final name in the same directory, replacing an existing file.
 
     The content is flushed to the disk first. Otherwise, a power failure after the rename could leave an empty file.
     """
@@ -98,7 +98,7 @@ def locked(lock: Path, waits: Callable[[], None] = lambda: None, patience: float
     The file ``lock`` exists only while the lock is held. A file that a killed process left behind does not block.
 
     Yields:
-        Whether the lock is held. Some network file systems have no locks; the block runs without one there.
+        Whether the lock is held. On network file systems without locks, the block runs without one.
     """
     from filelock import (
         FileLock,
@@ -118,7 +118,7 @@ def locked(lock: Path, waits: Callable[[], None] = lambda: None, patience: float
     try:
         yield held.is_locked
     finally:
-        if os.name != "nt":  # on Windows, release() removes the file, and nobody else can
+        if os.name != "nt":  # on Windows, only release() can remove the file
             with contextlib.suppress(OSError):
                 lock.unlink()  # before the release, so that waiting processes create a new file
         held.release()

@@ -1,4 +1,4 @@
-"""Writes NumPy's .npz files, and closes them also when the disk is full."""
+"""Writes NumPy's .npz files, and closes them even if the disk is full."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 def write_npz(stream: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays without compression, as np.savez() does.
 
-    After an error, np.savez() leaves its archive open. Python then tries to complete the file at a later moment, and
-    reports the error of that attempt where no caller can handle it.
+    After an error, np.savez() leaves its archive open. Python later tries to complete the file, and reports the error
+    of that attempt where no caller can handle it.
 
     Args:
-        arrays: arrays by name. They hold no Python objects.
+        arrays: arrays by name, without Python objects.
     """
     with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():

@@ -1,9 +1,9 @@
-"""How this project sets up ONNX Runtime on a server: threads, denormals, memory, and the texts of its errors.
+"""The setup of ONNX Runtime on a server: threads, denormals, memory, and error messages.
 
 The Python-based `onnxruntime` backend (`local_server/backends/onnxruntime`) and a session model that decodes in its own
 process both open models with it, so that their results are equal to the bit. `prepare_triton` copies this file beside
-the backend's `model.py`, which runs without this package. So it imports nothing but the standard library and, when it
-is used, ONNX Runtime.
+the backend's `model.py`, which runs without this package. It therefore imports only the standard library and, lazily,
+ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def session_options(parameters: Mapping[str, str]) -> Any:
 
     Args:
         parameters: `intra_op_thread_count`, `inter_op_thread_count`, `execution_mode`, and keys that start with
-            "session.", which ONNX Runtime gets unchanged. Others are ignored.
+            "session.", which are passed to ONNX Runtime unchanged. Others are ignored.
     """
     import onnxruntime
 
@@ -35,13 +35,13 @@ def session_options(parameters: Mapping[str, str]) -> Any:
     if number(parameters, "execution_mode"):
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
     # Threads do not spin while they wait for work. Spinning makes consecutive runs 4 % faster (33 ms instead of 34 ms
-    # for a decoder on two idle cores), but it doubles the CPU time of a click (115 ms instead of 59 ms), which other
-    # programs lack: on busy cores a click took 210 ms with spinning and 125 ms without.
+    # for a decoder on two idle cores), but it doubles the CPU time of a click (115 ms instead of 59 ms) at the expense
+    # of other programs: on busy cores a click took 210 ms with spinning and 125 ms without.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     # The softmax over the 4096 positions of an image gives denormal weights (below 1e-38), which slow a processor down
-    # many times. Setting them to zero reduced a click of the built-in model from 145 ms to 87 ms of processor time,
-    # with the same result bit for bit.
+    # many times. Setting them to zero reduced the CPU time of a click on the demo model from 145 ms to 87 ms, with the
+    # same result bit for bit.
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     for key, value in parameters.items():
         if key.startswith("session."):
@@ -50,10 +50,10 @@ def session_options(parameters: Mapping[str, str]) -> Any:
 
 
 def cpu_options(parameters: Mapping[str, str]) -> Any:
-    """Return session_options() for a model on a CPU, with a limit of its memory.
+    """Return session_options() for a model on a CPU, with a memory limit.
 
-    Without a limit, the system would end the process when a request needs too much: a request of a few megabytes can
-    ask for a million masks, and each of them takes megabytes. With it, the request fails.
+    Without a limit, the system would kill the process when a request needs too much memory: a request of a few
+    megabytes can request a million masks of megabytes each. With a limit, the request fails.
 
     Args:
         parameters: as for session_options(), and `cpu_mem_limit`: bytes for the tensors of all requests of this
@@ -83,13 +83,13 @@ def one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"\S+/onnxruntime/\S+:\d+ [^\[]*?(?=[A-Z])", "", text) or type(error).__name__
-    return text.encode("utf-8", errors="replace").decode()  # Triton's C++ code refuses surrogates
+    return text.encode("utf-8", errors="replace").decode()  # Triton's C++ code rejects surrogates
 
 
 def shown(file: Path) -> str:
-    """Return the path of a file for a message: the one that the user knows, without the links of a local server.
+    """Return the path of a file for a message: the user's path, without the links of a local server.
 
-    A path that is not UTF-8 gets replacement characters, because Triton's C++ code refuses any other text.
+    A path that is not UTF-8 gets replacement characters, because Triton's C++ code rejects other texts.
     """
     return str(file.resolve()).encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
 
@@ -102,7 +102,7 @@ def usable_cores() -> int:
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that this machine has, or that its container may use."""
+    """Return the memory of this machine, or the limit of its container, in bytes."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2, v1
         with contextlib.suppress(OSError, ValueError):  # the file says "max" if there is no limit

@@ -1,4 +1,4 @@
-"""Lets a program print every text, whatever the encoding of its output is."""
+"""Lets a program print any text in any output encoding."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _HANDLER = "triton_sam.printing"
 
 
 def print_every_text() -> None:
-    """Let standard output take every text instead of raising UnicodeEncodeError.
+    """Make standard output accept any text instead of raising UnicodeEncodeError.
 
-    The bytes of file names that are not UTF-8 are printed as they are, so that a program that reads the output finds
-    the files. A character that the encoding lacks becomes an escape such as `\\u2248`.
+    File names that are not UTF-8 are printed as their bytes, so that a program reading the output finds the files. A
+    character that the encoding lacks becomes an escape such as `\\u2248`.
     """
     codecs.register_error(_HANDLER, _bytes_or_escapes)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -28,6 +28,6 @@ def _bytes_or_escapes(error: UnicodeError) -> tuple[bytes, int]:
 
 
 def _byte_or_escape(character: str) -> bytes:
-    if "\udc80" <= character <= "\udcff":  # os.fsdecode() makes this of a byte that it cannot decode
+    if "\udc80" <= character <= "\udcff":  # os.fsdecode() returns this for a byte that it cannot decode
         return bytes([ord(character) - 0xDC00])
     return character.encode("ascii", errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Turns off the reports of its use that ONNX Runtime sends to its makers."""
+"""Turns off ONNX Runtime's telemetry."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ VARIABLE = "ORT_DISABLE_TELEMETRY"
 
 
 def turn_off(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Tell ONNX Runtime to report nothing, unless the user has set the variable.
+    """Turn off ONNX Runtime's telemetry, unless the user has set its environment variable.
 
-    By default, ONNX Runtime reports over the network (1.31 also on Linux). Call this before you import it.
+    By default, ONNX Runtime sends reports over the network (1.31 also on Linux). Call this before importing it.
     """
     environment.setdefault(VARIABLE, "1")

@@ -18,13 +18,13 @@ def ends_by_interrupt() -> Iterator[threading.Event]:
     """While the block runs, let SIGTERM and SIGINT raise KeyboardInterrupt in the main thread.
 
     Python swallows an exception that a handler raises while a finalizer runs, for example `__del__`. A block that would
-    run for ever asks the event now and then.
+    otherwise run forever must therefore check the event regularly.
 
-    Python itself does so for SIGINT only, and not if the program was started with SIGINT ignored, as a shell does with
-    jobs in the background. In other threads, this context changes nothing.
+    Python itself does this only for SIGINT, and not in background jobs, which a shell starts with SIGINT ignored. In
+    other threads, this context has no effect.
 
     Yields:
-        An event that is set when a signal has come.
+        An event that is set when a signal arrives.
     """
     came = threading.Event()
     if threading.current_thread() is not threading.main_thread():

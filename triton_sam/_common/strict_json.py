@@ -1,4 +1,4 @@
-"""JSON that every parser reads: the standard has no NaN and no Infinity, which Python's encoder writes nevertheless."""
+"""Strict JSON, which every parser reads: without the NaN and Infinity that Python's encoder writes by default."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def span(
 
     Returns:
         A context manager with the headers that continue the trace on the server (`traceparent` and others, by W3C
-        Trace Context). They are empty if the program does not use OpenTelemetry, or records no trace now.
+        Trace Context). They are empty if the program does not use OpenTelemetry, or is not recording a trace.
     """
     return _span(name, attributes, is_request) if _API in sys.modules else _NO_SPAN
 

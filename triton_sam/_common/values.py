@@ -8,12 +8,12 @@ from typing import Any, TypeGuard
 
 
 def is_finite_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a number that a float can hold. NaN, infinity and 10**400 are none, nor is True."""
+    """Return whether a value is a number that a float can hold: False for NaN, infinity, 10**400 and True."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def json_kind(value: Any) -> str:
-    """Return what a value is in the words of JSON, for errors such as "must be text, not a number"."""
+    """Return the JSON type of a value in words, for errors such as "must be text, not a number"."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     kinds: dict[type, str] = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number"}
@@ -21,5 +21,5 @@ def json_kind(value: Any) -> str:
 
 
 def is_base64(content: bytes) -> bool:
-    """Return whether bytes that should be a file look like its base64, or like a data URL. No image begins so."""
+    """Return whether bytes look like base64 or a data URL instead of a file. No image file does."""
     return re.match(rb"data:[^,]{0,100};base64,|[A-Za-z0-9+/\r\n]{64}", content) is not None

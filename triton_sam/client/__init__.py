@@ -1,14 +1,14 @@
-"""The clients of images: `SAM2TritonClient` waits for each answer, `AsyncSAM2TritonClient` lets other tasks run
-meanwhile, and `SpeculativeSAM2Client` predicts while the mouse moves.
+"""The image clients: `SAM2TritonClient` blocks, `AsyncSAM2TritonClient` is its asyncio twin, and
+`SpeculativeSAM2Client` predicts while the mouse moves.
 
-The way of a click on an image that the server keeps:
+A click on an image that the server keeps takes these steps:
 
 1. `SAM2TritonClient.predict` (sync.py): `make_click` (clicks.py) checks the prompt and makes a `SessionClick`.
 2. `SessionClick.ask` is a flow: a generator that yields a `Request` with the id of the image and the prompt.
-   More than 64 objects go in several requests.
-3. `carry` (flows.py) hands each request to the transport, and the answer or the error back to the flow.
-4. `Transport.infer` (transport/triton.py) gives the call its deadline, repeats it, and converts errors.
-5. `KServeClient` or `GrpcClient` (transport/) sends the tensors, and reads those of the answer.
+   More than 64 objects are sent in several requests.
+3. `carry` (flows.py) passes each request to the transport, and the answer or the error back to the flow.
+4. `Transport.infer` (transport/triton.py) sets the deadline, retries the call, and converts errors.
+5. `KServeClient` or `GrpcClient` (transport/) sends the tensors and reads the answer.
 6. If the server has lost the image, `ask_about` (session_image.py) sends the request again with the image file.
 7. `SessionClick.read` checks the answer. `ModelPair.low_res` (wire/pair.py) clamps the logits for predict();
    segment() resizes them to the image by `ModelPair.segments`.
@@ -17,17 +17,17 @@ A client that keeps the embeddings makes an `EmbeddingsClick`, which sends them 
 The asynchronous clients make these calls in threads (aio.py). The speculative one sends only the newest position of a
 mouse: `Lanes` (lanes.py) decides which, and `Dispatcher` (dispatcher.py) sends it.
 
-The way of a frame of a video through a pass:
+A frame of a video takes these steps in a pass:
 
 1. `Video.propagate` (video/video.py) checks its arguments. `look_ahead` (video/frames.py) yields the frames. Its thread
    reads the next ones and sends them by `SessionFlows.upload`: the server encodes frame t + 1 while it tracks frame t.
 2. `SessionFlows.run` (video/flows.py) is the flow of the operation `propagate`. `VideoModel.request`
    (video/requests.py) builds its request, and `carry` and the transport send it as they send a click.
-3. The video model (sessions/video/) runs the operations of a session one after the other: `Tracker.track` takes the
+3. The video model (sessions/video/) runs the operations of a session in sequence: `Tracker.track` takes the
    embeddings from the cache, and calls memory attention, decoder and memory encoder for all objects.
 4. The answer has a row for each object. `VideoModel.read_segments` makes the masks.
-5. Every 16th answer has a snapshot. If the server has lost the session, the flow starts another one from the snapshot,
-   and sends the operations since then with their frames, and then this one again.
+5. Every 16th answer has a snapshot. If the server has lost the session, the flow starts a new one from the snapshot,
+   resends the operations since then with their frames, and then repeats the current operation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The asynchronous clients: a synchronous client whose calls run in threads, to be awaited."""
+"""The asynchronous clients, which run the calls of a synchronous client in threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class InThreads:
     """Base class of the asynchronous clients.
 
     Args:
-        transport: of the synchronous client, which is closed when nobody refers to this client any more.
+        transport: the synchronous client's transport, which is closed when this client is garbage-collected.
     """
 
     def __init__(self, transport: BaseTransport) -> None:
@@ -62,7 +62,7 @@ class InThreads:
         return await asyncio.wrap_future(self._threads.submit(lambda: call(*arguments, **options)))
 
     async def _run_to_its_end(self, call: Callable[P, Value], *arguments: P.args, **options: P.kwargs) -> Value:
-        """Run a call that continues if this coroutine is cancelled. aclose() waits for its end."""
+        """Run a call that continues if this coroutine is cancelled. aclose() waits for it."""
         running = self._threads.submit(lambda: call(*arguments, **options))
         self._lasting.add(running)
         running.add_done_callback(self._lasting.discard)
@@ -71,9 +71,9 @@ class InThreads:
     async def _each(
         self, steps: Generator[Value, None, None], run: Callable[..., Any] | None = None
     ) -> AsyncGenerator[Value, None]:
-        """Yield what a generator yields. Each step runs in a thread, by _run() or the given function.
+        """Iterate over a generator. Each step runs in a thread, by _run() or the given function.
 
-        The generator is closed with this one.
+        Closing this generator closes the other.
         """
         run, turn = run or self._run, threading.Lock()
 
@@ -82,7 +82,7 @@ class InThreads:
                 return next(steps, _END)
 
         def close() -> None:
-            with turn:  # a step whose caller was cancelled may still run
+            with turn:  # a step may still run after its caller was cancelled
                 steps.close()
 
         try:
@@ -94,7 +94,7 @@ class InThreads:
 
 
 class ImagesInThreads(InThreads):
-    """Base class of the asynchronous clients of images.
+    """Base class of the asynchronous image clients.
 
     Args:
         client: the synchronous client.
@@ -150,7 +150,7 @@ class ImagesInThreads(InThreads):
     def search_steps(
         self, image: ImageSource, parameters: Parameters, embeddings: ImageEmbeddings | None
     ) -> AsyncGenerator[SearchProgress | Found, None]:
-        """Yield the steps of a search for all objects, and at the end the result.
+        """Yield the steps of a search for all objects, and finally the result.
 
         Closing the generator ends the search, and cancels its requests at Triton.
 
@@ -167,8 +167,8 @@ class AsyncSamTritonClient(ImagesInThreads):
 
     Any number of tasks may use one client, on any event loop: all calls run in threads. ``set_image`` sets the image
     for all of them; tasks that work on different images call ``encode`` and pass the result to
-    ``segment(..., image=...)``. Cancelling a task cancels its request on the wire. For positions of a mouse that come
-    faster than masks, use SpeculativeSAM2Client: here, every call is sent and answered.
+    ``segment(..., image=...)``. Cancelling a task cancels its request on the wire. This client sends every call; for
+    mouse positions that arrive faster than masks, use SpeculativeSAM2Client.
 
     Examples:
         >>> async with AsyncSAM2TritonClient("grpc://localhost:8001") as client:
@@ -181,7 +181,7 @@ class AsyncSamTritonClient(ImagesInThreads):
         model_type: see SAM2TritonClient.
         model_name: see SAM2TritonClient.
         timeout: seconds that one call may take.
-        retries: how often a call is repeated if the connection cannot be made or breaks.
+        retries: maximum number of retries if the connection cannot be made or breaks.
         headers: HTTP headers or gRPC metadata for every call.
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
         busy: see SAM2TritonClient.
@@ -298,7 +298,7 @@ class AsyncSamTritonClient(ImagesInThreads):
         )
 
     async def is_ready(self) -> bool:
-        """Whether the server answers and has the encoder and the decoder of this client ready."""
+        """Whether the server answers and has this client's encoder and decoder ready."""
         return await self._run(self._client.is_ready)
 
     async def __aenter__(self) -> AsyncSamTritonClient:
@@ -311,7 +311,7 @@ class AsyncSamTritonClient(ImagesInThreads):
 
 
 AsyncSAM2TritonClient = AsyncSamTritonClient
-"""The same class under the older, more common name of its twin. It supports every family, not only SAM2."""
+"""The same class under the more common name of its synchronous twin. It supports every family, not only SAM2."""
 
 
 async def shielded(call: Future[Value]) -> Value:
@@ -322,12 +322,12 @@ async def shielded(call: Future[Value]) -> Value:
 
 
 def _close(threads: Threads, transport: BaseTransport) -> None:
-    if not threads.is_inherited:  # else the calls and connections are those of the parent process
+    if not threads.is_inherited:  # otherwise the calls and connections belong to the parent process
         threads.close()
         transport.close()
 
 
 def _retrieve(call: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a call whose caller was cancelled, because asyncio would log it."""
+    """Retrieve the error of a call whose caller was cancelled; otherwise asyncio logs it."""
     if not call.cancelled():
         call.exception()

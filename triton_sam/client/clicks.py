@@ -27,7 +27,9 @@ from .flows import Flow
 from .session_image import SessionImage, ask_about, text
 
 NOT_SENT = np.empty((0, 0), np.float32)
-"""The logits of a segment whose caller did not say whether it needs them. As mask_input, they are an error."""
+"""Stands for the logits of a segment if the caller left ``logits`` open and the server sent none.
+
+As mask_input, it is an error."""
 
 
 @dataclass(eq=False)
@@ -36,7 +38,7 @@ class Click(ABC):
 
     Args:
         image: the embeddings of the image, or the handle of an image that the server keeps.
-        logits: whether the segments carry logits. None: only if the answer has them anyway; otherwise NOT_SENT.
+        logits: whether the segments contain logits. None: only if the answer contains them anyway, else NOT_SENT.
     """
 
     pair: ModelPair
@@ -60,7 +62,7 @@ class Click(ABC):
         return segments if self.logits is not False else [replace(segment, logits=None) for segment in segments]
 
     def each_segment(self, outputs: Tensors) -> Iterator[Segment]:
-        """Read the answer as full-size masks with logits, each computed when it is asked for. See segments()."""
+        """Read the answer as full-size masks with logits, each computed on demand. See segments()."""
         return self.pair.segments(self.read(outputs), self.cleanup)
 
 
@@ -87,7 +89,7 @@ class SessionClick(Click):
     def ask(self) -> Flow[Tensors]:
         """Send the click and return the answer. If the server has lost the image, send the click with the image.
 
-        A click of more objects than a request may have is sent in parts.
+        A click on more objects than a request may have is sent in parts.
         """
         answers: list[Tensors] = []
         for part in self.parts:
@@ -96,7 +98,7 @@ class SessionClick(Click):
         return answers[0] if len(answers) == 1 else self._joined(answers)
 
     def segments(self, outputs: Tensors) -> list[Segment]:
-        """Read the answer. Without logits, it holds encoded full-size masks that the server has made."""
+        """Read the answer. Without logits, it contains full-size masks that the server has encoded."""
         if self.logits:
             return super().segments(outputs)
         texts, scores = outputs[contract.ENCODED_MASKS], outputs[contract.IOU_PREDICTIONS]
@@ -180,7 +182,7 @@ def make_click(
 
 
 def fitting_parts(prompts: Prompts) -> list[Prompts]:
-    """Split prompts into parts of as many objects as one request to a session model may have."""
+    """Split prompts into parts that each fit into one request to a session model."""
     objects, points = prompts.coords.shape[:2]
     points += 0 if prompts.boxes is None else 2
     if objects <= contract.MAX_OBJECTS and objects * points <= contract.MAX_POINTS:

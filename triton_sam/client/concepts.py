@@ -29,7 +29,7 @@ _NEEDS_MODELS = (
 
 
 class FoundInstances(list[Instance]):
-    """The instances that find() found: of the first text, the best first, then of the next text.
+    """The instances that find() found, in the order of the texts; those of a text are sorted by score, highest first.
 
     Args:
         segments: the instances. ``object_index`` is the index of the text, and ``candidate`` counts its instances.
@@ -48,10 +48,10 @@ def find(
     image: ImageEmbeddings | ImageSource,
     example: ImageEmbeddings | ImageSource | None,
 ) -> Flow[FoundInstances]:
-    """Find all instances. An image that is new to the server is sent with the request, and encoded once for all.
+    """Find all instances. An image that is new to the server is sent with the request, and encoded once.
 
     Args:
-        keeps_embeddings: whether the client keeps the embeddings, which is refused.
+        keeps_embeddings: whether the client keeps the embeddings, which is an error.
         example: the image that the boxes of the query belong to; None for ``image``.
     """
     _check(pair, keeps_embeddings, image, example)
@@ -92,7 +92,7 @@ def _check(pair: ModelPair, keeps_embeddings: bool, *images: Any) -> None:
 
 
 def _check_server(pair: ModelPair, capabilities: Capabilities) -> Flow[None]:
-    """Check that the server searches for words."""
+    """Check that the server supports the search for concepts."""
     try:
         is_known = yield from capabilities.has(contract.FIND)
     except ModelNotReadyError as error:
@@ -126,7 +126,7 @@ def _read(outputs: Tensors, model: str) -> list[Instance]:
 def current(
     image: ImageEmbeddings | ImageSource | None, latest: ImageEmbeddings | None
 ) -> ImageEmbeddings | ImageSource:
-    """Return the image to search: the one that the caller names, else the client's current image."""
+    """Return the image to search: the caller's, or else the client's current image."""
     chosen = image if image is not None else latest
     if chosen is None:
         raise NoImageError("there is no image yet: give image=..., or call set_image() first")

@@ -37,7 +37,7 @@ class Dispatcher:
     """Sends requests in the order that `Lanes` decide. Every method may be called from any thread.
 
     Args:
-        lanes: decide on the order; the dispatcher uses them only while it holds its lock.
+        lanes: decide the order; the dispatcher uses them only while it holds its lock.
     """
 
     def __init__(self, threads: Threads, lanes: Lanes[Work[Any]]) -> None:
@@ -49,7 +49,7 @@ class Dispatcher:
     def submit(
         self, works: Sequence[Work[Outcome]], lane: str | None, request_id: str | None = None
     ) -> list[Job[Work[Any]]]:
-        """Queue requests of one lane, the newest last; with ``request_id`` a single one. start() sends them."""
+        """Queue requests of one lane, the newest last; ``request_id`` requires a single one. start() sends them."""
         self._threads.check()
         with self._lock:
             if request_id is not None and self._lanes.get(request_id) is not None:

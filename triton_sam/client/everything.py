@@ -1,6 +1,6 @@
-"""Carries the requests of a search for all objects (triton_sam.everything): part by part, two at a time.
+"""Sends the requests of a search for all objects (triton_sam.everything) in parts, two at a time.
 
-The session model decodes and filters a part. If it cannot, the client clicks on the points and filters by itself.
+The session model decodes and filters a part. If it cannot, the client clicks on the points and filters the masks.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from .flows import Capabilities, Flow, Notice
 from .session_image import SessionImage, ask_about, text
 
 Progress = Callable[[SearchProgress], None]
-"""Is called with each step. An exception that it raises ends the search."""
+"""Called with each step. Raising an exception ends the search."""
 IN_FLIGHT = 2
-"""Parts that are requested at a time: the server works on one while the answer to the other is under way."""
+"""Concurrent requests for parts: the server computes one part while the answer to another is in transit."""
 
 
 def to_search(
@@ -46,7 +46,7 @@ def to_search(
     latest: ImageEmbeddings | None,
     given: Mapping[str, Any],
 ) -> tuple[ImageSource, Parameters, ImageEmbeddings | None]:
-    """Check the arguments of everything(); return the image, the parameters, and its embeddings or handle if known."""
+    """Check the arguments of everything(); return the image, the parameters, and the embeddings or handle if known."""
     parameters, chosen = parameters_of(pair.family.name, given), current(image, latest)
     if not isinstance(chosen, ImageEmbeddings):
         return plain_source(chosen), parameters, None  # an open file can be read only once
@@ -65,7 +65,7 @@ def search(
     parameters: Parameters,
     embeddings: ImageEmbeddings | None = None,
 ) -> Generator[SearchProgress | Found, None, None]:
-    """Segment all objects of an image: yield each step, and at the end the result.
+    """Segment all objects of an image: yield each step, and finally the result.
 
     Closing the generator ends the search, and cancels its requests at Triton.
     """
@@ -110,7 +110,7 @@ def last_of(steps: Generator[SearchProgress | Found, None, None], progress: Prog
 
 
 def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Found:
-    """Find the objects under some points by clicks, which ``predict`` sends."""
+    """Find the objects under some points by clicks, sent by ``predict``."""
     running = see(part, family)
     answer: Any = None
     while True:
@@ -123,11 +123,11 @@ def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Fo
 
 
 def see_part(pair: ModelPair, capabilities: Capabilities, notice: Notice, part: Part) -> Flow[Found | None]:
-    """Let the server find the objects under some points.
+    """Request the objects under some points from the server.
 
     Returns:
-        The objects; None if the client has to decode and filter by itself: the embeddings are here, or the session
-        model is of an earlier version, which the notice says.
+        The objects; None if the client has to decode and filter: it keeps the embeddings, or the session model has an
+        earlier version, which the notice logs.
     """
     image = part.image
     if not isinstance(image, SessionImage):
@@ -158,9 +158,9 @@ def _part_to_json(part: Part) -> bytes:
 
 
 def _members(parameters: Parameters) -> dict[str, Any]:
-    """Return all parameters, also those with their defaults, so that the defaults of the server do not matter.
+    """Return all parameters, including defaults, so that the defaults of the server do not matter.
 
-    The exceptions are thresholds that the caller has not given: the server knows those that fit the model.
+    Thresholds that the caller has not given are left out: the server has those that fit the model.
     """
     others = {"point_grids", "left_open", *parameters.left_open}
     given = {each.name: getattr(parameters, each.name) for each in fields(parameters) if each.name not in others}

@@ -1,8 +1,8 @@
 """The sequences of requests behind the calls of a client.
 
-A flow is a generator. It yields a `Request`, and `carry` then sends it the answer, or throws the error that came
-instead, with the type of its code. The return value of the generator is the result of the call. Flows do no I/O, so
-that a test only needs a list of answers.
+A flow is a generator. It yields a `Request`; `carry` then sends it the answer, or throws an error of the type that the
+error code stands for. The return value of the generator is the result of the call. Flows do no I/O, so that a test only
+needs a list of answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 Flow = Generator[Request, Tensors, Result]
 
 ASK_AGAIN_SECONDS = 30.0
-"""A server that starts again, or is updated, may have a feature later."""
+"""Seconds before a missing feature is looked up again: the server may have been restarted or updated."""
 
 
 def carry(flow: Flow[Result], transport: BaseTransport) -> Result:
@@ -49,7 +49,7 @@ def carry(flow: Flow[Result], transport: BaseTransport) -> Result:
 
 
 def _meant(error: ServerError) -> SamError:
-    """Return the error of the code in a refusal, or the error itself."""
+    """Return the error that a code in the message stands for, or the error itself."""
     meant = read_error(error) if isinstance(error, InferenceError) else error
     if meant is not error:
         meant.__cause__ = error
@@ -57,9 +57,9 @@ def _meant(error: ServerError) -> SamError:
 
 
 class Capabilities:
-    """The inputs that the session model of a server has, by its configuration.
+    """The inputs of a server's session model, from its configuration.
 
-    Servers of earlier versions have fewer. A missing one is looked for again after a while.
+    Servers of earlier versions have fewer. A missing input is looked up again after `ASK_AGAIN_SECONDS`.
     """
 
     def __init__(self, model: str) -> None:
@@ -68,7 +68,7 @@ class Capabilities:
         self._asked = -math.inf
 
     def has(self, name: str) -> Generator[Request, Mapping[str, Any], bool]:
-        """Return whether the session model has an input. This is a flow; usually, it sends no request."""
+        """Return whether the session model has an input. This flow usually sends no request."""
         if name not in self._inputs and time.monotonic() > self._asked + ASK_AGAIN_SECONDS:
             config = yield ConfigRequest(self._model)
             self._inputs = frozenset(tensor["name"] for tensor in config.get("input", ()))
@@ -77,7 +77,7 @@ class Capabilities:
 
 
 class Notice:
-    """A warning that is logged once, however often it applies."""
+    """A warning that is logged only once."""
 
     def __init__(self) -> None:
         self._is_logged = False

@@ -1,7 +1,7 @@
 """A state machine, without I/O, threads or clocks, that decides which request goes to the server next.
 
 A lane is the queue of one mouse. Only its newest request matters: a new request replaces the one that waits. Lanes take
-turns. Every change returns a `Actions`, which lists the actions that the caller has to carry out.
+turns. Every change returns `Actions` for the caller to carry out.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Lanes(Generic[Work]):
         cancel_running: whether a new request cancels a running one if its lane already runs ``per_lane`` requests. It
             cancels the youngest, because the oldest is closest to its answer: a lane that always cancelled the oldest
             would never get an answer while requests come faster than answers.
-        history: number of idle lanes whose counts are kept. The lane that has been idle for longest is forgotten first.
+        history: number of idle lanes whose counts are kept. The lane that has been idle longest is evicted first.
     """
 
     def __init__(self, *, per_lane: int = 1, total: int = 8, cancel_running: bool = False, history: int = 256) -> None:
@@ -102,7 +102,7 @@ class Lanes(Generic[Work]):
         return len(self._jobs)
 
     def get(self, request_id: str) -> Job[Work] | None:
-        """Return the request with this id; None if there is none or it has ended."""
+        """Return the request with this id; None if it is unknown or has ended."""
         return self._jobs.get(request_id)
 
     def submit(self, jobs: Iterable[Job[Work]]) -> Actions[Work]:
@@ -119,7 +119,7 @@ class Lanes(Generic[Work]):
         return self._fill(Actions())
 
     def finish(self, job: Job[Work], state: State) -> Actions[Work] | None:
-        """Record the end of a running request; return None if it was cancelled before, as its answer is unwanted."""
+        """Record the end of a running request; return None if it was cancelled before: its answer is unwanted."""
         if job.state is not State.RUNNING:
             return None
         step: Actions[Work] = Actions()
@@ -146,7 +146,7 @@ class Lanes(Generic[Work]):
         return self._cancel_all(list(self._jobs.values()))
 
     def forget(self, name: str) -> Actions[Work]:
-        """Cancel all requests of a lane and forget its counts."""
+        """Cancel all requests of a lane and discard its counts."""
         step = self.cancel_lane(name, keep_latest=False)
         self._lanes.pop(name, None)
         self._idle.pop(name, None)

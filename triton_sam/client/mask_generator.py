@@ -35,21 +35,21 @@ class SamAutomaticMaskGenerator:
         client: a client of SAM1, MobileSAM or SAM-HQ, ``SamTritonClient(url, "sam1")``.
         points_per_side: number of points along one side of the image; None with ``point_grids``.
         points_per_batch: number of points in one call of the official model. It has no effect here.
-        pred_iou_thresh: masks need a higher predicted IoU than this, 0..1; 0 turns the filter off.
-        stability_score_thresh: masks need this stability at least, 0..1; 0 turns the filter off.
-        stability_score_offset: distance of the two thresholds of logits that the stability compares.
-        box_nms_thresh: of two masks of one crop whose boxes have a higher IoU than this, one is dropped, 0..1.
+        pred_iou_thresh: masks need a predicted IoU above this, 0..1; 0 turns the filter off.
+        stability_score_thresh: minimum stability of a mask, 0..1; 0 turns the filter off.
+        stability_score_offset: distance between the two logit thresholds whose masks the stability compares.
+        box_nms_thresh: if the boxes of two masks of one crop have an IoU above this, 0..1, one mask is dropped.
         crop_n_layers: number of layers of crops; layer i has (2^i)^2 crops.
         crop_nms_thresh: as box_nms_thresh, for masks of different crops.
         crop_overlap_ratio: overlap of the crops as a fraction of the image, 0..1.
         crop_n_points_downscale_factor: layer i has points_per_side divided by this number to the power of i.
         point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
-        min_mask_region_area: holes and parts with fewer pixels are filled and dropped; 0 turns this off.
+        min_mask_region_area: holes with fewer pixels are filled, and parts with fewer pixels dropped; 0 turns this off.
         output_mode: one of OUTPUT_MODES.
 
     Raises:
-        ConfigurationError: the client is one of another family, both or none of points_per_side and point_grids are
-            given, a number is out of range, or there is no such output_mode.
+        ConfigurationError: the client is of another family, not exactly one of points_per_side and point_grids is
+            given, a number is out of range, or the output_mode is unknown.
     """
 
     family = "sam1"
@@ -94,8 +94,8 @@ class SamAutomaticMaskGenerator:
         Args:
             image: uint8 RGB array (H,W,3), or any other form that the client accepts.
             multimask_output: whether the candidates of each point come from the masks for ambiguous prompts, instead
-                of the one for clear prompts. segment_anything_hq has this parameter here. None: as the constructor
-                has it, which is True in SAM1's generators.
+                of the one for clear prompts. segment_anything_hq has this parameter here. None: the value of the
+                constructor, which is True for SAM1's generators.
 
         Returns:
             A record for each mask, with the official keys: ``segmentation`` (see output_mode), ``area`` (pixels),
@@ -167,7 +167,7 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
         crop_n_points_downscale_factor: see SamAutomaticMaskGenerator.
         point_grids: see SamAutomaticMaskGenerator.
         min_mask_region_area: holes of up to this many pixels of the low-resolution logits are filled, parts dropped.
-            The official generator does it only where it has its CUDA kernel.
+            The official generator does this only with its CUDA kernel.
         output_mode: see SamAutomaticMaskGenerator.
         use_m2m: whether to refine each mask once, with its logits as a prompt.
         multimask_output: see generate().
@@ -227,7 +227,7 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
 
 
 GENERATORS = {each.family: each for each in (SamAutomaticMaskGenerator, SAM2AutomaticMaskGenerator)}
-"""The classes by the name that families give in Family.mask_generator."""
+"""The classes by Family.mask_generator."""
 
 
 def families_with_generators() -> list[str]:

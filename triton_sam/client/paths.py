@@ -1,4 +1,4 @@
-"""Queue a whole path of positions in one step, and wait for the mask of the newest position."""
+"""Queues a whole path of positions in one step, and waits for the mask of the newest position."""
 
 from __future__ import annotations
 

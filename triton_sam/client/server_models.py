@@ -70,7 +70,7 @@ def _parameter(config: Mapping[str, Any], key: str) -> str | None:
 def _family(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> Family | None:
     """Return the family of a model pair; None if no family has its tensors.
 
-    If several have them, the parameter of the encoder decides; without it, it is the family that was registered first.
+    If several have them, the parameter of the encoder decides; without it, the family that was registered first.
     """
     fitting = families_with(_tensors(encoder), _tensors(decoder))
     named = [family for family in fitting if family.name == _parameter(encoder, FAMILY_KEY)]
@@ -91,8 +91,8 @@ class EncoderIdentity:
     """The encoder of a server.
 
     Args:
-        weights: the id that the session model gives to a fixed image; it depends on the weights, and is equal on all
-            servers that have them. None without a session model.
+        weights: the session model's id of a fixed image, which is the same on all servers with the same weights. None
+            without a session model.
     """
 
     family: str

@@ -1,4 +1,4 @@
-"""Encodes images. The session model keeps the embeddings, and the client a handle with the image file."""
+"""Encodes images. The session model keeps the embeddings; the client keeps a handle with the image file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..wire.pair import ModelPair, Request
 from .flows import ASK_AGAIN_SECONDS, Flow, Notice
 
 MANY_MISSES = 4
-"""Number of misses in a row from which on a server is said to lose images. Two servers that take turns cause two."""
+"""Successive misses after which a warning says that the server loses images. Two servers in turn cause two misses."""
 _LOSES_IMAGES = Notice()
 
 
@@ -32,7 +32,7 @@ class RemoteImage:
 
     Args:
         content: the encoded image file, to send it again if the server loses it.
-        image_id: the id that the server gave it.
+        image_id: the server's id of the image.
         misses: number of successive clicks for which the server did not have it.
     """
 
@@ -67,7 +67,7 @@ class SessionImage(ImageEmbeddings):
         self._refuse()
 
     def save(self, path: str | os.PathLike[str]) -> None:  # noqa: ARG002 - as in the base class
-        """Refuse, because the tensors are on the server."""
+        """Raise an InputError, because the tensors are on the server."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -94,7 +94,7 @@ class EncodeFlows:
         self._notice = Notice()
 
     def encode(self, source: ImageSource) -> Flow[ImageEmbeddings]:
-        """Encode an image, on the server or for this side, depending on where the embeddings are kept.
+        """Encode an image, and keep the embeddings on the server or in this process.
 
         Raises:
             ImageError: the source is not a usable image.
@@ -111,7 +111,7 @@ class EncodeFlows:
         return (yield from self.encode_here(source))
 
     def encode_here(self, source: ImageSource) -> Flow[ImageEmbeddings]:
-        """Encode an image and keep the embeddings on this side.
+        """Encode an image and keep the embeddings in this process.
 
         Raises:
             ImageError: the source is not a usable image.
@@ -179,7 +179,7 @@ def ask_about(image: RemoteImage, request: Request) -> Flow[Tensors]:
         outputs = yield again
     else:
         image.misses = 0
-    image.image_id = read_id(outputs)  # it changes when the server restarts with other weights
+    image.image_id = read_id(outputs)  # changes when the server restarts with other weights
     return outputs
 
 

@@ -1,4 +1,4 @@
-"""The asynchronous client for mouse positions that come faster than masks. It predicts only for the newest position."""
+"""The asynchronous client for mouse positions that arrive faster than masks. It predicts only the newest position."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class SpeculativeSAM2Client(ImagesInThreads):
     """Predicts masks while the mouse moves. Only the newest position of each mouse matters.
 
     Each prediction belongs to a lane, for example one for each user or window; ``session_id`` is the name of the lane.
-    A new prediction replaces the one that waits in its lane: that one is never sent, and its task ends in
+    A new prediction replaces the one that waits in its lane: the replaced prediction is never sent, and its task raises
     CancelledError. A prediction that was already sent continues, so that masks keep coming while the mouse moves. If
     you cancel it, it is cancelled on the wire, and the newest prediction is sent at once. Lanes take turns.
 
     All calls run in threads, so that you can use a client from any thread and any event loop. A forked child process
-    does not have these threads: make a new client there, because that of the parent raises ConfigurationError.
+    does not have these threads: create a new client there, because the parent's raises ConfigurationError.
 
     Examples:
         >>> async with SpeculativeSAM2Client("localhost:8000") as client:
@@ -61,17 +61,17 @@ class SpeculativeSAM2Client(ImagesInThreads):
             queue. Over HTTP, Triton notices a cancellation only while it still reads the request.
         model_type: SAM family: "sam1", "sam2", "sam3", "mobilesam", "edgetam" or "samhq". All behave alike.
         model_name: a variant other than the default one, see SAM2TritonClient.
-        timeout: seconds that one call may take, counted from the moment when it is sent.
-        retries: how often a call is repeated if the connection cannot be made or breaks.
+        timeout: seconds that one call may take after it was sent.
+        retries: maximum number of retries if the connection cannot be made or breaks.
         headers: HTTP headers or gRPC metadata for every call.
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
-        busy: what to do when the server refuses a call because too many wait there. "raise" a ServerBusyError at once,
-            or "wait": repeat the call, with pauses that grow to a second, until the timeout.
+        busy: what to do when the server rejects a call because its queue is full. "raise" a ServerBusyError at once,
+            or "wait": retry, with pauses that grow to a second, until the timeout.
         max_in_flight: maximum number of requests of one lane on the wire.
         max_in_flight_total: maximum number of requests of all lanes on the wire.
         cancel_running: whether a new position also cancels a request on the wire if its lane has reached
             ``max_in_flight``. Use this if only the last mask counts: with ``max_in_flight=1``, no mask appears while
-            positions come faster than masks. It needs gRPC: over HTTP, Triton still computes every request that it
+            positions arrive faster than masks. It needs gRPC: over HTTP, Triton still computes every request that it
             has read.
         embeddings: where they are kept, see SAM2TritonClient.
         transport: sends the requests instead of a connection to ``url``, see SAM2TritonClient.
@@ -137,7 +137,7 @@ class SpeculativeSAM2Client(ImagesInThreads):
 
         Args:
             image: path, encoded bytes, Pillow image or uint8 RGB array (H,W,3). ``image_path`` is a second spelling.
-            image_size: side of the encoder's input in pixels. Leave it out: the client knows it.
+            image_size: side of the encoder's input in pixels. Omit it: only the family's own size is accepted.
 
         Returns:
             The embeddings, as in ``image_embeddings``.
@@ -204,9 +204,9 @@ class SpeculativeSAM2Client(ImagesInThreads):
         image: ImageEmbeddings | None = None,
         cleanup: Cleanup | None = None,
     ) -> Iterator[Segment]:
-        """Predict as segment_async() does, but compute each full-size mask only when the iterator is asked for it.
+        """Predict as segment_async() does, but compute each full-size mask on demand.
 
-        So only one of them has to be in memory. Each step is slow for a large image: take it in a thread.
+        Only one mask has to be in memory. Each step is slow for a large image: run it in a thread.
         """
         click, outputs = await self._sent(
             image, coords, labels, box, mask_input, multimask_output, logits=True, cleanup=cleanup
@@ -269,12 +269,12 @@ class SpeculativeSAM2Client(ImagesInThreads):
                 the original image. ``point_coords`` is a second spelling.
             labels: (N,) or (P,N): 1 foreground, 0 background, -2 no point. None: all foreground. ``point_labels`` is a
                 second spelling.
-            session_id: name of the lane. None: the prediction belongs to no lane, and no other one replaces it.
+            session_id: name of the lane. None: the prediction belongs to no lane and is never replaced.
             request_id: an id for cancel_request(); None: the client generates one.
             box: (4,) or (P,4) as x1,y1,x2,y2 in pixels of the original image.
             mask_input: logits of an earlier prediction that this one refines.
             multimask_output: whether to return three candidate masks for each object instead of one.
-            image: embeddings of another image than the current one.
+            image: embeddings of an image other than the current one.
 
         Returns:
             (request_id, task). The result of the task is (masks, iou): the logits and predicted IoU as
@@ -318,14 +318,14 @@ class SpeculativeSAM2Client(ImagesInThreads):
             raise
 
     def cancel_request(self, request_id: str) -> bool:
-        """Cancel one request, also if it is already on the wire. Return False if it is unknown or has ended."""
+        """Cancel one request, even on the wire. Return False if it is unknown or has ended."""
         return self._dispatcher.change(lambda lanes: lanes.cancel(request_id)) > 0
 
     def cancel_session_requests(self, session_id: str, keep_latest: bool = True) -> int:
-        """Cancel the requests of a lane, also those on the wire. The newest one is then sent at once.
+        """Cancel the requests of a lane, even those on the wire. The newest one is then sent at once.
 
         Args:
-            session_id: name of the lane; an unknown lane has no requests.
+            session_id: name of the lane; an unknown lane is treated as empty.
             keep_latest: whether to keep the newest request.
 
         Returns:
@@ -336,12 +336,12 @@ class SpeculativeSAM2Client(ImagesInThreads):
     def get_session_status(self, session_id: str) -> dict[str, int]:
         """Return the number of a lane's requests that are "pending", "running", "completed", "cancelled" and "failed".
 
-        All counts are zero for an unknown lane. The client remembers the 256 idle lanes that were used last.
+        All counts are zero for an unknown lane. The client keeps the counts of the 256 most recently used idle lanes.
         """
         return self._dispatcher.counts(session_id)
 
     def cleanup_session(self, session_id: str) -> int:
-        """Cancel all requests of a lane and forget the lane; return the number of cancelled requests."""
+        """Cancel all requests of a lane and remove the lane; return the number of cancelled requests."""
         return self._dispatcher.change(lambda lanes: lanes.forget(session_id))
 
     async def __aenter__(self) -> SpeculativeSAM2Client:
@@ -383,7 +383,7 @@ class SpeculativeSAM2Client(ImagesInThreads):
 
 
 def _settle(future: concurrent.futures.Future[Any], task: asyncio.Task[Any]) -> None:
-    """Cancel a future whose task was cancelled. Otherwise retrieve its error: asyncio logs one that nobody awaits."""
+    """Cancel a future whose task was cancelled. Otherwise retrieve its error: asyncio logs errors never retrieved."""
     if task.cancelled():
         future.cancel()
     else:

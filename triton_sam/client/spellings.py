@@ -1,6 +1,6 @@
-"""Second spellings of parameters: the names that the clients of the first versions of this project had.
+"""Second spellings of parameters: their names in the clients of this project's first versions.
 
-docs/compatibility.md lists them. Type checkers know the first spelling alone.
+docs/compatibility.md lists them. Type checkers accept only the first spelling.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def also_spelled(
         async def spelled_async(*args: P.args, **kwargs: P.kwargs) -> Any:
             return await cast(Awaitable[Any], call(*args, **rename(args, kwargs)))
 
-        # An async function stays one, so that its errors come when the caller awaits it.
+        # An async function stays async, so that it raises its errors when the caller awaits it.
         return cast(Callable[P, R], spelled_async) if inspect.iscoroutinefunction(call) else spelled
 
     return decorate
 
 
 def timeout_in_second_place(call: Callable[P, None]) -> Callable[P, None]:
-    """Decorate a constructor (url, model_type, ...): a number in the place of the family is the timeout in seconds.
+    """Decorate a constructor (url, model_type, ...): a number in place of the family is the timeout in seconds.
 
     The first speculative client was ``SpeculativeSAM2Client(url, timeout)``.
     """

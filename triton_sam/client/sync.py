@@ -25,7 +25,7 @@ from .flows import Capabilities, Flow, Notice, Result, carry
 from .session_image import EncodeFlows, SessionImage
 from .spellings import also_spelled, check_image_size
 
-if TYPE_CHECKING:  # a click needs none of them
+if TYPE_CHECKING:  # clicks do not need these imports
     from ..everything.parameters import Parameters
     from ..everything.parts import Found, Part
     from ..everything.search import FoundObjects, SearchProgress
@@ -54,12 +54,12 @@ class SamTritonClient:
         model_name: a variant other than the default one, for example "sam2.1_large" for the models
             ``sam2.1_large_encoder`` and ``sam2.1_large_decoder``.
         timeout: seconds that one call of the client may take, including all its requests to the server.
-        retries: how often a call is repeated if the connection cannot be made or breaks. This is safe because calls
-            have no side effects. A call that has reached the timeout is not repeated.
+        retries: maximum number of retries if the connection cannot be made or breaks. Retries are safe because calls
+            have no side effects. A call that has reached the timeout is not retried.
         headers: HTTP headers or gRPC metadata for every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
-        busy: what to do when the server refuses a call because too many wait there. "raise" a ServerBusyError at once,
-            or "wait": repeat the call, with pauses that grow to a second, until the timeout.
+        busy: what to do when the server rejects a call because its queue is full. "raise" a ServerBusyError at once,
+            or "wait": retry, with pauses that grow to a second, until the timeout.
         embeddings: where they are kept. "server": in the session model (``sam2``), so that a click sends only an id
             and a prompt, less than 1 KB; if the server loses an image, the client sends it again. "client": in this
             process, so that every click sends them, 16.8 MB for SAM2. "auto": on the server if it has the session model
@@ -100,7 +100,7 @@ class SamTritonClient:
         self._embeddings: ImageEmbeddings | None = None
         self._server = parse_url(url)
         self._sends_logits = True if self._server.is_local else None
-        """What ``logits=None`` of segment() means; see Click."""
+        """The meaning of ``logits=None`` in segment(); see Click."""
         self._transport: BaseTransport = transport or Transport(
             self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, busy=busy
         )
@@ -134,7 +134,7 @@ class SamTritonClient:
     @image_embeddings.setter
     def image_embeddings(self, embeddings: ImageEmbeddings) -> None:
         self._pair.check_origin(embeddings)
-        if not isinstance(embeddings, SessionImage):  # which has no tensors
+        if not isinstance(embeddings, SessionImage):  # a SessionImage has no tensors
             embeddings.check()
         self._embeddings = embeddings
 
@@ -163,7 +163,7 @@ class SamTritonClient:
 
         Args:
             image: see encode(). ``image_path`` is a second spelling.
-            image_size: side of the encoder's input in pixels. Leave it out: the client knows it.
+            image_size: side of the encoder's input in pixels. Omit it: only the family's own size is accepted.
 
         Returns:
             The embeddings, as in ``image_embeddings``.
@@ -201,7 +201,7 @@ class SamTritonClient:
         Returns:
             (masks, iou): float32 logits (P,M,256,256), SAM3 (P,M,288,288), foreground where > 0, and float32 predicted
             IoU (P,M), about 0..1; M is 1, or 3 with multimask_output. SAM2's logits are clamped to -32..32, as in its
-            official predictor. SAM3's single mask is the candidate with the highest score. SAM-HQ gives one mask with
+            official predictor. SAM3's single mask is the candidate with the highest score. SAM-HQ returns one mask with
             multimask_output: the best of three, as its official predictor does.
 
         Raises:
@@ -228,12 +228,12 @@ class SamTritonClient:
         """Predict full-size masks. Arguments and errors are those of predict(), except ``logits`` and ``cleanup``.
 
         Args:
-            logits: whether the segments carry their logits, which take 263 KB each on the wire. Without them, a server
-                that keeps the embeddings makes the full-size masks and sends a few KB; the masks are the same. None: a
-                server on this machine sends logits, and another one does not. Pass True to refine a mask by
+            logits: whether the segments contain their logits, which take 263 KB each on the wire. Without them, a
+                server that keeps the embeddings makes the full-size masks and sends a few KB; the masks are the same.
+                None: only a server on this machine sends logits. Pass True to refine a mask by
                 ``mask_input=segment.logits``.
-            cleanup: fills holes, drops specks and more, see triton_sam.Cleanup. The scores and the logits of the
-                segments are those of the model.
+            cleanup: fills holes, drops specks and more, see triton_sam.Cleanup. It does not change the scores and
+                logits of the segments.
 
         Returns:
             One Segment for each object, or three with multimask_output, ordered by object. The masks equal those of
@@ -253,27 +253,27 @@ class SamTritonClient:
     ) -> FoundObjects:
         """Segment all objects of an image by a grid of clicks.
 
-        The client requests the objects under eight points at a time, with two requests under way; the server decodes
-        and filters. A client that keeps the embeddings, or that calls a server of an earlier version, filters the masks
-        itself, and logs that once. The objects are the same. After an interruption, the server finishes the parts that
-        are under way.
+        The client requests the objects under eight points at a time, in two concurrent requests; the server decodes
+        and filters. If the client keeps the embeddings or the server has an earlier version, the client filters the
+        masks, and logs that once. The objects are the same. After an interruption, the server finishes the parts that
+        it has received.
 
         Args:
             image: see encode(); or an image that encode() returned. None for the current image.
-            progress: is called after each part; ``step.done`` of ``step.total`` points are done. An exception that
-                it raises ends the search.
+            progress: called after each part, when ``step.done`` of ``step.total`` points are done. Raising an exception
+                ends the search.
             parameters: fields of triton_sam.everything.parameters.Parameters, with the defaults of the family's
                 official mask generator.
 
         Returns:
-            The objects in the order of the official generator, as a list. ``score`` is the predicted IoU. If the list
-            is empty, its ``reason`` says which filters dropped how many masks.
+            A list of the objects in the order of the official generator. ``score`` is the predicted IoU. If the list
+            is empty, its ``reason`` says how many masks each filter dropped.
 
         Raises:
             ConfigurationError: a parameter is out of range.
             NoImageError: there is no image.
             ImageError: the image cannot be used.
-            ServerBusyError: too many requests wait at the server.
+            ServerBusyError: the server's queue is full.
             ServerError: see triton_sam.errors.
         """
         from ..everything.search import FoundObjects
@@ -285,7 +285,7 @@ class SamTritonClient:
     def search_steps(
         self, image: ImageSource, parameters: Parameters, embeddings: ImageEmbeddings | None = None
     ) -> Generator[SearchProgress | Found, None, None]:
-        """Yield the steps of a search for all objects, and at the end the result; see client.everything.search()."""
+        """Yield the steps of a search for all objects, and finally the result; see client.everything.search()."""
         from .everything import search, see_by_clicks
 
         def see(part: Part) -> Found:
@@ -294,7 +294,7 @@ class SamTritonClient:
         return search(self.encode, see, image, parameters, embeddings)
 
     def see_part(self, part: Part) -> Found | None:
-        """Let the server find the objects under some points of a search for everything; None if it cannot.
+        """Request the objects under some points of a search for everything; None if the server cannot find them.
 
         Raises:
             ServerError: see triton_sam.errors.
@@ -313,34 +313,34 @@ class SamTritonClient:
         example: ImageSource | ImageEmbeddings | None = None,
         **parameters: Any,
     ) -> FoundInstances:
-        """Find every instance of concepts that are said in words or shown by example boxes. It needs SAM3.
+        """Find every instance of concepts given as words or example boxes. It needs SAM3.
 
-        An image that comes with this call is encoded once for all texts, and for clicks on ``result.image``. After
+        An image passed to this call is encoded once for all texts, and for clicks on ``result.image``. After
         set_image() or encode(), the first search encodes the image a second time.
 
         Args:
-            text: a concept such as "yellow school bus", or up to 64 of them. None: the concept of the boxes.
+            text: a concept such as "yellow school bus", or up to 64 concepts. None: the concept of the boxes.
             boxes: (4,) or (N,4), example boxes as x1,y1,x2,y2 in pixels, which belong to each text.
             box_labels: (N,): 1 for an instance, 0 for something that must not be found. None: all are instances.
             image: the image, see encode(); or one that the server keeps, from encode() or from ``result.image``. None
                 for the current image.
-            example: another image, in the same forms, which the boxes belong to. None: they belong to ``image``. SAM3
-                was not trained on examples from other images.
+            example: the image that the boxes belong to, in the same forms. None: they belong to ``image``. SAM3 was not
+                trained on examples from other images.
             parameters: ``masks``, example masks (H,W) of the size of the image that they belong to, or COCO RLE, with
-                ``mask_labels``, as box_labels (the model takes boxes alone, so a mask stands for its box);
+                ``mask_labels``, as box_labels (the model accepts only boxes, so a mask stands for its box);
                 ``threshold`` of the score (0.3), ``mask_threshold`` of a pixel's probability (0.5), ``nms``, the IoU
                 of boxes above which the worse instance is dropped (None: never), and ``limit``, the maximum number of
                 instances for each text (None: 200). The defaults are those of the reference,
                 Sam3Processor.post_process_instance_segmentation in transformers.
 
         Returns:
-            A list of segments with ``label`` (the text), ``score`` and ``found_box``: the instances of the first text,
-            the best first, then those of the next. Its attribute ``image`` is for segment(..., image=...).
+            A list of segments with ``label`` (the text), ``score`` and ``found_box``, in the order of the texts; those
+            of a text are sorted by score, highest first. Pass its attribute ``image`` to segment(..., image=...).
 
         Raises:
             ConfigurationError: the family has no models for words, or the client keeps the embeddings itself.
             NoImageError: there is no image.
-            PromptError: a text, a box or a parameter is not valid.
+            PromptError: a text, a box or a parameter is invalid.
             ModelNotReadyError: the server has no models for words, or no session model.
             ServerError: see triton_sam.errors.
         """
@@ -352,7 +352,7 @@ class SamTritonClient:
         return self._carry(find(self._pair, self._capabilities, keeps, query, chosen, example))
 
     def is_ready(self) -> bool:
-        """Whether the server answers and has the encoder and the decoder of this client ready."""
+        """Whether the server answers and has this client's encoder and decoder ready."""
         with self._transport.one_call():
             if not self._transport.is_ready():
                 return False
@@ -382,7 +382,7 @@ class SamTritonClient:
         self.close()
 
     def _carry(self, flow: Flow[Result]) -> Result:
-        """Carry out a flow as one call, whose requests share one timeout."""
+        """Run a flow as one call, whose requests share one timeout."""
         with self._transport.one_call():
             return carry(flow, self._transport)
 

@@ -1,6 +1,6 @@
 """The clients of videos: prompts at any frame become the masks of the objects in all frames.
 
-The package `triton_sam.client` describes the way of a frame.
+The docstring of `triton_sam.client` lists the steps of a frame.
 """
 
 from .aio import AsyncSAM2VideoClient, AsyncVideo

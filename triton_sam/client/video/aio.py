@@ -103,7 +103,7 @@ class AsyncSAM2VideoClient(InThreads):
     def _forget_closing(self, closing: asyncio.Task[None]) -> None:
         self._closing.discard(closing)
         if not closing.cancelled():
-            closing.exception()  # retrieve the error: asyncio would log it
+            closing.exception()  # retrieve the error, because asyncio would log it
 
     async def is_ready(self) -> bool:
         """Whether the server answers and has the video model of this client ready."""
@@ -126,11 +126,11 @@ class AsyncSAM2VideoClient(InThreads):
 class AsyncVideo:
     """An open video, see AsyncSAM2VideoClient.open(). Calls wait for each other.
 
-    A call that is cancelled still ends on the server: its state is never in doubt, and at most one frame is computed.
+    A cancelled call still completes on the server, so that the state stays certain; at most one frame is computed.
     """
 
     def __init__(self, client: AsyncSAM2VideoClient, video: Video) -> None:
-        self._client = client  # which closes its connections when nobody refers to it any more
+        self._client = client  # a client closes its connections when it is garbage-collected
         self._run = client._run_to_its_end
         self._video = video
 

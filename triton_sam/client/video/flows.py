@@ -1,11 +1,11 @@
 """The sequences of requests behind the calls of a video, written once for both clients.
 
-The state of a session lives on the server, which may lose it: it starts again, another replica answers, the session
-was idle for too long. So `SessionFlows` keeps the means to restore the session: a snapshot of the state that the server
-sent some operations ago, the operations since then, and the frames that they need.
+The server stores the state of a session, and may lose it: it restarts, another replica answers, or the session was idle
+for too long. To restore it, `SessionFlows` keeps the last snapshot that the server sent, the operations since then, and
+the frames that they need.
 
-A call that fails has changed nothing: if it is not certain whether the server did the operation, the session is given
-up and restored, without the operation, at the next call.
+A failed call changes nothing: if it is uncertain whether the server did the operation, the session is abandoned, and
+restored without the operation at the next call.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .frames import SessionFrames
 from .requests import Operation, VideoModel
 
 MAX_LOSSES = 3
-"""Number of times that one operation may find the session lost and have it restored."""
+"""Maximum number of times that one operation restores a lost session."""
 MAX_KNOWN = 256
-"""Number of frames of which the client remembers that it has sent them."""
+"""Maximum number of sent frames that the client keeps a record of."""
 
 
 class SessionFlows:
-    """Flows of one session. Only one flow at a time may run, except upload(), which may run beside the others."""
+    """Flows of one session. Only one flow may run at a time, except upload(), which may run at the same time."""
 
     def __init__(self, model: VideoModel, frames: SessionFrames, snapshot_every: int) -> None:
         self._model = model
@@ -64,7 +64,7 @@ class SessionFlows:
         """Do an operation and return its answer. If the server has lost the session, it is restored first."""
         wanted = (wire.RESULT, *outputs)
         if operation.frame is not None:
-            self._frames.content(operation.frame)  # must be at hand, since a later loss of the session may need it
+            self._frames.content(operation.frame)  # must be readable, because restoring the session may need it
             if len(self._journal) + 1 >= self._snapshot_every:
                 wanted = (*wanted, wire.SNAPSHOT)
         losses = 0
@@ -86,7 +86,7 @@ class SessionFlows:
                         f"{self._model.name} lost the session {losses} times in a row: if several servers share the "
                         "requests, all requests of a client must go to one of them"
                     ) from error
-            except (InputError, ServerBusyError):  # the server has refused the request, so that nothing has changed
+            except (InputError, ServerBusyError):  # the server has rejected the request, so nothing has changed
                 raise
             except BaseException:
                 self._forget(close=True)
@@ -96,7 +96,7 @@ class SessionFlows:
                 return answer
 
     def upload(self, index: int) -> Flow[None]:
-        """Send a frame before it is needed. A failure is not an error: the frame then travels with the operation."""
+        """Send a frame before it is needed. Failures are ignored: the frame is then sent with the operation."""
         session = self._session
         if session is None or index in self._known:
             return
@@ -106,7 +106,7 @@ class SessionFlows:
             self._remember(session, [index])
 
     def close(self) -> Flow[None]:
-        """End the session on the server. A failure is not an error: the server ends idle sessions by itself."""
+        """End the session on the server. Failures are ignored, because the server ends idle sessions."""
         self._forget(close=True)
         yield from self._close_abandoned()
 
@@ -115,7 +115,7 @@ class SessionFlows:
         yield from self._close_abandoned()
         try:
             begins = {"num_frames": self._frames.count, "frame_size": list(self._frames.source.size)}
-            arguments = begins if self._snapshot is None else {}  # a snapshot has them
+            arguments = begins if self._snapshot is None else {}  # a snapshot contains them
             answer = yield self._model.request(wire.START_SESSION, None, arguments, snapshot=self._snapshot)
             result = self._model.read_result(answer)
             self._session = _session_id(result, self._model.name)
@@ -156,7 +156,7 @@ class SessionFlows:
                 return answer
 
     def _note(self, operation: Operation, answer: Tensors) -> None:
-        """Note an operation that the server has done."""
+        """Record an operation that the server has done."""
         if operation.name == wire.RESET_SESSION:
             self._journal.clear()
             self._unsettled.clear()
@@ -174,7 +174,7 @@ class SessionFlows:
         self._frames.pinned = needed | self._unsettled
 
     def _remember(self, session: str, indexes: Iterable[int]) -> None:
-        """Note the frames that the server has. upload() runs beside other flows, which may give the session up."""
+        """Record the frames that the server has, unless another flow has abandoned the session during upload()."""
         with self._lock:
             if session != self._session:
                 return
@@ -184,7 +184,7 @@ class SessionFlows:
                 self._known.popitem(last=False)
 
     def _forget(self, close: bool = False) -> None:
-        """Give the session up; with ``close``, tell the server at the next occasion."""
+        """Abandon the session; with ``close``, end it on the server at the next opportunity."""
         with self._lock:
             if close and self._session is not None:
                 self._abandoned.append(self._session)

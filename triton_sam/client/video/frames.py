@@ -1,4 +1,4 @@
-"""The frames of a video as its session numbers them: those that may be sent again, and those that are read ahead."""
+"""The frames of a video, numbered as in its session: those that may be sent again, and those that are read ahead."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...inputs.video.stream import DEFAULT_WINDOW
 from ...transport.options import check_number
 
 Stop = concurrent.futures.Future[None]
-"""Is done when a pass has to stop. Any thread may set it."""
+"""Done when a pass has to stop. Any thread may set it."""
 
 
 @dataclass(frozen=True)
 class VideoOptions:
-    """How a video is opened; see SAM2VideoClient.open()."""
+    """The options of SAM2VideoClient.open()."""
 
     quality: int | None = None
     every: int = 1
@@ -39,12 +39,12 @@ class VideoOptions:
 
 
 class SessionFrames:
-    """Gives the frames of a source to a session. Several threads may use it.
+    """Provides the frames of a source to a session. Several threads may use it.
 
-    With ``every`` = n, the session sees a video of each n-th frame: frame n of the source is its frame 1.
+    With ``every`` = n, the session contains every n-th frame: frame n of the source is its frame 1.
 
     Args:
-        recent: number of frames, of those read last, that stay in memory besides the pinned ones.
+        recent: number of the most recently read frames that stay in memory in addition to the pinned ones.
     """
 
     def __init__(self, source: FrameSource, every: int, recent: int) -> None:
@@ -107,15 +107,15 @@ def look_ahead(
 ) -> Generator[int, None, None]:
     """Yield the frames of a pass, each once it is prepared. One thread prepares the next ones.
 
-    When a frame is yielded, at most ``ahead`` frames behind it have been taken or wait to be taken.
+    When a frame is yielded, at most ``ahead`` later frames have been scheduled.
 
     Args:
-        prepare: reads a frame, and with True sends it, too; returns False if the video ends before it.
+        prepare: reads a frame, and with True also sends it; returns False if the video ends before it.
         ahead: maximum number of frames that are prepared before they are needed.
     """
     executor = concurrent.futures.ThreadPoolExecutor(1, "triton-sam-frames")
     waiting: deque[tuple[int, concurrent.futures.Future[bool]]] = deque()
-    sends = False  # the first frame travels with the request that tracks it
+    sends = False  # the first frame is sent with the request that tracks it
     try:
         while not stop.done():
             while len(waiting) <= ahead and (index := next(order, None)) is not None:

@@ -1,6 +1,6 @@
-"""The calls of the official SAM2VideoPredictor over a video client: code written for it needs another import only.
+"""The calls of the official SAM2VideoPredictor over a video client: existing code only needs a different import.
 
-Masks are numpy arrays here, and torch is not needed.
+Masks are numpy arrays, and torch is not needed.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class SAM2VideoPredictor:
     def init_state(
         self,
         video_path: VideoSource,
-        offload_video_to_cpu: bool = False,  # noqa: ARG002 - it has no meaning here
+        offload_video_to_cpu: bool = False,  # noqa: ARG002 - has no meaning here
         offload_state_to_cpu: bool = False,  # noqa: ARG002
         async_loading_frames: bool = False,  # noqa: ARG002
         **options: Any,
     ) -> InferenceState:
-        """Open a video. The options of SAM2VideoClient.open() are possible, too; the offload options have no effect."""
+        """Open a video. This also accepts the options of SAM2VideoClient.open(); the offload options have no effect."""
         return InferenceState(self._client.open(video_path, **options))
 
     def add_new_points_or_box(
@@ -124,8 +124,8 @@ class SAM2VideoPredictor:
     ) -> Generator[Masks, None, None]:
         """Track all objects from frame to frame.
 
-        As in the official predictor, one frame more than ``max_frame_num_to_track`` is tracked, and a pass in reverse
-        from frame 0 is empty.
+        As in the official predictor, one frame more than ``max_frame_num_to_track`` is tracked, and a reverse pass from
+        frame 0 is empty.
         """
         video = inference_state.video
         count = None if max_frame_num_to_track is None else max_frame_num_to_track + 1

@@ -30,7 +30,7 @@ WITH_LOGITS, WITH_MASKS = (*ROWS, MASKS), (*ROWS, ENCODED_MASKS)
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One operation that changes a session, and can be repeated in another one.
+    """One operation that changes a session, and can be repeated in another session.
 
     Args:
         frame: index of the frame whose pixels the operation needs; None if it needs none.

@@ -24,7 +24,7 @@ from .video import Video
 class SAM2VideoClient:
     """Follows objects through videos on a Triton server.
 
-    Several threads may use one client, each with videos of its own.
+    Several threads may use one client, each with its own videos.
 
     Examples:
         >>> with SAM2VideoClient("localhost:8000") as client, client.open("clip.mp4") as video:
@@ -35,17 +35,16 @@ class SAM2VideoClient:
     Args:
         url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
             variable TRITON_URL, else localhost:8000.
-        variant: other models than the default ones, for example "sam2.1_large" for ``sam2.1_large_video``.
+        variant: models other than the default ones, for example "sam2.1_large" for ``sam2.1_large_video``.
             ``model_name`` is a second spelling.
         model_type: SAM family that can follow objects: "sam2", "edgetam" or "sam3".
         timeout: seconds that one request may take. A call that restores a lost session sends several requests.
-        retries: how often a request is repeated if the connection cannot be made or breaks. This is safe because the
-            server counts the requests of a session, and does none of them twice.
+        retries: maximum number of retries if the connection cannot be made or breaks. Retries are safe because the
+            server numbers the requests of a session, and runs none of them twice.
         headers: HTTP headers or gRPC metadata for every request.
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
-        busy: what to do when the server refuses a request because too many wait there, or because all sessions are in
-            use. "raise" a ServerBusyError at once, or "wait": repeat the request, with pauses that grow to a second,
-            until the timeout.
+        busy: what to do when the server rejects a request because its queue is full or all sessions are in use.
+            "raise" a ServerBusyError at once, or "wait": retry, with pauses that grow to a second, until the timeout.
         transport: sends the requests instead of a connection to ``url``; see SAM2TritonClient.
 
     Raises:
@@ -92,22 +91,21 @@ class SAM2VideoClient:
         Args:
             source: a video file, a folder of image files (in the natural order of their names), a list of images
                 (paths, encoded bytes, Pillow images, uint8 arrays), an array (T,H,W,3), a generator of images, a URL,
-                or the number of a camera. Generators, URLs and cameras are streams: their end is not known.
-            quality: how pixels are sent. None: without loss, as PNG. 1..100: as JPEG of this quality, which takes a
-                third of the bytes or less, but changes the masks slightly. Image files are always sent unchanged.
-            every: distance between tracked frames. With 5, the server sees a video of the frames 0, 5, 10, ...; prompts
-                are possible at these frames alone. Indexes of frames are always those of the source.
+                or the number of a camera. Generators, URLs and cameras are streams: their length is unknown.
+            quality: how pixels are sent. None: lossless, as PNG. 1..100: as JPEG of this quality, which takes a third
+                of the bytes or less, but changes the masks slightly. Image files are always sent unchanged.
+            every: distance between tracked frames. With 5, the server receives the frames 0, 5, 10, ...; prompts are
+                possible only at these frames. Frame indexes are always those of the source.
             ahead: number of frames that are sent before they are tracked, so that their encoding overlaps.
-            snapshot_every: number of frames after which the client takes the next snapshot of the session. If the
-                server loses the session, at most this many frames are tracked again. A snapshot has some MB for each
-                object.
+            snapshot_every: number of frames between two snapshots of the session. If the server loses the session, at
+                most this many frames are tracked again. A snapshot takes a few MB for each object.
             window: number of frames of a stream that the client keeps for prompts.
 
         Raises:
             VideoError: the source is missing, empty, damaged or not a video.
             MissingDependencyError: the source needs PyAV, which the extra ``video`` installs.
             ConfigurationError: an argument is out of range.
-            ServerBusyError: the server has no place for another session.
+            ServerBusyError: all sessions of the server are in use.
             ServerError: see triton_sam.errors.
         """
         options = VideoOptions(quality, every, ahead, snapshot_every, window)

@@ -42,7 +42,7 @@ class Pass:
     Args:
         order: the frames of the session in the order in which they are tracked.
         reverse: whether the pass goes towards the first frame.
-        outputs: the outputs to ask for.
+        outputs: the requested outputs.
         stop: ends the pass.
     """
 
@@ -55,8 +55,8 @@ class Pass:
 class Video:
     """An open video, see SAM2VideoClient.open(). Several threads may use it; their calls wait for each other.
 
-    If the server loses the session of the video, the client restores it, and the masks stay the same. A call that fails
-    has changed nothing and can be repeated.
+    If the server loses the session of the video, the client restores it, and the masks stay the same. A failed call
+    changes nothing and can be repeated.
     """
 
     def __init__(self, model: VideoModel, source: FrameSource, options: VideoOptions, transport: BaseTransport) -> None:
@@ -118,13 +118,13 @@ class Video:
 
         Args:
             frame: index of the frame, from 0.
-            object_id: any whole number of 64 bits.
+            object_id: any 64-bit integer.
             points: (N,2) points, x and y in pixels of the frame.
             labels: (N,): 1 foreground, 0 background. None: all foreground.
             box: (4,) as x1,y1,x2,y2 in pixels.
             mask: (H,W), the object in this frame; it replaces points and box.
             clear_old_points: whether the prompt replaces the earlier points of this object at this frame.
-            logits: whether the segment carries its logits; see propagate().
+            logits: whether the segment contains its logits; see propagate().
 
         Returns:
             The mask of the object in this frame.
@@ -132,7 +132,7 @@ class Video:
         Raises:
             PromptError: the prompt has a wrong shape, type or range, there is no such frame, or a limit of the server
                 is reached.
-            VideoError: the frame cannot be read, for example because a stream does not keep it any more.
+            VideoError: the frame cannot be read, for example because the window of a stream no longer contains it.
             ServerError: see triton_sam.errors.
         """
         operation = self._prompt(frame, object_id, points, labels, box, mask, clear_old_points)
@@ -150,15 +150,15 @@ class Video:
     ) -> Generator[tuple[int, Segments], None, None]:
         """Track all objects from frame to frame.
 
-        The frames are tracked while you iterate: the client never runs ahead of you, except that it sends the next
-        frames. So leave the loop to stop early, or call cancel(). Then correct the objects and continue from any frame.
+        Frames are tracked while you iterate; the client only sends the next frames ahead. To stop early, leave the loop
+        or call cancel(). You can then correct the objects and continue from any frame.
 
         Args:
             start: index of the first frame; None: the first frame that has a prompt.
             count: maximum number of frames; None: up to the end of the video.
             reverse: whether to go towards frame 0.
-            logits: whether the segments carry their logits, which take 256 KB for each object and frame on the wire
-                (1024 px). Without them, the server makes the full-size masks and sends some KB.
+            logits: whether the segments contain their logits, which take 256 KB for each object and frame on the wire
+                (1024 px). Without them, the server makes the full-size masks and sends a few KB.
 
         Yields:
             The index of a frame, and the masks of all objects by object id.
@@ -197,7 +197,7 @@ class Video:
         self._run(Operation(wire.RESET_SESSION))
 
     def close(self) -> None:
-        """End the session and close the source. Errors of the server are ignored: it ends idle sessions by itself.
+        """End the session and close the source. Server errors are ignored, because the server ends idle sessions.
 
         Later calls raise a ConfigurationError.
         """
@@ -317,7 +317,7 @@ class Video:
                 yield frame, read(answer, frame=frame)
 
     def _read_and_send(self, index: int, sends: bool) -> bool:
-        """Read a frame, and send it too if asked for; return False if the video ends before it."""
+        """Read a frame, and send it if ``sends``; return False if the video ends before it."""
         try:
             self._frames.content(index)
         except PromptError:
@@ -327,10 +327,10 @@ class Video:
         return True
 
     def _run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Tensors:
-        """Do an operation, and note the objects that its answer names."""
+        """Do an operation, and record the object ids of its answer."""
         flow = self._flows.run(operation, outputs)
         with self._lock:
-            if self._is_closed:  # else the operation would begin another session
+            if self._is_closed:  # otherwise the operation would start a new session
                 raise ConfigurationError("this video is closed: open it again")
             try:
                 answer = carry(flow, self._transport)
@@ -345,7 +345,7 @@ class Video:
 
 
 def row_outputs(logits: bool) -> tuple[str, ...]:
-    """Return the outputs to ask for, with logits or with encoded full-size masks."""
+    """Return the outputs to request, with logits or with encoded full-size masks."""
     return WITH_LOGITS if logits else WITH_MASKS
 
 

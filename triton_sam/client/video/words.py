@@ -17,7 +17,7 @@ from ..sync import SamTritonClient
 from .sync import SAM2VideoClient
 
 OnSearch = Callable[[int, int], object]
-"""Is called after each searched frame with its index and the number of objects so far."""
+"""Called after each searched frame with its index and the number of objects so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,31 +63,31 @@ def find_in_video(
 ) -> list[FoundObject]:
     """Find every instance of words in a video, as prompts for the tracker.
 
-    The first frame is searched, and with ``every`` further ones. Between them, the tracker follows the objects that are
-    known. An instance whose mask overlaps that of no known object of its text (IoU below 0.1) is a new object. The
-    rules are those of Sam3VideoModel in transformers, but a search changes no known object, and ends none.
+    The first frame is searched, and with ``every`` further frames. Between them, the tracker follows the known objects.
+    An instance is a new object unless its mask overlaps that of a known object of its text (IoU of at least 0.1). The
+    rules are those of Sam3VideoModel in transformers, but a search neither changes nor ends known objects.
 
     Args:
         finder: a client of SAM3, whose server has the models for words.
         tracker: a client of videos. It is used only with ``every``.
         source: see SAM2VideoClient.open(). Streams cannot be searched, because their frames cannot be read again.
         text: one text or several, see SAM2TritonClient.find().
-        every: distance between searched frames, a multiple of ``step``; None: the first frame alone.
+        every: distance between searched frames, a multiple of ``step``; None: only the first frame.
         start: index of the first frame.
         stop: index after the last frame; None: the end of the video.
         step: distance between tracked frames, see ``every`` of SAM2VideoClient.open().
         quality: see SAM2VideoClient.open().
         threshold: an instance needs a higher score.
-        new_threshold: least score of a new object in a frame where others are tracked.
+        new_threshold: minimum score of a new object in a frame with tracked objects.
         on_search: see OnSearch.
         details: ``mask_threshold``, ``nms`` and ``limit`` of SAM2TritonClient.find().
 
     Returns:
-        The objects with ids from 1, in the order in which they were found. Empty if there is none.
+        The objects with ids from 1, in the order in which they were found.
 
     Raises:
-        PromptError: a text or a parameter is not valid.
-        ConfigurationError: the frames are not valid.
+        PromptError: a text or a parameter is invalid.
+        ConfigurationError: the choice of frames is invalid.
         VideoError: the source cannot be read, or is a stream.
         ServerError: see triton_sam.errors.
     """
@@ -132,14 +132,14 @@ def chosen_frames(
 
     Args:
         num_frames: number of frames; None for a stream.
-        every: distance between searched frames; None: the first frame alone.
+        every: distance between searched frames; None: only the first frame.
         start: index of the first frame.
         stop: index after the last frame; None: the end of the video.
         step: distance between tracked frames.
         names: the names of ``every``, of ``step`` and of the part of the video in messages.
 
     Raises:
-        ConfigurationError: there is no frame, or the numbers do not fit each other.
+        ConfigurationError: there is no frame, or the numbers are inconsistent.
         VideoError: the source is a stream.
     """
     if num_frames is None:

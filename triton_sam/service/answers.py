@@ -1,4 +1,4 @@
-"""Translates requests into prompts for the clients, and masks into the formats that /v1 answers."""
+"""Converts requests to prompts for the clients, and masks to the formats of /v1."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
 NO_MASKS, MASKS_BEGIN, MASKS_END = b'"masks":[]', b'"masks":[', b"]"
 MAX_MASK_PIXELS = 400_000_000
-"""The most pixels that the masks of one answer have together."""
+"""Maximum total pixels of the masks in one response."""
 
 
 def client_prompt(request: SegmentRequest) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def coordinates(objects: Sequence[Prompt], *, has_mask: bool = False) -> dict[st
 
 
 def clean_previews(logits: FloatArray, prompt: Prompt, cleanup: Cleanup, family: Family, size: Size) -> FloatArray:
-    """Return the logits of one object's candidates, float32 (M,S,S), cleaned for an outline on the screen."""
+    """Return one object's candidate logits, float32 (M,S,S), cleaned for an outline on the screen."""
     cells = np.array(family.scale(size)) * family.mask_size / family.image_size
     labels = prompt.labels or [1] * len(prompt.points)
     clicks = [point for point, label in zip(prompt.points, labels, strict=True) if label]
@@ -69,7 +69,7 @@ def clean_previews(logits: FloatArray, prompt: Prompt, cleanup: Cleanup, family:
 
 
 def check_amount(request: SegmentRequest, size: Size, family: Family) -> None:
-    """Refuse a request whose masks would take too much memory."""
+    """Reject a request whose masks would take too much memory."""
     count = len(_objects(request)) * (family.candidates if request.multimask else 1)
     if count * size[0] * size[1] > MAX_MASK_PIXELS:
         raise Problem(
@@ -78,10 +78,10 @@ def check_amount(request: SegmentRequest, size: Size, family: Family) -> None:
 
 
 def choose_format(asked: str | None, accept: str) -> tuple[Format, bool]:
-    """Return the format of the masks, and whether the answer is one file of that format instead of JSON with masks.
+    """Return the format of the masks, and whether the response is one file of that format instead of JSON with masks.
 
     Args:
-        asked: the format that the request names. None: the header decides.
+        asked: the format in the request. None: use the header Accept.
     """
     preferred = next(filter(None, map(_format_of, _accepted(accept))), None)
     if asked is None and preferred is None and accept.strip():
@@ -94,7 +94,7 @@ def choose_format(asked: str | None, accept: str) -> tuple[Format, bool]:
 def write_answer(
     answer: SegmentAnswer, segments: Iterable[Segment], form: Format, request: SegmentRequest, started: float
 ) -> bytes:
-    """Return a JSON answer. Masks become text one by one, so that only one is in memory."""
+    """Return a JSON response. Masks are encoded one by one, so that only one is in memory."""
     masks = [_mask(segment, form, request).model_dump_json(exclude_none=True).encode() for segment in segments]
     answer.milliseconds = round((time.monotonic() - started) * 1000, 2)
     before, after = answer.model_dump_json(exclude_none=True).encode().split(NO_MASKS)
@@ -119,21 +119,21 @@ def _mask(segment: Segment, form: Format, request: SegmentRequest) -> Mask:
 
 
 def media_types() -> dict[str, dict[str, Any]]:
-    """Return the media types of masks, each with its schema: JSON with masks, and the files of the formats."""
+    """Return the media types of masks with their schemas: JSON with masks, and the formats' files."""
     binary, text = {"type": "string", "format": "binary"}, {"type": "object"}
     files = {form.media_type: binary if form.is_binary else text for form in FORMATS.values() if form.document}
     return {JSON: {"$ref": "#/components/schemas/SegmentAnswer"}, **files}
 
 
 def _format_of(media_type: str) -> Format | None:
-    """Return the first format that a media type of the header Accept asks for: it may be a pattern such as image/*."""
+    """Return the first format that matches a media type of the header Accept; image/* and */* are patterns."""
     prefix = "" if media_type == "*/*" else media_type.removesuffix("*")
     fits = str.startswith if media_type.endswith("/*") else str.__eq__
     return next((form for form in FORMATS.values() if fits(form.media_type, prefix)), None)
 
 
 def _accepted(accept: str) -> list[str]:
-    """Return the media types of a header Accept. The one that the caller prefers comes first."""
+    """Return the media types of a header Accept, the preferred one first."""
     wanted = []
     for part in accept.lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -156,7 +156,7 @@ def _objects(request: SegmentRequest) -> list[Prompt]:
 
 
 def _check_points(objects: Sequence[Prompt], boxes: int) -> None:
-    """Refuse more points than a session model takes: the client would fetch the embeddings, 17 MB, and wait."""
+    """Reject more points than a session model accepts: the client would wait for the embeddings, 17 MB."""
     longest = max(len(prompt.points) for prompt in objects)
     count = len(objects) * longest + 2 * boxes
     if count > MAX_POINTS:

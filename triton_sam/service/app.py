@@ -1,4 +1,4 @@
-"""The application: it joins the routes, the limits and the engine."""
+"""The application: it connects the routes, the limits and the engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .videos.store import Videos
 
 
 def create_app(settings: ServiceSettings) -> FastAPI:
-    """Return the application. It connects to nothing before it starts."""
+    """Return the application. It opens no connections before startup."""
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
     videos = Videos(engine)
@@ -95,9 +95,9 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         responses=problem_responses(),
     )
     async def show_metrics() -> Response:
-        """Return the counters of the service in the text format of Prometheus.
+        """Return the counters of the service in Prometheus text format.
 
-        Their names begin with `triton_sam_service_` and `process_`. With tokens, any token may read them.
+        Their names begin with `triton_sam_service_` and `process_`. If tokens are configured, any token may read them.
         """
         return Response(figures.text(), media_type=metrics.CONTENT_TYPE)
 

@@ -1,4 +1,4 @@
-"""Work that continues when the request that began it has ended: it runs to its end, and the log has its failures."""
+"""Work that outlives the request that started it: it runs to completion, and its failures are logged."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .problems import Problem
 
 Result = TypeVar("Result")
 _RUNNING: set[asyncio.Task[Any]] = set()
-"""The event loop itself holds its tasks only weakly."""
+"""The event loop itself holds only weak references to tasks."""
 
 
 def start(work: Coroutine[Any, Any, object]) -> None:
-    """Begin work that nobody waits for."""
+    """Start work without waiting for it."""
     _held(work).add_done_callback(_log)
 
 
 async def finish(work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of work that runs to its end even if the caller's task is cancelled."""
+    """Return the result of work that runs to completion even if the caller's task is cancelled."""
     task = _held(work)
     try:
         return await asyncio.shield(task)
@@ -31,7 +31,7 @@ async def finish(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def wait() -> None:
-    """Wait until no such work runs on this event loop."""
+    """Wait until no background work runs on this event loop."""
     loop = asyncio.get_running_loop()
     while running := [task for task in tuple(_RUNNING) if task.get_loop() is loop]:
         await asyncio.wait(running)
@@ -45,7 +45,7 @@ def _held(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
 
 
 def _log(task: asyncio.Task[Any]) -> None:
-    """Log a fault of the service; what a caller has done wrong, or Triton's failures, concern nobody any more."""
+    """Log a fault of the service. Errors of the caller or of Triton are not logged, because the caller has left."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, (Problem, SamError)):
         LOGGER.error("work in the background failed", exc_info=error)

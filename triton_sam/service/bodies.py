@@ -1,4 +1,4 @@
-"""Bodies of requests and answers, within the budgets of the service: their bytes, and the time that they take."""
+"""Request and response bodies, within the service's budgets: their bytes, and the time that they take."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from .quotas import Caller
 from .settings import MEBI, ServiceSettings
 
 SECOND_BYTES = 1 << 18
-"""So many bytes that have arrived, or have been sent, earn one more second."""
+"""Each time this many bytes have been received or sent, the time limit grows by one second."""
 CHUNK = 1 << 16
-"""Bytes of an answer that are written at a time, so that the service notices a client that does not read."""
+"""Bytes of a response that are written at a time, so that the service notices a client that does not read."""
 FILES = "multipart/form-data"
 IMAGES = "/v1/images"
-"""The path of uploads whose body may be the image itself."""
+"""The upload path whose body may be the image itself."""
 IMAGE_KINDS = (
     "image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/gif", "image/heic", "image/heif",
     "application/octet-stream",
 )  # fmt: skip
-"""The types of bodies that are an image."""
+"""Media types of bodies that are images."""
 VIDEOS = "/v1/videos"
-"""The path of uploads that go to the disk as they arrive, not into memory: they have limits of their own."""
+"""The upload path whose files are written to disk as they arrive, not to memory; separate limits apply."""
 UNUSED = ("GET", "HEAD", "DELETE")
-"""Methods whose routes work without the body, also while it arrives."""
+"""Methods whose routes run without the body, even while it arrives."""
 MAX_VALUES = 1 << 14
-"""The most values in a request without a file. The largest call has a quarter of them. Two MiB can hold a million, and
-everything else would stand still while the service reads those."""
+"""Maximum number of values in a request without a file. The largest call has a quarter of them. Two MiB can hold a
+million values, and reading those would block the event loop.
+"""
 MAX_ADAPTER_VALUES = 1 << 20
 """The same for an adapter: some tools send all annotations of an image with each click. A thread reads them."""
 
@@ -74,7 +75,7 @@ class Body:
         self._ended = not self._length and "transfer-encoding" not in headers
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Start receiving."""
         if self._length > self._limit:
             raise self._too_large()
         if self._has_files:
@@ -85,13 +86,12 @@ class Body:
             self._unread = self._budgets.receiving.take()
 
     def end(self) -> None:
-        """Give everything back."""
+        """Return everything to the budgets."""
         self._lease.give()
         if self._unread is not None:
             self._unread.give()
 
     async def receive(self) -> Message:
-        """Return the next message."""
         if self._ended:
             return await self._receive()
         left = self._began + self._seconds + self._read / SECOND_BYTES - self._clock()
@@ -125,7 +125,7 @@ class Body:
             self._caller.upload(len(piece))
         if self._is_file:
             return
-        self._values += piece.count(b",") + piece.count(b"&")  # of JSON, and of a form
+        self._values += piece.count(b",") + piece.count(b"&")  # separators in JSON and in forms
         if self._values > self._max_values:
             raise Problem(
                 413,
@@ -142,24 +142,24 @@ class Body:
 
 
 def kind_of(headers: Headers) -> str:
-    """Return the type of a body without its parameters, in lower case; "" if its header is missing."""
+    """Return the media type of a body without its parameters, in lower case; "" without the header."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def is_image(kind: str) -> bool:
-    """Return whether a body of this type is an image; the content decides whether it is one that can be used."""
+    """Return whether a body of this type is an image; only the content decides whether it is supported."""
     return kind.startswith("image/") or kind in IMAGE_KINDS
 
 
 class UnreadError(ConnectionError):
-    """The client does not read its answer."""
+    """The client does not read its response."""
 
 
 class Answer:
-    """The answer to one request: large ones are written in pieces, no faster than the client reads them.
+    """The response to one request. Large responses are written in pieces, no faster than the client reads.
 
     Args:
-        budgets: the bytes of large answers count until they are sent.
+        budgets: bytes of large responses count until they are sent.
     """
 
     def __init__(self, send: Send, settings: ServiceSettings, budgets: Budgets) -> None:
@@ -170,7 +170,7 @@ class Answer:
         self._is_refused = False
 
     async def send(self, message: Message) -> None:
-        """Send a message. An answer that has no room is replaced by a 503."""
+        """Send a message. A response that exceeds the budget is replaced by a 503."""
         if self._is_refused:
             return
         if message["type"] == "http.response.start":
@@ -183,7 +183,7 @@ class Answer:
         except Problem as problem:
             if start is None:
                 raise
-            self._is_refused = True  # the application cannot answer otherwise: it has sent its start
+            self._is_refused = True  # the application cannot respond otherwise: it has sent its start
             await self._in_time(*_messages(problem))
             return
         with lease:
@@ -198,7 +198,7 @@ class Answer:
 
     async def _write(self, start: Message | None, message: Message, body: bytes) -> None:
         if start is not None:
-            await self._send(start)  # this also waits until the client has read earlier answers
+            await self._send(start)  # this also waits until the client has read earlier responses
         if len(body) <= CHUNK:
             await self._send(message)
         else:

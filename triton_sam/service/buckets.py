@@ -1,4 +1,4 @@
-"""A token bucket: a rate with room for short bursts."""
+"""A token bucket: a rate limit that allows short bursts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """Something that may be used up, and fills again at a constant rate. It starts full."""
+    """An amount that calls consume, refilled at a constant rate. It starts full."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -18,14 +18,14 @@ class TokenBucket:
         self._then = clock()
 
     def take(self, amount: float = 1.0) -> float:
-        """Take an amount and return 0; or take nothing, and return the seconds until there is enough of it."""
+        """Consume an amount and return 0; if too little is left, consume nothing and return the seconds to wait."""
         wait = self.missing(amount)
         if wait == 0:
             self._left -= amount
         return wait
 
     def missing(self, amount: float) -> float:
-        """Return the seconds until there is so much; 0: now; infinite: never."""
+        """Return the seconds until an amount is available; 0: now; infinite: never."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._then) * self._rate)
         self._then = now

@@ -1,4 +1,4 @@
-"""The budgets that all requests of the service share: bytes, pixels, places and pages. Nothing else limits them."""
+"""The budgets that all requests share: bytes, pixels, places and pages. No other limits are shared."""
 
 from __future__ import annotations
 
@@ -20,54 +20,53 @@ Result = TypeVar("Result")
 MEGA = 1_000_000
 RETRY_SECONDS = "1"
 FREE_BYTES = 1 << 16
-"""So many bytes of each body and answer are not counted, so that a click needs no room that uploads may have taken."""
+"""Bytes of each body and response that are not counted, so that clicks need no room in a budget that uploads fill."""
 MAX_FETCHES = 4
-"""Images that are fetched from addresses at a time; each takes as much memory as a request with a file may have."""
+"""Maximum concurrent fetches of images; each takes as much memory as a request with a file may have."""
 RECEIVING_PER_PLACE = 4
-"""Requests whose body is still on its way, for each request that may be worked on."""
+"""Requests whose bodies are being received, for each request that may be processed."""
 SMALL_PIXELS = 4 * MEGA
 """Masks and previews up to this size are small: they never wait for large ones."""
 SMALL_SHARE = 4
-"""The share of small ones, a quarter of the pixels, is never given to large ones."""
+"""One in this many pixels, a quarter of them, is reserved for small ones."""
 SMALL_WORKERS, LARGE_WORKERS = 2, 1
 LOGITS_AS_TEXT = 4
-"""A logit in a JSON answer takes as much memory as so many pixels: base64, and its copy when the answer is joined."""
+"""A logit in JSON takes the memory of this many pixels: base64, and its copy when the response is joined."""
 PAGES_MESSAGES = 300.0
-"""Messages a second that all pages together may send; a page that has to wait takes its turn."""
+"""Messages per second that all pages together may send; waiting pages take turns."""
 PAGES_BURST, PAGE_BURST = 0.1, 0.5
-"""Seconds of messages that may come at once, from all pages and from one."""
+"""Seconds of messages that may arrive at once, from all pages and from one."""
 
 
 class Lease:
-    """A part of a budget that somebody holds until give()."""
+    """A part of a budget, held until give()."""
 
     def __init__(self, budget: Budget, amount: int) -> None:
         self._budget = budget
         self.amount = amount
 
     def check(self, amount: int) -> None:
-        """Refuse more that is not left."""
+        """Reject an additional amount that is not left."""
         self._budget.check(amount)
 
     def grow(self, amount: int) -> None:
-        """Hold more."""
         self.check(amount)
         self._budget.book(amount)
         self.amount += amount
 
     def hold(self, amount: int) -> None:
-        """Hold this amount in all, without a check: the caller has been allowed it already."""
+        """Hold this total amount without a check, because the caller was admitted already."""
         self._budget.book(amount - self.amount)
         self.amount = amount
 
     def pass_on(self) -> Lease:
-        """Return a lease that holds everything from now on. A `with` block then gives nothing back."""
+        """Move everything to a new lease and return it. A `with` block around the old lease then returns nothing."""
         taken = Lease(self._budget, self.amount)
         self.amount = 0
         return taken
 
     def give(self) -> None:
-        """Give everything back. Only the first call counts."""
+        """Return everything to the budget. Only the first call has an effect."""
         self.hold(0)
 
     def __enter__(self) -> Lease:
@@ -78,10 +77,10 @@ class Lease:
 
 
 class Budget:
-    """An amount that the whole service shares. A request for more than the rest is refused at once.
+    """An amount that the whole service shares. Requests for more than the rest are rejected at once.
 
     Args:
-        takes_one: whether somebody who asks while nothing is used gets any amount, also more than the limit.
+        takes_one: whether any amount is granted while nothing else is in use, even above the limit.
     """
 
     def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics, *, takes_one: bool = False) -> None:
@@ -95,27 +94,26 @@ class Budget:
         self._gauge = metrics.budget_used.labels(name)
 
     def take(self, amount: int = 1) -> Lease:
-        """Return a lease."""
         lease = Lease(self, 0)
         lease.grow(amount)
         return lease
 
     def check(self, amount: int = 1) -> None:
-        """Refuse an amount that is not left."""
+        """Reject an amount that is not left."""
         if self.used + amount > self.limit and (self.used or not self._takes_one):
             self._metrics.refused.labels(self._name).inc()
             raise busy(self._refusal)
 
     def book(self, amount: int) -> None:
-        """Count an amount as used, or as given back if it is negative."""
+        """Count an amount as used, or as returned if it is negative."""
         self.used += amount
         self._gauge.set(self.used)
 
 
 class WaitingBudget(Budget):
-    """An amount that the whole service shares. A request for more than the rest waits; requests are served in order.
+    """An amount that the whole service shares. Requests for more than the rest wait, and are served in order.
 
-    A request for more than the limit gets all of it for itself.
+    A request for more than the limit gets the whole amount.
     """
 
     def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics) -> None:
@@ -124,7 +122,6 @@ class WaitingBudget(Budget):
         self.is_closed = False
 
     async def wait(self, amount: int) -> Lease:
-        """Wait for a lease."""
         if self.is_closed:
             raise stopping()
         waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
@@ -134,12 +131,12 @@ class WaitingBudget(Budget):
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                waiter.result().give()  # it came at the same moment
+                waiter.result().give()  # granted at the same moment
             self._serve()
             raise
 
     def close(self) -> None:
-        """Refuse everybody who waits, and all who come."""
+        """Reject all waiting and future requests."""
         self.is_closed = True
         for _, waiter in self._queue:
             if not waiter.done():
@@ -147,7 +144,7 @@ class WaitingBudget(Budget):
         self._queue.clear()
 
     def book(self, amount: int) -> None:
-        """Count an amount, and let those who wait continue."""
+        """Count an amount, and wake waiting requests."""
         super().book(amount)
         if amount < 0:
             self._serve()
@@ -162,15 +159,15 @@ class WaitingBudget(Budget):
             self._queue.popleft()
 
 
-class Stopped(Exception):  # noqa: N818 - nobody gets to see it
-    """Nobody wants the result of this work any more."""
+class Stopped(Exception):  # noqa: N818 - control flow, never reported
+    """The result of this work is no longer needed."""
 
 
 class Workers:
-    """Threads that compute masks and previews, and the pixels that they may have in memory.
+    """Threads that compute masks and previews, and the pixels that they may hold in memory.
 
-    Small ones never wait for large ones. A thread cannot be interrupted, so the pixels of work whose caller went away
-    are given back when the thread is done. The work stops at the next mask.
+    Small work never waits for large work. A thread cannot be interrupted: if the caller leaves, the work stops at the
+    next mask, and its pixels are returned when the thread ends.
     """
 
     def __init__(self, pixels: int, metrics: Metrics) -> None:
@@ -194,10 +191,10 @@ class Workers:
         fetch: Callable[[], Awaitable[Iterable[Item]]],
         work: Callable[[Iterator[Item]], Result],
     ) -> Result:
-        """Fetch items, and work on them one by one in a thread.
+        """Fetch items, and process them one by one in a thread.
 
         Args:
-            pixels: the most pixels that are in memory at a time.
+            pixels: maximum number of pixels in memory at a time.
             fetch: returns the items; it is called when the pixels are free.
         """
         budget, executor = self._small if pixels <= self._largest_small else self._large
@@ -230,7 +227,7 @@ class Workers:
         return result
 
     async def map(self, pixels: int, convert: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return the results of a function that runs in a thread for one item after the other."""
+        """Return a function's results for items, processed one by one in a thread."""
 
         async def fetch() -> Iterable[Item]:
             return items
@@ -238,12 +235,12 @@ class Workers:
         return await self.run(pixels, fetch, lambda found: [convert(each) for each in found])
 
     def refuse(self) -> None:
-        """Refuse all work that has not begun."""
+        """Reject all work that has not begun."""
         for budget, _ in (self._small, self._large):
             budget.close()
 
     def close(self) -> None:
-        """Stop everything: at the next mask, and without waiting for it."""
+        """Stop all work at the next mask, without waiting for it."""
         self.refuse()
         for stop in self._stops:
             stop.set()
@@ -252,7 +249,7 @@ class Workers:
 
 
 class Budgets:
-    """All budgets of one service."""
+    """All budgets of a service."""
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         self.bodies = Budget("body_bytes", settings.body_bytes, "uploads at a time", metrics)
@@ -273,10 +270,10 @@ class Budgets:
 
 
 class Pace:
-    """A rate that refuses nobody: a caller that is too fast waits.
+    """A rate that delays callers instead of rejecting them.
 
     Args:
-        burst: seconds after a pause for which everything may come at once.
+        burst: seconds of the rate that may be used at once after a pause.
     """
 
     def __init__(self, rate: float, burst: float) -> None:
@@ -285,7 +282,7 @@ class Pace:
         self._turn = asyncio.Lock()
 
     async def wait(self, amount: float = 1.0) -> None:
-        """Return when the caller may continue. An amount that is larger than a burst counts as a burst."""
+        """Return when the caller may continue. An amount larger than a burst counts as a burst."""
         amount = min(amount, self._burst)
         async with self._turn:  # a lock is fair
             while True:
@@ -296,31 +293,31 @@ class Pace:
 
 
 def work_pixels(size: tuple[int, int], kept: int, masks: int, side: int, *, logits: bool = False) -> int:
-    """Return the pixels that the work on an answer has in memory."""
+    """Return the number of pixels in memory while a response is computed."""
     return kept * size[0] * size[1] + masks * side**2 * (1 + LOGITS_AS_TEXT * logits)
 
 
 def busy(what: str) -> Problem:
-    """Return the answer to a request that the service has no room for now."""
+    """Return the problem for a request that exceeds a budget now."""
     return Problem(
         503, f"the service has too many {what}: try again soon", headers={"Retry-After": RETRY_SECONDS}, code="busy"
     )
 
 
 def stopping() -> Problem:
-    """Return the answer to a request that the service cannot finish before it stops."""
+    """Return the problem for a request that cannot finish before the service stops."""
     return Problem(503, "the service stops: try again soon", headers={"Retry-After": RETRY_SECONDS}, code="stopping")
 
 
 def _until(stop: threading.Event, items: Iterable[Item]) -> Iterator[Item]:
-    for item in items:  # each is computed when it is asked for
+    for item in items:  # each is computed when the loop reaches it
         yield item
         if stop.is_set():
             raise Stopped
 
 
 def _call(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
-    """Call on the loop, unless it has ended meanwhile."""
+    """Call on the loop, unless the loop has closed."""
     try:
         loop.call_soon_threadsafe(done)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Runs work for a client, and ends it when the client hangs up or cancels its `session_id`, or after the timeout."""
+"""Runs work for a client; it ends when the client disconnects, cancels its `session_id`, or after the timeout."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Result = TypeVar("Result")
 
 
 class CancellableRequests:
-    """The requests that the service works on. A request with a ``session_id`` can be cancelled by it.
+    """Running requests. A request with a ``session_id`` can be cancelled with it.
 
-    This is the ``session_id`` of the 2024 API: a client chooses it, and sends it with its requests.
+    The ``session_id`` comes from the 2024 API: the client chooses it, and sends it with its requests.
     """
 
     def __init__(self, timeout: float, metrics: Metrics) -> None:
@@ -37,7 +37,7 @@ class CancellableRequests:
         """Return the result of ``work``.
 
         Args:
-            timeout: seconds that it may take; None: those of every request.
+            timeout: maximum seconds; None: the timeout of every request.
         """
         seconds = self._timeout if timeout is None else timeout
         task = asyncio.create_task(work)
@@ -50,7 +50,7 @@ class CancellableRequests:
                 return task.result()
             fault = gone.exception() if gone.done() else None
             if fault is not None:
-                raise fault  # of the body of a request whose route does not read it: it is too large, or too slow
+                raise fault  # a body that the route does not read is too large or too slow
             if task.done() or gone.done():
                 self._metrics.cancelled.inc()
                 raise cancelled()
@@ -62,7 +62,7 @@ class CancellableRequests:
             await asyncio.gather(task, gone, return_exceptions=True)
 
     def name(self, task: asyncio.Task[Any], session_id: str | None) -> None:
-        """Let a client cancel a task by its ``session_id`` until the task has ended."""
+        """Let a client cancel a task by ``session_id`` until the task ends."""
         if session_id is not None:
             self._tasks[session_id].add(task)
             task.add_done_callback(lambda done: self._forget(session_id, done))
@@ -83,6 +83,6 @@ class CancellableRequests:
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when the client has closed the connection. A body that nobody has read is dropped."""
+    """Return when the client has disconnected. An unread body is dropped."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

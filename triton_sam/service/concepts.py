@@ -22,7 +22,7 @@ from .store import StoredImage
 
 GEOJSON = "geojson"
 FIND_FORMATS = {name: form for name, form in FORMATS.items() if form.encode or name == GEOJSON}
-"""Formats of instances: those that can represent a single mask, and GeoJSON, which has properties for the label."""
+"""Formats of instances: those that can represent a single mask, and GeoJSON, whose properties contain the label."""
 if TYPE_CHECKING:
     FindFormat = str
 else:
@@ -100,7 +100,7 @@ class FindRequest(Strict):
     )
 
     def to_query(self, size: Size, example_size: Size) -> Query:
-        """Return the request for the clients.
+        """Return the query for the clients.
 
         Args:
             size: width and height of the image to search, pixels.
@@ -150,7 +150,7 @@ else:
 
 
 class FindAnswer(BaseModel):
-    """All instances: of the first text, the best first, then of the next text."""
+    """All instances: text by text, sorted by score."""
 
     image: str
     model: str
@@ -161,7 +161,7 @@ class FindAnswer(BaseModel):
 
 
 def check_pair(pair: Pair) -> None:
-    """Check that models find concepts."""
+    """Check that a pair finds concepts."""
     if pair.finds_concepts:
         return
     able = [family for family in FAMILIES if get_family(family).concepts]
@@ -177,10 +177,10 @@ def check_pair(pair: Pair) -> None:
 async def find(
     engine: Engine, pair: Pair, image: StoredImage, example: StoredImage | None, query: Query
 ) -> FoundInstances:
-    """Find all instances. An image that Triton does not know is sent with the request, and encoded once for all.
+    """Find all instances. If Triton does not have the image, it is sent with the request, and encoded once.
 
     Args:
-        example: the image that the boxes of the query belong to; None for ``image``.
+        example: the image of the query's boxes; None for ``image``.
     """
     client = engine.client(pair, keeps_images=True)
     known = image.embeddings.get(pair.origin)
@@ -204,14 +204,14 @@ async def find(
 
 
 def encode_instances(instances: Iterator[Instance], form: str, tolerance: float) -> list[dict[str, Any]]:
-    """Return instances as JSON objects, or as features of GeoJSON. It takes time for each mask: call it in a thread."""
+    """Return instances as JSON objects, or as GeoJSON features. Each mask takes time, so call this in a thread."""
     if form == GEOJSON:
         return [_feature(each, tolerance) for each in instances]
     return [{**_bare(each), form: FIND_FORMATS[form].to_json(each, tolerance)} for each in instances]
 
 
 def to_document(answer: FindAnswer, objects: list[dict[str, Any]], form: str) -> bytes:
-    """Return the whole answer. ``objects`` are those of encode_instances()."""
+    """Return the whole response. ``objects`` come from encode_instances()."""
     head = {"type": "FeatureCollection", "features": objects}
     document = head if form == GEOJSON else {**answer.model_dump(), "objects": objects}
     return strict_json.dumps(document, separators=(",", ":")).encode()

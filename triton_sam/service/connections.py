@@ -1,4 +1,4 @@
-"""Time limits of connections: uvicorn has none for the head of a request, nor for answers that nobody reads."""
+"""Connection timeouts that uvicorn lacks: for the head of a request, and for responses that a client does not read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD_SECONDS = 30.0
-"""So long may the head of a request take. Between two requests, uvicorn waits for 5 s."""
+"""Maximum seconds for the head of a request. Between two requests, uvicorn waits for 5 s."""
 
 
 class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's protocol for HTTP with time limits."""
+    """uvicorn's HTTP protocol with timeouts."""
 
     unread_seconds = 90.0
     head_seconds = HEAD_SECONDS
@@ -64,5 +64,5 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def limited(unread_seconds: float, head_seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol for HTTP with time limits. A connection beyond them is aborted."""
+    """Return uvicorn's HTTP protocol with timeouts. Connections that exceed them are aborted."""
     return type("Limited", (_Limited,), {"unread_seconds": unread_seconds, "head_seconds": head_seconds})

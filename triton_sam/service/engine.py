@@ -1,4 +1,4 @@
-"""The engine between the routes and Triton: it holds the clients, the images, and the state of Triton."""
+"""The engine between the routes and Triton: it holds the clients, the images, and Triton's state."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, id_of
 Result = TypeVar("Result")
 
 IN_FLIGHT = 16
-"""Maximum predictions at Triton at a time. The others wait here, where they are cheap to reorder and to drop."""
+"""Maximum concurrent predictions at Triton. Further ones wait here, where they are cheap to reorder and to drop."""
 MODEL_HEADER = "X-Model"
-"""The header of an answer that names the model, if it is another one than the caller has named."""
+"""The response header that names the model if it differs from the requested one."""
 WATCH_SECONDS = 1.0
 PROBE_TIMEOUT = 5.0
 LEGACY_INDEX_SHARE = 4
-"""The index of old-style embeddings may use this share, a quarter, of the memory limit for images in addition."""
+"""The index of old-style embeddings may additionally use this share, a quarter, of the images' memory limit."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An encoder/decoder pair that Triton has ready.
+    """An encoder/decoder pair that is ready on Triton.
 
     Args:
-        name: name of the pair for callers, for example "sam2" or "sam2.1_large".
-        keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
+        name: the pair's public name, for example "sam2" or "sam2.1_large".
+        keeps_images: whether it has a session model, so that a click sends an id instead of 17 MB.
         finds_concepts: whether it has a session model, and all models that find words and examples.
     """
 
@@ -60,18 +60,18 @@ class Pair:
 
     @property
     def finds_everything(self) -> bool:
-        """Whether it can search for all objects. Without a session model, each click of a search would carry 17 MB."""
+        """Whether it can search for all objects. Without a session model, each click of a search would send 17 MB."""
         return self.keeps_images
 
     @property
     def origin(self) -> Origin:
-        """The origin of embeddings. Each version has other weights, and a session model keeps embeddings at Triton."""
+        """The origin of embeddings. Weights differ between versions, and a session model keeps embeddings at Triton."""
         return self.name, self.version, self.keeps_images
 
 
 @dataclass(eq=False)
 class _Shared:
-    """An encoding that several requests wait for."""
+    """An encoding that several requests share."""
 
     task: asyncio.Task[ImageEmbeddings]
     waiters: int = 0
@@ -79,10 +79,10 @@ class _Shared:
 
 @dataclass(frozen=True)
 class State:
-    """The known state of Triton.
+    """The last known state of Triton.
 
     Args:
-        pairs: by name, in the order of families; empty when none is ready or Triton is gone.
+        pairs: by name, in the order of families; empty if no pair is ready or Triton is unavailable.
     """
 
     pairs: dict[str, Pair] = field(default_factory=dict)
@@ -90,12 +90,12 @@ class State:
 
     @property
     def is_up(self) -> bool:
-        """Whether the service can make masks."""
+        """Whether the service can compute masks."""
         return bool(self.pairs)
 
 
 class Engine:
-    """The engine of one service, used on one event loop from ``start()`` to ``stop()``."""
+    """The engine of a service, used on one event loop from ``start()`` to ``stop()``."""
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         self.settings = settings
@@ -123,7 +123,7 @@ class Engine:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to watch Triton."""
+        """Start watching Triton."""
         await self.look()
         self._watcher = asyncio.create_task(self._watch())
 
@@ -139,14 +139,14 @@ class Engine:
         await asyncio.to_thread(self._control.close)
 
     async def look(self) -> State:
-        """Ask Triton for its ready models. Callers that come meanwhile wait for the same answer."""
+        """Refresh the list of ready models. Concurrent callers share the request to Triton."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
         return self.state
 
     async def pair(self, name: str | None) -> Pair:
-        """Return the pair that a caller names. None or "" stands for the default pair, or else for the first one."""
+        """Return the pair of a given name. None or "" returns the default pair, or else the first one."""
         wanted = name or self.settings.model
         if wanted not in self.state.pairs:
             await self.look()
@@ -155,7 +155,7 @@ class Engine:
             raise ServerUnreachableError(self.state.error or "Triton has no model ready")
         if wanted in pairs:
             return pairs[wanted]
-        # A family whose default pair is not served, but a variant of it is.
+        # The family's default pair is not served, but a variant is.
         variant = next((pair for pair in pairs.values() if pair.family.name == wanted), None)
         if variant is None and not name:
             variant = next(iter(pairs.values()))
@@ -167,7 +167,7 @@ class Engine:
         return variant
 
     def client(self, pair: Pair, *, keeps_images: bool) -> SpeculativeSAM2Client:
-        """Return the client of a pair, for embeddings that Triton keeps or for those that are here."""
+        """Return the client of a pair, for embeddings at Triton or for embeddings in this process."""
         key = (pair.name, keeps_images)
         if key not in self._clients:
             self._clients[key] = SpeculativeSAM2Client(
@@ -187,21 +187,21 @@ class Engine:
         return self.client(pair, keeps_images=isinstance(embeddings, SessionImage))
 
     async def store(self, content: bytes) -> StoredImage:
-        """Check an image's header and keep it."""
+        """Check an image's header and store the image."""
         content, size = await accept_image(content, self.settings.max_megapixels, self.budgets.workers)
         image = self.images.add(StoredImage(await asyncio.to_thread(id_of, content), content, size))
         self._count()
         return image
 
     def image(self, image_id: str) -> StoredImage:
-        """Return an uploaded image."""
+        """Return an uploaded image, or raise a 404 problem."""
         image = self.images.get(image_id)
         if image is None:
             raise Problem(404, "the image is unknown or expired: upload it again", code="unknown_image")
         return image
 
     async def embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:
-        """Return an image's embeddings, or their id at Triton; one that several ask for is encoded once."""
+        """Return an image's embeddings, or their id at Triton. Concurrent calls share one encoding."""
         found = image.embeddings.get(pair.origin)
         if found is not None:
             return found
@@ -215,17 +215,17 @@ class Engine:
         finally:
             shared.waiters -= 1
             if shared.waiters == 0:
-                shared.task.cancel()  # when the last one went away before it was done
+                shared.task.cancel()  # when the last waiter left before the task ended
                 self._shared.pop(key, None)
 
     async def adopt(self, image: StoredImage, pair: Pair, load: Callable[[], ImageEmbeddings]) -> None:
-        """Keep embeddings that were made elsewhere, unless the image has some."""
+        """Store embeddings that were computed elsewhere, unless the image has some."""
         if pair.origin not in image.embeddings:
             image.keep(pair.origin, await asyncio.to_thread(load))
             self._grown(image)
 
     async def encoder(self, pair: Pair) -> EncoderIdentity:
-        """Return which encoder Triton has for a pair. A fixed image is encoded when it is first asked for."""
+        """Return the identity of the encoder that Triton serves for a pair. The first call encodes a fixed image."""
         if pair.origin not in self._encoders:
             client = self.client(pair, keeps_images=pair.keeps_images)
             image = await self._encode(lambda: client.encode_async(FIXED_IMAGE))
@@ -248,10 +248,10 @@ class Engine:
         at_a_time: int = 1,
         logits: bool = False,
     ) -> Result:
-        """Return full-size masks in a form of the caller's.
+        """Return full-size masks, converted by ``write``.
 
         Args:
-            write: makes the result of the masks, in a thread. Each mask is computed when it is asked for.
+            write: converts the masks, in a thread. Each mask is computed when the iterator reaches it.
         """
         client = self.client_of(pair, image)
         objects = max(len(prompt.get(part) or ()) for part in ("coords", "box"))
@@ -264,13 +264,13 @@ class Engine:
         return await self.budgets.workers.run(pixels, fetch, write)
 
     async def preview(self, image: StoredImage) -> bytes:
-        """Return an image as JPEG. It is made once, also if several callers ask at the same time."""
+        """Return an image as JPEG. Concurrent callers share the conversion."""
         loop = asyncio.get_running_loop()
 
         def make() -> None:
             if not image.preview:
                 image.preview = to_jpeg(image.content)
-                loop.call_soon_threadsafe(self._grown, image)  # also when the caller has gone away
+                loop.call_soon_threadsafe(self._grown, image)  # even if the caller has disconnected
 
         if not image.preview:
             width, height = image.size
@@ -299,7 +299,7 @@ class Engine:
             self._set(State(await asyncio.to_thread(self._pairs), None))
         except SamError as error:
             self._set(State({}, str(error)))
-        except Exception as error:  # noqa: BLE001 - the watch must continue, whatever a library throws
+        except Exception as error:  # noqa: BLE001 - the watch must continue, whatever a library raises
             LOGGER.exception("looking at Triton failed")
             self._set(State({}, f"looking at Triton failed: {error}"))
         finally:
@@ -315,7 +315,7 @@ class Engine:
             return
         self.state = state
         self.metrics.triton_up.set(int(state.is_up))
-        self.changed.set()  # wakes all who wait; those who come later wait for the next change
+        self.changed.set()  # wakes all waiting tasks; later tasks wait for the next change
         self.changed = asyncio.Event()
 
     def _count(self) -> None:
@@ -323,9 +323,9 @@ class Engine:
         self.metrics.stored_images.set(len(self.images))
 
     def _pairs(self) -> dict[str, Pair]:
-        """Ask Triton (blocks); raises a SamError when it is gone or has no pair ready."""
+        """Request the pairs from Triton (blocks). Raises a SamError if Triton is unavailable or has no pair ready."""
         versions = self._control.ready_models()
-        if versions != self._versions:  # configurations are read only when something changed
+        if versions != self._versions:  # configurations are read only after a change
             self._models = sort_models(versions, self._control.model_config)
             self._versions = dict(versions)
         pairs = {

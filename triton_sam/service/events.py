@@ -1,4 +1,4 @@
-"""Events of a task for one reader, and their way to a client as server-sent events."""
+"""Events of a task for one reader, sent to a client as server-sent events."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .problems import Problem
 Item = TypeVar("Item")
 
 WAITING_EVENTS = 8
-"""Events that may wait for the reader. A reader that is slower than the task slows it down."""
+"""Maximum number of events that wait for the reader. A slow reader slows the task down."""
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""nginx would collect events otherwise."""
+"""Stops nginx from buffering events."""
 PAUSE_SECONDS = 10.0
-"""After so long without an event comes a comment, so that no proxy takes the connection for dead."""
+"""After this long without an event, a comment is sent, so that proxies keep the connection open."""
 WAITING = b": waiting\n\n"
 
 
 class Events(Generic[Item]):
-    """The events of a task, in their order."""
+    """The events of a task, in order."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Item | Problem | None] = asyncio.Queue(WAITING_EVENTS)
@@ -34,13 +34,13 @@ class Events(Generic[Item]):
         self._is_left = False
 
     async def put(self, *events: Item | Problem | None) -> None:
-        """Add events. None says that no event follows, and a Problem says why."""
+        """Add events. None ends the events; a Problem ends them with an error."""
         for each in events:
             if not self._is_left:
                 await self._queue.put(each)
 
     def leave(self, last: Problem | None = None) -> None:
-        """Drop all events, since nobody reads them any more. A reader gets ``last`` at once."""
+        """Drop all events, because the reader has left. A remaining reader gets ``last`` at once."""
         self._is_left = True
         while not self._queue.empty():
             self._queue.get_nowait()
@@ -48,11 +48,11 @@ class Events(Generic[Item]):
             self._queue.put_nowait(last)
 
     async def begin(self) -> None:
-        """Wait for the first event, so that a failure before it has a status of its own."""
+        """Wait for the first event, so that an earlier failure has its own status."""
         self._first = [await self.get()]
 
     async def get(self) -> Item | None:
-        """Return the next event, None after the last one."""
+        """Return the next event, or None after the last one."""
         if self._first:
             return self._first.pop()
         found = await self._queue.get()
@@ -61,23 +61,22 @@ class Events(Generic[Item]):
         return found
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        """Yield all events."""
         while (found := await self.get()) is not None:
             yield found
 
 
 def to_bytes(name: str, data: str) -> bytes:
-    """Return an event as it is sent. ``data`` is a JSON document in one line."""
+    """Return an event as bytes. ``data`` is a JSON document on one line."""
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
 def event(name: str, **members: Any) -> bytes:
-    """Return an event, as it is sent, whose data is a JSON object."""
+    """Return an event as bytes; its data is a JSON object of ``members``."""
     return to_bytes(name, strict_json.dumps(members, separators=(",", ":")))
 
 
 async def stream(events: Events[Item], write: Callable[[Item], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
-    """Yield all events as they are sent; a failure is an event ``error``."""
+    """Yield all events as bytes; a failure becomes an ``error`` event."""
     while True:
         try:
             found = await asyncio.wait_for(events.get(), PAUSE_SECONDS)
@@ -86,7 +85,7 @@ async def stream(events: Events[Item], write: Callable[[Item], Awaitable[bytes]]
             written = await write(found)
         except asyncio.TimeoutError:
             yield WAITING
-        except Exception as error:  # noqa: BLE001 - the reader has an answer with status 200 already
+        except Exception as error:  # noqa: BLE001 - the response with status 200 has already started
             yield event("error", **problems.body(problems.meant_by(error)))
             return
         else:
@@ -94,7 +93,7 @@ async def stream(events: Events[Item], write: Callable[[Item], Awaitable[bytes]]
 
 
 class EventStream(StreamingResponse):
-    """A stream of events. Its generator is closed with the connection, even if it has sent no event."""
+    """A stream of events. Its generator is closed with the connection, even if it has not sent any event."""
 
     media_type = MEDIA_TYPE
 
@@ -104,7 +103,6 @@ class EventStream(StreamingResponse):
         self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
         try:
             await super().__call__(scope, receive, send)
         finally:

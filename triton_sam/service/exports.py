@@ -1,4 +1,4 @@
-"""Files of data sets from masks that a caller already has: the writers of ``triton-sam annotate``, packed as ZIP."""
+"""Data set files from a caller's masks: the writers of ``triton-sam annotate``, packed as ZIP."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ else:
     ExportFormat = Literal[tuple(WRITERS)]
 
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\x{FFFE}\x{FFFF}]*$"
-"""XML and lists of classes hold no control characters."""
+"""XML and class lists cannot contain control characters."""
 MAX_FILE_NAME = 200
-"""Bytes; file systems take 255 with the suffixes that writers add."""
+"""Bytes; file systems allow 255, including the suffixes that writers add."""
 
 
 class ExportedObject(Strict):
-    """One object with its mask."""
-
     label: str = Field(min_length=1, max_length=60, pattern=PRINTABLE)
     name: str = Field(default="", max_length=60, pattern=PRINTABLE)
     score: float = Field(default=1.0, allow_inf_nan=False)
@@ -65,14 +63,14 @@ class ExportedImage(Strict):
 
 @dataclass(frozen=True)
 class Export:
-    """The images of a request, ready for the writers. ``pixels`` are those of its largest image."""
+    """The images of a request, ready for the writers. ``pixels`` is the size of the largest image."""
 
     images: tuple[ExportedImage, ...]
     pixels: int
 
     @classmethod
     def read(cls, file: IO[bytes], max_line: int, max_megapixels: float) -> Export:
-        """Read a request, line by line."""
+        """Read a request line by line."""
         images = []
         number = 0
         while line := file.readline(max_line + 1):
@@ -90,7 +88,7 @@ class Export:
         """Return the files of a format as ZIP.
 
         Args:
-            check: called before each image; it raises when nobody waits for the files any more.
+            check: called before each image; it raises if the client has disconnected.
         """
         writer = WRITERS[form]
         writer.check()

@@ -1,4 +1,4 @@
-"""Requests that FastAPI cannot read, as problems with pydantic's words and the place of the fault."""
+"""Converts requests that FastAPI rejects to problems with pydantic's messages and the location of the error."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .bodies import kind_of
 from .problems import MAX_FAULTS, Problem, response
 
 MAX_NAME = 80
-"""The most characters of a member's name that an answer repeats."""
+"""Maximum characters of a member's name that a response repeats."""
 MAX_TEXT = 200
-"""The most characters of a fault that first_fault() returns."""
+"""Maximum characters of a message that first_fault() returns."""
 IDS = {"image_id": "image", "video_id": "video"}
-"""What the ids in paths name."""
+"""The resources of ids in paths."""
 UNKNOWN_MEMBER = "unknown_member"
-"""The type of the error for a member that a request does not have. Its context has the ``name``."""
+"""The error type for an unknown member. Its context has the ``name``."""
 NO_OBJECT = frozenset({"model_attributes_type", "model_type", "dict_type"})
-"""pydantic's types of errors for a body that is not a JSON object, such as bytes whose header names another type."""
+"""pydantic's error types for a body that is not a JSON object, such as bytes whose header names another type."""
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 _BRANCH = re.compile(r"constrained-\w+|int|float|str|bool|[A-Z][A-Za-z]*|.*[\[(].*", re.DOTALL)
-"""Names of types, which pydantic adds to the place of a fault in a member of several types. No member is called so."""
+"""Names of types, which pydantic adds to the location of an error in a union. No member has such a name."""
 
 
 def install(app: FastAPI) -> None:
-    """Let the application answer such requests so."""
+    """Register the handlers."""
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -39,7 +39,7 @@ def install(app: FastAPI) -> None:
 
 
 def answer(request: Request, error: RequestValidationError) -> Response:
-    """Return the answer to a request that does not fit its route: 404 for an id, 415 for a wrong header, else 422."""
+    """Return the response to a request that does not fit its route: 404 for an id, 415 for a wrong header, else 422."""
     faults = error.errors()[:MAX_FAULTS]
     first = _deepest(faults)
     where, *names = first["loc"]
@@ -54,14 +54,14 @@ def answer(request: Request, error: RequestValidationError) -> Response:
 
 
 def first_fault(error: ValidationError, names: Mapping[str, str] = NO_NAMES) -> str:
-    """Return one line about a fault that pydantic has found: the member, by the caller's names, and what is wrong."""
+    """Return one line about an error that pydantic has found: the member, by the caller's names, and what is wrong."""
     return fault_text(_deepest(error.errors(include_url=False)), names)[:MAX_TEXT]
 
 
 def fault_text(fault: Mapping[str, Any], names: Mapping[str, str] = NO_NAMES) -> str:
-    """Return the line about one of pydantic's faults."""
+    """Return the line about one of pydantic's errors."""
     where, text = _place(fault, names), str(fault["msg"]).removeprefix("Value error, ")
-    if fault["type"] in NO_OBJECT:  # pydantic names the class that it would make of the object
+    if fault["type"] in NO_OBJECT:  # pydantic's message names the class of the object
         text = "Input should be an object"
     elif fault["type"] == "json_invalid":
         text = f"this is not JSON: {fault['ctx']['error']}"
@@ -71,7 +71,7 @@ def fault_text(fault: Mapping[str, Any], names: Mapping[str, str] = NO_NAMES) ->
 
 
 def _deepest(faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the fault that lies deepest: of a member of several types, the type that is meant."""
+    """Return the most deeply nested error: in a union, it belongs to the type that the caller meant."""
     return max(faults, key=lambda fault: len(fault["loc"]) - bool(fault["loc"] and _is_branch(fault["loc"][-1])))
 
 

@@ -1,4 +1,4 @@
-"""The names by which callers may address the service: others are those of a foreign site that points here."""
+"""Allowed host names of the service: other names belong to a foreign site that points to this machine."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from starlette.websockets import WebSocket
 from .problems import Problem, response
 
 HEALTH = "/health"
-"""This path answers monitoring under any name of the host, and also when the service is busy."""
+"""This path responds to monitoring under any host name, and also when the service is busy."""
 ANY, LOCAL = "*", "localhost"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 """Methods that change nothing."""
 OWN_SITES = ("same-origin", "none")
-"""Values of Sec-Fetch-Site, by which a browser says that its user, or a page of the service itself, sends a request."""
+"""Values of Sec-Fetch-Site for requests that the browser's user or a page of the service itself sends."""
 
 
 class TrustedHosts:
-    """Refuses requests whose header Host names another machine, also those that open a WebSocket.
+    """Rejects requests and WebSockets whose header Host names another machine.
 
-    A page of evil.example may let its own name point to this machine (DNS rebinding). The browser then takes the
-    service for a part of that page. Addresses such as 127.0.0.1 cannot be used so, and are always allowed. A service
-    that asks for tokens does not need this, since the foreign page has none.
+    A page of evil.example may let its own name point to this machine (DNS rebinding). The browser then treats the
+    service as a part of that page. IP addresses such as 127.0.0.1 cannot be abused in this way, and are always allowed.
+    Services with tokens do not need this check, because the foreign page has no token.
 
     Args:
-        allowed: names besides localhost and the names of this machine; ``*.example.org`` stands for all names below
-            example.org, and ``*`` for all names.
+        allowed: names in addition to localhost and the names of this machine; ``*.example.org`` stands for all names
+            below example.org, and ``*`` for all names.
     """
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
@@ -39,7 +39,6 @@ class TrustedHosts:
         self._allowed = {name.lower() for name in (*own, *allowed)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -61,7 +60,7 @@ class TrustedHosts:
             await WebSocket(scope, receive, send).send_denial_response(answer)
 
     def trusts(self, host: str) -> bool:
-        """Whether the value of a header Host is allowed. Old clients send none; browsers always do."""
+        """Whether a header Host is allowed. Old clients send none; browsers always do."""
         if not host or ANY in self._allowed:
             return True
         name = _name(host)
@@ -69,15 +68,15 @@ class TrustedHosts:
 
 
 def check_origin(scope: Scope, origins: Sequence[str], allowed: Sequence[str]) -> None:
-    """Refuse a request of a foreign web page that changes something or costs work, and its WebSocket.
+    """Reject a foreign web page's WebSocket, and its requests that change something or cost work.
 
-    A page may send such requests to any address without asking, and only cannot read the answers. A browser says where
-    they come from; other programs send no origin, and may do everything.
+    A page may send simple requests to any URL without a preflight request; it only cannot read the responses. A browser
+    sends the origin of the page; other programs send no origin, and are not restricted.
 
     Args:
-        origins: further origins whose pages may do so, ``*`` for all.
-        allowed: names that the operator has given the service, see TrustedHosts. A proxy may leave the port out of the
-            header Host, or put a name of its own there, so a page of one of these names is the service's own.
+        origins: further allowed origins, ``*`` for all.
+        allowed: host names that the operator has configured, see TrustedHosts. Pages under these names are the
+            service's own, because a proxy may drop the port from the header Host or replace the name.
     """
     if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
         return
@@ -95,12 +94,12 @@ def check_origin(scope: Scope, origins: Sequence[str], allowed: Sequence[str]) -
 
 
 def _is_among(name: str, allowed: Collection[str]) -> bool:
-    """Whether a name is one of those in lower case, or below one that begins with ``*.``."""
+    """Whether a name is in a list of lower-case names, or below a name that begins with ``*.``."""
     return name in allowed or any(f"*.{parent}" in allowed for parent in _parents(name))
 
 
 def _name(host: str) -> str:
-    """Return the name or address in a header Host, without the port."""
+    """Return the host name or IP address in a header Host, without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".").lower()

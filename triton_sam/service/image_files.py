@@ -1,4 +1,4 @@
-"""Uploaded image files: the check of the header, the form in which they are kept, and previews."""
+"""Uploaded image files: header checks, the stored form, and previews."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AS_JPEG = "save it as JPEG (on an iPhone: Settings, Camera, Formats, Most Compat
 
 
 def check_image(content: bytes, max_megapixels: float) -> Size:
-    """Read an image's header only; return width and height, upright."""
+    """Return width and height, upright, after reading only the header."""
     if not content:
         raise Problem(400, "the image is empty (0 bytes)")
     limit = Image.MAX_IMAGE_PIXELS
@@ -33,7 +33,7 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
     except MissingDependencyError as error:
         raise Problem(415, f"{error}; or {AS_JPEG}") from None
-    except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
+    except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
         if is_heic(content):
             raise Problem(415, f"the HEIC image is damaged: {AS_JPEG}") from None
         if is_base64(content):
@@ -48,7 +48,7 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
 def _size_of(stream: io.BytesIO) -> Size:
     try:
         with open_header(stream, UPLOADS) as image:
-            # A PNG would be decoded to look for EXIF data behind its pixels; see Engine._embed for the final word.
+            # EXIF data behind a PNG's pixels would need decoding; Engine._embed makes the final check.
             return image.size if image.format == "PNG" else upright_size(image)
     except UnidentifiedImageError:
         size = tiff_size(stream)
@@ -58,10 +58,10 @@ def _size_of(stream: io.BytesIO) -> Size:
 
 
 async def accept_image(content: bytes, max_megapixels: float, workers: Workers) -> tuple[bytes, Size]:
-    """Check an image and return the bytes to keep and to send to Triton, with width and height, upright.
+    """Check an image; return the bytes to store and to send to Triton, with width and height, upright.
 
-    An image that Triton does not read, or not as this project reads images (see open_image()), becomes a PNG with all
-    its pixels, for example a HEIC photograph. Other images stay as they are.
+    An image that Triton cannot read, or reads differently than this project (see open_image()), becomes a PNG with all
+    its pixels, for example a HEIC photograph. Other images stay unchanged.
     """
     size = await asyncio.to_thread(check_image, content, max_megapixels)
     if await asyncio.to_thread(servers_read, content):
@@ -69,13 +69,13 @@ async def accept_image(content: bytes, max_megapixels: float, workers: Workers) 
 
     def convert() -> tuple[bytes, Size]:
         converted = to_png(content, UPLOADS)
-        return converted, check_image(converted, max_megapixels)  # the pixels may be more than the header says
+        return converted, check_image(converted, max_megapixels)  # there may be more pixels than the header says
 
     return await workers.call(size[0] * size[1], convert)
 
 
 def to_jpeg(content: bytes) -> bytes:
-    """Return an image as JPEG, no side longer than PREVIEW_SIDE."""
+    """Return an image as JPEG, its sides at most PREVIEW_SIDE."""
     image = open_image(content, FORMATS)
     image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Images that callers name by their address: public addresses alone, and only if the service's operator allows it."""
+"""Fetches images from URLs that callers send: only public URLs, and only if the operator allows it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .schemas import Strict
 from .settings import MEBI, ServiceSettings
 
 HEADERS = {**public.HEADERS, "User-Agent": "triton_sam", "Accept": "image/*,*/*;q=0.5"}
-"""Nothing in them comes from the caller."""
+"""They contain nothing from the caller."""
 
 
 class ImageUrl(Strict):
-    """The address of an image."""
+    """The URL of an image."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"url": "https://example.org/photo.jpg"}]}
@@ -30,10 +30,10 @@ class ImageUrl(Strict):
 
 
 class ImageUrls:
-    """Fetches images.
+    """Fetches images from URLs.
 
     Args:
-        budgets: they limit how many images are fetched at a time.
+        budgets: limit the number of concurrent fetches.
     """
 
     def __init__(self, settings: ServiceSettings, budgets: Budgets) -> None:
@@ -42,7 +42,7 @@ class ImageUrls:
         self._fetches = budgets.fetches
 
     async def fetch(self, url: str) -> bytes:
-        """Return the content at an address, at most ``max_body`` bytes."""
+        """Return the content at a URL, at most ``max_body`` bytes."""
         if not self._is_allowed:
             raise Problem(
                 403,
@@ -58,7 +58,7 @@ class ImageUrls:
     def _problem(self, error: FetchError) -> Problem:
         host = urlsplit(error.url).hostname
         if error.fault == "private":
-            # Which address it is, or whether something listens there, is nothing that a caller may learn.
+            # Callers must not learn the address, or whether something listens there.
             return Problem(422, f"{host} is not a public host: upload the image", code="private_address")
         if error.fault == "large":
             return Problem(413, f"the image is larger than {self._limit / MEBI:g} MiB")
@@ -77,7 +77,7 @@ def _get(pool: FetchPool, url: str) -> urllib3.BaseHTTPResponse:
 
 
 def _check(url: str) -> None:
-    """Refuse a text that is not the URL of a public image, as far as its text tells."""
+    """Reject a text that cannot be the URL of a public image."""
     try:
         parts = urlsplit(url)
         is_usable = (

@@ -1,4 +1,4 @@
-"""Reads the limits of a service, the quota of its callers and the settings of tools from JSON."""
+"""Reads a service's limits, its callers' quota and the settings of tools from JSON."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _limit(name: str, value: Any) -> int | float:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    """Return words without duplicates: CVAT's labels are unique."""
+    """Return words without duplicates, because CVAT's labels are unique."""
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ConfigurationError(f"{WORDS} must be a list of words")
     words = tuple(dict.fromkeys(word.strip() for word in value if word.strip()))

@@ -1,4 +1,4 @@
-"""The log on stderr: one line for each request, with an id that the answer carries."""
+"""The log on stderr: one line for each request, with the id that its response carries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAFE_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 def new_request_id(proposed: str | None) -> str:
-    """Return the id that the caller proposes if it is safe in a log, else a new one."""
+    """Return the caller's proposed id if it is safe in a log, else a new one."""
     return proposed if proposed and _SAFE_ID.fullmatch(proposed) else uuid.uuid4().hex
 
 
@@ -31,7 +31,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _members(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the id of the request, and what the caller of the logger passed as ``extra={"fields": {...}}``."""
+    """Return the request's id, and the members of ``extra={"fields": {...}}``."""
     members = {"request_id": request_id.get(), **getattr(record, "fields", {})}
     return {name: value for name, value in members.items() if value is not None}
 
@@ -40,7 +40,6 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         entry = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -53,10 +52,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line for people: time, level, message, and the members as name=value."""
+    """Formats a record as one readable line: time, level, message, and the members as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. A value with spaces or line breaks is quoted, so that a caller cannot forge a line."""
+        """Return the line. Values with spaces or line breaks are quoted, so that a caller cannot forge a line."""
         parts = [_time(record), record.levelname, " ".join(record.getMessage().split())]
         parts += [f"{name}={_quoted(value)}" for name, value in _members(record).items()]
         line = " ".join(parts)
@@ -67,7 +66,7 @@ FORMATTERS: dict[str, type[logging.Formatter]] = {"json": JsonFormatter, "text":
 
 
 def set_up(form: str = "json", level: int = logging.INFO) -> None:
-    """Write the log of the service, and the warnings of uvicorn, to stderr."""
+    """Write the service's log, and uvicorn's warnings, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[form]())
     for name, threshold in ((LOGGER.name, level), ("uvicorn.error", logging.WARNING)):

@@ -1,7 +1,7 @@
-"""Messages of the page and the service on the WebSocket ``/live``; their classes describe them.
+"""Messages between the page and the service on the WebSocket ``/live``; their classes describe them.
 
-Raise VERSION here and in static/live.js with every incompatible change: the service then asks pages of another version
-to reload.
+Raise VERSION here and in static/live.js with every incompatible change: the service then requests a reload from pages
+of another version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .schemas import CleanupRequest, ProblemDetails, Prompt
 
 VERSION = 2
 LOGIT_STEPS = 4
-"""Steps of a logit of 1 in the int8 that the page gets; 32 is the bound of SAM2's logits."""
+"""Steps per logit of 1 in the page's int8 logits; the bound of SAM2's logits is 32."""
 
 Lane = Literal["hover", "click"]
 LANES: tuple[Lane, ...] = ("hover", "click")
@@ -33,7 +33,7 @@ class Hello(BaseModel):
 
 
 class SegmentMessage(Prompt):
-    """One position of the mouse, or one state of an object; it takes the place of the lane's earlier one."""
+    """One position of the mouse, or one state of an object; it replaces the lane's earlier message."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -47,14 +47,14 @@ class SegmentMessage(Prompt):
 
 
 class CancelMessage(BaseModel):
-    """Nothing of a lane is wanted any more."""
+    """Cancels a lane's requests."""
 
     type: Literal["cancel"]
     lane: Lane
 
 
 class StatusMessage(BaseModel):
-    """Whether masks can be had: the answer to a hello, and then whenever it changes."""
+    """Whether masks are available: the response to a hello, sent again after each change."""
 
     type: Literal["status"] = "status"
     up: bool
@@ -63,7 +63,7 @@ class StatusMessage(BaseModel):
 
 
 class ErrorMessage(ProblemDetails):
-    """A request cannot be answered; ``lane`` and ``seq`` are those of the request where it had them."""
+    """An error for a request; ``lane`` and ``seq`` are the request's, if it had them."""
 
     type: Literal["error"] = "error"
     lane: Lane | None = None
@@ -89,7 +89,7 @@ _MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discrimin
 
 
 def read_hello(message: dict[str, Any]) -> Hello:
-    """Read the page's first message."""
+    """Parse the page's first message."""
     try:
         hello = Hello.model_validate(message)
     except ValidationError:
@@ -100,7 +100,7 @@ def read_hello(message: dict[str, Any]) -> Hello:
 
 
 def read_message(message: dict[str, Any]) -> Message:
-    """Read any later message of the page."""
+    """Parse any later message of the page."""
     try:
         return _MESSAGES.validate_python(message)
     except ValidationError as error:
@@ -111,14 +111,14 @@ def read_message(message: dict[str, Any]) -> Message:
 
 
 def error_message(members: dict[str, Any], message: dict[str, Any]) -> ErrorMessage:
-    """Return the answer to a message that cannot be answered otherwise."""
+    """Return the error for a message that has no other response."""
     lane, seq = message.get("lane"), message.get("seq")
     known = {"lane": lane if lane in LANES else None, "seq": seq if isinstance(seq, int) else None}
     return ErrorMessage.model_validate({**members, "type": "error", **known})
 
 
 def used_part(family: Family, size: Size) -> list[float]:
-    """Return which part of the logits, as fractions of width and height, shows the image; the rest is padding."""
+    """Return the part of the logits that shows the image, as fractions of width and height; the rest is padding."""
     width, height = family.resized(size)
     return [width / family.image_size, height / family.image_size]
 
@@ -127,7 +127,7 @@ def pack(header: MasksHeader, logits: FloatArray) -> bytes:
     """Return the binary message of masks: uint32 length of the header, the header, int8 logits."""
     text = header.model_dump_json().encode()
     steps = np.clip(np.rint(logits * LOGIT_STEPS), -127, 127)
-    steps[(steps == 0) & (logits > 0)] = 1  # the sign is what counts
+    steps[(steps == 0) & (logits > 0)] = 1  # only the sign matters
     return b"".join((struct.pack("<I", len(text)), text, steps.astype(np.int8).tobytes()))
 
 

@@ -9,7 +9,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """Counters of one service; every name begins with ``triton_sam_service_``."""
+    """Counters of a service; every name begins with ``triton_sam_service_``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -67,5 +67,5 @@ class Metrics:
         self.stored_images = Gauge(f"{prefix}_stored_images", "Uploaded images in memory", registry=self.registry)
 
     def text(self) -> bytes:
-        """Return the exposition text."""
+        """Return the metrics in Prometheus text format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Steps for every request: id, log line, metrics, token and limits. This is plain ASGI, which buffers nothing."""
+"""Middleware for every request: id, log line, metrics, token and limits. It is plain ASGI and buffers nothing."""
 
 from __future__ import annotations
 
@@ -24,32 +24,31 @@ from .settings import ServiceSettings
 from .tracing import HEADER, read_trace
 
 CALLER = "triton_sam.caller"
-"""Key of the scope of a request: the name of its token."""
+"""Key in the ASGI scope; the value is the name of the caller's token."""
 COUNT_UPLOAD = "triton_sam.upload"
-"""Key of the scope of a request: the function that counts fetched bytes as bytes of the caller's upload."""
+"""Key in the ASGI scope; the value is a function that counts fetched bytes as an upload of the caller."""
 DRAIN_SECONDS = 3.0
-"""The service reads an oversized body for this long, so that the client can read the reason for the refusal."""
+"""An oversized body is read for this long, so that the client can read the reason for the rejection."""
 SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""Headers of every answer that has none of its own (the page has): data is not a document, and nobody frames it."""
+"""Headers of every response, unless it sets its own as the page does: data is not a document, and cannot be framed."""
 OPEN_PATHS = ("/", "/large", "/health", "/static/", "/docs", "/openapi.json", "/favicon.ico")
-"""Paths that need no token, because they show nothing of users or models. The page asks for the token by itself."""
+"""Paths without a token, because they show nothing of users or models. The page itself requests the token."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-"""Methods that are counted by name; a caller may make up others."""
+"""Methods that are counted by name; callers may invent others."""
 
 
 class Observe:
-    """Gives each request an id, logs and counts it."""
+    """Gives each request an id, and logs and counts it."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -79,11 +78,11 @@ class Observe:
         try:
             await self._app(scope, receive, tag)
         except UnreadError:
-            raise  # nobody reads an answer
+            raise  # the client reads no response
         except Exception as error:
             if has_started:
-                raise  # the server closes the connection, so that the client does not take this for a whole answer
-            # Starlette's own handler stands outside, where the answer would get no id.
+                raise  # the server closes the connection, so that the client does not treat this as a complete response
+            # Starlette's own handler is outside this middleware, where responses get no id.
             await problems.unexpected(error)(scope, receive, tag)
         finally:
             self._metrics.in_flight.dec()
@@ -111,7 +110,7 @@ class Observe:
 
 
 class Guard:
-    """Refuses requests of foreign web pages, without a token, over a quota, or beyond the budgets of the service."""
+    """Rejects requests of foreign web pages, without a token, over a quota, or beyond the budgets of the service."""
 
     def __init__(
         self, app: ASGIApp, settings: ServiceSettings, budgets: Budgets, callers: Callers, metrics: Metrics
@@ -123,7 +122,6 @@ class Guard:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         if scope["type"] == "websocket":
             await self._open(scope, receive, send)
             return
@@ -151,7 +149,7 @@ class Guard:
         check_origin(scope, self._settings.origins, self._settings.allowed_hosts)
 
     def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
-        """Return the body of a request that may continue; ``held`` gives back what it holds."""
+        """Return the body of an admitted request; ``held`` returns its leases."""
         caller = self._caller(scope)
         if not is_open(scope["path"], scope.get(ADAPTER)):
             scope[CALLER] = caller.name
@@ -181,13 +179,13 @@ class Guard:
 
 
 def bearer_token(headers: Headers) -> str:
-    """Return the token in the header Authorization, "" if there is none."""
+    """Return the token in the header Authorization, "" without one."""
     kind, _, given = headers.get("authorization", "").partition(" ")
     return given.strip() if kind.lower() == "bearer" else ""
 
 
 def no_token(given: str = "", how: str = "") -> Problem:
-    """Return the answer to a caller without a token, or with a token that is not known here."""
+    """Return the problem for a caller without a token, or with an unknown one."""
     fault = "this token is not known here" if given else "this service needs a token"
     return Problem(
         401,
@@ -198,21 +196,21 @@ def no_token(given: str = "", how: str = "") -> Problem:
 
 
 def is_open(path: str, adapter: Adapter | None = None) -> bool:
-    """Whether a path needs no token, for an adapter if it belongs to one."""
+    """Whether a path needs no token; for an adapter's path, pass the adapter."""
     if adapter is not None and path in adapter.open_paths:
         return True
     return any(path == part or (part.endswith("/") and part != "/" and path.startswith(part)) for part in OPEN_PATHS)
 
 
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer before the body has been read, without leaving a client that still sends in the dark."""
+    """Reject a request before its body has been read; the client can still read the response."""
     if problem.status == 413 and "100-continue" not in Headers(scope=scope).get("expect", "").lower():
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(_drain(receive), DRAIN_SECONDS)
     answer = response(problem)
     headers = Headers(scope=scope)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        answer.headers["Connection"] = "close"  # or else the server would read the whole body to find the next request
+        answer.headers["Connection"] = "close"  # or the server would read the whole body to find the next request
     await answer(scope, receive, send)
 
 

@@ -1,4 +1,4 @@
-"""The parts of the OpenAPI document that no route brings along: texts, tags, schemas, the WebSocket, the token."""
+"""The parts of the OpenAPI document that routes do not define: texts, tags, schemas, the WebSocket, the token."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LARGE_TAG = {
     "name": "v1 large images",
     "description": "Slides and maps in a folder of the service: look at parts, and segment by clicks.",
 }
-"""The tag of routes that only a service with `--large-images` has."""
+"""The tag of the routes of a service with `--large-images`."""
 
 
 def _problem(description: str) -> dict[str, Any]:
-    """Return an answer with problem+json that other routes do not have."""
+    """Return a problem+json response that other routes do not have."""
     reference = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
     return {"description": description, "content": {"application/problem+json": reference}}
 
@@ -67,7 +67,7 @@ LIVE: dict[str, Any] = {
 
 
 def complete(app: FastAPI, *, with_token: bool, root_path: str = "") -> None:
-    """Complete the document that FastAPI writes, and replace its form of errors by ours."""
+    """Complete FastAPI's document, and replace its error form by ours."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:

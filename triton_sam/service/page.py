@@ -1,4 +1,4 @@
-"""The page and its files. They need no build step, and the page loads nothing from other sites."""
+"""The page and its files. There is no build step, and the page loads nothing from other sites."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 SAFETY = {"Content-Security-Policy": POLICY}
-"""Beside the headers that every answer gets, see middleware.py."""
+"""In addition to every response's headers, see middleware.py."""
 
 
 class PageFiles(StaticFiles):
-    """Files of the page, with a time for which browsers may keep them without asking."""
+    """Files of the page, with a time for which browsers may cache them without revalidation."""
 
     def __init__(self, max_age: int) -> None:
         super().__init__(directory=STATIC)
         self._cache_control = f"max-age={max_age}" if max_age else "no-cache"
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return one file."""
         answer = await super().get_response(path, scope)
         answer.headers.update({**SAFETY, "Cache-Control": self._cache_control})
         return answer
 
 
 def router(settings: ServiceSettings) -> APIRouter:
-    """Return the routes of the page."""
     api = APIRouter(include_in_schema=False)
 
     @api.get("/")

@@ -1,4 +1,4 @@
-"""Every error of the service as RFC 9457 problem+json: one table from our exceptions to HTTP statuses."""
+"""Every error of the service as RFC 9457 problem+json: a table maps our exceptions to HTTP statuses."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .logs import LOGGER, request_id
 
 MEDIA_TYPE = "application/problem+json"
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's status for a request that its client gave up."""
+"""nginx's status for a request that its client cancelled."""
 CANCELLED_HEADERS = {"Cancelled-By-Client": "1"}
 RETRY_SECONDS = "2"
 MAX_FAULTS = 10
-"""The most faults of a request that an answer lists."""
+"""Maximum number of faults of a request in a response."""
 
 TITLES = {
     400: "Bad request",
@@ -59,8 +59,8 @@ TITLES = {
 }
 
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (UnknownImageError, 503),  # Triton lost an image again at once: its cache is too small; try again
-    (UnknownSessionError, 503),  # the same with the session of a video
+    (UnknownImageError, 503),  # Triton evicted an image again at once: its cache is too small; try again
+    (UnknownSessionError, 503),  # the same for a video's session
     (ImageError, 422),
     (InputError, 422),
     (ModelNotReadyError, 503),
@@ -70,16 +70,16 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (InferenceError, 502),
     (MissingDependencyError, 501),
 )
-"""HTTP statuses by error; the first class that fits counts."""
+"""HTTP statuses by error; the first matching class counts."""
 
 
 class Problem(HTTPException):
-    """An error that the service answers as problem+json.
+    """An error that the service returns as problem+json.
 
-    It is an HTTPException because FastAPI answers every other error while it reads a body with 400.
+    It is an HTTPException, because FastAPI turns every other error while reading a body into a 400.
 
     Args:
-        code: a word that programs can rely on; appears as ``code``.
+        code: a stable word for programs, returned as ``code``.
     """
 
     def __init__(
@@ -92,29 +92,29 @@ class Problem(HTTPException):
 
 ErrorForm = Callable[[Problem], Mapping[str, Any] | str]
 error_form: ContextVar[ErrorForm | None] = ContextVar("error_form", default=None)
-"""Turns a problem into the body of the answer while an adapter for another tool answers. None: problem+json."""
+"""Converts a problem to the body of the response while an adapter handles a request. None: problem+json."""
 
 
 answer_headers: ContextVar[dict[str, str] | None] = ContextVar("answer_headers", default=None)
-"""Further headers of the answer to a request, whichever route answers it; see tell()."""
+"""Additional headers of the response, for any route; see tell()."""
 
 
 def tell(header: str, value: str) -> None:
-    """Add a header to the answer to the request that this task works for, if it works for one."""
+    """Add a header to the response to the current task's request, if there is one."""
     headers = answer_headers.get()
     if headers is not None:
         headers[header] = value
 
 
 def cancelled() -> Problem:
-    """Return the answer to a request that its client gave up."""
+    """Return the problem for a request that its client cancelled."""
     return Problem(
         CLIENT_CLOSED_REQUEST, "the client cancelled this request", headers=CANCELLED_HEADERS, code="cancelled"
     )
 
 
 def as_problem(error: SamError) -> Problem:
-    """Return what an error of the package means to a caller."""
+    """Return the problem for an error of the package."""
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
     headers = {"Retry-After": RETRY_SECONDS} if status == 503 else {}
     return Problem(status, one_line(error), headers=headers)
@@ -135,7 +135,7 @@ def body(problem: Problem, **extra: Any) -> dict[str, Any]:
 
 
 def response(problem: Problem, **extra: Any) -> Response:
-    """Return the answer itself."""
+    """Return the response for a problem."""
     headers = {**(problem.headers or {}), "Cache-Control": "no-store"}
     form = error_form.get()
     if form is None:
@@ -146,7 +146,7 @@ def response(problem: Problem, **extra: Any) -> Response:
 
 
 def meant_by(error: Exception) -> Problem:
-    """Return what any exception means to a caller. One that nobody expects is logged."""
+    """Return the problem for any exception. Unexpected exceptions are logged."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, SamError):
@@ -156,12 +156,12 @@ def meant_by(error: Exception) -> Problem:
 
 
 def unexpected(error: Exception) -> Response:
-    """Return the answer to a fault of the service itself, and log the fault."""
+    """Return the response to a fault of the service itself, and log the fault."""
     return response(meant_by(error))
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of the application end in problem+json."""
+    """Turn every error of the application into problem+json."""
 
     @app.exception_handler(Problem)
     async def _problem(_: Request, error: Problem) -> Response:

@@ -1,6 +1,6 @@
-"""Files at URLs that somebody else has named: they are fetched from public addresses alone.
+"""Fetches files at URLs from untrusted sources, only from public addresses.
 
-Without this, a redirect could make the service ask a machine of its own network, or the metadata service of a cloud.
+Without this, a redirect could make the service reach its own network, or a cloud's metadata service.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..transport.timed_sockets import CURRENT, Call, TimedTlsSocket, connect, re
 
 MAX_REDIRECTS = 4
 SECONDS = 30.0
-"""The time for one file, from the look-up of the name to the last byte, with all redirects."""
+"""The timeout for one file, from the name lookup to the last byte, with all redirects."""
 PIECE = 1 << 16
 HEADERS = {"Accept-Encoding": "identity", "Connection": "close"}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -35,10 +35,10 @@ class PrivateAddressError(HTTPError):
 
 
 class FetchError(Exception):
-    """There is no file to be had.
+    """The file cannot be fetched.
 
     Args:
-        status: that of the answer, with the fault ``status``.
+        status: the status of the response, with the fault ``status``.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class FetchError(Exception):
 
 
 async def fetch(url: str, limit: int, request: Callable[[str], urllib3.BaseHTTPResponse]) -> bytes:
-    """Return the content behind a URL and its redirects, at most ``limit`` bytes."""
+    """Return the content of a URL after redirects, at most ``limit`` bytes."""
     end = time.monotonic() + SECONDS
     call = Call(end)
     try:
         return await asyncio.to_thread(_fetch, url, limit, request, call, end)
     finally:
-        call.cancel()  # also when the caller has gone away
+        call.cancel()  # even if the caller has disconnected
 
 
 def _fetch(url: str, limit: int, request: Callable[[str], urllib3.BaseHTTPResponse], call: Call, end: float) -> bytes:
@@ -95,8 +95,8 @@ def is_public(address: str) -> bool:
     """Return whether an IP address belongs to the public internet.
 
     Args:
-        address: an IPv4 or IPv6 address, the latter also with a zone (``fe80::1%eth0``). An IPv4 address within an
-            IPv6 address counts as the IPv4 address.
+        address: an IPv4 or IPv6 address; IPv6 may have a zone (``fe80::1%eth0``). An IPv4 address within an IPv6
+            address counts as the IPv4 address.
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
@@ -108,9 +108,9 @@ def is_public(address: str) -> bool:
 
 
 class FetchPool(urllib3.PoolManager):
-    """A urllib3 pool whose connections end with the Call of their thread (transport/timed_sockets.py).
+    """A urllib3 pool whose connections end with their thread's Call (transport/timed_sockets.py).
 
-    It waits for no slow sender beyond that, follows no redirect, repeats nothing, and keeps no connection.
+    It does not follow redirects, retry, or keep connections, and does not wait for slow senders after the Call ends.
 
     Args:
         public: whether it raises a PrivateAddressError instead of connecting to an address that is not public.
@@ -130,15 +130,15 @@ class _Timed(HTTPConnection):
 
     def connect(self) -> None:
         super().connect()
-        CURRENT.call.take(self.sock)  # with TLS, this is another socket than the one of _new_conn()
+        CURRENT.call.take(self.sock)  # with TLS, this is a different socket than that of _new_conn()
 
     def _new_conn(self) -> socket.socket:
         host, port = self._dns_host.strip("[]"), self.port or self.default_port
         try:
             if not self.is_public:
                 return connect(host, port, CURRENT.call)
-            # Checked before the connection, so that nobody finds out which ports of a private network are open, and
-            # after it, because the second look-up of a name may give another address.
+            # Checked before connecting, so that callers cannot find open ports of a private network, and afterwards,
+            # because the second lookup of a name may return another address.
             _check(self.host, [str(each[4][0]) for each in resolve(host, port, CURRENT.call.left())])
             return _checked(self.host, connect(host, port, CURRENT.call))
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""The rest of the quota of each caller."""
+"""The remaining quota of each caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINUTE, HOUR = 60.0, 3600.0
 
 
 class Caller:
-    """The holder of one token, and what is left of its quota."""
+    """The holder of a token, and the rest of its quota."""
 
     def __init__(self, name: str, quota: Quota, metrics: Metrics) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class Caller:
         self._pages = 0
 
     def start_request(self) -> None:
-        """Count a request that begins; end_request() must follow."""
+        """Count a starting request; end_request() must follow."""
         limit = self._quota.requests_at_a_time
         if limit is not None and self._running >= limit:
             raise self._refusal("requests_at_a_time", f"{limit:g} requests at a time", 1.0)
@@ -38,11 +38,11 @@ class Caller:
         self._running += 1
 
     def end_request(self) -> None:
-        """Count a request that has ended."""
+        """Count an ended request."""
         self._running -= 1
 
     def check_upload(self, count: int) -> None:
-        """Refuse an upload of this many bytes before it is read, if the quota has no room for it."""
+        """Reject an upload of this many bytes before it is read if it exceeds the quota."""
         wait = self._bytes.missing(count) if self._bytes else 0.0
         text = f"{self._quota.image_mib_per_hour or 0:g} MiB of uploads an hour"
         if math.isinf(wait):
@@ -58,20 +58,20 @@ class Caller:
             raise self._refusal("image_mib_per_hour", text, wait)
 
     def upload(self, count: int) -> None:
-        """Count bytes of an upload that have arrived."""
+        """Count received bytes of an upload."""
         self.check_upload(count)
         if self._bytes:
             self._bytes.take(count)
 
     def open_page(self) -> None:
-        """Count a page that opens; close_page() must follow."""
+        """Count an opened page; close_page() must follow."""
         limit = self._quota.pages
         if limit is not None and self._pages >= limit:
             raise self._refusal("pages", f"{limit:g} open pages", 10.0)
         self._pages += 1
 
     def close_page(self) -> None:
-        """Count a page that has closed."""
+        """Count a closed page."""
         self._pages -= 1
 
     def _refusal(self, quota: str, text: str, wait: float) -> Problem:
@@ -89,7 +89,7 @@ class Callers:
     """All callers of a service, found by their tokens.
 
     Args:
-        tokens: the tokens; empty: everybody may call, and all are one caller.
+        tokens: the tokens; if empty, no token is required, and all callers count as one.
     """
 
     def __init__(self, tokens: Sequence[Token], quota: Quota, metrics: Metrics) -> None:
@@ -99,7 +99,7 @@ class Callers:
         """The caller of paths that need no token."""
 
     def find(self, given: str) -> Caller | None:
-        """Return the caller with a token, or None if nobody has it. The time reveals nothing about the tokens."""
+        """Return the caller with a token, or None if it is unknown. The time reveals nothing about the tokens."""
         if not self._known:
             return self._everybody
         found = None
@@ -110,7 +110,7 @@ class Callers:
 
 
 def same_token(given: str, expected: str) -> bool:
-    """Compare two tokens in a time that does not reveal how much of them agrees."""
+    """Compare two tokens in a time that does not reveal how much of them matches."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 

@@ -1,4 +1,4 @@
-"""The path that a proxy adds before those of the service, and answers to HEAD."""
+"""A proxy's path prefix, and responses to HEAD."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class RootPath:
-    """Takes the path of a proxy off requests, if the proxy has not done so, and adds it to addresses in answers.
+    """Removes a proxy's path prefix from requests, unless the proxy has, and adds it to URLs in responses.
 
     Args:
-        root: the path, such as ``/sam``; "" without such a proxy.
+        root: the prefix, such as ``/sam``; "" without a prefix.
     """
 
     def __init__(self, app: ASGIApp, root: str) -> None:
@@ -21,12 +21,11 @@ class RootPath:
         self._root = root
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         if scope["type"] not in ("http", "websocket") or not self._root:
             await self._app(scope, receive, send)
             return
         path = scope["path"]
-        if path == self._root and scope["type"] == "http":  # the links of the page are relative to the last slash
+        if path == self._root and scope["type"] == "http":  # the page's links are relative to the last slash
             await RedirectResponse(f"{self._root}/")(scope, receive, send)
             return
         if path == self._root or path.startswith(f"{self._root}/"):
@@ -46,13 +45,12 @@ class RootPath:
 
 
 class HeadRequests:
-    """Answers HEAD as GET, without the body."""
+    """Handles HEAD as GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return

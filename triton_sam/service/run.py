@@ -1,4 +1,4 @@
-"""Runs the service until a signal stops it, and starts a local Triton for it if the caller wants one."""
+"""Runs the service until a signal stops it, and optionally starts a local Triton."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serve(
     """Serve until SIGINT or SIGTERM; running requests get SECONDS_TO_STOP seconds.
 
     Args:
-        repository: if no Triton answers at ``settings.url``, start a local one with this model repository.
+        repository: if Triton is not available at ``settings.url``, start a local one with this model repository.
     """
     try:
         import uvicorn
@@ -56,7 +56,7 @@ def serve(
     address = resolve_host(host)
     port = choose_ports(address, {"service": port})["service"]
     logs.set_up(settings.log_format)
-    # Our own limit decides about large images, and answers; a warning in the log helps nobody.
+    # Our own limit rejects large images with a clear error, so a warning in the log would not help.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
         app = create_app(replace(settings, url=url))
@@ -84,7 +84,7 @@ def serve(
         try:
             server.run()
         except KeyboardInterrupt:
-            pass  # uvicorn has stopped, and raises the signal that told it to
+            pass  # after stopping, uvicorn raises the signal that stopped it
         except SystemExit:
             message = f"the service could not listen on {host}, port {port}: give another --port or --host"
             raise PortInUseError(message) from None
@@ -92,7 +92,7 @@ def serve(
 
 
 def _server(config: uvicorn.Config, app: FastAPI, send_spans: Callable[[], object]) -> uvicorn.Server:
-    """Return a server that refuses work that has not begun when it is told to stop, and sends its last spans."""
+    """Return a server that rejects work that has not begun when it stops, and then sends its last spans."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -101,7 +101,7 @@ def _server(config: uvicorn.Config, app: FastAPI, send_spans: Callable[[], objec
             app.state.videos.refuse()
             app.state.engine.budgets.workers.refuse()
             await super().shutdown(sockets)
-            sending = threading.Thread(target=send_spans, daemon=True)  # the collector may be gone
+            sending = threading.Thread(target=send_spans, daemon=True)  # the collector may be unavailable
             sending.start()
             await asyncio.to_thread(sending.join, SECONDS_FOR_SPANS)
 
@@ -110,7 +110,7 @@ def _server(config: uvicorn.Config, app: FastAPI, send_spans: Callable[[], objec
 
 @contextlib.contextmanager
 def _triton(settings: ServiceSettings, repository: Path | None, *, quiet: bool) -> Iterator[str]:
-    """Yield the URL of Triton. If nothing answers there, start a local server, and yield its URL."""
+    """Yield the URL of Triton. If Triton is not available there, start a local server, and yield its URL."""
     if repository is None and not quiet:
         for line in advice(settings):
             print(f"triton-sam service: warning: {line}", file=sys.stderr, flush=True)
@@ -126,7 +126,7 @@ def _triton(settings: ServiceSettings, repository: Path | None, *, quiet: bool) 
 
 
 def advice(settings: ServiceSettings) -> Iterator[str]:
-    """Yield what is wrong with Triton now. The service starts all the same, since Triton may come later."""
+    """Yield the current problems of Triton. The service starts anyway, because Triton may start later."""
     transport = _transport(settings)
     try:
         if not transport.is_ready():
@@ -144,11 +144,11 @@ def advice(settings: ServiceSettings) -> Iterator[str]:
 
 
 def for_others(settings: ServiceSettings, address: str, port: int, *, show_token: bool) -> Iterator[str]:
-    """Yield what people on other computers need: URLs and the token. Without a token, warn.
+    """Yield what people on other computers need: URLs and the token. Without a token, yield a warning.
 
     Args:
         address: IPv4 address that the service listens on; a loopback address yields nothing.
-        show_token: print the token itself. It must not get into a log.
+        show_token: print the token itself. It must not be written to a log.
     """
     if ip_address(address).is_loopback:
         return
@@ -168,7 +168,7 @@ def for_others(settings: ServiceSettings, address: str, port: int, *, show_token
 
 
 def own_address() -> str:
-    """Return the address of this machine in its network. Nothing is sent: connect() of UDP only chooses a route."""
+    """Return this machine's address in its network. Nothing is sent: UDP's connect() only chooses a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         try:
             udp.connect(("192.0.2.1", 9))

@@ -1,4 +1,4 @@
-"""Requests and answers of /v1, with the checks and the examples that /docs shows."""
+"""Requests and responses of /v1, with the checks and the examples that /docs shows."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 
 
 class Strict(BaseModel):
-    """A part of a request. It has only members that are known, and its check never finds many faults.
+    """A part of a request. It accepts only known members, and its validation finds few errors.
 
-    A list is checked up to its first fault (fail_fast), and the first unknown member counts alone: a description of
-    each of a million faults would stop the service for seconds.
+    A list is checked up to its first error (fail_fast), and only the first unknown member is reported: describing an
+    error for each of a million members would block the service for seconds.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -108,14 +108,14 @@ class Prompt(Strict):
 
 
 class MaskInput(Strict):
-    """Logits of an earlier answer (`logits: true`), to refine it."""
+    """Logits of an earlier response (`logits: true`), to refine its mask."""
 
     data: str = Field(max_length=1 << 20, description="Base64 of float32, in little-endian order, row by row.")
     size: int = Field(ge=1, le=512, description="The side that the earlier answer stated: 256.")
 
 
 class CleanupRequest(Strict):
-    """Changes of the masks; without any, they equal those of the official predictor. See `triton_sam.Cleanup`."""
+    """Changes of the masks; without them, masks equal the official predictor's. See `triton_sam.Cleanup`."""
 
     mask_threshold: Annotated[float, Field(allow_inf_nan=False)] = Field(
         default=0,
@@ -161,7 +161,7 @@ class RleMask(Strict):
 
 
 class SegmentRequest(Prompt):
-    """The objects to segment: one in this object itself, or several in `objects`."""
+    """The objects to segment: a single one in this object itself, or several in `objects`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -216,7 +216,7 @@ class BareMask(BaseModel):
 
 
 def encoded_mask(form: MaskFormat) -> tuple[Any, Any]:
-    """Return the field of a JSON answer that holds a mask in a format. Bytes are in base64."""
+    """Return the type and the field of a mask in a JSON response, for a format. Bytes are base64."""
     value = str if form.is_binary else form.value
     return value | None, Field(default=None, description=form.meaning)
 
@@ -256,7 +256,7 @@ class ProblemDetails(BaseModel):
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of the errors that a route may answer."""
+    """Return the OpenAPI description of a route's possible errors."""
     texts = {
         400: "The service cannot read the body.",
         401: "The token is missing or wrong.",

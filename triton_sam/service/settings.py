@@ -1,4 +1,4 @@
-"""ServiceSettings of the service, with their default limits."""
+"""The service's settings, with their default limits."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ LIMITS = {
     "max_searches": ("max_searches", 1),
     "search_seconds": ("search_seconds", 1),
 }
-"""The limits of `--limits`: the member of ServiceSettings that each sets, and how many bytes one of its units has."""
+"""The limits of `--limits`: each sets a member of ServiceSettings, multiplied by its unit."""
 
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """Options of one service.
+    """Settings of a service.
 
     Args:
-        url: Triton's URL; gRPC is the better choice, since only there a cancelled request is dropped from its queue.
-        triton_token: sent to Triton as a bearer token, where a proxy before it asks for one.
+        url: Triton's URL; gRPC is preferable, because only gRPC removes a cancelled request from Triton's queue.
+        triton_token: sent to Triton as a bearer token, if a proxy before Triton requires one.
         token: callers must send it as ``Authorization: Bearer TOKEN``.
-        tokens: further tokens, each with a name and a quota. Without any token, everybody may call.
+        tokens: further tokens, each with a name and a quota. Without any token, the service is open to all callers.
         quota: the quota of ``token``, or of all callers together if there is no token.
         origins: web origins that browsers may call from (CORS), ``*`` for all; empty: only the service's own page.
-        allowed_hosts: names by which callers may address the service, besides those of this machine; ``*`` for all.
-            With tokens, all names are allowed.
-        max_body: bytes that a request with files may carry.
-        body_seconds: seconds until a body is there; each 256 KiB that have arrived add one second.
-        max_megapixels: size of an image, in millions of pixels.
-        work_megapixels: millions of pixels of masks and previews that are computed at a time; more wait.
-        max_requests: requests that are worked on at a time; more are answered 503.
-        max_pages: open WebSockets of the page; more are answered 503.
-        page_messages: messages that one page may send in a second; the service reads no faster.
-        max_video: bytes that the upload of a video may carry.
-        max_videos: uploaded videos at a time; more are answered 503.
-        max_tracks: videos that are tracked at a time; more are answered 503.
-        max_searches: images that are searched for everything or for words at a time; more are answered 503.
-        image_urls: whether callers may name images by their addresses, which the service fetches if they are public.
-        root_path: the path that a proxy adds before those of the service, such as ``/sam``; "" for none.
-        static_max_age: seconds that a browser may keep the files of the page without asking.
-        large_images: folder of large images that callers may look at and segment; None: there are none.
+        allowed_hosts: host names of the service in addition to those of this machine; ``*`` for all. With tokens, all
+            names are allowed.
+        max_body: maximum bytes of a request with files.
+        body_seconds: timeout in seconds for a body; each received 256 KiB add one second.
+        max_megapixels: maximum size of an image, in millions of pixels.
+        work_megapixels: millions of pixels of masks and previews that are computed concurrently; further work waits.
+        max_requests: concurrent requests; further ones get 503.
+        max_pages: open WebSockets of the page; further ones get 503.
+        page_messages: messages per second from one page; the service reads no faster.
+        max_video: maximum bytes of a video upload.
+        max_videos: stored videos; further ones get 503.
+        max_tracks: videos that are tracked concurrently; further ones get 503.
+        max_searches: concurrent searches of images for everything or for words; further ones get 503.
+        image_urls: whether callers may send images as URLs, which the service fetches if they are public.
+        root_path: a proxy's path prefix, such as ``/sam``; "" for none.
+        static_max_age: seconds for which browsers may cache the page's files without revalidation.
+        large_images: folder of large images that callers may view and segment; None: no large images.
     """
 
     url: str = DEFAULT_TRITON
@@ -114,18 +114,17 @@ class ServiceSettings:
 
     @property
     def triton_headers(self) -> dict[str, str]:
-        """Headers of every call to Triton."""
         return {"Authorization": f"Bearer {self.triton_token}"} if self.triton_token else {}
 
     @property
     def all_tokens(self) -> tuple[Token, ...]:
-        """All tokens, ``token`` with its quota among them; empty: everybody may call."""
+        """All tokens, including ``token`` with its quota; empty: the service is open to all callers."""
         single = () if self.token is None else (Token(SINGLE, self.token.strip(), self.quota),)
         return (*single, *self.tokens)
 
     def __post_init__(self) -> None:
         for name, (member, _) in LIMITS.items():
-            if not getattr(self, member) > 0:  # NaN is not, either
+            if not getattr(self, member) > 0:  # false for NaN too
                 raise ConfigurationError(f"{name} must be above 0")
         if self.root_path and not re.fullmatch(r"(/[\w.~-]+)+", self.root_path, re.ASCII):
             raise ConfigurationError(

@@ -12,19 +12,19 @@ from ..inputs.embeddings import ImageEmbeddings
 
 ID_LENGTH = 32
 PER_IMAGE = 2048
-"""Bytes that an image takes in addition to its content: 1400 measured, with an id at Triton."""
+"""Bytes of an image in addition to its content: 1400 measured, with an id at Triton."""
 
 Origin = tuple[str, str, bool]
-"""The origin and the place of embeddings: name of the pair, version of its encoder, whether Triton keeps them."""
+"""The origin and location of embeddings: name of the pair, version of its encoder, whether they are kept at Triton."""
 
 
 @dataclass(eq=False)
 class StoredImage:
-    """One uploaded image.
+    """An uploaded image.
 
     Args:
-        image_id: hash of ``content``, so that equal uploads are one.
-        content: encoded bytes as they came; the PNG of a HEIC photograph.
+        image_id: hash of ``content``, so that equal uploads share one image.
+        content: encoded bytes as uploaded, or the PNG of a HEIC photograph.
     """
 
     image_id: str
@@ -35,7 +35,6 @@ class StoredImage:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
         held = (part for part in self.embeddings.values() if not isinstance(part, SessionImage))
         return PER_IMAGE + len(self.content) + len(self.preview) + sum(part.nbytes for part in held)
 
@@ -45,18 +44,18 @@ class StoredImage:
         return sorted(name for name, *_ in self.embeddings)
 
     def keep(self, origin: Origin, embeddings: ImageEmbeddings) -> None:
-        """Keep embeddings, in place of those that the same pair made before."""
+        """Store embeddings; they replace earlier ones of the same pair."""
         others = {known: made for known, made in self.embeddings.items() if known[0] != origin[0]}
         self.embeddings = {**others, origin: embeddings}
 
 
 def id_of(content: bytes) -> str:
-    """Return the id of an uploaded image. This takes a millisecond for each MiB: call it in a thread."""
+    """Return the id of an uploaded image. This takes a millisecond per MiB: call it in a thread."""
     return hashlib.sha256(content).hexdigest()[:ID_LENGTH]
 
 
 class ImageStore:
-    """The images used last; never more than ``limit`` bytes, a single image aside."""
+    """The most recently used images, at most ``limit`` bytes unless a single image is larger."""
 
     def __init__(self, limit: int) -> None:
         self._images: ByteLru[str, StoredImage] = ByteLru(limit)
@@ -66,44 +65,44 @@ class ImageStore:
 
     @property
     def nbytes(self) -> int:
-        """Memory that all take."""
+        """Memory of all images, in bytes."""
         return self._images.nbytes
 
     def get(self, image_id: str) -> StoredImage | None:
-        """Return an image, which makes it the one used last."""
+        """Return an image and mark it as the most recently used."""
         return self._images.get(image_id)
 
     def add(self, image: StoredImage) -> StoredImage:
-        """Keep an image and return the one that is kept under its id."""
+        """Store an image; return the stored image of its id."""
         kept = self._images.peek(image.image_id) or image
         self._images.put(kept.image_id, kept, kept.nbytes)
         return kept
 
     def remove(self, image_id: str) -> bool:
-        """Forget an image; False when there is none."""
+        """Remove an image; return False if there is none."""
         return self._images.remove(image_id)
 
     def grown(self, image: StoredImage) -> None:
-        """Count an image anew, unless it is forgotten, and forget the images used longest ago until the limit holds."""
+        """Update the size of an image, unless it was removed; evict the least recently used images above the limit."""
         if self._images.peek(image.image_id) is image:
             self._images.resize(image.image_id, image.nbytes)
 
 
 class LegacyEmbeddingIndex:
-    """An index that finds the image of an embedding that a client received as plain numbers.
+    """Finds the image of an embedding that a client received as plain numbers.
 
-    The plain form holds one of SAM2's three embeddings; with the bytes of the image, the others can be made again.
+    The plain form has one of SAM2's three embeddings; the others can be recomputed from the image's bytes.
     """
 
     def __init__(self, limit: int) -> None:
         self._sources: ByteLru[bytes, tuple[str, bytes]] = ByteLru(limit)
 
     def remember(self, key: bytes, model: str, content: bytes) -> None:
-        """Note that ``content``, encoded by the pair ``model``, gave the embedding with this key_of()."""
+        """Record that ``content``, encoded by the pair ``model``, gave the embedding with this key_of()."""
         self._sources.put(key, (model, content), PER_IMAGE + len(content))
 
     def source(self, key: bytes) -> tuple[str, bytes] | None:
-        """Return (name of the pair, bytes of the image), None when it is not remembered."""
+        """Return (name of the pair, bytes of the image), or None if the key is unknown."""
         return self._sources.peek(key)
 
 

@@ -1,4 +1,4 @@
-"""Tokens of callers, with the quota of each: what its holder may ask in a minute, in an hour, and at a time."""
+"""Callers' tokens, with a quota for each: limits per minute, per hour, and for concurrent requests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .._common.values import is_finite_number
 from ..errors import ConfigurationError
 
 EVERYBODY = "everybody"
-"""Name of all callers together, where the service asks for no token."""
+"""The name of all callers together, if the service requires no token."""
 SINGLE = "default"
-"""Name of the caller with the token of ``--token``."""
+"""The name of the caller with the token of ``--token``."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ NO_QUOTA = Quota()
 
 @dataclass(frozen=True)
 class Token:
-    """A token that callers may send."""
+    """A token for a caller."""
 
     name: str
     secret: str = field(repr=False)
@@ -51,7 +51,7 @@ class Token:
 
 
 def read_tokens(path: str | Path, quota: Quota = NO_QUOTA) -> tuple[Token, ...]:
-    """Read a file of tokens: JSON with an object for each caller, by name.
+    """Read a token file: JSON with an object for each caller, by name.
 
     ``{"lab": {"token": "SECRET", "requests_per_minute": 60}, "clinic": {"token": "OTHER"}}``
     """

@@ -1,7 +1,7 @@
-"""The trace that a request belongs to: W3C Trace Context, https://www.w3.org/TR/trace-context/.
+"""The trace of a request: W3C Trace Context, https://www.w3.org/TR/trace-context/.
 
-The service reads the header ``traceparent``, writes the id of the trace into its log, and sends the header back. If the
-environment names a collector, it also opens spans of OpenTelemetry.
+The service reads the header ``traceparent``, logs the trace id, and returns the header. If the environment configures
+a collector, the service also opens OpenTelemetry spans.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEADER = "traceparent"
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _UNTRACED = "/health,/metrics"
-"""Paths that programs ask every few seconds; a comma separates them."""
+"""Comma-separated paths that programs poll every few seconds."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Trace:
 
 
 def read_trace(header: str | None) -> Trace | None:
-    """Return the trace that a header ``traceparent`` names; None if it names none, or breaks the standard."""
+    """Return the trace of a ``traceparent`` header; None if the header is missing or invalid."""
     match = _FORM.fullmatch(header.strip()) if header and len(header) < 512 else None
     if match is None:
         return None
@@ -56,15 +56,15 @@ def read_trace(header: str | None) -> Trace | None:
 
 
 def add_traces(app: FastAPI) -> Callable[[], object]:
-    """Let the application open a span for each request, if the environment names a collector.
+    """Open a span for each request if the environment configures a collector.
 
-    The variables are those of OpenTelemetry: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`
-    and others. A request with the header `traceparent` continues the trace of its caller, and the client of the service
-    passes the trace on to Triton.
+    The variables are OpenTelemetry's: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and
+    others. A request with the header `traceparent` continues its caller's trace, and the service's client passes the
+    trace on to Triton.
 
     Returns:
-        A function that sends the spans that wait, and blocks until the collector has them. Call it at the end: uvicorn
-        ends the process by the signal that it received, without the functions that Python calls at its exit.
+        A function that sends the pending spans and blocks until the collector has them. Call it at the end: uvicorn
+        ends the process by the signal that it received, without calling Python's exit handlers.
     """
     if not any(os.environ.get(name) for name in _ENDPOINTS) or os.environ.get("OTEL_SDK_DISABLED") == "true":
         return lambda: None
@@ -81,7 +81,7 @@ def add_traces(app: FastAPI) -> Callable[[], object]:
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
-    # A middleware of the application: newer versions of FastAPI open no spans of their own beside it. Without the two
-    # names, each message of a request would have a span.
+    # A middleware of the application, because newer versions of FastAPI open no spans of their own beside it. Without
+    # the two names, each message of a request would have a span.
     app.add_middleware(OpenTelemetryMiddleware, excluded_urls=_UNTRACED, exclude_spans=["receive", "send"])
     return provider.force_flush

@@ -1,4 +1,4 @@
-"""The description of a run. It holds plain values, so that another process can carry it out as well."""
+"""The description of a run, in plain values, so that it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Work = Callable[[SamTritonClient, ImageItem], ImageRecord]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that a run reads before it asks a server.
+    """The input that a run reads before its first request.
 
     Args:
-        prompts: the prompts; None for a search of all objects or of words.
-        left_out: a line for each suffix of the files of a folder that are not images.
-        texts: the words to search, each of which is a category; empty for other tasks.
+        prompts: the prompts; None for a search for all objects or words.
+        left_out: one line for each suffix of files in a folder that are not images.
+        texts: the words to search for, each of which is a category; empty for other tasks.
     """
 
     items: tuple[ImageItem, ...]
@@ -63,10 +63,10 @@ class Job:
 
     Args:
         prompts: the file or folder with the prompts; None: the source.
-        name: the variant of the model; None: the default one.
-        urls: the servers; None stands for the default one.
+        name: the variant of the model; None: the default variant.
+        urls: the servers; None means the default server.
         parameters: parameters of automatic masks, or of a search for words, that differ from the defaults.
-        tiling: how large images are cut into tiles, which are then the items of the run; None: images are sent whole.
+        tiling: how large images are cut into tiles, which become the items of the run; None: images are sent whole.
     """
 
     source: str
@@ -85,11 +85,11 @@ class Job:
 
     @property
     def is_search(self) -> bool:
-        """Whether objects are searched, without prompts for each."""
+        """Whether objects are searched for instead of prompted one by one."""
         return self.task in (EVERYTHING, WORDS)
 
     def check(self) -> None:
-        """Check the options that do not need a file."""
+        """Check the options without reading files."""
         if self.tiling is not None:
             self.tiling.check()
             if self.task == "masks":
@@ -117,7 +117,7 @@ class Job:
             raise ConfigurationError("a --text is given twice: each is a category")
 
     def absolute(self) -> Job:
-        """Return the job with absolute paths, for processes with another working directory."""
+        """Return the job with absolute paths, for processes with a different working directory."""
         images, prompts = (None if path is None else path.absolute() for path in (self.images, self.prompts))
         return replace(self, source=str(place_of(self.source).absolute()), images=images, prompts=prompts)
 
@@ -144,7 +144,7 @@ class Job:
         return read_large_source(self.source, self.images, self.every, self.tiling)
 
     def work(self, inputs: Inputs, progress: Progress = lambda *_: None) -> Work:
-        """Return the function that annotates one image with a client, and tells how much of it is done."""
+        """Return the function that annotates one image with a client and reports its progress."""
         if inputs.prompts is not None:
             return prompts_to_masks(inputs.prompts, progress)
         if inputs.texts:
@@ -153,7 +153,7 @@ class Job:
 
     @contextlib.contextmanager
     def clients(self) -> Iterator[list[SamTritonClient]]:
-        """Yield one client for each server. They wait for a busy server."""
+        """Yield one client for each server. Clients wait for a busy server."""
         with contextlib.ExitStack() as stack:
             options: dict[str, Any] = {"model_name": self.name, "busy": "wait", **self.client}
             yield [
@@ -161,7 +161,7 @@ class Job:
             ]
 
     def manifest(self, inputs: Inputs, clients: Sequence[SamTritonClient]) -> dict[str, Any]:
-        """Return everything that decides about the masks, as JSON values."""
+        """Return all parameters that affect the masks, as JSON values."""
         return {
             "family": self.family,
             "with": self.task,
@@ -174,9 +174,9 @@ class Job:
         }
 
     def _models(self, clients: Sequence[SamTritonClient]) -> dict[str, str]:
-        """Return the versions of the models and, from a session model, a mark of the encoder's weights.
+        """Return the versions of the models and, from a session model, a fingerprint of the encoder's weights.
 
-        The mark shows that another model is served under the same version.
+        The fingerprint differs if another model is served under the same version.
         """
         roles = (ENCODER, DECODER, *(get_family(self.family).concepts if self.texts else ()))
         names = [model_name(self.name or self.family, role) for role in roles]

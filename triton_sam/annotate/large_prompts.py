@@ -1,4 +1,4 @@
-"""The prompts of large images, each moved to the tile that shows most around it."""
+"""The prompts of large images. Each is assigned to the tile that shows most around it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_FIT = "it does not fit into one tile: give a larger --overlap or --tile, or 
 
 
 def prompts_of_tiles(prompts: Prompts, items: Iterable[TileItem]) -> tuple[Prompts, tuple[TileItem, ...]]:
-    """Return the prompts of the tiles, and the tiles that have any.
+    """Return the prompts of the tiles, and the tiles with prompts.
 
     Args:
         prompts: the prompts of the large images, in pixels of the largest level.
@@ -46,7 +46,7 @@ def prompts_of_tiles(prompts: Prompts, items: Iterable[TileItem]) -> tuple[Promp
 
 
 class _Grid:
-    """The tiles of one image, which lie in rows and columns."""
+    """The tiles of one image, in rows and columns."""
 
     def __init__(self, parts: Sequence[TileItem]) -> None:
         self.image: LargeItem = parts[0].image
@@ -57,15 +57,15 @@ class _Grid:
         self._starts = [np.unique([part.region[axis] for part in parts]) for axis in (0, 1)]
 
     def best(self, prompt: Prompt) -> TileItem | None:
-        """Return the tile that holds a prompt and shows most around it; None if no tile holds it."""
+        """Return the tile that contains a prompt and shows most around it; None if no tile contains the prompt."""
         x1, y1, x2, y2 = self._box(prompt)
         left, top = self._start(0, x1, x2), self._start(1, y1, y2)
         return None if left is None or top is None else self._tiles[left, top]
 
     def moved(self, prompt: Prompt, tile: TileItem) -> Prompt:
-        """Return a prompt in pixels of a tile."""
+        """Return a prompt converted to pixels of a tile."""
         (across, down), (left, top, right, bottom) = self._scale, tile.region
-        points = tuple(  # rounding may lead out of the tile; of boxes, Prompts.of() takes the part inside
+        points = tuple(  # rounding may exceed the tile; Prompts.of() clips boxes
             (min(max(0.0, x * across - left), right - left), min(max(0.0, y * down - top), bottom - top), label)
             for x, y, label in prompt.points
         )
@@ -75,7 +75,7 @@ class _Grid:
         return replace(prompt, box=(x1 * across - left, y1 * down - top, x2 * across - left, y2 * down - top))
 
     def _box(self, prompt: Prompt) -> Corners:
-        """Return the box around a prompt inside the image, in pixels of the level."""
+        """Return the box around a prompt, clipped to the image, in pixels of the level."""
         corners = prompt.box or (
             min(x for x, *_ in prompt.points),
             min(y for _, y, _ in prompt.points),

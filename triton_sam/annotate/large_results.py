@@ -1,4 +1,4 @@
-"""The objects of large images, from the records of their tiles."""
+"""The objects of large images, joined from the records of their tiles."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class LargeResult:
 
     Args:
         size: width and height of the largest level in pixels.
-        georeference: the place of a map; None if the file describes none.
-        objects: the objects, in the order in which their first part was found.
+        georeference: the georeference of a map; None if the file has none.
+        objects: the objects, in the order in which their first parts were found.
     """
 
     id: int
@@ -36,11 +36,11 @@ class LargeResult:
 
 
 Results = Callable[[], Iterable[LargeResult]]
-"""Returns the results from the first one on, each time that it is called."""
+"""Each call iterates over all results from the start."""
 
 
 def joined(items: Sequence[ImageItem], records: Iterable[ImageRecord], *, is_search: bool) -> Iterator[LargeResult]:
-    """Yield the result of each image; one is in memory at a time.
+    """Yield the result of each image, with one in memory at a time.
 
     Args:
         records: the records of tiles in the order of the run. Tiles with an error have no objects.
@@ -76,7 +76,7 @@ def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_
 
 
 def _placed(tile: TileItem, record: ImageRecord) -> Iterator[tuple[int, Placed]]:
-    """Yield the category and the mask of each object of a tile, but empty masks."""
+    """Yield the category and the mask of each object of a tile, except empty masks."""
     for each, mask in zip(record.objects, record.masks(), strict=True):
         box = mask_to_box(mask)
         if box is not None:

@@ -1,4 +1,4 @@
-"""The large images of a run, and their tiles: a tile is the unit of work, as an image is in other runs."""
+"""The large images of a run and their tiles. The unit of work is a tile instead of an image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .sources import ImageItem, Skipped, Source, left_out, read_source, reason
 
 _NO_LARGE = dict.fromkeys(SUFFIXES, "small images are annotated without --large")
 KEPT = 8
-"""Files of large images that stay open."""
+"""Number of large images kept open."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Tiling:
 
     Args:
         tile: width and height of a tile, in pixels of the level.
-        level: number of the level; 0 is the largest one.
+        level: number of the level; 0 is the largest level.
     """
 
     tile: int = 1024
@@ -45,16 +45,16 @@ class Tiling:
     stretch: tuple[float, float] | None = None
 
     def open(self, path: Path) -> LargeImage:
-        """Open an image as it is shown. See open_large_image()."""
+        """Open an image, see open_large_image()."""
         return open_large_image(path, channels=self.channels, index=dict(self.index), stretch=self.stretch)
 
     def described(self) -> dict[str, Any]:
-        """Return the tiling as JSON values for a manifest, without the parts that are not given."""
+        """Return the tiling as JSON values for a manifest, without unset fields."""
         values = asdict(self)
         return {name: value for name, value in values.items() if name not in ("index", "stretch") or value}
 
     def check(self) -> None:
-        """Check what needs no file."""
+        """Check the values without reading a file."""
         check_tiles(self.tile, self.overlap, "--")
         if self.level < 0:
             raise ConfigurationError(f"--level must be at least 0, not {self.level}")
@@ -62,14 +62,14 @@ class Tiling:
 
 @dataclass(frozen=True)
 class LargeItem(ImageItem):
-    """A large image of a run. Its ``size`` is that of the largest level."""
+    """A large image of a run. Its ``size`` is the size of the largest level."""
 
     level: Size = (0, 0)
 
 
 @dataclass(frozen=True)
 class TileItem(ImageItem):
-    """A tile of a large image. Its ``size`` is that of the tile, and its name ends with ``#x1,y1,x2,y2``.
+    """A tile of a large image. Its ``size`` is the size of the tile, and its name ends with ``#x1,y1,x2,y2``.
 
     Args:
         region: x1, y1, x2, y2 in pixels of the level.
@@ -89,8 +89,8 @@ def read_large_source(source: str, images: Path | None, every: int, tiling: Tili
     """Find the large images of a source.
 
     Args:
-        source: a file, for example TIFF, the folder of an OME-Zarr image, a folder of both, or a pattern, a list or a
-            COCO data set that names files. All may lie at a URL.
+        source: a file such as a TIFF, the folder of an OME-Zarr image, a folder of both, a glob pattern, or a list or
+            COCO data set of files. A URL is supported for each.
 
     Returns:
         The images as LargeItem.
@@ -130,7 +130,7 @@ def tiles_of(source: Source, tiling: Tiling) -> Iterator[TileItem]:
 
 
 def _is_searched(path: Path) -> bool:
-    """Return whether a source is a folder or, at a URL, one image. An object store has no folders, only names."""
+    """Return whether a source is a folder or, at a URL, one image. Object stores have only names, not folders."""
     if not is_remote(path):
         return path.is_dir()
     return "*" not in str(path) and path.suffix.lower() not in (".json", ".txt")
@@ -144,7 +144,7 @@ def file_of(item: ImageItem) -> Path:
 
 
 def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
-    """Open an image to learn its size."""
+    """Open an image to read its size."""
     path = file_of(item)
     with tiling.open(path) as image:
         if item.size is not None and item.size != image.size:
@@ -158,7 +158,7 @@ def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
 
 
 class _OpenImages:
-    """Keeps the last files open for all threads. A file that a thread reads is not closed under it."""
+    """Keeps the last files open for all threads. A file is never closed while a thread reads it."""
 
     def __init__(self) -> None:
         self._images: OrderedDict[tuple[Path, Tiling], LargeImage] = OrderedDict()
@@ -167,7 +167,7 @@ class _OpenImages:
 
     @contextlib.contextmanager
     def image(self, path: Path, tiling: Tiling) -> Iterator[LargeImage]:
-        """Lend an image."""
+        """Open an image, or take it from the cache, while the block runs."""
         key = (path, tiling)
         with self._lock:
             if key not in self._images:
@@ -183,7 +183,7 @@ class _OpenImages:
                 self._trim(KEPT)
 
     def close(self) -> None:
-        """Close all files that no thread reads."""
+        """Close all files that are not being read."""
         with self._lock:
             self._trim(0)
 

@@ -1,4 +1,4 @@
-"""The table of output formats for large images, whose masks do not fit into memory: outlines of objects."""
+"""The table of output formats for large images. The formats hold outlines, because masks do not fit into memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .large_results import LargeResult, Results
 from .sources import Skipped
 
 _FIXED_DATE = "2000-01-01T00:00:00.000Z"
-"""The date in a GeoPackage, so that equal results are equal files."""
+"""The date in every GeoPackage, so that equal results are equal files."""
 _WKB_POLYGON, _WKB_MULTI_POLYGON = 3, 6
 
 
@@ -37,10 +37,10 @@ class LargeWriter:
 
 
 def write_geojson(folder: Path, results: Results, categories: Categories, trace: Trace) -> list[Skipped]:
-    """Write a FeatureCollection for each image below `geojson`, on the map if the file says where it lies.
+    """Write a FeatureCollection for each image below `geojson`, in map coordinates if the image is georeferenced.
 
-    The coordinates are those of the map's reference system, which the member ``crs`` names; without one they are pixels
-    of the largest level, y downwards.
+    Map coordinates are in the reference system of the member ``crs``. Otherwise, coordinates are pixels of the largest
+    level, y downwards.
     """
     left: list[Skipped] = []
     for stem, result in with_stems(results, left):
@@ -54,9 +54,9 @@ def write_geojson(folder: Path, results: Results, categories: Categories, trace:
 
 
 def write_gpkg(folder: Path, results: Results, categories: Categories, trace: Trace) -> list[Skipped]:
-    """Write a GeoPackage for each image below `gpkg`, with the layer `objects`. See write_geojson().
+    """Write a GeoPackage for each image below `gpkg`, with the layer `objects`; coordinates as in write_geojson().
 
-    Reference: OGC GeoPackage 1.3; pyogrio, which is GDAL, makes the file.
+    Reference: OGC GeoPackage 1.3. pyogrio (GDAL) writes the file.
     """
     pyogrio, raw = _pyogrio()
     pyogrio.set_gdal_config_options({"OGR_CURRENT_DATE": _FIXED_DATE})
@@ -65,8 +65,8 @@ def write_gpkg(folder: Path, results: Results, categories: Categories, trace: Tr
         features = list(_features(result, categories, trace))
         epsg = result.georeference.epsg if result.georeference else None
         with _created(folder, f"gpkg/{stem}.gpkg") as temporary, warnings.catch_warnings():
-            temporary.unlink()  # GDAL would take the empty file for a damaged GeoPackage
-            warnings.filterwarnings("ignore", ".*'crs' was not provided", UserWarning)  # a slide lies nowhere on Earth
+            temporary.unlink()  # GDAL would treat the empty file as a damaged GeoPackage
+            warnings.filterwarnings("ignore", ".*'crs' was not provided", UserWarning)  # slides have no georeference
             raw.write(
                 temporary,
                 np.array([_wkb(each["geometry"]["coordinates"]) for each in features], object),
@@ -118,7 +118,7 @@ def _features(result: LargeResult, categories: Categories, trace: Trace) -> Iter
 
 
 def _columns(features: list[dict[str, Any]]) -> list[Any]:
-    """Return the fields of a layer, in the order that write_gpkg() names."""
+    """Return the fields of a layer, in the order of write_gpkg()."""
     properties = [each["properties"] for each in features]
     return [
         np.array([plain(each["category"]) for each in properties], object),
@@ -140,7 +140,7 @@ def _wkb(polygons: Any) -> bytes:
 
 
 def _created(folder: Path, name: str) -> Any:
-    """Return the temporary file of a file below a folder, see atomic_path(); make the folders on its path."""
+    """Return atomic_path() of a file below a folder, and create the folders on its path."""
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     return atomic_path(folder / name)
 

@@ -1,4 +1,4 @@
-"""One Parquet table with a row for each object, for data frames and engines such as Ray, Spark and DuckDB."""
+"""One Parquet table with one row for each object, for data frames and engines such as Ray, Spark and DuckDB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._writing import Categories, Records, plain
 from .sources import Skipped
 
 ROWS_AT_ONCE = 10_000
-"""Rows in one row group, which is also the number of rows in memory."""
+"""Rows in one row group, and the maximum number of rows in memory."""
 
 
 def check_pyarrow() -> None:
@@ -23,7 +23,7 @@ def check_pyarrow() -> None:
 def write_parquet(folder: Path, records: Records, categories: Categories, _: Trace) -> list[Skipped]:
     """Write `objects.parquet`.
 
-    Its columns are image_id, file_name, width, height, category_id, category, score (predicted IoU), area (pixels),
+    The columns are image_id, file_name, width, height, category_id, category, score (predicted IoU), area (pixels),
     x, y, box_width, box_height (pixels), and counts (compressed COCO RLE of the size height x width).
     """
     arrow, parquet = _pyarrow()

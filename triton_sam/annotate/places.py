@@ -1,4 +1,4 @@
-"""Where the files of a run lie: on this machine, at a URL that fsspec reads, or as frames in a video."""
+"""The places of a run's images: local files, URLs that fsspec reads, and frames of videos."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpe
 
 
 def files_below(folder: Path, unread: Callable[[Path, str], None] = lambda _, __: None) -> list[tuple[str, Path]]:
-    """Return all files below a folder, sorted, each with its path relative to the folder, with "/" between the parts.
+    """Return all files below a folder, sorted, each with its relative path, with "/" as separator.
 
     Args:
-        folder: the folder. Links to folders below it are not followed.
+        folder: the folder. Links to subfolders are not followed.
     """
     if is_remote(folder):
         remote = cast(Any, folder)
@@ -43,7 +43,7 @@ def _note(error: OSError, unread: Callable[[Path, str], None]) -> None:
 
 
 def remote_files_matching(root: Path, pattern: str) -> list[tuple[str, Path]]:
-    """Return the files below a folder at a URL whose relative paths match a pattern. See files_below()."""
+    """Return the files below a folder at a URL whose relative paths match a pattern, see files_below()."""
     remote = cast(Any, root)
     start = str(remote.path).rstrip("/") + "/"
     return _listed(remote, start, lambda: remote.fs.glob(glob.escape(start) + pattern))
@@ -62,13 +62,13 @@ def content_of(place: Path | FramePlace) -> ImageSource:
 
 
 def remote_bytes(place: Path | FramePlace) -> bytes:
-    """Return the content of a remote file or of a frame. See content_of()."""
+    """Return the content of a remote file or a frame, see content_of()."""
     return place.read() if isinstance(place, FramePlace) else content_at(place)
 
 
 @dataclass(frozen=True, eq=False)
 class FramePlace:
-    """One frame of a video, in the place of a path."""
+    """One frame of a video, used instead of a path."""
 
     video: FrameSource
     index: int

@@ -1,9 +1,9 @@
-"""Points in a CSV or JSON file, one or more for each object.
+"""Reads points from a CSV or JSON file, one or more for each object.
 
-CSV has a header with ``image,x,y`` and, where needed, ``label`` (1 foreground, 0 background), ``object`` (rows of an
-image with the same text are one object; without this column each row is one) and ``category``. JSON is a list of
+CSV has a header with ``image,x,y`` and optionally ``label`` (1 foreground, 0 background), ``object`` (rows of an image
+with the same text are one object; without this column each row is an object) and ``category``. JSON is a list of
 objects ``{"image": ..., "points": [[x, y], ...], "labels": [1, ...], "category": "cat"}``. x and y are pixels.
-Semicolons and tabs between the columns are read as well.
+Semicolons and tabs are also accepted as delimiters.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _points(row: Mapping[str, Any]) -> tuple[Labelled, ...]:
 
 
 def _label(value: Any) -> int:
-    """Return a label, which spreadsheets also write as 1.0."""
+    """Parse a label. Spreadsheets also write 1.0."""
     number = float(value)
     if not number.is_integer():
         raise ValueError("a label is a whole number")
@@ -79,7 +79,7 @@ def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a CSV file, of which those of the same object are joined."""
+    """Yield the objects of a CSV file. Rows of the same object are joined."""
     joined: dict[tuple[str, str], dict[str, Any]] = {}
     for line, row in _csv_rows(path):
         label = row.get("object") or f"line {line}"
@@ -100,8 +100,8 @@ def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a CSV file, each with the number of its last line.
 
-    The delimiter is that of the header. Beside a semicolon, numbers may have a comma, as in files of Excel in half of
-    Europe.
+    The header determines the delimiter. With semicolons, numbers may have a decimal comma, as Excel writes them in many
+    European locales.
     """
     text = read_text(path)
     header = text.partition("\n")[0].strip()
@@ -122,5 +122,5 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if delimiter == ";":
                 row |= {name: str(row[name]).replace(",", ".") for name in ("x", "y")}
             yield line, row
-    except csv.Error as error:  # a field may have 128 KiB
+    except csv.Error as error:  # for example a field above 128 KiB
         raise InputError(f"{path}, line {line + 1}: invalid CSV (an unclosed quotation mark?)") from error

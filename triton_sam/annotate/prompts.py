@@ -1,6 +1,6 @@
-"""The prompts of a run: a box, points, or a mask to refine, for each object, and the category of the object.
+"""The prompts of a run: for each object a box, points, or a mask to refine, and a category.
 
-To add a kind of file, write a function that returns `Prompts` and name it in reading.py.
+To add a file format, write a function that returns `Prompts` and add it to reading.py.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Labelled = tuple[float, float, int]
 """x and y in pixels of the image, and 1 for foreground or 0 for background."""
 
 _SCALE, _BIAS = 20.0, -10.0
-"""Turn a mask of 0 and 1 into logits, as SAM2's video predictor does (sam2_base.py, _use_mask_as_output)."""
+"""Convert a mask of 0 and 1 to logits, as SAM2's video predictor does (sam2_base.py, _use_mask_as_output)."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The prompt of one object. It has a box, points, or a mask."""
+    """The prompt of one object: a box, points, or a mask."""
 
     what: str
     category: int
@@ -43,7 +43,7 @@ class Prompt:
         return repr((self.category, self.box, self.points, self.mask))
 
     def arguments(self, family: Family) -> dict[str, Any]:
-        """Return the arguments of client.segment() for this object: a mask is sent with its box."""
+        """Return the arguments of client.segment() for this object. A mask is sent with its box."""
         if self.mask is not None:
             pixels = rle_to_mask(self.mask)
             return {"box": mask_to_box(pixels), "mask_input": mask_logits(pixels, family)}
@@ -60,7 +60,7 @@ class Prompts:
     """The prompts of all images.
 
     Args:
-        find: returns the prompts of an image of a size, and the parts of the file that cannot be read.
+        find: returns the prompts of an image of the given size, and the unreadable parts of the file.
     """
 
     categories: dict[int, str]
@@ -68,9 +68,9 @@ class Prompts:
     strays: tuple[Skipped, ...] = ()
 
     def of(self, item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:
-        """Return the usable prompts of an image, and everything that is skipped.
+        """Return the usable prompts of an image, and the skipped ones.
 
-        Boxes are clipped to the image. Of an object with several points, only those outside the image are skipped.
+        Boxes are clipped to the image. If an object has several points, only the points outside the image are skipped.
         """
         found, skipped = self.find(item, size)
         kept: list[Prompt] = []
@@ -87,9 +87,9 @@ class Prompts:
 
 
 def mask_logits(mask: np.ndarray[Any, Any], family: Family) -> FloatArray:
-    """Return a mask (H,W) as the logits (S,S) of an earlier prediction, S = ``family.mask_size``.
+    """Return a mask (H,W) as logits (S,S) like those of an earlier prediction, S = ``family.mask_size``.
 
-    Averaged pixels of 0 and 1 become -10 to 10; the padding of a family that pads is background.
+    Averaged pixels of 0 and 1 become -10 to 10. If the family pads images, the padding is background.
     """
     height, width = mask.shape
     share = family.mask_size / family.image_size
@@ -101,7 +101,7 @@ def mask_logits(mask: np.ndarray[Any, Any], family: Family) -> FloatArray:
 
 
 def _usable(prompt: Prompt, size: Size, categories: Mapping[int, str]) -> tuple[Prompt | None, list[str]]:
-    """Return the part of a prompt that can be used (None: nothing) and why the rest cannot."""
+    """Return the usable part of a prompt (None: nothing), and why the rest is unusable."""
     if prompt.category not in categories:
         return None, [f"there is no category {prompt.category}"]
     if prompt.box is not None:
@@ -117,7 +117,7 @@ def _usable_box(prompt: Prompt, box: Corners, size: Size) -> tuple[Prompt | None
         return None, ["a number of the box is not finite"]
     if box[2] <= box[0] or box[3] <= box[1]:
         return None, ["the box has no area"]
-    # Rounded as the client sends it, which would refuse the whole image if nothing of the box was left.
+    # Rounded as in the client, which would refuse the whole image if the box was empty.
     x1, y1, x2, y2 = np.clip(box, 0, (*size, *size)).astype(np.float32).tolist()
     if x2 <= x1 or y2 <= y1:
         return None, [f"the box lies outside the image of {size[0]} x {size[1]} pixels"]
@@ -137,7 +137,7 @@ def _usable_points(prompt: Prompt, size: Size) -> tuple[Prompt | None, list[str]
 
 
 def _fault_of_point(x: float, y: float, size: Size) -> str:
-    if 0 <= x <= size[0] and 0 <= y <= size[1]:  # neither holds for NaN
+    if 0 <= x <= size[0] and 0 <= y <= size[1]:  # false for NaN
         return ""
     return f"the point {x:g},{y:g} lies outside the image of {size[0]} x {size[1]} pixels"
 

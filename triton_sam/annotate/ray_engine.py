@@ -1,8 +1,8 @@
-"""The same run as a pipeline of Ray Data, for clusters: a pool of actors takes the shards one by one.
+"""A run as a pipeline of Ray Data, for clusters: a pool of actors fills the shards.
 
-Each actor reads the source and the prompts itself, has its own clients, and writes its shards into the folder of the
-run. So all nodes need the package, the images and the folder at the same paths. If an actor or its node dies, Ray gives
-the shard to another one; a shard that is there already is not filled again.
+Each actor reads the source and the prompts, has its own clients, and writes its shards into the folder of the run. All
+nodes therefore need the package, the images and the folder at the same paths. If an actor or its node dies, Ray
+reassigns the shard; existing shards are not filled again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .run import annotate
 SHARD, ERROR, MESSAGE = "shard", "error", "message"
 """The columns of the pipeline."""
 ATTEMPTS = 3
-"""Ray cannot restart every actor that dies (its issue 53727). The pipeline then begins again with missing shards."""
+"""Ray cannot restart every actor that dies (its issue 53727). The pipeline then restarts with the missing shards."""
 
 
 def annotate_with_ray(
@@ -38,7 +38,7 @@ def annotate_with_ray(
     address: str | None = None,
     done: Callable[[ImageRecord], None] = lambda _: None,
 ) -> None:
-    """Annotate the images of shards that the folder lacks.
+    """Annotate the images of shards that are missing in the folder.
 
     Args:
         address: address of a running cluster, as for ray.init(); None: start Ray on this machine for this run.
@@ -74,7 +74,7 @@ def _rows(data: Any, numbers: Sequence[int], filler: tuple[Any, ...], actors: in
 
 
 class _Filler:
-    """An actor: it fills one shard after the other."""
+    """An actor, which fills one shard at a time."""
 
     def __init__(self, job: Job, path: Path, parameters: Mapping[str, Any], count: int, threads: int) -> None:
         inputs = job.read()
@@ -105,7 +105,7 @@ def _report(
 
 
 def _error_of(row: Mapping[str, Any]) -> Exception:
-    """Return the error of an actor as an error of this process."""
+    """Convert the error of an actor to an exception of this process."""
     if row[ERROR] == OSError.__name__:
         return OSError(row[MESSAGE])
     kind = getattr(errors, row[ERROR], ServerError)
@@ -115,7 +115,7 @@ def _error_of(row: Mapping[str, Any]) -> Exception:
 
 @contextlib.contextmanager
 def _cluster(address: str | None, actors: int) -> Iterator[type[Exception]]:
-    """Yield the class of Ray's own errors while a cluster is connected."""
+    """Connect to a cluster while the block runs; yield the class of Ray's errors."""
     import ray
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -132,12 +132,12 @@ def _cluster(address: str | None, actors: int) -> Iterator[type[Exception]]:
 
 
 def _start(ray: Any, address: str | None, options: Mapping[str, Any]) -> None:
-    """Connect to a cluster, or start Ray on this machine, which Ray gives up after 30 s: several times if need be."""
+    """Connect to a cluster, or start Ray on this machine. A start times out after 30 s and is repeated."""
     for attempt in range(ATTEMPTS):
         try:
             ray.init(address=address or "local", **options)
             return
-        except Exception as error:  # Ray raises a plain Exception if its processes take too long
+        except Exception as error:  # Ray raises a plain Exception if its processes start too slowly
             ray.shutdown()
             if address is not None or attempt + 1 == ATTEMPTS:
                 reason = " ".join(str(error).split())

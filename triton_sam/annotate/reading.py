@@ -1,8 +1,8 @@
-"""Reads the prompts of a run from the file or folder that the caller names: COCO, YOLO, or points (points.py).
+"""Reads the prompts of a run from a file or folder: COCO, YOLO, or points (points.py).
 
 COCO (https://cocodataset.org/#format-data): a ``bbox`` is x, y, width, height in pixels; a ``segmentation`` is RLE or a
 list of polygons. YOLO (https://docs.ultralytics.com/datasets/detect/): a line is class, centre x, centre y, width and
-height, as fractions of the image; a sixth number, the confidence of a detector, is ignored.
+height, as fractions of the image; the sixth number, a detector's confidence, is ignored.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def read_boxes(path: Path | None, source: Source, names: Sequence[str] = ()) -> 
     """Read the boxes of a run.
 
     Args:
-        path: a COCO file (.json), or the folder of YOLO's text files, whose paths are those of the images with the
-            suffix .txt. None: the source's own COCO document.
+        path: a COCO file (.json), or the folder of YOLO's text files, whose paths are the images' paths with the suffix
+            .txt. None: the source's own COCO document.
     """
     if path is not None and path.is_dir():
         if not names:
@@ -41,7 +41,7 @@ def read_boxes(path: Path | None, source: Source, names: Sequence[str] = ()) -> 
 
 
 def read_masks(path: Path | None, source: Source) -> Prompts:
-    """Read the masks of a run, which are the ``segmentation`` of a COCO file: RLE or polygons."""
+    """Read the masks of a run from the ``segmentation`` of a COCO file: RLE or polygons."""
     return _from_coco(path, source, "segmentation", "there are no masks: give --prompts FILE.json (COCO)")
 
 
@@ -60,7 +60,7 @@ def _from_coco(path: Path | None, source: Source, field: str, absent: str) -> Pr
 
 
 def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Prompts:
-    """Return the prompts of a COCO document, whose images are found by ``file_name``."""
+    """Return the prompts of a COCO document. Images are identified by ``file_name``."""
     annotations = document.get("annotations")
     if not isinstance(annotations, list):
         raise InputError("the COCO file has no annotations: export them with their images, or give --prompts")
@@ -111,7 +111,7 @@ def _mask(what: str, annotation: Mapping[str, Any], size: Size) -> Prompt:
 
 
 def _drawn(polygons: Any, size: Size) -> dict[str, Any]:
-    """Draw polygons, whose holes COCO cannot describe, and return the mask as RLE."""
+    """Draw polygons (without holes, as in COCO) and return the mask as RLE."""
     rings = [np.asarray(ring, np.float64).reshape(-1, 2) for ring in polygons]
     if any(len(corners) < 3 or not np.isfinite(corners).all() for corners in rings):
         raise ValueError("a polygon has three corners at least")
@@ -122,7 +122,7 @@ _READERS: dict[str, Callable[[str, Mapping[str, Any], Size], Prompt]] = {"bbox":
 
 
 def _yolo_prompts(folder: Path, names: Sequence[str]) -> Prompts:
-    """Return the boxes of the text files in a folder. The file of an image has its path, with the suffix .txt."""
+    """Return the boxes of the text files in a folder. Each file has its image's path with the suffix .txt."""
 
     def find(item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:
         name = str(PurePosixPath(item.name).with_suffix(".txt"))

@@ -1,4 +1,4 @@
-"""The result of one image, as it lies in a shard: plain Python types, one line of JSON."""
+"""The result of one image, stored in a shard as one line of JSON."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .sources import ImageItem, Skipped
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """The objects of one image, or the reason why there are none.
+    """The objects of one image, or the error.
 
     Args:
         size: width and height in pixels; (0, 0) if the image cannot be opened.
         objects: for each object ``category_id``, ``score`` (predicted IoU), ``area`` (pixels), ``bbox`` (x, y, width,
-            height in pixels) and ``segmentation`` (compressed COCO RLE); and ``name``, if it has one.
+            height in pixels), ``segmentation`` (compressed COCO RLE) and optionally ``name``.
     """
 
     id: int
@@ -45,9 +45,9 @@ class ImageRecord:
         origins: Sequence[str] = (),
         names: Sequence[str] = (),
     ) -> ImageRecord:
-        """Make the record of an image from its segments.
+        """Create the record of an image from its segments.
 
-        An empty mask is not an object: readers of most formats reject it, so it is listed as skipped.
+        Empty masks are listed as skipped, because readers of most formats reject them.
         """
         objects, left = [], list(skipped)
         for number, (segment, category) in enumerate(zip(segments, categories, strict=True)):
@@ -63,7 +63,7 @@ class ImageRecord:
         return rle_to_mask(self.objects[index]["segmentation"])
 
     def masks(self) -> Iterator[BoolArray]:
-        """Yield the bool mask (H,W) of each object; one is in memory at a time."""
+        """Yield the bool mask (H,W) of each object, with one in memory at a time."""
         return map(self.mask, range(len(self.objects)))
 
     def to_line(self) -> str:

@@ -1,4 +1,4 @@
-"""Works on many images at the same time, with a bounded number of threads, and fills the shards in any order."""
+"""Annotates many images concurrently, with a limited number of threads, and fills the shards in any order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sources import ImageItem
 Worker = TypeVar("Worker")
 
 BUSY_PAUSE = 0.5
-"""Seconds, at most, before a request to a server with too many requests is repeated."""
+"""Maximum pause in seconds before a request to a busy server is repeated."""
 
 
 def annotate(
@@ -29,13 +29,13 @@ def annotate(
     done: Callable[[ImageRecord], None] = lambda _: None,
     progress: Progress = lambda *_: None,
 ) -> None:
-    """Annotate the images of shards that the folder lacks.
+    """Annotate the images of shards that are missing in the folder.
 
-    A worker takes the next image when it is free, so fast servers take more images than slow ones. At most twice as
-    many images as workers are waiting or in work. A worker whose server is gone leaves its image to the others.
+    A free worker takes the next image, so fast servers process more images than slow ones. The number of images in
+    progress or queued is at most twice the number of workers. If a server is gone, other workers take its image.
 
     Args:
-        work: annotates one image with one of the workers. An image that it refuses becomes a record with an error.
+        work: annotates one image with one of the workers. A refused image becomes a record with an error.
         workers: the first arguments of ``work``, for example clients of several servers. Each is used by one thread at
             a time.
     """
@@ -49,7 +49,7 @@ def annotate(
 
 
 class _Crew(Generic[Worker]):
-    """Lends a worker to each image."""
+    """Assigns a worker to each image."""
 
     def __init__(
         self, work: Callable[[Worker, ImageItem], ImageRecord], workers: Sequence[Worker], progress: Progress
@@ -65,15 +65,15 @@ class _Crew(Generic[Worker]):
             self._free.put(worker)
 
     def stop(self) -> None:
-        """Let images that wait for a busy server give up."""
+        """Stop waiting for busy servers."""
         self._stopped.set()
 
     def annotate(self, item: ImageItem) -> ImageRecord:
-        """Annotate an image with a free worker. If the image or the server's answer is bad, the record says so."""
+        """Annotate an image with a free worker. Errors of the image or the request become a record with an error."""
         while True:
             worker = self._free.get()
             if worker is None:
-                self._free.put(None)  # for the next thread that waits
+                self._free.put(None)  # for the next waiting thread
                 raise self._failure or ServerUnreachableError("all servers are gone")
             try:
                 record = self._patiently(worker, item)
@@ -90,12 +90,12 @@ class _Crew(Generic[Worker]):
                 return record
 
     def _dismiss(self) -> bool:
-        """Do without the caller's worker from now on; return whether it was the last one."""
+        """Drop the caller's worker and return whether it was the last one."""
         with self._lock:
             self._left -= 1
             if self._left:
                 return False
-        self._free.put(None)  # wakes the threads that wait for a worker
+        self._free.put(None)  # wakes the threads waiting for a worker
         return True
 
     def _patiently(self, worker: Worker, item: ImageItem) -> ImageRecord:
@@ -118,7 +118,7 @@ def _reason(error: Exception) -> str:
 
 
 class _OpenShards:
-    """The shards of which images are missing."""
+    """The incomplete shards."""
 
     def __init__(self, folder: RunFolder, done: Callable[[ImageRecord], None]) -> None:
         self._folder = folder
@@ -126,7 +126,7 @@ class _OpenShards:
         self._shards: dict[int, tuple[Sequence[ImageItem], dict[int, ImageRecord]]] = {}
 
     def missing(self, shards: Iterable[Shard]) -> Iterator[tuple[int, ImageItem]]:
-        """Yield each image without a record, and its shard's number. An earlier run with a limit may have begun it."""
+        """Yield each image without a record, with its shard's number. An earlier run may have begun the shard."""
         for number, wanted in shards:
             records, left = self._folder.state(number, wanted)
             if left:
@@ -138,7 +138,7 @@ class _OpenShards:
                     self._done(records[item.id])
 
     def add(self, number: int, record: ImageRecord) -> None:
-        """Keep a record, and write its shard if it is the last one."""
+        """Store a record, and write its shard if it is complete."""
         wanted, records = self._shards[number]
         records[record.id] = record
         if len(records) < len(wanted):
@@ -157,7 +157,7 @@ def _fill(
     limit: int,
     done: Callable[[ImageRecord], None],
 ) -> None:
-    """Submit the missing images, ``limit`` at a time, and write each shard when its last image is there."""
+    """Submit the missing images, ``limit`` at a time, and write each shard when it is complete."""
     opened = _OpenShards(folder, done)
     missing = opened.missing(shards)
     running: dict[Future[ImageRecord], int] = {}
@@ -168,5 +168,5 @@ def _fill(
         if not running:
             return
         ended = wait(running, return_when=FIRST_COMPLETED).done
-        for future in sorted(ended, key=lambda future: future.exception() is not None):  # keeps all that is there
+        for future in sorted(ended, key=lambda future: future.exception() is not None):  # keeps all finished records
             opened.add(running.pop(future), future.result())

@@ -1,4 +1,4 @@
-"""Annotates one image with a client: prompts become masks, or all objects or the instances of words are found."""
+"""Annotates one image with a client: segments prompts, or finds all objects or the instances of words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .records import ImageRecord
 from .sources import ImageItem, Skipped
 
 Progress = Callable[[ImageItem, float], None]
-"""Is told how much of an image is done, 0..1. Several threads call it."""
+"""Receives how much of an image is done, 0..1. Several threads call it."""
 AT_ONCE = 16
 """Objects in one request, so that the full-size masks of an image with many objects fit into memory."""
 
@@ -27,7 +27,7 @@ AT_ONCE = 16
 def prompts_to_masks(
     prompts: Prompts, progress: Progress = lambda *_: None
 ) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that turns the prompts of an image into masks. The masks are those of client.segment()."""
+    """Return the function that segments the prompts of an image, with the same masks as client.segment()."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
         image = opened(item)
@@ -50,13 +50,13 @@ def prompts_to_masks(
 
 
 def parts(prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
-    """Yield the prompts of each request."""
+    """Split prompts into requests."""
     for start in range(0, len(prompts), AT_ONCE):
         yield prompts[start : start + AT_ONCE]
 
 
 def together(prompts: Sequence[Prompt], family: Family) -> dict[str, Any]:
-    """Return the arguments of one call of client.segment() for several objects, whose prompts are of one kind."""
+    """Return the arguments of one client.segment() call for several objects with prompts of one kind."""
     each = [prompt.arguments(family) for prompt in prompts]
     arguments = {name: [values[name] for values in each] for name in each[0]}
     if "mask_input" in arguments:
@@ -67,7 +67,7 @@ def together(prompts: Sequence[Prompt], family: Family) -> dict[str, Any]:
 def all_objects(
     parameters: Mapping[str, Any], category: int, progress: Progress = lambda *_: None
 ) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that finds all objects of an image by client.everything(); all get one category."""
+    """Return the function that finds all objects of an image by client.everything(), with one category for all."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
         image = opened(item)
@@ -82,7 +82,7 @@ def all_objects(
 def instances_of(
     texts: Sequence[str], parameters: Mapping[str, Any]
 ) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that finds the instances of texts by client.find(); the categories are the texts, from 1."""
+    """Return the function that finds the instances of texts by client.find(). Texts are categories from 1."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
         image = opened(item)
@@ -94,11 +94,11 @@ def instances_of(
 
 @dataclass(frozen=True)
 class Opened:
-    """An image of a run, when its turn comes.
+    """An opened image of a run.
 
     Args:
         content: a path, bytes, or the pixels of a tile.
-        skipped: the pages or frames of its file that are not annotated.
+        skipped: the pages or frames of the file that are not annotated.
     """
 
     content: ImageSource

@@ -24,11 +24,11 @@ from ..inputs.video import FrameSource, open_frames
 from .places import VIDEO_SUFFIXES, FramePlace, content_of, files_below, remote_files_matching
 
 OBJECT = {1: "object"}
-"""The categories of a run whose source and prompts name none."""
+"""The categories of a run whose source and prompts have no categories."""
 _NOT_TAKEN = dict.fromkeys(LARGE_SUFFIXES, "large images are annotated with --large") | dict.fromkeys(
     VIDEO_SUFFIXES, "a video is a source of its own"
 )
-"""Why files with a suffix are left out of a folder, where there is a way to annotate them."""
+"""Why files with a suffix are left out of a folder, if they can be annotated in another way."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class ImageItem:
     """One image of a run.
 
     Args:
-        name: name in the results: the path relative to its folder, with "/" between the parts.
-        path: the file, which may lie at a URL, or the frame of a video.
-        size: width and height that the source says; None if it says none.
+        name: name in the results: the path relative to its folder, with "/" as separator.
+        path: the file, which may be at a URL, or the frame of a video.
+        size: width and height according to the source; None if the source has no sizes.
     """
 
     id: int
@@ -60,7 +60,7 @@ class ImageItem:
     size: Size | None = None
 
     def content(self) -> ImageSource:
-        """Return the path of a local image, or the bytes of another one."""
+        """Return the path of a local image, or the bytes of a remote image or frame."""
         return content_of(self.path)
 
 
@@ -70,7 +70,7 @@ class Source:
 
     Args:
         items: the images in the order of the run.
-        left_out: a line for each suffix of the files of a folder that are not images.
+        left_out: one line for each suffix of files in a folder that are not images.
     """
 
     items: tuple[ImageItem, ...]
@@ -80,9 +80,9 @@ class Source:
     left_out: tuple[Skipped, ...] = ()
 
     def find_name(self, name: str) -> str | None:
-        """Return the name of the image that a file of prompts names, which another system may have written.
+        """Return the name of the image for a name in a file of prompts, which another system may have written.
 
-        A name may have backslashes, or accents in another Unicode form. None: the source has no such image.
+        The given name may have backslashes, or accents in another Unicode form. None: the image is not in the source.
         """
         return name if name in self._names else self._forms.get(normal_form(name))
 
@@ -92,7 +92,7 @@ class Source:
 
     @cached_property
     def _forms(self) -> dict[str, str]:
-        """The names by their normal form. Two images with the same form have exact names only."""
+        """The names by normalized form. Images that share a form are found only by their exact names."""
         forms = Counter(map(normal_form, self._names))
         return {normal_form(name): name for name in self._names if forms[normal_form(name)] == 1}
 
@@ -101,9 +101,9 @@ def read_source(source: str, images: Path | None = None, every: int = 1) -> Sour
     """Find the images of a source.
 
     Args:
-        source: a folder, which is searched with its subfolders; a glob pattern, in which ``**`` stands for folders; a
-            text file (.txt) with one path on each line; a COCO data set (.json); one image file; or one video file,
-            whose frames are images with the names VIDEO/00000.png and so on. All may lie at a URL.
+        source: a folder with its subfolders; a glob pattern, in which ``**`` stands for folders; a text file (.txt)
+            with one path per line; a COCO data set (.json); one image file; or one video file, whose frames are named
+            VIDEO/00000.png and so on. A URL is supported for each.
     """
     found = _find(source, place_of(source), images)
     if not found.items:
@@ -115,7 +115,7 @@ def read_source(source: str, images: Path | None = None, every: int = 1) -> Sour
 
 
 def reason(empty: Source) -> str:
-    """Return why a source without images has none, for the end of a sentence; "" if nothing is known."""
+    """Return why a source has no images, as the end of a sentence; "" if the reason is unknown."""
     first = next(iter((*empty.skipped, *empty.left_out)), None)
     return "" if first is None else f": {first.image or first.what}: {first.why}"
 
@@ -143,9 +143,9 @@ def _find(source: str, path: Path, images: Path | None) -> Source:
 
 
 def _is_name(root: Path, line: str) -> bool:
-    """Return whether a line of a list names an image: it is not empty, and not a comment.
+    """Return whether a line of a list is the name of an image, not empty or a comment.
 
-    On this machine, the name of a file may begin with #. At a URL, looking for it would take a request or more.
+    The name of a local file may begin with #. Checking a URL would take a request or more.
     """
     if not line.startswith("#"):
         return bool(line.strip())
@@ -153,7 +153,7 @@ def _is_name(root: Path, line: str) -> bool:
 
 
 def _of_folder(folder: Path) -> Source:
-    """Find the images of a folder, and note what else it holds."""
+    """Find the images of a folder, and record its other files."""
     unread: list[Skipped] = []
 
     def note(path: Path, why: str) -> None:
@@ -166,10 +166,10 @@ def _of_folder(folder: Path) -> Source:
 
 
 def left_out(files: Iterable[Path], reasons: Mapping[str, str]) -> tuple[Skipped, ...]:
-    """Return a line for the report for each suffix of files that a run does not take from a folder.
+    """Return a line for the report for each suffix of files that a run leaves out.
 
     Args:
-        reasons: the reasons by suffix, in lower case, where there is a way to annotate such files.
+        reasons: the reasons by suffix, in lower case, if these files can be annotated in another way.
     """
     counts = Counter(path.suffix.lower() for path in files)
     return tuple(
@@ -183,7 +183,7 @@ def left_out(files: Iterable[Path], reasons: Mapping[str, str]) -> tuple[Skipped
 
 
 def _of_remote(path: Path) -> Source:
-    """Find the images of a URL: with a star it is a pattern, with the suffix of an image one file, else a folder."""
+    """Find the images of a URL: a pattern if it has a star, a file if it has an image suffix, else a folder."""
     if "*" in str(path):
         root = fixed_part(path, exists)
         return _of_paths(remote_files_matching(root, str(path)[len(str(root)) :].lstrip("/")))
@@ -199,7 +199,7 @@ def _of_video(path: Path) -> Source:
 
 
 def _copied_frames(path: Path) -> FrameSource:
-    """Copy a video at a URL into a temporary folder, because reading goes back, and open the copy."""
+    """Copy a video at a URL into a temporary folder, because reading needs seeks, and open the copy."""
     folder = tempfile.mkdtemp(prefix="triton-sam-")
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
     try:
@@ -216,7 +216,7 @@ def _of_paths(paths: Iterable[tuple[str, Path]]) -> Source:
 
 
 def _listed(root: Path, names: Iterable[tuple[int, str]], sizes: Mapping[int, Size | None] | None = None) -> Source:
-    """Return the images that a file names, relative to a folder."""
+    """Return the images listed in a file, relative to a folder."""
 
     def places() -> Iterator[tuple[int, str, Path | None, Size | None]]:
         for number, name in names:
@@ -232,17 +232,17 @@ def _listed(root: Path, names: Iterable[tuple[int, str]], sizes: Mapping[int, Si
 
 
 def _checked(images: Iterable[tuple[int, str, Path | None, Size | None]]) -> Source:
-    """Drop images that are missing or named twice.
+    """Drop images that are missing or listed twice.
 
     Args:
-        images: the id, the name, the path (None: there is no such file) and the size of each.
+        images: the id, the name, the path (None: the file is missing) and the size of each.
     """
     kept, skipped = [], []
     names: set[str] = set()
     paths: set[Path] = set()
     ids: set[int] = set()
     for number, name, path, size in images:
-        # Whether a remote file is there shows when it is read: asking for each would take long.
+        # A missing remote file is detected when it is read: a request for each file would take long.
         if path is None or (not is_remote(path) and not path.is_file()):
             skipped.append(Skipped(name, "image", "there is no such file"))
             continue
@@ -278,7 +278,7 @@ def _of_coco(path: Path, root: Path) -> Source:
 
 
 def categories_of(document: dict[str, Any]) -> dict[int, str]:
-    """Return the names of the categories of a COCO document by id."""
+    """Return the category names of a COCO document by id."""
     try:
         return {int(each["id"]): str(each["name"]) for each in document.get("categories", ())} or dict(OBJECT)
     except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -1,6 +1,6 @@
-"""The table of output formats. To add one, write the function that makes its files and add a row.
+"""The table of output formats. To add a format, write a function that writes its files and add a row.
 
-A writer reads the records in the order of the run, so its files do not depend on interruptions.
+Writers read the records in the order of the run, so that interruptions do not change the files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Writer:
     needs: str = ""
 
     def check(self) -> None:
-        """Check, before the run, that the format can be written."""
+        """Check before the run that the format can be written."""
         if self.needs == _POLYGONS:
             from ..masks.polygons import mask_to_polygons
 

@@ -1,6 +1,6 @@
-"""Compare the session model with the alternatives that a user has.
+"""Compare the session model with its alternatives.
 
-All contenders take turns in one run and use the same weights.
+All contenders take turns in one run, with the same weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_ENCODES = 7
 
 
 class Contender(Protocol):
-    """One way to segment an image, which takes part in the comparison."""
+    """A way to segment an image that takes part in the comparison."""
 
     def encode(self, content: bytes) -> object:
         """Prepare an image for clicks. ``content`` holds the bytes of an image file, such as a JPEG."""
@@ -38,7 +38,7 @@ class Contender(Protocol):
 
 
 class ClientContender:
-    """A client of this package, which calls the server or runs ONNX Runtime in this process."""
+    """A client of this package, which calls a server or runs ONNX Runtime in this process."""
 
     def __init__(self, client: SAM2TritonClient) -> None:
         self._client = client
@@ -57,10 +57,10 @@ class ClientContender:
 
 
 class TorchContender:
-    """The official predictor in eager PyTorch on the CPU. It returns full-size masks alone, so it has no ``click``.
+    """The official predictor in eager PyTorch on the CPU. It returns only full-size masks, so it has no ``click``.
 
     Args:
-        bf16: whether it runs under autocast to bfloat16, as the official examples let it run on GPUs.
+        bf16: whether it runs under autocast to bfloat16, as in the official examples for GPUs.
     """
 
     def __init__(self, reference: Reference, *, bf16: bool = False) -> None:
@@ -80,7 +80,7 @@ class TorchContender:
 
 
 class EncodingContender:
-    """A contender of which the encoding alone is measured."""
+    """A contender of which only encodes are measured."""
 
     def __init__(self, contender: TorchContender) -> None:
         self.encode = contender.encode
@@ -92,10 +92,10 @@ AnyContender: TypeAlias = "ClientContender | TorchContender | EncodingContender"
 def measure_comparison(
     target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
 ) -> None:
-    """Measure every operation, while the contenders take turns.
+    """Measure every operation. The contenders take turns.
 
     Args:
-        results: takes the rows of the section "comparison", and notes about contenders that do not take part.
+        results: receives the rows of the section "comparison", and notes about contenders that are left out.
     """
     progress.step("preparing the contenders")
     with contextlib.ExitStack() as stack:
@@ -133,7 +133,7 @@ def _act(contender: object, operation: str, target: Target, point: Callable[[], 
 def _contenders(
     target: Target, settings: BenchmarkSettings, results: Results, session: bool, stack: contextlib.ExitStack
 ) -> dict[str, AnyContender]:
-    """Return the contenders by "name" or "name protocol". A note explains why a contender does not take part."""
+    """Return the contenders by "name" or "name protocol". A note explains why a contender is left out."""
     found: dict[str, AnyContender] = {}
     for name in settings.compare:
         if name == "naive":
@@ -176,7 +176,7 @@ def _of_weights(name: str, weights: Weights, family: str) -> ClientContender | T
 
 
 def _refuses_clicks(contender: TorchContender, target: Target) -> str | None:
-    """Return why an official predictor cannot answer a click; None if it can."""
+    """Return why an official predictor cannot segment a click; None if it can."""
     contender.encode(target.content)
     try:
         contender.mask(next(target.points()))

@@ -1,4 +1,4 @@
-"""Measure how long a search for words takes, one word and twenty, with the encode of an image that nobody has seen."""
+"""Measure the duration of searches for one and twenty words, and with the encode of a new image."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .target import Target
 from .timing import Act, take_turns
 
 COUNTS = (1, 20)
-"""Numbers of words of one search."""
+"""Numbers of words per search."""
 CASES: dict[str, dict[str, Any]] = {
     "no instance": {"threshold": 1.0},
     "two instances a word": {"threshold": 0.0, "limit": 2},
 }
-"""Parameters of the searches. Scores of random weights say nothing, so the threshold lets none or two of them pass."""
+"""Parameters of the searches. Scores of random weights are meaningless, so the threshold passes none or two of them."""
 MAX_SEARCHES = 5
 
 
 def measure_words(
     target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
 ) -> None:
-    """Measure searches, while the numbers of words, the protocols and the official detector take turns.
+    """Measure searches. The numbers of words, the protocols and the official detector take turns.
 
-    The official detector always makes all masks of a word and knows no limit, so it takes part without instances alone.
+    The official detector has no limit and always computes all masks of a word, so it takes part only without instances.
 
     Args:
-        results: takes the rows of the section "words", or a note that the server cannot find words.
+        results: receives the rows of the section "words", or a note that the server cannot find words.
     """
     if not target.pair.family.concepts:
         return
@@ -65,7 +65,7 @@ def measure_words(
 def _official(
     target: Target, settings: BenchmarkSettings, results: Results, numbers: itertools.count[int]
 ) -> dict[str, Act]:
-    """Return the searches of the official detector in PyTorch; a note says why there are none."""
+    """Return the searches of the official detector in PyTorch. A note explains why they are left out."""
     if "torch" not in settings.compare or target.weights is None:
         return {}
     try:
@@ -84,5 +84,5 @@ def _official(
 
 
 def _words(numbers: itertools.count[int], count: int) -> list[str]:
-    """Return words that nobody has searched, so that each must be encoded."""
+    """Return new words, so that each must be encoded."""
     return [f"word {next(numbers)}" for _ in range(count)]

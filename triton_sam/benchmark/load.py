@@ -1,4 +1,4 @@
-"""Measure a usual load: users who pause between clicks, and the processor time and memory that they cost the server."""
+"""Measure a typical load: users who pause between clicks, and the CPU time and memory of the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .timing import crowd
 def measure_load(
     target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
 ) -> None:
-    """Let users click with pauses, over the last protocol (gRPC where the target has both)."""
+    """Simulate users who click with pauses, over the last protocol (gRPC if the target has both)."""
     protocol = target.protocols[-1]
     models = {"decoder": target.pair.decoder, **({"session": target.session_model} if session else {})}
     pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - not a secret
@@ -31,14 +31,14 @@ def measure_load(
                 settings.users,
                 lambda user, number: client.predict([points[(17 * user + number) % len(points)]]),
                 settings.load_seconds,
-                # The pauses are exponential, so that users do not click in step.
+                # Exponential pauses keep users from clicking simultaneously.
                 lambda user: pauses[user].expovariate(1 / settings.think) if settings.think else 0.0,
             )
         after = {role: target.statistics(model) for role, model in models.items()}
     more = dict(watch.metrics)
     for role in models:
         during = {name: value - before[role].get(name, 0.0) for name, value in after[role].items()}
-        if during.get("count"):  # none for a decoder that the session model runs itself
+        if during.get("count"):  # 0 for a decoder inside the session model
             more[f"{role}_queue_ms"] = 1000 * during["queue"] / during["count"]
             more[f"{role}_compute_ms"] = 1000 * during["compute"] / during["count"]
     who = "session" if session else "request"

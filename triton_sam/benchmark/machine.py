@@ -1,4 +1,4 @@
-"""Describe the machine and the software of a measurement, and observe the processor, memory and GPU of a server."""
+"""Describe the machine and software of a measurement, and monitor the CPU, memory and GPU of a server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLE_SECONDS = 0.25
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the processor, memory, GPUs, operating system and package versions of this machine, as JSON types."""
+    """Return the CPU, memory, GPUs, operating system and package versions of this machine, as JSON types."""
     return {
         "cpu": _cpu_name(),
         "cores": psutil.cpu_count(logical=False) or 0,
@@ -44,13 +44,13 @@ def describe_machine() -> dict[str, Any]:
 
 
 class Watch:
-    """A context manager that observes the processes of a server, and the GPUs of this machine, every 0.25 s.
+    """A context manager that samples the processes of a server and the GPUs of this machine every 0.25 s.
 
-    On exit, ``metrics`` holds those of server_cpu_percent (100 is one thread of the processor, all the time),
-    server_memory_mb (the maximum) and gpu_percent (the mean utilisation of the busiest GPU) that could be read.
+    On exit, ``metrics`` holds the available metrics: server_cpu_percent (100 is one fully used CPU thread),
+    server_memory_mb (the maximum) and gpu_percent (the mean utilisation of the busiest GPU).
 
     Args:
-        pid: the process id of tritonserver; None when it runs on another machine, where only GPUs are observed.
+        pid: the process id of tritonserver; None for a remote server, for which only the local GPUs are sampled.
     """
 
     def __init__(self, pid: int | None) -> None:
@@ -89,7 +89,7 @@ class Watch:
 
 
 def _process_tree(pid: int | None) -> list[psutil.Process]:
-    """Return a process and its descendants; an empty list when it has ended."""
+    """Return a process and its descendants; empty if the process has ended."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -106,7 +106,7 @@ def _cpu_seconds(pid: int | None) -> float:
 
 
 def _memory_mb(process: psutil.Process) -> float:
-    """Return resident memory in MB, without shared memory, which would be counted once for each process."""
+    """Return resident memory in MB without shared memory, which would be counted once per process."""
     with contextlib.suppress(psutil.Error):
         info = process.memory_info()
         return float(info.rss - getattr(info, "shared", 0)) / 1e6
@@ -130,24 +130,24 @@ def _versions() -> dict[str, str]:
 
 
 def _nvml() -> Any:
-    """Return NVIDIA's management library after initialising it; None when the package or the driver is missing."""
+    """Initialise NVIDIA's management library and return it; None if the package or the driver is missing."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - the package's errors exist only where it is installed
+    except Exception:  # noqa: BLE001 - its error classes exist only if it is installed
         return None
     return pynvml
 
 
 def _handles(nvml: Any) -> list[Any]:
-    """Return the GPUs that answer. A GPU that failed, or that this user has no access to, does not answer."""
+    """Return the available GPUs, without failed GPUs and GPUs that this user may not access."""
     handles = [_query(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(_query(nvml.nvmlDeviceGetCount) or 0)]
     return [handle for handle in handles if handle is not None]
 
 
 def _query(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML. Return None where it has no answer, as for the memory of a GPU that shares the processor's memory."""
+    """Call NVML. Return None for unavailable values, such as the memory of a GPU that shares the CPU's memory."""
     with contextlib.suppress(Exception):
         return function(*arguments)
     return None

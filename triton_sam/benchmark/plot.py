@@ -1,6 +1,6 @@
-"""Draw the plot of a run: the medians of the comparison, or of the stages where nothing was compared.
+"""Draw the plot of a run: the medians of the comparison or, without a comparison, of the stages.
 
-A dotted line marks the time of ONNX Runtime in process, which is the lower limit of every server.
+A dotted line marks the time of ONNX Runtime in process, the lower limit of every server.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _HATCH = {"grpc": "///", "http": None, None: None}
 
 
 def write_plot(results: Results, path: Path) -> bool:
-    """Draw bars of medians with whiskers from min to max, and axes of their own for each operation.
+    """Draw bars of medians with whiskers from min to max, with separate axes for each operation.
 
     Returns:
-        False if the results have nothing to draw.
+        False if the results have no medians to draw.
     """
     rows = [row for row in results.of("comparison") or results.of("latency") if row.ms]
     if not rows:

@@ -8,14 +8,14 @@ from tqdm import tqdm
 
 
 class Progress:
-    """The progress bar of one section, which shows the current step. Use it as a context manager."""
+    """A context manager with the progress bar of one section, which shows the current step."""
 
     def __init__(self, section: str, steps: int, quiet: bool) -> None:
         self._bar = tqdm(total=steps, desc=f"{section:11}", unit="step", disable=quiet, leave=True)
         self._begun = False
 
     def step(self, name: str) -> None:
-        """Count the previous step as done and show the name of the next one."""
+        """Mark the previous step as done and show the name of the next step."""
         if self._begun:
             self._bar.update()
         self._begun = True

@@ -1,4 +1,4 @@
-"""The results of a run: every measurement is a row of the same form."""
+"""The results of a run. Every measurement is a row of the same form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Times:
-    """Statistics of durations in milliseconds. A percentile that lies between two durations is the longer one."""
+    """Statistics of durations in milliseconds. A percentile between two durations is the longer one."""
 
     median: float
     min: float
@@ -33,9 +33,9 @@ class Row:
     """One measurement. The field names are those of the JSON file.
 
     Args:
-        protocol: http or grpc; None where nothing is sent.
-        size: number of concurrent users, or of objects in one call; None where neither applies.
-        more: further metrics by name. The unit is the end of the name.
+        protocol: http or grpc; None without requests.
+        size: number of concurrent users, or of objects in one call; None if neither applies.
+        more: further metrics by name. The name ends with the unit.
     """
 
     section: str
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
-        """The key that identifies a row within its result, and finds the same measurement in another result."""
+        """The key of the measurement, unique within a result and equal across results."""
         return self.section, self.what, self.who, self.protocol or "", self.size or 0
 
 
@@ -66,14 +66,14 @@ class Results:
         self.rows.extend(rows)
 
     def note(self, sentence: str) -> None:
-        """Append a note, unless the results have it already."""
+        """Append a note, unless it already exists."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
     def find(
         self, section: str, what: str, who: str, protocol: str | None = None, size: int | None = None
     ) -> Row | None:
-        """Return the row with this key, or None when it was not measured."""
+        """Return the row with this key; None if it was not measured."""
         key = (section, what, who, protocol or "", size or 0)
         return next((row for row in self.rows if row.key == key), None)
 
@@ -83,12 +83,12 @@ class Results:
         return {"complete": self.complete, **self.about, "rows": rows, "notes": self.notes}
 
     def of(self, section: str, what: str | None = None) -> list[Row]:
-        """Return the rows of a section, or those of one stage, operation or scenario in it."""
+        """Return the rows of a section, or of one stage, operation or scenario of the section."""
         return [row for row in self.rows if row.section == section and what in (None, row.what)]
 
 
 def times_row(section: str, what: str, who: str, values: Iterable[float], **options: Any) -> list[Row]:
-    """Return a list of one row with these durations in milliseconds; an empty list when there are no durations."""
+    """Return a list of one row with these durations in milliseconds; empty without durations."""
     listed = list(values)
     return [Row(section, what, who, ms=Times.of(listed), **options)] if listed else []
 

@@ -1,4 +1,4 @@
-"""Run the sections of a benchmark in their order and collect one result."""
+"""Run the sections of a benchmark in order and collect one result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Section = Callable[[Target, BenchmarkSettings, Results, bool, Progress], None]
 
 
 def begin(target: Target, settings: BenchmarkSettings, command: str) -> Results:
-    """Return a result without rows that describes the machine, the model and the settings."""
+    """Return a result without rows, with a description of the machine, the model and the settings."""
     created = datetime.datetime.now(datetime.timezone.utc).astimezone().isoformat(timespec="seconds")
     return Results(
         {
@@ -41,7 +41,7 @@ def begin(target: Target, settings: BenchmarkSettings, command: str) -> Results:
 
 
 def measure(target: Target, settings: BenchmarkSettings, results: Results, *, quiet: bool) -> None:
-    """Run the sections. After an interruption or an error, ``results`` holds the measurements up to then."""
+    """Run the sections. After an interruption or an error, ``results`` holds the finished measurements."""
     sections: dict[str, tuple[Section, int]] = {
         "latency": (measure_stages, stage_steps(target)),
         "comparison": (measure_comparison, 1 + len(OPERATIONS)),

@@ -1,7 +1,7 @@
 """Reads the counts and times that a server reports: Triton's statistics, and the metrics of session models.
 
-Triton's statistics of a session model are wrong, and its statistics of a decoder do not contain the clicks of a session
-model that runs the decoder itself.
+Triton's statistics of a session model are wrong. Its statistics of a decoder exclude clicks on a session model that
+runs the decoder in its own process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..transport.triton import Transport
 
 _SAMPLE = re.compile(r'(?m)^triton_sam_(\w+)\{(?:[^}]*,)?model="([^"]*)"[^}]*\} (\S+)$')
 _PATIENCE = 2.0
-"""Longest time in seconds until a server has counted an answered request."""
+"""Maximum delay in seconds until a server has counted an answered request."""
 
 
 def session_metrics(metrics_url: str | None, model: str) -> dict[str, float]:
@@ -27,7 +27,7 @@ def session_metrics(metrics_url: str | None, model: str) -> dict[str, float]:
         metrics_url: URL of the server's metrics, such as http://host:8002/metrics; None if unknown.
 
     Returns:
-        Values by name without ``triton_sam_``; empty if the server does not report any.
+        Values by name without the prefix ``triton_sam_``; empty if the server reports none.
     """
     found: defaultdict[str, float] = defaultdict(float)
     try:
@@ -44,13 +44,13 @@ def session_metrics(metrics_url: str | None, model: str) -> dict[str, float]:
 def decode_counter(
     transport: Transport, decoder: str, session_model: str, metrics_url: str | None, click: Callable[[], object]
 ) -> Callable[[], int | None]:
-    """Return a function that returns the number of decodes of a server so far.
+    """Return a function that reads the number of decodes of a server so far.
 
     Args:
-        click: sends a click and waits for its mask, to find out which count grows.
+        click: sends a click and waits for its mask, to detect which count grows.
 
     Returns:
-        The function. It returns None if the server reports no count that grows.
+        The function. It returns None if no reported count grows.
     """
     counts: list[Callable[[], int]] = [
         lambda: int(transport.statistics(decoder)["inference_count"]),

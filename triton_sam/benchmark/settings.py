@@ -9,14 +9,14 @@ from ..errors import ConfigurationError
 
 SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "words")
 ALTERNATIVES = ("torch", "torch-bf16", "inprocess", "openvino", "naive")
-"""Contenders beside the session model: the official predictor in PyTorch, and under autocast to bf16; ONNX Runtime in
-this process (the lower limit of every server), and with its encoder in bf16 on OpenVINO; and a naive client that sends
-embeddings with each click."""
+"""Contenders other than the session model: the official predictor in PyTorch, also under autocast to bf16; ONNX Runtime
+in this process (the lower limit of every server), also with its encoder in bf16 on OpenVINO; and a naive client that
+sends embeddings with each click."""
 DEFAULT_COMPARE = ("torch", "inprocess", "naive")
-"""The contenders that need no further package and compute in fp32, as the server does by default."""
+"""The contenders without further packages that compute in fp32, as the server does by default."""
 MAX_ROUNDS = 25
 MAX_ENCODING = 4
-"""Largest number of users who send images at the same time. More images would only wait for each other."""
+"""Maximum number of users who send images concurrently. Further images would only be queued."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class BenchmarkSettings:
 
     Args:
         duration: seconds for which each measurement is repeated; ``least_rounds`` may take longer.
-        sections: names from SECTIONS, which run in this order.
+        sections: names from SECTIONS. They run in this order.
         think: mean pause of a user between two clicks in the load test, in seconds.
     """
 

@@ -1,6 +1,6 @@
-"""Measure a moving mouse with the speculative client: requests, decodes, and the time to the mask of its last position.
+"""Measure a moving mouse with the speculative client: requests, decodes, and the time until the last mask.
 
-The server must have no other clients, because its counters tell how many decodes a scenario cost.
+The server must have no other clients, because its counters provide the number of decodes of a scenario.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from .target import Target
 POSITIONS, LANES = 50, 20
 LONE_CLICKS = 7
 MOUSE_INTERVAL = 0.016
-"""Seconds between two positions of a moving mouse, which reports 60 per second."""
+"""Seconds between two positions of a moving mouse, which reports 60 positions per second."""
 NAIVE_POSITIONS = 20
-"""Positions that the naive scenario sends without waiting. A session model refuses more than 24 (`max_pending`)."""
+"""Positions that the naive scenario sends concurrently. A session model refuses more than 24 (`max_pending`)."""
 MOUSE_SECONDS = 2.0
 SAMPLE_SECONDS = 0.004
 SETTLE_SECONDS = 0.5
-"""Pause before and after each run, so that decodes which the server still computes count for the right run."""
+"""Pause in seconds before and after each run, so that unfinished decodes count for the right run."""
 
 Position = tuple[float, float]
 Outcomes = list[tuple[float, "Result | None"]]
-"""For each lane: the seconds from its last position to its last result, and that result."""
+"""For each lane: the seconds from its last position to its last result, and this result."""
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """The clients of one protocol, with the image set. The sync client gives the expected answers."""
+    """The clients of one protocol, with the image set. The sync client returns the expected results."""
 
     target: Target
     protocol: str
@@ -69,12 +69,12 @@ class _Bench:
 
 @dataclass
 class _Run:
-    """The findings of one run of a scenario.
+    """The result of one run of a scenario.
 
     Args:
-        cancelled: number of those predictions that were replaced or cancelled; their tasks ended in CancelledError.
+        cancelled: number of these predictions that were replaced or cancelled. Their tasks raised CancelledError.
         computed: number of decodes, by the server's own counter; None if the server reports none.
-        in_flight: the largest sampled number of requests on the wire, for one lane; for all without lanes.
+        in_flight: the largest sampled number of requests in flight in one lane; in total without lanes.
         seconds: for each lane, the seconds from its last position to its last mask.
     """
 
@@ -94,7 +94,7 @@ def measure_speculative(
     session: bool,
     progress: Progress,
 ) -> None:
-    """Run every scenario over each protocol. The last mask of each must equal the sync client's, bit for bit."""
+    """Run every scenario over each protocol. Each last mask must be bit-identical to the sync client's mask."""
     who = "session" if session else "request"
     for protocol, url in target.urls.items():
         progress.step(f"mouse path, {protocol}")
@@ -118,7 +118,7 @@ def measure_speculative(
 def _row(scenario: str, who: str, protocol: str, run: _Run, alone: float) -> Row:
     counts = {name: getattr(run, name) for name in ("asked", "sent", "cancelled", "computed", "in_flight")}
     more = {name: float(count) for name, count in counts.items() if count is not None}
-    if not run.seconds or not max(run.seconds):  # all positions were dropped
+    if not run.seconds or not max(run.seconds):  # all positions were cancelled
         return Row("speculative", scenario, who, protocol, more=more)
     slowest, compared = max(run.seconds), statistics.median(run.seconds) if len(run.seconds) > 1 else alone
     more["ratio_to_the_median_lane" if len(run.seconds) > 1 else "ratio_to_a_lone_click"] = slowest / compared
@@ -142,7 +142,7 @@ def mouse_path(count: int, size: tuple[int, int], seed: int = 0) -> list[Positio
 
 
 async def _scenarios(bench: _Bench) -> tuple[float, dict[str, _Run]]:
-    """Return the seconds of a lone prediction, and the run of each scenario."""
+    """Return the seconds of a single prediction, and the run of each scenario."""
     path = mouse_path(POSITIONS, bench.image.image_size)
     long_path = mouse_path(round(MOUSE_SECONDS / MOUSE_INTERVAL), bench.image.image_size, seed=1)
     runs: dict[str, _Run] = {}
@@ -160,7 +160,7 @@ async def _scenarios(bench: _Bench) -> tuple[float, dict[str, _Run]]:
 
 
 async def _time_one_prediction(client: SpeculativeSAM2Client) -> float:
-    """Return the seconds of a prediction while the server does nothing else."""
+    """Return the seconds of a prediction on an idle server."""
     start = time.perf_counter()
     await (await client.predict_async([[2, 2]]))[1]
     return time.perf_counter() - start
@@ -189,7 +189,7 @@ async def _run_one_lane(
 
 
 def _running_counter(client: SpeculativeSAM2Client, *lanes: str) -> Callable[[], int]:
-    """Return a function that tells how many requests are on the wire for the lane that has the most."""
+    """Return a function that returns the number of requests in flight in the busiest lane."""
     return lambda: max(client.get_session_status(lane)["running"] for lane in lanes)
 
 
@@ -221,7 +221,7 @@ async def _run_dropped(bench: _Bench, client: SpeculativeSAM2Client, path: Seque
 
 
 async def _run_many_lanes(bench: _Bench, client: SpeculativeSAM2Client) -> _Run:
-    """Queue a path in each of many lanes at the same time. Each lane waits for its own last mask."""
+    """Queue a path in each of many lanes concurrently. Each lane waits for its own last mask."""
     paths = {f"lane {seed}": mouse_path(POSITIONS, bench.image.image_size, seed) for seed in range(LANES)}
     queued: list[Queued] = []
 
@@ -234,7 +234,7 @@ async def _run_many_lanes(bench: _Bench, client: SpeculativeSAM2Client) -> _Run:
 
 
 async def _run_naive(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position]) -> _Run:
-    """Send every position without a lane, and wait for all masks."""
+    """Send every position without a lane and wait for all masks."""
     queued: list[Queued] = []
 
     async def act() -> Outcomes:
@@ -263,7 +263,7 @@ async def _measure(
     """Run ``act`` and count its requests.
 
     Args:
-        final: the last position of each lane; None where no mask is expected.
+        final: the last position of each lane; None if no mask is expected.
     """
     await asyncio.sleep(SETTLE_SECONDS)
     sent, computed = client.requests_sent, bench.computed()
@@ -276,7 +276,7 @@ async def _measure(
     expected = [None if position is None else bench.sync.predict([position], [1]) for position in final]
     equal = all(_equal(result, want) for (_, result), want in zip(outcomes, expected, strict=True))
     cancelled = sum(task.cancelled() for _, task in queued)
-    # A request that was sent was on the wire, even if it came and went between two samples.
+    # Every sent request was in flight, even if it started and ended between two samples.
     in_flight = max([*samples, min(1, sent)])
     return _Run(len(queued), sent, cancelled, computed, in_flight, [seconds for seconds, _ in outcomes], equal)
 

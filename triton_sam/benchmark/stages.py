@@ -58,7 +58,7 @@ def _encodes(
     plain: SAM2TritonClient,
     served: SAM2TritonClient | None,
 ) -> None:
-    """Measure encodes. With a session model, also measure the first click, and an upload that needs no encoding."""
+    """Measure encodes and, with a session model, also the first click and an upload without encoding."""
     series: Series = {}
     points = target.points()
 

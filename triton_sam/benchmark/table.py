@@ -6,7 +6,7 @@ from .._common.columns import aligned
 from .results import Results, Row
 
 COUNTED = ("speculative", "load")
-"""Sections whose rows have further metrics to show."""
+"""Sections whose rows show further metrics."""
 WHO = {  # in the order of the plots
     "inprocess": "ONNX Runtime in process (the limit)",
     "openvino": "in process, encoder in bf16 on OpenVINO",
@@ -27,21 +27,21 @@ COLORS = {
     "torch-bf16": "#e69f00",
     "client": "#999999",
 }
-"""Colours that people with colour vision deficiency can tell apart."""
+"""Colours that are distinguishable with colour vision deficiency."""
 
 
 def name_of(who: str, protocol: str | None) -> str:
-    """Return the name of a contender and its protocol, as a report shows it."""
+    """Return the name of a contender and its protocol for reports."""
     return WHO[who] + (f", {protocol_name(protocol)}" if protocol else "")
 
 
 def protocol_name(protocol: str | None) -> str:
-    """Return the usual spelling of a protocol: HTTP, gRPC, or an empty string for None."""
+    """Return the usual spelling of a protocol: HTTP, gRPC, or "" for None."""
     return {"http": "HTTP", "grpc": "gRPC"}.get(protocol or "", "")
 
 
 def table(results: Results) -> str:
-    """Return the results as plain text: one line for each row, then the notes."""
+    """Return the results as plain text: one line per row, then the notes."""
     head = ("section", "what", "who", "median ms", "min", "max", "p95", "per s", "n", "x limit")
     rows = []
     for row in results.rows:
@@ -59,7 +59,7 @@ def table(results: Results) -> str:
 
 
 def _ratio(results: Results, row: Row) -> str:
-    """Return how many times as long as in process a contender of the comparison takes."""
+    """Return the time of a contender as a multiple of the time in process."""
     limit = results.find(row.section, row.what, "inprocess") if row.section == "comparison" else None
     return f"{row.ms.median / limit.ms.median:.2f}" if row.ms and limit and limit.ms else ""
 

@@ -30,8 +30,8 @@ class Target:
 
     Args:
         name: variant of the model pair; None means the family's default pair.
-        weights: the same models as files, for the comparison; None when they are not known here.
-        pid: process id of tritonserver; None when it runs on another machine.
+        weights: the same models as files, for the comparison; None if unknown.
+        pid: process id of tritonserver; None for a remote server.
         metrics_url: URL of the server's metrics; None if unknown.
         access: the arguments headers and ca_certs of every client, for a proxy in front of the server.
     """
@@ -85,7 +85,7 @@ class Target:
         return self._transport.server_version()
 
     def statistics(self, model: str) -> dict[str, float]:
-        """Return totals of a model so far. Those of the session model are from its metrics.
+        """Return totals of a model so far. Totals of the session model come from its metrics.
 
         Returns:
             The number of inferences as "count", and the total seconds in "queue" and "compute"; empty for a session
@@ -119,15 +119,15 @@ class Target:
         )
 
     def unseen_content(self) -> bytes:
-        """Return the image file with other bytes at each call.
+        """Return the image file with different bytes at each call.
 
-        The session model recognises an image by its bytes, so that it must encode this one. The added bytes follow the
-        end of the JPEG or PNG data, where decoders ignore them.
+        The session model identifies images by their bytes, so it must encode each one. Decoders ignore the added bytes,
+        which follow the end of the JPEG or PNG data.
         """
         return self.content + self._salt + next(self._content_numbers).to_bytes(8, "big")
 
     def points(self) -> Iterator[Point]:
-        """Yield an endless sequence of points, as (x, y) in pixels, spread over the whole image."""
+        """Yield points (x, y) in pixels endlessly, spread over the whole image."""
         width, height = self.image.size
         for number in itertools.count():  # a low-discrepancy sequence covers the image evenly without repetition
             yield (0.28 + 0.7548776662 * number) % 1 * (width - 1), (0.31 + 0.5698402910 * number) % 1 * (height - 1)

@@ -52,7 +52,7 @@ def steps(target: Target, settings: BenchmarkSettings) -> int:
 def crowd_row(
     section: str, what: str, who: str, protocol: str, result: Crowd, metrics: Mapping[str, float] | None = None
 ) -> list[Row]:
-    """Return a list of one row about concurrent users, with further ``metrics``; an empty list without any calls."""
+    """Return a list of one row about concurrent users, with further ``metrics``; empty without calls."""
     if not result.all_ms:
         return []
     more = {
@@ -107,8 +107,8 @@ def _boxes(
         times: dict[str, list[float]] = {}
         acts = {"boxes, one call": at_once, "boxes, a call each": one_by_one}
         try:
-            # The first call of a size makes ONNX Runtime allocate memory, so it is not measured. Large sizes skip this
-            # warm-up, because 64 boxes take seconds on a processor.
+            # In the first call of a size, ONNX Runtime allocates memory, so it is not measured. Large sizes skip this
+            # warm-up, because 64 boxes take seconds on a CPU.
             take_turns(
                 acts,
                 times,

@@ -1,4 +1,4 @@
-"""Measure durations: of contenders that take turns, and of users who work at the same time."""
+"""Measure durations of contenders that take turns, and of concurrent users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Act = Callable[[], object]
 
 PAUSE_AFTER_ERROR = 0.1
 PAUSE_AFTER_REFUSAL = 1.0
-"""Seconds before a user calls again after a refusal by a busy server. The pause is random, from half of this to all."""
+"""Maximum pause in seconds before a retry after a refusal by a busy server. Pauses are random, at least half of it."""
 
 
 def milliseconds(act: Act) -> float:
@@ -34,10 +34,10 @@ def take_turns(
     max_rounds: int = MAX_ROUNDS,
     warm_up: bool = True,
 ) -> None:
-    """Measure contenders round by round, so that other work on the machine slows all of them alike.
+    """Measure contenders round by round, so that other load on the machine affects all of them equally.
 
     Args:
-        times: takes the milliseconds by name. It grows during the run, so that an interruption keeps its contents.
+        times: receives the milliseconds by name during the run, so that they are kept after an interruption.
     """
     if warm_up:
         for act in acts.values():
@@ -52,10 +52,10 @@ def take_turns(
 
 @dataclass
 class Crowd:
-    """The calls of users who worked at the same time.
+    """The calls of concurrent users.
 
     Args:
-        ms: for each user, the milliseconds of every call that succeeded.
+        ms: for each user, the milliseconds of every successful call.
         seconds: seconds from the start to the end of the last call.
         refused_ms: milliseconds of the calls that a busy server refused; they do not count as errors.
     """
@@ -72,7 +72,7 @@ class Crowd:
 
     @property
     def per_second(self) -> float:
-        """The number of calls per second that succeeded."""
+        """The number of successful calls per second."""
         return len(self.all_ms) / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -84,12 +84,12 @@ class Crowd:
 def crowd(
     users: int, act: Callable[[int, int], object], seconds: float, pause: Callable[[int], float] | None = None
 ) -> Crowd:
-    """Let users make calls in threads for some seconds, and wait for the calls that are under way at the end.
+    """Simulate users who make calls in threads for some seconds, and wait for unfinished calls at the end.
 
     Args:
-        act: the call; its arguments are the number of the user and the number of the call.
-        seconds: seconds after which no further call begins. A pause ends at this time.
-        pause: returns the seconds that a user pauses before a call; None means no pauses.
+        act: the call. Its arguments are the number of the user and the number of the call.
+        seconds: seconds after which no further call begins. Pauses end at this time.
+        pause: returns the pause in seconds of a user before a call; None: no pauses.
     """
     result = Crowd([[] for _ in range(users)])
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""The models that are measured: what a repository holds, the built-in one, random weights, or a checkpoint."""
+"""The measured models: those of a repository, the demo model, random weights, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 RANDOM_SEED = 0
 BUILT_IN = "micro"
-"""Word for the built-in model of a family, or for its quickest size with random weights."""
+"""The value of --weights for the demo model of a family, or for its fastest size with random weights."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A pair of models in a repository, and what is needed to build the official model with the same weights.
+    """A pair of models in a repository, and the settings to build the official model with the same weights.
 
     Args:
         name: variant of the pair; None: the family's name.
-        checkpoint: file with the weights; None: random ones, or not known.
-        config: configuration of the official model; None: by the checkpoint's name.
+        checkpoint: file with the weights; None: random or unknown weights.
+        config: configuration of the official model; None: chosen by the checkpoint's name.
     """
 
     repository: Path
@@ -72,7 +72,7 @@ class Weights:
 
 
 def find_weights(family: str, repository: Path, name: str | None, *, concepts: bool = False) -> Weights | None:
-    """Return what a repository holds for a family, its newest version; None when there are no weights."""
+    """Return the newest version of a family's models in a repository; None without weights."""
     spec = get_family(family)
     models = {model.name: model for model in list_models(repository)}
     files: dict[str, Path] = {}
@@ -91,7 +91,7 @@ def find_weights(family: str, repository: Path, name: str | None, *, concepts: b
 
 
 def make_weights(family: str, text: str, folder: Path, progress: bool, *, concepts: bool = False) -> Weights:
-    """Make a repository of one pair with its session model."""
+    """Create a repository of one pair with its session model."""
     if text == BUILT_IN and get_family(family).built_in:
         _copy_built_in(get_family(family), folder)
     else:
@@ -131,7 +131,7 @@ def _export(family: str, text: str, folder: Path, progress: bool, concepts: bool
 
 
 def _checkpoint(name: str) -> Path | None:
-    """Return the file of a checkpoint that lies where the download commands put it."""
+    """Return the file of a downloaded checkpoint; None if it does not exist."""
     folders = (Path("checkpoints"), bundled("checkpoints"))
     files = [folder / f"{name}{ending}" for folder in folders for ending in (".pt", ".pth")]
     return next((file for file in files if file.is_file()), None)

@@ -1,5 +1,5 @@
-"""Images, prompts and embeddings from the caller, checked once before they are used.
+"""Images, prompts and embeddings from the caller, validated once before use.
 
-`formats` is the table of image formats, `resample` resizes bytes as torch does, to the bit, `remote` reads files at
-URLs, and `video` has the sources of frames.
+`formats` is the table of image formats, `resample` resizes bytes exactly as torch does, `remote` reads files at URLs,
+and `video` has the sources of frames.
 """

@@ -1,6 +1,6 @@
-"""Images with values of more than 8 bits, and TIFF files with other channels or compressions than Pillow reads.
+"""Images with values of more than 8 bits, and TIFF files with channels or compressions that Pillow does not support.
 
-The extra `tiles` reads them: TIFF by tifffile, PNG by imagecodecs. Grey values are read without it.
+The extra `tiles` reads them: TIFF with tifffile, PNG with imagecodecs. Grey values need no extra.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .notes import say_channels, say_stretch, say_upper_bits
 from .samples import ORIENTATION, Bytes, Samples, Values, is_stretched, nodata_of, samples_of_page, value_range
 
 MAX_DEEP_PIXELS = 100_000_000
-"""Maximum number of pixels of a file with more than 8 bits for each grey value. Decoding it takes up to 4 bytes a pixel
-in addition to the 4 bytes of the RGB image. Pillow's own limit holds for all files: 179 million pixels."""
+"""Maximum number of pixels of a file with more than 8 bits per grey value. Decoding it takes up to 4 bytes per pixel
+in addition to the 4 bytes of the RGB image. Pillow's own limit applies to all files: 179 million pixels."""
 _BYTES = 4
-"""Bytes of these pixels. Files of several channels may have as many bytes."""
+"""Bytes per pixel in this limit. Files with several channels may have as many bytes in total."""
 _BLOCK_PIXELS = 1 << 22
-"""Number of values that are converted at a time, so that the converted values take little memory."""
+"""Number of values converted at a time, to save memory."""
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of TIFF and BigTIFF files."""
 
@@ -55,7 +55,7 @@ class Meaning:
 
 
 def deep_meaning(image: Image.Image) -> Meaning | None:
-    """Return what the grey values of an opened image mean, if they must be stretched to bytes; None for 8 bits."""
+    """Return the meaning of grey values that must be stretched to bytes; None for 8 bits."""
     dtype = number_type(image)
     if not is_deep(image) and dtype is None:
         return None
@@ -66,7 +66,7 @@ def deep_meaning(image: Image.Image) -> Meaning | None:
 
 
 def needs_packages(image: Image.Image) -> bool:
-    """Return whether Pillow would not read all bits of the colours of an opened image, or read them wrongly."""
+    """Return whether Pillow would drop bits of the colours of an opened image, or read them wrongly."""
     return has_deep_colours(image) or is_garbled(image)
 
 
@@ -91,17 +91,17 @@ def refuse_garbled(image: Image.Image, name: str) -> None:
 
 
 def hint(stream: Stream) -> str:
-    """Return how a file can be read that Pillow does not know; "" if nothing helps."""
+    """Return advice for reading a file that Pillow does not support; "" if there is none."""
     if _start(stream) in _TIFF and find_package("tifffile") is None:
         return f". TIFF files of more kinds are read by the extra tiles: {install('tiles')}"
     return ""
 
 
 def read_deep(image: Image.Image, stream: Stream, name: str) -> Image.Image | None:
-    """Read an opened image of which needs_packages() is true.
+    """Read an opened image for which needs_packages() is true.
 
     Returns:
-        None: a package is missing, or the file is damaged or too large for it. Pillow may read its upper bits.
+        None: a package is missing, or the file is damaged or too large for the package. Pillow may read the upper bits.
     """
     found = None
     if 2 * len(image.getbands()) * image.width * image.height <= _BYTES * MAX_DEEP_PIXELS:
@@ -119,13 +119,13 @@ def _read_png(image: Image.Image, stream: Stream, name: str) -> Image.Image | No
     content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
     try:
         values = np.asarray(imagecodecs.png_decode(content))
-    except Exception:  # noqa: BLE001 - Pillow's words for damaged files are better
+    except Exception:  # noqa: BLE001 - Pillow's messages for damaged files are better
         return None
     return _shown(values, Samples(), orientation(image), name)
 
 
 def read_tiff(stream: Stream, name: str) -> Image.Image | None:
-    """Read the first page of a TIFF file by tifffile; None if it cannot, or is not installed."""
+    """Read the first page of a TIFF file with tifffile; None if tifffile fails or is not installed."""
     if _start(stream) not in _TIFF:
         return None
     try:
@@ -150,7 +150,7 @@ def read_tiff(stream: Stream, name: str) -> Image.Image | None:
             values = np.moveaxis(values, 0, -1)
     except ImageError:
         raise
-    except Exception:  # noqa: BLE001 - tifffile raises almost any exception; Pillow's words for damaged files are better
+    except Exception:  # noqa: BLE001 - tifffile raises almost any exception; Pillow's errors are better
         return None
     if values.ndim == 3 and values.shape[2] > 4:
         say_channels(values.shape[2], name)
@@ -165,7 +165,7 @@ def _shown(values: Values, samples: Samples, turn: int, name: str) -> Image.Imag
 
 
 def tiff_size(stream: Stream) -> tuple[int, int] | None:
-    """Return width and height, upright, of a TIFF file that Pillow does not open; None if tifffile does not, either."""
+    """Return the upright width and height of a TIFF file that Pillow cannot open; None if tifffile cannot either."""
     if _start(stream) not in _TIFF:
         return None
     try:
@@ -189,7 +189,7 @@ def _start(stream: Stream) -> bytes:
 
 
 def rows_of(image: Image.Image, dtype: str | None) -> Rows:
-    """Return the rows of a grey Pillow image, of which only one block exists as an array at a time."""
+    """Return the rows of a grey Pillow image. Only one block is an array at a time."""
 
     def rows(part: slice) -> Values:
         values = np.asarray(image.crop((0, part.start, image.width, part.stop)))
@@ -199,11 +199,11 @@ def rows_of(image: Image.Image, dtype: str | None) -> Rows:
 
 
 def stretched(rows: Rows, shape: tuple[int, ...], samples: Samples, name: str | None) -> Bytes:
-    """Scale values from minimum..maximum to 0..255, see Stretch. They are floats only within one block of rows.
+    """Scale values from minimum..maximum to 0..255, see Stretch. Only one block of rows is float at a time.
 
     Args:
-        shape: of all values.
-        name: name of the image for the log; None: nothing is said.
+        shape: shape of all values.
+        name: name of the image for the log; None: nothing is logged.
     """
     dtype, limits = rows(slice(0, 1)).dtype, None
     if is_stretched(dtype):

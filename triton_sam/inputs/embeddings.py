@@ -1,4 +1,4 @@
-"""The embeddings of one image: encoder outputs that a caller can keep, pass on, save and load."""
+"""The embeddings of one image: encoder outputs that a caller can keep, pass to other calls, save and load."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..families.base import FloatArray, Size
 
 @dataclass(frozen=True, eq=False)
 class ImageEmbeddings(Mapping[str, FloatArray]):
-    """The encoder outputs of one image, with the family, model and image size that a decoder call needs.
+    """The encoder outputs of one image, with the family, model and image size for the decoder.
 
     This is a mapping from tensor names to arrays: ``embeddings["image_embeddings"]`` is float32 (1,256,64,64) for SAM1
-    and SAM2. Objects are compared by identity, so that they can be dictionary keys.
+    and SAM2. Objects are compared by identity, so they can be dictionary keys.
 
     Args:
         family: name of the family, for example "sam2".
@@ -57,7 +57,7 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
         return sum(array.nbytes for array in self.tensors.values())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the embeddings to a NumPy .npz file, atomically: the file never holds a part of them.
+        """Write the embeddings to a NumPy .npz file, atomically.
 
         Raises:
             OSError: the file cannot be written.
@@ -72,13 +72,13 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ImageEmbeddings:
-        """Read a file that save() wrote. Loading does not unpickle objects, so a file from a stranger cannot run code.
+        """Read a file that save() wrote. Loading does not unpickle objects, so an untrusted file cannot run code.
 
         Raises:
-            InputError: the file is missing or damaged, or it contains no image embeddings.
+            InputError: the file is missing or damaged, or does not contain image embeddings.
         """
         try:
-            # The file is opened here because np.load() does not close a damaged file that it opened itself.
+            # Opened here because np.load() does not close a damaged file that it opened itself.
             with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 tensors = {
                     key.removeprefix("tensor:"): archive[key] for key in archive.files if key.startswith("tensor:")

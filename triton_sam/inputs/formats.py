@@ -1,6 +1,6 @@
-"""The one table of image formats: which suffixes their files have, and who decodes them.
+"""The table of image formats: their file suffixes, and where they are decoded.
 
-Pillow reads HEIC photographs, as phones take them, with the package pillow-heif, which is optional.
+Pillow reads HEIC photographs (from phones) with the optional package pillow-heif.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import BinaryIO
 from .._common.extras import find_package, missing
 
 HEIF = "HEIF"
-"""The name of the format of HEIC photographs in Pillow, which the extra `heic` reads."""
+"""Pillow's name for the format of HEIC photographs, which the extra `heic` reads."""
 
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-"""The brands of HEIF files (ISO/IEC 23008-12), which stand behind `ftyp`."""
+"""The brands of HEIF files (ISO/IEC 23008-12), which follow `ftyp`."""
 _HEIF_START = 12
-"""Bytes that tell whether a file is a HEIF file."""
+"""Number of bytes that identify a HEIF file."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class ImageFormat:
     """A format of image files.
 
     Args:
-        sent: whether every server decodes it, so that clients send its files as they are. Clients and the service send
-            the other formats as PNG.
+        sent: whether every server decodes it, so that clients send its files unchanged. Clients and the service send
+            other formats as PNG.
     """
 
     name: str
@@ -45,8 +45,8 @@ TABLE = (
     ImageFormat("AVIF", (".avif", ".avifs"), uploaded=True),
     ImageFormat("JPEG2000", (".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx"), uploaded=True),
     ImageFormat(HEIF, (".heic", ".heif", ".hif"), uploaded=True),
-    # Not from any caller: Pillow decodes the text forms of PPM, and QOI, by Python code that would hold up all other
-    # requests, and files of the others are recognised by a few bytes at most.
+    # Not uploaded: Pillow decodes the text forms of PPM, and QOI, in Python code that would block all other requests,
+    # and files of the other formats are recognised by a few bytes at most.
     ImageFormat("PPM", (".ppm", ".pgm", ".pbm", ".pnm", ".pfm")),
     ImageFormat("DIB", (".dib",)),
     ImageFormat("TGA", (".tga",)),
@@ -60,21 +60,21 @@ FORMATS = tuple(each.name for each in TABLE if each.sent)
 UPLOADS = tuple(each.name for each in TABLE if each.uploaded)
 """The formats that the service accepts."""
 SUFFIXES = tuple(suffix for each in TABLE for suffix in each.suffixes)
-"""The suffixes, in lower case, of the files of a folder that are images."""
+"""The suffixes, in lower case, of image files in a folder."""
 
 RASTER_SUFFIXES = (".jp2", ".j2k", ".vrt", ".img")
 """The suffixes of large images that rasterio (GDAL) opens: JPEG 2000, VRT mosaics and ERDAS Imagine."""
 LARGE_SUFFIXES = (".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".jp2", ".j2k")
-"""The suffixes of the files of a folder that are large images: TIFF, also of microscopes, and JPEG 2000."""
+"""The suffixes of large image files in a folder: TIFF, including microscopes' formats, and JPEG 2000."""
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a file of a folder is an image, by its suffix."""
+    """Return whether a file has the suffix of an image."""
     return path.suffix.lower() in SUFFIXES
 
 
 def is_heic(start: bytes) -> bool:
-    """Return whether a file that begins with these bytes (at least 12) is a HEIF file."""
+    """Return whether a file that starts with these bytes (at least 12) is a HEIF file."""
     return start[4:8] == b"ftyp" and start[8:12] in HEIF_BRANDS
 
 

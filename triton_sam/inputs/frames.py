@@ -1,4 +1,4 @@
-"""Turns the frames of a video, and masks that are prompts, into tensors, as SAM2VideoPredictor prepares them."""
+"""Turn video frames and mask prompts into tensors, as SAM2VideoPredictor does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def frame_input(frame: Image.Image, side: int, value_range: tuple[float, float] 
     """
     resized = frame.resize((side, side), Image.Resampling.BICUBIC)
     values = np.empty((1, 3, side, side), np.float32)
-    # The predictor divides in float64, and rounds then. For the values of a byte, float32 gives the same.
+    # The predictor divides in float64, then rounds. For byte values, float32 gives the same result.
     for channel, plane in enumerate(resized.split()):
         np.divide(np.asarray(plane), np.float32(255), out=values[0, channel])
     low, high = value_range
@@ -31,7 +31,7 @@ def frame_input(frame: Image.Image, side: int, value_range: tuple[float, float] 
 
 
 def mask_prompt(mask: npt.NDArray[np.bool_], side: int) -> FloatArray:
-    """Turn a mask that is a prompt into the input of the mask_prompt model.
+    """Turn a mask prompt into the input of the mask_prompt model.
 
     The mask is resized bilinearly with antialiasing and thresholded at 0.5, as in SAM2VideoPredictor.add_new_mask.
 

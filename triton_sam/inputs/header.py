@@ -1,4 +1,4 @@
-"""What the header of an image file says: its format, orientation, number of pages, and what its values mean."""
+"""Read the header of an image file: format, orientation, number of pages, and meaning of the values."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ORIENTATION_METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.x
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _KEPT_TEXT = 1 << 20
-"""Bytes of a text with the orientation, at most. Pillow reads no more."""
+"""Maximum number of bytes of a text with the orientation, which is Pillow's limit."""
 MANY_PAGES = 100
-"""Pages that are counted, at most: counting reads the header of each."""
+"""Maximum number of pages that are counted, because counting reads the header of each page."""
 _ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")
 _SMALLER_OR_MASK = 0b101
 """The bits of the tag NewSubfileType of pages that are not separate images: levels of a pyramid, and masks."""
@@ -45,10 +45,10 @@ _SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
 
 
 def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image.Image:
-    """Open an image by Pillow, which reads no pixels yet, and HEIC photographs only with the extra for them.
+    """Open an image with Pillow, without reading its pixels. HEIC photographs need the extra `heic`.
 
     Args:
-        formats: the accepted formats; only with HEIF among them, or with None, is a HEIC photograph opened.
+        formats: the accepted formats; None accepts all. HEIC photographs need HEIF among them, or None.
     """
     known = [each for each in formats if each != HEIF] if formats else None
     try:
@@ -66,7 +66,7 @@ def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image
 
 
 def without_texts(stream: Stream) -> io.BytesIO | None:
-    """Return a PNG file without its ICC profile and its texts, except for EXIF and XMP data; None for other files."""
+    """Return a PNG file without its ICC profile and texts, except EXIF and XMP data; None for other formats."""
     content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
     if not content.startswith(_PNG):
         return None
@@ -90,7 +90,7 @@ def _holds_orientation(kind: bytes, data: bytes) -> bool:
     if keyword.decode("latin-1") not in ORIENTATION_METADATA or len(data) > _KEPT_TEXT:
         return False
     if kind != b"zTXt":
-        return kind == b"tEXt" or rest[:1] == b"\0"  # of iTXt, only a text that is not compressed
+        return kind == b"tEXt" or rest[:1] == b"\0"  # iTXt counts only if it is not compressed
     unpacked = zlib.decompressobj()
     try:
         unpacked.decompress(rest[1:], _KEPT_TEXT)
@@ -103,12 +103,12 @@ def orientation(image: Image.Image) -> int:
     """Return the EXIF orientation of an opened image, 1..8; 1 (upright) if EXIF data is missing or damaged."""
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # noqa: BLE001 - damaged EXIF data raises almost any exception, and the pixels are still good
+    except Exception:  # noqa: BLE001 - damaged EXIF data raises almost any exception, but the pixels are usable
         return 1
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return width and height of an opened file as upright() would turn it."""
+    """Return width and height of an opened file after upright()."""
     width, height = image.size
     if image.format == "TIFF" and (tag(image, _WIDTH), tag(image, _HEIGHT)) != (width, height):
         return width, height  # newer versions of Pillow turn TIFF files themselves
@@ -116,7 +116,7 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
 
 
 def upright(image: Image.Image, turn: int) -> Image.Image:
-    """Turn an image upright by its EXIF orientation, and drop the metadata that would turn it a second time."""
+    """Turn an image upright by its EXIF orientation, and drop the metadata with the orientation."""
     operation = UPRIGHT_OPERATIONS.get(turn)
     if operation is None:
         return image
@@ -127,16 +127,16 @@ def upright(image: Image.Image, turn: int) -> Image.Image:
 
 
 def count_pages(image: Image.Image) -> int:
-    """Return the number of pages of a TIFF file, or of frames of an animation, at most 100.
+    """Return the number of pages of a TIFF file or frames of an animation, at most 100.
 
-    Smaller levels of a pyramid and masks do not count, and neither do the further images of a photograph (MPO, HEIC).
+    Smaller pyramid levels, masks, and the further images of a photograph (MPO, HEIC) do not count.
     """
     if image.format in _ANIMATED:
         return min(MANY_PAGES, int(getattr(image, "n_frames", 1)))
     if image.format != "TIFF":
         return 1
     count = 1
-    with contextlib.suppress(Exception):  # EOFError behind the last page; a damaged page raises almost any exception
+    with contextlib.suppress(Exception):  # EOFError after the last page; a damaged page raises almost any exception
         for number in range(1, MANY_PAGES):
             image.seek(number)
             count += not int(tag(image, _SUBFILE_TYPE, 0)) & _SMALLER_OR_MASK
@@ -151,7 +151,7 @@ def tag(image: Image.Image, number: int, default: Any = None) -> Any:
 
 
 def kind_of(image: Image.Image) -> str:
-    """Return what the values of an opened TIFF file are, see samples.KINDS; "grey" for other files."""
+    """Return the kind of values of an opened TIFF file, see samples.KINDS; "grey" for other files."""
     return KINDS.get(int(tag(image, PHOTOMETRIC, 1)), "rgb") if image.format == "TIFF" else "grey"
 
 
@@ -161,7 +161,7 @@ def is_deep(image: Image.Image) -> bool:
 
 
 def has_deep_colours(image: Image.Image) -> bool:
-    """Return whether an opened file has colours of more than 8 bits, of which Pillow reads the upper 8 bits."""
+    """Return whether an opened file has colours of more than 8 bits. Pillow reads only their upper 8 bits."""
     if image.format == "PNG":
         return image.mode in ("RGB", "RGBA", "LA") and "16" in str(_raw_mode(image))
     return image.format == "TIFF" and image.mode in ("RGB", "RGBA", "RGBX") and max(_bits(image)) > 8
@@ -175,7 +175,7 @@ def is_garbled(image: Image.Image) -> bool:
 
 
 def number_type(image: Image.Image) -> str | None:
-    """Return the type of numpy that the values of an opened file have, where it is another one than Pillow's."""
+    """Return the NumPy dtype of an opened file's values; None if it equals Pillow's."""
     if image.format != "TIFF" or len(_bits(image)) != 1:
         return None
     form = tag(image, SAMPLE_FORMAT, (1,))
@@ -184,7 +184,7 @@ def number_type(image: Image.Image) -> str | None:
 
 
 def nodata_text(image: Image.Image) -> Any:
-    """Return the text that GDAL writes for the value of pixels without a measurement; None if a file has none."""
+    """Return GDAL's text with the nodata value; None if the file has none."""
     return tag(image, GDAL_NODATA)
 
 

@@ -76,17 +76,17 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
     """Open an image as 8-bit RGB and turn it upright by its EXIF orientation.
 
     The alpha channel is dropped. Values of more than 8 bits (16-bit, 32-bit, float) are stretched from their own
-    minimum..maximum to 0..255, because microscopes rarely use the full range; NaN, infinity and the value that GDAL
-    calls nodata do not count, and become 0. Of a file with several pages or frames, the first is returned. A line in
-    the log says so once.
+    minimum..maximum to 0..255, because microscopes rarely use the full range. NaN, infinity and GDAL's nodata value
+    are ignored in this range, and become 0. The first page or frame of a file is returned. Each of these changes is
+    logged once.
 
-    Colours of more than 8 bits, and TIFF files with other channels than Pillow knows, are read by the extra `tiles`.
-    Without it, or with FORMATS, Pillow reads the upper 8 bits of such colours.
+    The extra `tiles` reads colours of more than 8 bits, and TIFF files with channels that Pillow does not support.
+    Without it, or with FORMATS, Pillow reads the upper 8 bits of deeper colours.
 
     Args:
         source: see ImageSource. An array holds RGB or grey values and is not modified; it has no EXIF orientation.
-        formats: the accepted formats of a file or of encoded bytes, in Pillow's names. FORMATS accepts what every
-            server decodes, by Pillow alone; None accepts every format that Pillow reads.
+        formats: the accepted formats of a file or of encoded bytes, in Pillow's names. FORMATS accepts the formats that
+            every server decodes, with Pillow only; None accepts every format that Pillow reads.
 
     Returns:
         A new Pillow image of mode RGB.
@@ -107,9 +107,9 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
 def image_bytes(source: ImageSource) -> bytes:
     """Encode an image as bytes that decode, here and on a server, to the same pixels as ``open_image(source)``.
 
-    Files and encoded bytes in one of FORMATS are returned unchanged and are not decoded, if Pillow alone reads their
-    pixels right. Every other image is encoded as PNG. Bytes that Pillow cannot identify are also returned unchanged:
-    the server reports the error.
+    Files and encoded bytes in one of FORMATS are returned unchanged, without decoding, if Pillow needs no other package
+    to read their pixels correctly. Every other image is encoded as PNG. Bytes that Pillow cannot identify are also
+    returned unchanged: the server reports the error.
     """
     source = plain_source(source)
     if isinstance(source, (np.ndarray, Image.Image)):
@@ -141,9 +141,9 @@ def pages_of(source: str | os.PathLike[str] | bytes) -> int:
 def encoder_input(image: Image.Image, family: Family) -> FloatArray:
     """Turn an RGB image into the encoder's input tensor, resized exactly as the family's official predictor resizes it.
 
-    All official predictors use an antialiased bilinear filter, but they differ in number format and rounding. The wrong
-    rounding changes the masks: resizing bytes instead of floats gives SAM2 an IoU of 0.998 with the reference, and
-    Pillow's rounding of bytes instead of torch's gives SAM3 0.9995.
+    All official predictors use an antialiased bilinear filter, but they differ in number format and rounding. Wrong
+    rounding changes the masks: the IoU with the reference falls to 0.998 if SAM2's images are resized as bytes instead
+    of floats, and to 0.9995 if SAM3's bytes are rounded as in Pillow instead of torch.
 
     Returns:
         float32 (1,3,S,S) with S = family.image_size and values in family.value_range.
@@ -167,15 +167,15 @@ def _resize(image: Image.Image, size: Size, family: Family) -> Iterator[npt.NDAr
     elif family.resampling == "pillow":
         yield from np.asarray(image.resize(size, Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     else:
-        for channel in range(3):  # one by one, since the floats of a band take as much memory as the image
+        for channel in range(3):  # one by one, because the floats of a band take as much memory as the image
             # Applied to a float band, Pillow's filter gives the same result as torchvision's Resize of a float tensor.
             yield np.asarray(image.getchannel(channel).convert("F").resize(size, Image.Resampling.BILINEAR))
 
 
 def _as_servers_read(content: bytes, name: str) -> bytes:
-    """Return encoded bytes unchanged, or as PNG if only this process reads their pixels right.
+    """Return encoded bytes unchanged, or as PNG if a server might read other pixels.
 
-    Bytes that nobody can open are returned unchanged too, because the server's error names the fault best.
+    Bytes that cannot be opened are also returned unchanged, because the server's error is clearer.
     """
     try:
         with open_header(io.BytesIO(content), FORMATS) as image:
@@ -192,7 +192,7 @@ def _as_servers_read(content: bytes, name: str) -> bytes:
 
 
 def servers_read(content: bytes) -> bool:
-    """Return whether every server reads an image file as open_image() does, by Pillow alone."""
+    """Return whether every server reads the same pixels as open_image(), with Pillow only."""
     try:
         with open_header(io.BytesIO(content), FORMATS) as image:
             return not needs_packages(image) or not has_packages(image)
@@ -201,7 +201,7 @@ def servers_read(content: bytes) -> bool:
 
 
 def to_png(source: ImageSource, formats: tuple[str, ...] | None = None) -> bytes:
-    """Return what ``open_image(source, formats)`` opens as PNG, with all its pixels."""
+    """Return ``open_image(source, formats)`` as PNG."""
     buffer = io.BytesIO()
     open_image(source, formats).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
@@ -210,7 +210,7 @@ def to_png(source: ImageSource, formats: tuple[str, ...] | None = None) -> bytes
 def _decode(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, formats: tuple[str, ...] | None
 ) -> Image.Image:
-    """Open a file or encoded bytes and read the pixels, so that a damaged file fails here and not later."""
+    """Open a file or encoded bytes and read the pixels, so that a damaged file fails here."""
     stream = _stream_of(source)
     name, by_packages = _describe(source), formats is None or not set(formats) <= set(FORMATS)
     try:
@@ -229,7 +229,7 @@ def _decode(
 
 
 def _stream_of(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> io.BytesIO | Path:
-    """Return a file that exists, or encoded bytes, as Pillow opens them."""
+    """Return an existing file, or encoded bytes, in a form that Pillow opens."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         if len(source) == 0:
             raise ImageError("the image is empty (0 bytes)")
@@ -255,7 +255,7 @@ def _decode_by_pillow(
             refuse_garbled(image, name)
         try:
             image.load()
-        except ValueError:  # long texts behind the pixels of a PNG file
+        except ValueError:  # long texts after the pixels of a PNG file
             lean = without_texts(stream)
             if lean is None:
                 raise
@@ -267,7 +267,7 @@ def _to_rgb(image: Image.Image, name: str | None) -> Image.Image:
     """Return an opened image as RGB, upright.
 
     Args:
-        name: its name for the log; None: nothing is said.
+        name: name of the image for the log; None: nothing is logged.
     """
     if image.width == 0 or image.height == 0:
         raise ImageError("the image has no pixels")

@@ -1,4 +1,4 @@
-"""Names of files: as text that does not depend on the locale, in lists of other systems, and in patterns."""
+"""File names: as text in any locale, in lists from other systems, and in patterns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 BRACKETS = "For a [ in the name of a file, write [[]"
-"""A hint for patterns that match nothing."""
+"""The hint for patterns without a match."""
 
 Place = TypeVar("Place", bound=PurePath)
 
@@ -26,12 +26,12 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def path_of(name: str) -> str:
-    """Return the path that name_of() made the name from."""
+    """Return the path of a name from name_of()."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
 def find_file(folder: Path, name: str) -> tuple[str, Path] | None:
-    """Find a file that a list or a data set names, which another system may have written.
+    """Find a file by its name in a list or a data set, perhaps from another operating system.
 
     The name may have backslashes between its parts, as on Windows, spaces around it, or accents in another Unicode
     form, as on macOS. A file with exactly this name is preferred.
@@ -44,13 +44,13 @@ def find_file(folder: Path, name: str) -> tuple[str, Path] | None:
             path = folder / path_of(each)
             if path.is_file():
                 return each.replace("\\", "/") if os.name == "nt" else each, path
-        except (OSError, ValueError):  # no file can have this name: it is too long, or has a null character
+        except (OSError, ValueError):  # the name is too long, or has a null character
             continue
     return None
 
 
 def normal_form(name: str) -> str:
-    """Return the form that all spellings of a name share, see find_file()."""
+    """Return the common form of all spellings of a name, see find_file()."""
     return posixpath.normpath(unicodedata.normalize("NFC", name.strip().replace("\\", "/")))
 
 
@@ -61,10 +61,10 @@ def _spellings(name: str) -> Iterable[str]:
 
 
 def files_matching(pattern: str) -> tuple[Path, list[Path]]:
-    """Return the files of this machine that match a pattern, sorted, and the folder that their names start from.
+    """Return the local files that match a pattern, sorted, and the folder that their names are relative to.
 
-    ``*`` and ``?`` stand for any characters, ``[ab]`` for one of some, and ``**`` for folders. A folder whose name has
-    such characters, for example ``photos [2]``, is taken as it is.
+    ``*`` and ``?`` match any characters, ``[ab]`` one of several, and ``**`` folders. An existing folder with these
+    characters in its name, for example ``photos [2]``, is taken literally.
     """
     whole = Path(pattern)
     root = fixed_part(whole, os.path.exists)

@@ -1,4 +1,4 @@
-"""Says in the log, once for each kind, what is done to an image that its user may not expect."""
+"""Log unexpected changes to an image, once for each kind of change."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SAID: set[str] = set()
 
 
 def say_once(kind: str, text: str) -> None:
-    """Write a line to the log, if this process has not said anything of this kind yet."""
+    """Log a line, unless this process has already logged one of this kind."""
     if kind not in _SAID:
         _SAID.add(kind)
         _LOGGER.warning(text)
 
 
 def say_pages(image: Image.Image, name: str) -> None:
-    """Say that only the first page or frame of an opened file is used, if it has several."""
+    """Log that only the first page or frame of an opened file is used, if it has several."""
     if "pages" not in _SAID and (pages := count_pages(image)) > 1:
         count = f"{pages} or more" if pages == MANY_PAGES else str(pages)
         say_once(
@@ -32,7 +32,7 @@ def say_pages(image: Image.Image, name: str) -> None:
 
 
 def say_transparency(image: Image.Image, name: str) -> None:
-    """Say that transparent pixels keep their colours, if an image has any."""
+    """Log that transparent pixels keep their colours, if an image has any."""
     if image.mode.endswith("A") and "transparency" not in _SAID and image.getchannel("A").getextrema()[0] < 255:  # type: ignore[operator]
         say_once(
             "transparency",
@@ -42,7 +42,7 @@ def say_transparency(image: Image.Image, name: str) -> None:
 
 
 def say_stretch(low: float, high: float, name: str) -> None:
-    """Say which values of an image become black and white."""
+    """Log which values of an image become black and white."""
     say_once(
         "stretch",
         f"{name} has values of more than 8 bits: {low:.8g} becomes black, and {high:.8g} white. For another range, "
@@ -51,7 +51,7 @@ def say_stretch(low: float, high: float, name: str) -> None:
 
 
 def say_channels(count: int, name: str) -> None:
-    """Say that an image has more channels than are shown."""
+    """Log that an image has more channels than are shown."""
     say_once(
         "channels",
         f"{name} has {count} channels, and the first three are taken for red, green and blue. For others, use "
@@ -60,7 +60,7 @@ def say_channels(count: int, name: str) -> None:
 
 
 def say_upper_bits(name: str) -> None:
-    """Say that only the upper 8 bits of colours are used, because packages are missing, or the image is too large."""
+    """Log that only the upper 8 bits of colours are used, because packages are missing or the image is too large."""
     has_package = find_package("tifffile") is not None
     how = "use `triton-sam large`" if has_package else f"install the extra tiles: {install('tiles')}"
     say_once(

@@ -1,4 +1,4 @@
-"""Prompts (points, labels, boxes and a mask): check them once, then turn them into decoder tensors."""
+"""Check prompts (points, labels, boxes and a mask) once, then turn them into decoder tensors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..errors import PromptError
 from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT, Family, FloatArray, Size
 
 LABELS = (LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT)
-"""The labels that a caller may give to a point."""
+"""The accepted labels of a point."""
 
 MASK_LOGIT = 10.0
-"""What a mask becomes as logits: this inside, its negative outside, as in SAM2's video predictor (sam2_base.py)."""
+"""The logit inside a mask prompt; outside, its negative. As in SAM2's video predictor (sam2_base.py)."""
 _LARGEST_LOGIT = 100.0
-"""Decoders return logits of about -60 to 60. Larger numbers are grey values or something else."""
+"""Decoders return logits of about -60 to 60. Larger numbers are not logits but, for example, grey values."""
 
 PromptArray: TypeAlias = "npt.ArrayLike | None"
-"""Points, labels, boxes or a mask of a caller: an array, a tensor, nested sequences of any lengths, or None."""
+"""Points, labels, boxes or a mask from the caller: an array, a tensor, nested sequences of any lengths, or None."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Prompts:
 
     @property
     def has_padding(self) -> bool:
-        """Whether some points are padding (label -2), as in prompts that came as lists of different lengths."""
+        """Whether some points are padding (label -2), as in prompts from lists of different lengths."""
         return bool((self.labels == LABEL_NO_POINT).any())
 
     def tensors(self, family: Family) -> dict[str, npt.NDArray[np.generic]]:
         """Return the decoder's input tensors, except for the embeddings, with coordinates in the frame of ``family``.
 
-        A point position that is padding for every object is left out. No mask should depend on it, but a decoder that
-        does not mask out padding (see Family.masks_out_padding) would be influenced by it.
+        A point position that is padding for every object is left out. Otherwise, it would change the masks of a decoder
+        that does not mask out padding (see Family.masks_out_padding).
         """
         scale = np.array(family.scale(self.image_size), np.float32)
         boxes = None if self.boxes is None else self.boxes * np.tile(scale, 2)
@@ -70,7 +70,7 @@ class Prompts:
         return None if self.boxes is None else self.boxes[index]
 
     def parts(self, size: int) -> list[Prompts]:
-        """Split into prompts for at most ``size`` objects each, in order; a mask for all objects is in every part."""
+        """Split into prompts for at most ``size`` objects each, in order; every part has a mask for all objects."""
         if len(self) <= size:
             return [self]
         cuts = [slice(start, start + size) for start in range(0, len(self), size)]
@@ -95,7 +95,7 @@ def check_prompts(
     image_size: Size,
     mask_size: int,
 ) -> Prompts:
-    """Check the prompts of a caller and convert them to one form.
+    """Check the caller's prompts and convert them to one form.
 
     Args:
         point_coords: points in pixels of the original image, where (0,0) is the top left corner of the top left pixel:
@@ -104,8 +104,8 @@ def check_prompts(
         point_labels: one label for each point, (N,) or (P,N) or P lists: 1 foreground, 0 background, -2 no point; a
             single number for a single point. None if every point is foreground.
         box: (4,) or (P,4) as x1,y1,x2,y2 with x1 < x2 and y1 < y2, or None.
-        mask_input: logits of an earlier prediction: (S,S), (1,S,S) or (P,1,S,S), or None. A mask of this size, which is
-            bool or holds 0 and 1 (or 0 and 255) alone, becomes logits of -10 and 10.
+        mask_input: logits of an earlier prediction: (S,S), (1,S,S) or (P,1,S,S), or None. A mask of this size (bool, or
+            only 0 and 1, or only 0 and 255) becomes logits of -10 and 10.
     """
     coords, labels = _points(point_coords, point_labels)
     boxes = None if box is None else _boxes(box, image_size)
@@ -160,7 +160,7 @@ def _labels(labels: Any, points: FloatArray) -> npt.NDArray[np.int64]:
 
 
 def _is_ragged(coords: Any) -> bool:
-    """Whether ``coords`` is a list of point lists that have different lengths."""
+    """Whether ``coords`` is a list of point lists with different lengths."""
     if isinstance(coords, np.ndarray) or not isinstance(coords, Sequence) or not coords:
         return False
     try:
@@ -223,12 +223,12 @@ def _mask(mask: Any, side: int) -> FloatArray:
 
 
 def _as_logits(values: FloatArray, given: np.dtype[Any]) -> FloatArray:
-    """Return logits as they are, and a mask as logits."""
+    """Return logits unchanged, and a mask as logits."""
     low, high = float(values.min()), float(values.max())
     if low == high == 0:
         if given.kind in "bui":
             raise PromptError("mask_input is an empty mask: give logits, or a mask with foreground")
-        return values  # logits that say nothing
+        return values  # neutral logits
     if low >= 0 and high in (1, 255) and bool(((values == 0) | (values == high)).all()):
         return np.where(values > 0, np.float32(MASK_LOGIT), np.float32(-MASK_LOGIT))
     if given.kind in "bu" or 0 <= low <= high <= 1 or max(-low, high) > _LARGEST_LOGIT:
@@ -268,7 +268,7 @@ def _numbers(name: str, value: Any) -> FloatArray:
             return np.zeros(array.shape, np.float32)
         if array.dtype.kind not in "biuf":
             raise ValueError
-        with np.errstate(over="ignore"):  # values beyond the range of float32 become infinite and are refused below
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused below
             array = array.astype(np.float32)
     except (ValueError, TypeError, OverflowError):
         raise PromptError(f"{name} must be an array of numbers") from None

@@ -1,4 +1,4 @@
-"""Files at URLs that fsspec reads. A URL is a path of universal_pathlib; a storage that is away is asked again."""
+"""Read files at URLs with fsspec and universal_pathlib, with retries while a storage is unavailable."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..errors import ConfigurationError, DownloadError, ImageError, MissingDepen
 
 ATTEMPTS = 4
 PAUSE = 1.0
-"""Seconds, at most, before a file is asked for again; each further pause is twice as long."""
+"""Maximum seconds before the first retry; each further pause is twice as long."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOST = range(400, 500)
 _LATER = (408, 429)
-"""Status codes of HTTP below 500 that another attempt may change."""
+"""HTTP status codes below 500 that are retried."""
 _NOT_THERE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _AWAY = (OSError, asyncio.TimeoutError)
 _BLOCK = 1 << 20
-"""Bytes that are read at once from a file of which parts are needed."""
+"""Bytes per request to a file that is read in parts."""
 
 Answer = TypeVar("Answer")
 
 
 def place_of(text: str) -> Path:
-    """Return the path that a text names. A URL becomes a path of universal_pathlib, which has the methods of Path."""
+    """Return the path for a text. A URL becomes a path of universal_pathlib, which has the methods of Path."""
     if not _URL.match(text):
         return Path(text)
     try:
@@ -42,9 +42,9 @@ def place_of(text: str) -> Path:
         return Path(UPath(text).path)
     try:
         place = UPath(text)
-        place.fs  # noqa: B018 - makes the file system, for which packages may be missing
+        place.fs  # noqa: B018 - creates the file system, whose packages may be missing
     except ImportError as error:
-        package = getattr(error.__cause__, "name", None)  # fsspec's words do not always name it
+        package = getattr(error.__cause__, "name", None)  # fsspec's message does not always name it
         how = f"{package} is missing: pip install {package}" if package else str(error)
         raise MissingDependencyError(f"{text} needs another package: {how}") from error
     except ValueError as error:
@@ -58,7 +58,7 @@ def is_remote(place: object) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is a file or a folder at a URL."""
+    """Return whether a file or folder exists at a URL."""
     remote = cast(Any, path)
     return bool(patiently(str(path), lambda: remote.fs.exists(remote.path)))
 
@@ -70,14 +70,14 @@ def content_at(place: Path) -> bytes:
 
 
 def copy_of(place: Path, folder: Path) -> Path:
-    """Copy a file at a URL into a folder of this machine. See content_at() for the errors."""
+    """Copy a file at a URL into a local folder."""
     remote, copy = cast(Any, place), folder / place.name
     patiently(str(place), lambda: remote.fs.get_file(remote.path, str(copy)))
     return copy
 
 
 def patiently(name: str, call: Callable[[], Answer]) -> Answer:
-    """Call a function of fsspec, and call it again if the storage is away for a moment."""
+    """Call a function of fsspec, with retries while the storage is unavailable."""
     for pause in (*pauses(), None):
         try:
             return call()
@@ -97,7 +97,7 @@ def pauses() -> Iterator[float]:
 
 
 def failure_of(name: str, error: Exception) -> SamError:
-    """Return the error of a file system as an ImageError, or, if another attempt may help, as a DownloadError."""
+    """Return the error of a file system as a DownloadError if a retry may help, else as an ImageError."""
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and (isinstance(cause, _AWAY) or getattr(cause, "status", 404) != 404):
         error = cast(Exception, cause)  # fsspec raises FileNotFoundError for every failure of a web server
@@ -113,10 +113,10 @@ def _reason(error: Exception) -> str:
 
 
 class RemoteFile:
-    """A file at a URL of which parts are read, in the form of a binary file. One thread uses it at a time.
+    """A binary file at a URL that is read in parts, by one thread at a time.
 
     Attributes:
-        failure: the first error, for callers of a library that continues after errors; None without one.
+        failure: the first error, because a library that reads the file may continue after errors; None without one.
     """
 
     mode = "rb"
@@ -130,7 +130,7 @@ class RemoteFile:
         self._file: Any = patiently(self.name, lambda: remote.fs.open(remote.path, "rb", **options))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a byte, and return its number. See RemoteFile for the errors."""
+        """Move to a byte and return its number."""
         return self._of_parts(lambda: int(self._file.seek(offset, whence)))
 
     def tell(self) -> int:
@@ -138,7 +138,7 @@ class RemoteFile:
         return int(self._file.tell())
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes. See RemoteFile for the errors."""
+        """Return the next bytes."""
         return self._of_parts(lambda: bytes(self._file.read(size)))
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class RemoteFile:
         def once() -> Answer:
             try:
                 return call()
-            except ValueError as error:  # fsspec says so of a web server that does not know ranges
+            except ValueError as error:  # the web server does not support ranges
                 message = f"{self.name} cannot be read in parts: copy it to this machine"
                 raise ImageError(message) from error
 

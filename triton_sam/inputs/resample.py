@@ -1,7 +1,7 @@
 """Resize 8-bit images exactly as torch does, with an antialiased bilinear filter in fixed-point arithmetic.
 
 SAM3's official predictor resizes this way. torchvision resizes a uint8 tensor with integer weights of 15 bits: first
-the width, then the height, with rounding to bytes in between. Pillow's weights have 22 bits, so that one value in 300
+the width, then the height, with rounding to bytes in between. Pillow's weights have 22 bits, so one value in 300
 differs by 1. Reference: ATen's UpSampleKernel.cpp and UpSampleKernelAVXAntialias.h, for CPUs with AVX2.
 """
 

@@ -22,10 +22,10 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Stretch:
-    """Turns values into bytes: ``low`` becomes 0, and ``high`` 255. Values that are not measurements become 0.
+    """Turns values into bytes: ``low`` becomes 0, and ``high`` 255. Invalid values become 0.
 
     Args:
-        nodata: the value of pixels without a measurement, as NaN and infinity always are; None: there is none.
+        nodata: the value of invalid pixels, in addition to NaN and infinity; None: there is none.
     """
 
     low: float = 0.0
@@ -36,12 +36,12 @@ class Stretch:
     def to_bytes(self, values: Values) -> Bytes:
         """Return values of any shape as uint8 of the same shape."""
         invalid = _invalid(values, self.nodata)
-        # Floats of 32 bits would lose the differences of large numbers: 4,000,000,000 and 4,000,000,100 would be equal.
+        # float32 would lose differences of large numbers: 4,000,000,000 and 4,000,000,100 would be equal.
         is_exact = values.dtype.itemsize <= 2 or values.dtype == np.float32
         floats: Values = values.astype(np.float32 if is_exact else np.float64)
         if invalid is not None:
             floats[invalid] = self.low
-        low, high = self.low / 2, self.high / 2  # halves, since the range of all floats is not a finite number
+        low, high = self.low / 2, self.high / 2  # halves, because the range of all floats overflows
         floats *= 0.5
         floats -= low
         floats *= 255.0 / (high - low) if high > low else 0.0
@@ -56,10 +56,10 @@ class Stretch:
 def value_range(
     parts: Iterable[Values], nodata: float | None = None, percentiles: tuple[float, float] | None = None
 ) -> tuple[float, float] | None:
-    """Return the smallest and the largest value that is a measurement; None if no value is one.
+    """Return the smallest and the largest valid value; None if all values are invalid.
 
     Args:
-        percentiles: return these percentiles of the values instead. All parts are then in memory at a time.
+        percentiles: return these percentiles of the values instead. All parts are then in memory at the same time.
     """
     if percentiles is not None:
         found = np.concatenate([_valid(part, nodata).ravel() for part in parts])
@@ -74,13 +74,13 @@ def value_range(
 
 
 def nodata_of(text: Any, dtype: np.dtype[Any]) -> float | None:
-    """Return the value that GDAL writes for pixels without a measurement, as the type of the pixels holds it.
+    """Return GDAL's nodata value, rounded to the type of the pixels.
 
     Args:
         text: the number as text or as a number; None if the file has none.
 
     Returns:
-        None: no pixel can have the value, or it is NaN, which never counts.
+        The value; None if no pixel can have it, or if it is NaN, which is always invalid.
     """
     try:
         number = float(str(text).strip(" \0"))
@@ -97,7 +97,7 @@ def nodata_of(text: Any, dtype: np.dtype[Any]) -> float | None:
 
 
 def _invalid(values: Values, nodata: float | None) -> npt.NDArray[np.bool_] | None:
-    """Return which values are not measurements; None: all are."""
+    """Return a mask of the invalid values; None if all are valid."""
     invalid = ~np.isfinite(values) if values.dtype.kind == "f" else None
     if nodata is None:
         return invalid
@@ -115,22 +115,22 @@ Kind = Literal["grey", "white is zero", "rgb", "palette", "cmyk", "ycbcr", "lab"
 BITS, PHOTOMETRIC, ORIENTATION, PLANAR, EXTRA_SAMPLES, SAMPLE_FORMAT, GDAL_NODATA = 258, 262, 274, 284, 338, 339, 42113
 """Numbers of TIFF tags."""
 KINDS: Mapping[int, Kind] = {0: "white is zero", 1: "grey", 2: "rgb", 3: "palette", 5: "cmyk", 6: "ycbcr", 8: "lab"}
-"""The meanings by the value of the tag PhotometricInterpretation. Others are shown as they are."""
+"""The meanings by the value of the tag PhotometricInterpretation. Other kinds are shown without conversion."""
 _PREMULTIPLIED = 1
 _MODES = {"cmyk": ("CMYK", 4), "ycbcr": ("YCbCr", 3), "lab": ("LAB", 3)}
-"""The modes of Pillow, and their numbers of channels."""
+"""Pillow's modes, and their numbers of channels."""
 _LOSSLESS = (1, 5, 8, 32773, 32946, 34925, 50000)
-"""Compressions without loss. Decoders of the others turn YCbCr into RGB themselves."""
+"""Lossless compressions. Decoders of lossy ones convert YCbCr to RGB themselves."""
 RGB = (0, 1, 2)
-"""The channels that are shown unless the caller names others."""
+"""The channels that are shown by default."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What the stored values of an image mean.
+    """The meaning of the stored values of an image.
 
     Args:
-        bits: bits of a value, for types of 8 bits that hold fewer.
+        bits: bits of a value, for 8-bit types that hold fewer.
     """
 
     kind: Kind = "rgb"
@@ -164,10 +164,10 @@ class Samples:
         return values[:, :, list(channels)]
 
     def stretch(self, limits: tuple[float, float] | None, dtype: np.dtype[Any]) -> Stretch:
-        """Return how colours() become bytes.
+        """Return the conversion of colours() to bytes.
 
         Args:
-            limits: the values that become black and white; None: no value is a measurement.
+            limits: the values that become black and white; None: all values are invalid.
         """
         inverted = self.kind == "white is zero"
         if not is_stretched(dtype):
@@ -186,7 +186,7 @@ class Samples:
 
 
 def _decoded(values: Values, mode: str, raw: str) -> Bytes:
-    """Return values as Pillow decodes and converts them."""
+    """Return values after Pillow's decoding and conversion."""
     content = np.ascontiguousarray(values, np.uint8).tobytes()
     image = Image.frombytes(mode, (values.shape[1], values.shape[0]), content, "raw", raw)
     return np.asarray(image.convert("RGB"))

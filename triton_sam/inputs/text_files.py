@@ -1,4 +1,4 @@
-"""Text files that other programs wrote: UTF-8 or UTF-16, with or without a byte-order mark."""
+"""Read text files from other programs: UTF-8 or UTF-16, with or without a byte-order mark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..errors import InputError, SamError
 from .remote import content_at, is_remote
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""The first bytes of a file in UTF-16, as PowerShell writes it."""
+"""The first bytes of a file in UTF-16, which PowerShell writes."""
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
-    """Return the text of a file, without its byte-order mark. Ends of lines stay as they are.
+    """Return the text of a file without its byte-order mark. Line endings are kept.
 
     Args:
         errors: "strict", or "surrogateescape" for lists of file names, which need not be UTF-8.
@@ -40,7 +40,7 @@ def read_text(path: Path, errors: str = "strict") -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file. See read_text()."""
+    """Return the value of a JSON file, in an encoding that read_text() supports."""
     text = read_text(path)
     try:
         return json.loads(text)

@@ -1,4 +1,4 @@
-"""A frame that is ready to be sent, and the base class of the sources of frames."""
+"""An encoded frame, and the base class of frame sources."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class FrameSource(ABC):
     """The frames of one video, all of one size. Several threads may use a source.
 
     Attributes:
-        num_frames: number of frames; None for a stream, whose end is not known.
+        num_frames: number of frames; None for a stream, whose length is unknown.
         size: width and height of all frames in pixels.
-        rate: frames a second; None if the source does not say it, as a folder of images.
-        pixel_ratio: width of a pixel divided by its height on a screen. Only anamorphic videos have another one than 1;
-            frames and coordinates are in stored pixels also there.
+        rate: frames per second; None if the source has no rate, for example a folder of images.
+        pixel_ratio: width of a pixel divided by its height on a screen. It differs from 1 only in anamorphic videos,
+            whose frames and coordinates are also in stored pixels.
     """
 
     num_frames: int | None
@@ -73,7 +73,7 @@ class FrameSource(ABC):
         return Frame(index, content, size)
 
     def close(self) -> None:  # noqa: B027 - most sources hold nothing open
-        """Close files and devices. Later calls of frame() may fail."""
+        """Close files and devices. Later calls to frame() may fail."""
 
     def _open_first(self) -> None:
         """Set ``size`` from the first frame. A subclass calls this at the end of its constructor."""
@@ -90,7 +90,7 @@ class FrameSource(ABC):
 def encode(source: ImageSource, quality: int | None) -> tuple[bytes, Size]:
     """Return an image as the content of an image file, with its width and height.
 
-    Files and encoded bytes stay as they are. Pixels become PNG, which keeps each of them, or JPEG.
+    Files and encoded bytes are returned unchanged. Pixels become PNG, which is lossless, or JPEG.
     """
     if isinstance(source, (np.ndarray, Image.Image)):
         image = open_image(source)
@@ -100,7 +100,7 @@ def encode(source: ImageSource, quality: int | None) -> tuple[bytes, Size]:
 
 
 def encode_pixels(image: Image.Image, quality: int | None) -> bytes:
-    """Return the pixels of an RGB image as PNG (``quality`` None) or as JPEG. See encode()."""
+    """Return the pixels of an RGB image as PNG (``quality`` None) or as JPEG."""
     buffer = io.BytesIO()
     if quality is None:
         image.save(buffer, "PNG", compress_level=1)
@@ -116,7 +116,7 @@ def check_quality(quality: int | None) -> None:
 
 
 def _size_of(content: bytes) -> Size:
-    """Return width and height of an image file as open_image() would turn it, from its header alone."""
+    """Return the upright width and height of an image file, reading only its header."""
     try:
         with open_header(io.BytesIO(content), FORMATS) as image:
             return upright_size(image)

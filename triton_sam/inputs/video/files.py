@@ -1,4 +1,4 @@
-"""Frames of a video file, decoded by PyAV. Any frame can be asked for again, with exact indexes."""
+"""Frames of a video file, decoded by PyAV, with random access and exact indexes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 CACHE_BYTES = 128 << 20
-"""Decoded frames to keep, in bytes. A video that is read backwards is decoded once for each so many frames."""
+"""Size of the cache of decoded frames, in bytes. Reading backwards decodes again once per full cache."""
 
 CHECKED_FRAMES = 32
-"""Frames whose order is compared with their time stamps, if these can be wrong."""
+"""Number of frames whose order is compared with their time stamps, if the time stamps may be wrong."""
 SAME_RATE = 0.01
-"""Largest relative difference between the rate that a file states and that of its time stamps."""
+"""Largest relative difference between a file's stated rate and the rate of its time stamps."""
 _ATTACHED_PICTURE = 0x400  # FFmpeg's AV_DISPOSITION_ATTACHED_PIC
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """When each frame of a video is shown.
+    """The time stamps of a video's frames.
 
     Args:
-        times: the time stamps of all frames, ascending; the index of a frame is its place in this list.
+        times: the time stamps of all frames, ascending; the index of a frame is its position in this list.
         starts: the time stamps of the frames at which decoding can start, ascending.
     """
 
@@ -57,29 +57,29 @@ class Timetable:
 
 
 class VideoFrames(FrameSource):
-    """The frames of a video file, in the order and orientation in which a player shows them.
+    """The frames of a video file, in the order and orientation of a player.
 
-    Of several video streams, the one with the most frames counts; cover images do not. Frames that cannot be decoded
-    because the file does not begin with a key frame are left out, as by a player.
+    From several video streams, the one with the most frames is used; cover images are ignored. If the file does not
+    start with a key frame, the frames that cannot be decoded are left out, as in a player.
 
-    The constructor reads the file once without decoding it, to find the time stamps of all frames. If the file has none
-    (raw H.264, some AVI files), or wrong ones, it decodes the file once to count them; going back then decodes from the
-    start.
+    The constructor reads the file once without decoding it, to find the time stamps of all frames. If time stamps are
+    missing (raw H.264, some AVI files) or wrong, it decodes the file once to count the frames, and going back decodes
+    from the start.
 
     Args:
-        quality: None sends each frame without loss, as PNG (about 1.3 bytes for each pixel of a natural scene); 1..100
-            sends JPEG of this quality (95: about 0.4 bytes for each pixel), whose pixels differ slightly.
+        quality: None sends each frame losslessly, as PNG (about 1.3 bytes per pixel of a natural scene); 1..100 sends
+            JPEG of this quality (95: about 0.4 bytes per pixel), whose pixels differ slightly.
     """
 
     def __init__(self, path: str | os.PathLike[str], quality: int | None = None) -> None:
         super().__init__(os.fspath(path))
         self._quality = quality
         self._container: InputContainer | None = None
-        self._place: int | None = None  # of the stream, among those of videos
+        self._place: int | None = None  # index among the video streams
         self._decoded: OrderedDict[int, Image.Image] = OrderedDict()
         self._next: Iterator[tuple[int, VideoFrame]] = iter(())
         self._ahead = True  # threads decode later frames
-        self._position = 0  # index of the next frame that the decoder gives
+        self._position = 0  # index of the decoder's next frame
         self._timetable = self._read_timetable()
         self.num_frames = len(self._timetable.times) if self._timetable else self._count_by_decoding()
         try:
@@ -89,7 +89,7 @@ class VideoFrames(FrameSource):
             raise
 
     def close(self) -> None:
-        """Close the file. Asking for a frame opens it again."""
+        """Close the file. Reading a frame opens it again."""
         with self._lock:
             self._next = iter(())
             if self._container is not None:
@@ -105,7 +105,7 @@ class VideoFrames(FrameSource):
         return encode_pixels(image, self._quality), image.size
 
     def _decode(self, index: int) -> Image.Image:
-        """Decode up to a frame, from where the decoder stands, or from the last start before the frame."""
+        """Decode up to a frame, from the decoder's position or from the last start before the frame."""
         try:
             if self._container is None or not self._position <= index or self._is_shorter_to_seek(index):
                 self._seek(index)
@@ -134,20 +134,20 @@ class VideoFrames(FrameSource):
         )
 
     def _is_shorter_to_seek(self, index: int) -> bool:
-        """Whether decoding can start between the position of the decoder and a frame."""
+        """Whether decoding can start between the decoder's position and a frame."""
         if self._timetable is None:
             return False
         start = self._timetable.index(self._start_before(self._timetable, index))
         return start is not None and start > self._position
 
     def _seek(self, index: int) -> None:
-        """Place the decoder at the last start before a frame, or at the beginning of the file."""
+        """Move the decoder to the last start before a frame, or to the beginning of the file."""
         self.close()
         self._container, stream = self._open()
         if self._timetable is not None:
             target = self._start_before(self._timetable, index)
             earlier = [time for time in self._timetable.starts if time <= target][-3:]
-            # Formats search by decoding time, so that the first jump may land behind the frame.
+            # Formats seek by decoding time, so the first attempt may end after the frame.
             for start in reversed(earlier):
                 if start == self._timetable.times[0]:
                     break
@@ -178,7 +178,7 @@ class VideoFrames(FrameSource):
                 yield index, frame
 
     def _keep(self, index: int, frame: VideoFrame, wanted: int) -> None:
-        """Keep a decoded frame if it is the wanted one, or one of those before it that fit the cache."""
+        """Cache a decoded frame, unless the frames from it to the wanted one exceed the cache."""
         room = max(1, CACHE_BYTES // (3 * frame.width * frame.height))
         if wanted - index >= room:
             return
@@ -198,7 +198,7 @@ class VideoFrames(FrameSource):
         return container, stream
 
     def _read_timetable(self) -> Timetable | None:
-        """Read the time stamps of all frames; None if frames have no time stamp of their own, or a wrong one."""
+        """Read the time stamps of all frames; None if some are missing, duplicate or wrong."""
         container, stream = self._open()
         times, starts = [], []
         is_reordered = False
@@ -231,9 +231,9 @@ class VideoFrames(FrameSource):
         return Timetable(times, sorted(starts))
 
     def _first_times(self, count: int) -> list[int]:
-        """Return the time stamps of the first frames that can be decoded, in the order of the decoder.
+        """Return the time stamps of the first decodable frames, in the order of the decoder.
 
-        Some programs store the order of decoding as the time stamps, although the frames are shown in another order.
+        Some programs write time stamps in decoding order, although the frames are shown in another order.
         """
         container, stream = self._open()
         with container:
@@ -241,7 +241,7 @@ class VideoFrames(FrameSource):
                 first = itertools.islice(container.decode(stream), count)
                 return [frame.pts for frame in first if frame.pts is not None]
             except _av().error.FFmpegError:
-                return []  # a damaged frame is an error of its own, when somebody asks for it
+                return []  # reading the damaged frame raises the error
 
     def _count_by_decoding(self) -> int:
         container, stream = self._open()
@@ -253,7 +253,7 @@ class VideoFrames(FrameSource):
 
 
 def picture(frame: VideoFrame) -> Image.Image:
-    """Return a decoded frame as an RGB image, turned and mirrored as players do it."""
+    """Return a decoded frame as an RGB image, turned and mirrored as in players."""
     pixels = frame.to_ndarray(format="rgb24")
     (a, b), (c, d) = _display_matrix(frame)
     if abs(b) > abs(a):  # the rows of the file are columns on the screen
@@ -300,13 +300,13 @@ def video_stream(container: InputContainer, name: str) -> VideoStream:
 
 def _is_cover(stream: VideoStream) -> bool:
     """Whether a stream is an attached picture."""
-    return bool(int(getattr(stream, "disposition", 0)) & _ATTACHED_PICTURE)  # PyAV before 14 does not say it
+    return bool(int(getattr(stream, "disposition", 0)) & _ATTACHED_PICTURE)  # PyAV before 14 lacks it
 
 
 def _frame_counts(container: InputContainer, streams: Sequence[VideoStream]) -> dict[VideoStream, float]:
-    """Return the number of frames of each stream, from the head of the file, or by reading the file once.
+    """Return the number of frames of each stream, from the file header, or by reading the file once.
 
-    A URL or a pipe cannot be read twice: there, the stream that FFmpeg prefers comes first.
+    A URL or a pipe cannot be read twice; there, FFmpeg's preferred stream comes first.
     """
     if all(each.frames for each in streams):
         return {each: each.frames for each in streams}
@@ -314,7 +314,7 @@ def _frame_counts(container: InputContainer, streams: Sequence[VideoStream]) -> 
         best = container.streams.best("video")
         return {each: float(each == best) for each in streams}
     counts: dict[Any, float] = dict.fromkeys(streams, 0)
-    with contextlib.suppress(_av().error.FFmpegError):  # the streams count as far as the file can be read
+    with contextlib.suppress(_av().error.FFmpegError):  # a damaged file is counted up to the damage
         for packet in container.demux(list(streams)):
             counts[packet.stream] += packet.size > 0
     container.seek(0)
@@ -322,7 +322,7 @@ def _frame_counts(container: InputContainer, streams: Sequence[VideoStream]) -> 
 
 
 def _true_rate(stated: Fraction | None, times: Sequence[int], time_base: Fraction | None) -> Fraction | None:
-    """Return the mean rate of time stamps if a file states another one, as videos of variable rate often do."""
+    """Return the mean rate of the time stamps if the stated rate differs, as in many videos of variable rate."""
     if time_base is None or len(times) < 2:
         return stated
     mean = Fraction(len(times) - 1) / ((times[-1] - times[0]) * time_base)

@@ -1,4 +1,4 @@
-"""A video whose frames a tool sends one by one, and the path of its objects through them."""
+"""A video whose frames arrive one by one from a tool, and the path of its objects through them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ OTHER_FRAME = (
     "objects that were drawn together go through the same frames, and others of them were tracked through another frame"
     " here: draw the object again, alone, and track it from there"
 )
-"""The message for an object that leaves the path of the objects of its session."""
+"""The error message for an object that leaves the common path of its session."""
 
 
 class GrowingFrames(FrameSource):
-    """Frames that come one by one. The last of them are kept.
+    """Frames that arrive one by one. The last ones are kept.
 
     Args:
         content: the first frame as the content of an image file.
@@ -34,7 +34,7 @@ class GrowingFrames(FrameSource):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames that are kept."""
+        """Bytes of the kept frames."""
         with self._lock:
             return sum(map(len, self._kept))
 
@@ -60,13 +60,13 @@ class GrowingFrames(FrameSource):
 
 
 class SharedPath:
-    """The frames that the objects of one session go through, and how far each object has come.
+    """The frames of one session's objects, and the current frame of each object.
 
-    The first object that is sent brings the frames. All others are tracked with it, so their masks are known when they
-    come to the same frames later.
+    The first object of a request adds the frames. All other objects are tracked with it, so their masks exist when
+    they reach the same frames later.
 
     Args:
-        name: a name of the first frame, such as a hash of its content: equal frames have equal names.
+        name: a name of the first frame, for example a hash of its content: equal frames have equal names.
     """
 
     def __init__(self, name: str) -> None:
@@ -77,18 +77,18 @@ class SharedPath:
         return number in self._places
 
     def begin(self, number: int) -> None:
-        """Add an object, which stands in the first frame."""
+        """Add an object at the first frame."""
         self._places[number] = 0
 
     def append(self, name: str) -> None:
-        """Add a frame behind the last one."""
+        """Add a frame at the end."""
         self._names.append(name)
 
     def find(self, number: int, name: str, tracked: int) -> int:
-        """Return the index of the frame that an object comes to: its own, the next one, or a new one.
+        """Return the index of an object's next frame: its current one, the following one, or a new one.
 
         Args:
-            tracked: number of frames that have been tracked. Frames of calls that failed may be behind them.
+            tracked: number of frames that have been tracked. Frames of failed calls may follow them.
         """
         place = self._places[number]
         if self._names[place] == name:
@@ -101,6 +101,6 @@ class SharedPath:
         return place + 1
 
     def move(self, places: Mapping[int, int]) -> int:
-        """Let objects come to frames, and return the first frame that any object may still ask for."""
+        """Move objects to frames, and return the first frame that any object may still need."""
         self._places.update(places)
         return min(self._places.values())

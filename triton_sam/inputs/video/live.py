@@ -1,4 +1,4 @@
-"""Frames of a camera, a URL or a pipe, read by PyAV as they come."""
+"""Frames of a camera, a URL or a pipe, read by PyAV as they arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 _DEVICES = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}")}
-"""The input format of FFmpeg for cameras, and how it names them, by the start of ``sys.platform``."""
+"""FFmpeg's input format for cameras, and its camera names, by the start of ``sys.platform``."""
 
 
 def camera_frames(number: int, quality: int | None = None, window: int = DEFAULT_WINDOW) -> StreamFrames:
@@ -33,7 +33,7 @@ def camera_frames(number: int, quality: int | None = None, window: int = DEFAULT
 def live_frames(
     source: Any, name: str, quality: int | None = None, window: int = DEFAULT_WINDOW, **options: Any
 ) -> StreamFrames:
-    """Return the frames of a URL, of a device, or of a file object that is open for reading."""
+    """Return the frames of a URL, a device, or a file object opened for reading."""
     container = open_container(source, name, **options)
     with contextlib.ExitStack() as opened:
         opened.callback(container.close)
@@ -43,7 +43,7 @@ def live_frames(
 
 
 class LiveFrames(StreamFrames):
-    """The frames of an open container of PyAV, which closes with them."""
+    """The frames of an open PyAV container, which is closed with them."""
 
     def __init__(self, container: InputContainer, name: str, quality: int | None, window: int) -> None:
         super().__init__(self._pictures(container, name), quality, window, name, container.close)

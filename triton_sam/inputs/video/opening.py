@@ -1,4 +1,4 @@
-"""Find the right source for whatever a caller gives as a video."""
+"""Choose the frame source for a caller's video."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VideoSource = Union[
     str, "os.PathLike[str]", int, Sequence[ImageSource], "npt.NDArray[np.generic]", Iterable[ImageSource], FrameSource
 ]
 """A video file, a folder of image files, a URL, the number of a camera, a list of images (paths, encoded bytes, arrays,
-Pillow images), an array (T,H,W,3), or a generator of images, which may be endless. Also a binary file that is open."""
+Pillow images), an array (T,H,W,3), a generator of images, which may be endless, or an open binary file."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
@@ -30,10 +30,10 @@ def open_frames(source: VideoSource, quality: int | None = None, window: int = D
     """Open the frames of a video.
 
     Args:
-        source: see VideoSource. A list, a folder and a video file can give any frame again. A generator, a camera, a
-            URL and an open file are streams, which keep their last frames only.
-        quality: how decoded frames and arrays are encoded. None keeps each pixel (PNG); 1..100 is the quality of JPEG,
-            which takes a third of the bytes or less. Image files are sent unchanged.
+        source: see VideoSource. A list, a folder and a video file have random access. A generator, a camera, a URL and
+            an open file are streams, which keep only their last frames.
+        quality: encoding of decoded frames and arrays. None is lossless (PNG); 1..100 is the quality of JPEG, which
+            takes a third of the bytes or less. Image files are sent unchanged.
     """
     check_quality(quality)
     if isinstance(source, FrameSource):

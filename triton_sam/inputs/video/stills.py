@@ -1,4 +1,4 @@
-"""Frames that are images: a folder of files, or a list of images in any form."""
+"""Frames from images: a folder of files, or a list of images in any form."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ImageFrames(FrameSource):
     """The images of a list as frames.
 
     Args:
-        images: the images in the order of the video. They are read when they are needed.
-        quality: None keeps each pixel of arrays and Pillow images (PNG); 1..100 sends them as JPEG of this quality.
-            Files are sent unchanged.
+        images: the images in the order of the video. Each is read when it is needed.
+        quality: None sends arrays and Pillow images losslessly (PNG); 1..100 as JPEG of this quality. Files are sent
+            unchanged.
     """
 
     def __init__(self, images: Sequence[ImageSource], quality: int | None = None, name: str = "the list") -> None:
@@ -37,7 +37,7 @@ class ImageFrames(FrameSource):
 def folder_frames(folder: str | os.PathLike[str]) -> ImageFrames:
     """Return the image files of a folder as frames, in the natural order of their names: 2.jpg comes before 10.jpg.
 
-    The files are sent unchanged. Other files and hidden files do not count.
+    The files are sent unchanged. Other files and hidden files are ignored.
     """
     path = Path(folder)
     try:
@@ -51,6 +51,6 @@ def folder_frames(folder: str | os.PathLike[str]) -> ImageFrames:
 
 
 def natural_order(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Return a key that sorts names with numbers in them by these numbers."""
+    """Return a sort key that compares the numbers in names as numbers."""
     parts = re.split(r"(\d+)", name.lower())
     return [(int(part), "") if place % 2 else (0, part) for place, part in enumerate(parts)], name

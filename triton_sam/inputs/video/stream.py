@@ -1,4 +1,4 @@
-"""Frames that come one after the other and cannot be asked for again later: a generator, a camera."""
+"""Frames from a stream without random access: a generator, a camera."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..images import ImageSource
 from .base import FrameSource, encode
 
 DEFAULT_WINDOW = 32
-"""The number of frames of a stream that are kept."""
+"""The number of kept frames of a stream."""
 
 
 class StreamFrames(FrameSource):
     """The images of a generator as frames. It may be endless.
 
-    The last ``window`` frames are kept, encoded. Earlier frames cannot be asked for.
+    The last ``window`` frames are kept, encoded. Earlier frames are gone.
 
     Args:
-        images: the images. A frame is taken from here when it is first asked for.
+        images: the images. A frame is taken from here when it is first read.
     """
 
     num_frames = None
@@ -45,7 +45,7 @@ class StreamFrames(FrameSource):
         self._open_first()
 
     def close(self) -> None:
-        """Release the device behind the stream. Frames that are kept stay available."""
+        """Release the device behind the stream. Kept frames stay available."""
         with self._lock:
             self._has_ended = True
             if self._close is not None:

@@ -1,4 +1,4 @@
-"""Generated images whose objects are known. This package needs the `evaluate` extra."""
+"""Generated images with exact masks of their objects. This package needs the `evaluate` extra."""
 
 from .._common.extras import missing
 

@@ -25,9 +25,9 @@ class Scene:
 
     Attributes:
         labels: uint8 (H, W), the number (1..N) of the topmost object at each pixel, or 0 for the background.
-        parts: uint8 (H, W), the number (1..M) of the part at each pixel, or 0. A part lies inside the visible region of
+        parts: uint8 (H, W), the number (1..M) of the part at each pixel, or 0. A part is inside the visible region of
             one object.
-        part_parents: the number (1..N) of the object that each part belongs to.
+        part_parents: the number (1..N) of each part's object.
     """
 
     image: NDArray[np.uint8]
@@ -65,7 +65,7 @@ class Canvas:
         self.count = 0
 
     def _bounds(self, mask: NDArray[np.bool_]) -> tuple[slice, slice] | None:
-        """Return the rows and columns of the mask; None if it is empty or the scene has no room for an object."""
+        """Return the rows and columns of the mask; None if it is empty or the scene is full."""
         box = mask_to_box(mask)
         return None if box is None or self.count >= _MAX_OBJECTS else (slice(box[1], box[3]), slice(box[0], box[2]))
 
@@ -74,7 +74,7 @@ class Canvas:
 
         Args:
             surface: takes the mask cropped to its bounding box (h, w), and returns the painted box (h, w, 3). None
-                only labels the object, whose pixels the caller has drawn.
+                only labels the object, after the caller has drawn its pixels.
 
         Returns:
             False if the object was not drawn because its mask is empty or the scene is full.
@@ -111,7 +111,7 @@ class Canvas:
         self.image *= (1 - strength * cast)[..., None]
 
     def finish(self) -> Scene:
-        """Drop regions that are hardly visible, number the others without gaps, and photograph the scene."""
+        """Drop hardly visible regions, renumber the others without gaps, and apply the camera effects."""
         min_area = max(12.0, _MIN_VISIBLE * self.size**2)
         labels, kept = _renumber(self.labels, self.count, min_area)
         parts = np.where(labels > 0, self.parts, 0).astype(np.uint8)
@@ -131,7 +131,7 @@ def _renumber(
         numbers: (H, W), the number (1..count) of the region at each pixel, or 0.
 
     Returns:
-        The new map, and the new number of each old number that was kept.
+        The new map, and the new number of each kept region by its old number.
     """
     areas = np.bincount(numbers.ravel(), minlength=count + 1).astype(np.float64)
     fits = areas >= min_area

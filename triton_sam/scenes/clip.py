@@ -1,4 +1,4 @@
-"""A short drawn video whose objects are known: they move, turn, cross each other, and one is hidden for a moment."""
+"""A short drawn video with exact masks: objects move, turn and cross each other, and one is briefly hidden."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..masks.boxes import mask_to_box
 from . import shapes, textures
 
 TRAINING_CLIPS = 10_000_000
-"""Clips from this number on are those of the training; smaller ones are held out."""
+"""Clips from this number on are for training; smaller ones are held out."""
 FRAMES = 32
 SIZE = 512
 OBJECTS = 3
@@ -23,9 +23,9 @@ OBJECTS = 3
 _MIN_SIZE = 64
 _MIN_CONTRAST = 0.25
 _MIN_AREA = 0.5
-"""Smallest area of an object, as a share of the disc of its radius."""
+"""Smallest area of an object, as a share of the disc with its radius."""
 _HIDING_PLACE = 1.45
-"""Width of the post in widths of the object that passes behind it."""
+"""Width of the post, relative to the object that passes behind it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +47,10 @@ class Clip:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A thing that is drawn in every frame.
+    """An object or the post, drawn in every frame.
 
     Args:
-        label: number of the object, 0 for the post, which is not an object.
+        label: number of the object; 0 for the post.
         mask: float32 (H,W), 1 inside, around the middle of the image.
         place: returns x and y of its middle, in pixels, for a time 0..1.
     """
@@ -65,11 +65,11 @@ class Layer:
 def generate_clip(seed: int, frames: int = FRAMES, size: int = SIZE) -> Clip:
     """Draw the clip of a seed. The same arguments give the same clip, byte for byte.
 
-    Object 1 crosses the image from the left to the right, and a post hides it for some frames in the middle. Object 2
-    comes the other way and covers the post and object 1 where they meet. Object 3 crosses both from top to bottom.
+    Object 1 crosses the image from left to right, and a post hides it for some frames in the middle. Object 2 moves
+    from right to left and covers the post and object 1 where they meet. Object 3 crosses both from top to bottom.
 
     Args:
-        frames: number of frames, at least 2. From 24 on the movements are smooth.
+        frames: number of frames, at least 2. From 24 frames on, movements are smooth.
         size: side of the square frames in pixels, at least 64.
     """
     if seed < 0 or frames < 2 or size < _MIN_SIZE:
@@ -101,7 +101,7 @@ def _layers(rng: np.random.Generator, size: int, ground: NDArray[np.float32]) ->
     rows = size * rng.uniform([0.4, 0.35, 0.42], [0.6, 0.65, 0.58])
     wave, phase = size * rng.uniform(0.02, 0.06), rng.uniform(0, 2 * np.pi)
     post = np.abs(np.arange(size) - size / 2) <= width / 2
-    # The post stands still, so object 1 moves sideways only a little up and down, and never turns.
+    # The post stands still, so object 1 moves only a little up and down on its way, and never turns.
     return [
         _layer(rng, 1, first, ground, lambda t: (size * (0.12 + 0.76 * t), rows[0] + wave / 4 * np.sin(6 * t)), 0.0),
         _layer(rng, 0, np.tile(post, (size, 1)), ground, lambda _: (middle, size / 2), 0.0),
@@ -125,7 +125,7 @@ def _layers(rng: np.random.Generator, size: int, ground: NDArray[np.float32]) ->
 
 
 def sprite(rng: np.random.Generator, size: int, radius: float) -> shapes.Mask:
-    """Draw the silhouette of an object in one piece, in the middle of the image; thin ones are drawn again."""
+    """Draw the connected silhouette of an object in the middle of the image; thin ones are redrawn."""
     while True:
         draw = (shapes.smooth, shapes.ellipse, shapes.polygon)[int(rng.integers(3))]
         mask = draw(rng, size, (size / 2, size / 2), radius * size)
@@ -148,7 +148,7 @@ def _layer(
 
 
 def draw_layer(layer: Layer, time: float, canvas: textures.Image, labels: NDArray[np.uint8]) -> None:
-    """Draw a layer at a time 0..1 over the canvas and over the labels of a frame."""
+    """Draw a layer at a time 0..1 on the canvas and the labels of a frame."""
     size = len(canvas)
     x, y = layer.place(time)
     move = np.asarray(cv2.getRotationMatrix2D((size / 2, size / 2), layer.turn * time, 1.0), np.float64)
@@ -160,7 +160,7 @@ def draw_layer(layer: Layer, time: float, canvas: textures.Image, labels: NDArra
 
 
 def photograph(rng: np.random.Generator, canvas: textures.Image) -> NDArray[np.uint8]:
-    """Blur the edges as a lens does, and add a little noise of the sensor, new in each frame."""
+    """Blur the edges like a lens, and add a little sensor noise, new in each frame."""
     soft = cv2.GaussianBlur(np.clip(canvas, 0, 1), (0, 0), max(len(canvas) / 512 * 0.7, 0.25))
     noisy = soft + rng.normal(0, 0.008, soft.shape).astype(np.float32)
     return np.clip(noisy * 255 + 0.5, 0, 255).astype(np.uint8)

@@ -31,7 +31,7 @@ def _mixed_objects(rng: np.random.Generator, size: int, difficulty: float) -> Sc
 
 
 def _split_background(canvas: Canvas) -> None:
-    """Split the background by a rough line, as between land and sea or table and wall. No side becomes an object."""
+    """Split the background by a rough line, as between land and sea. Neither side becomes an object."""
     rng, size = canvas.rng, canvas.size
     horizon = rng.uniform(0.25, 0.75) * size + textures.noise(rng, (1, size), 8, 4)[0] * size * rng.uniform(0, 0.2)
     below = np.arange(size)[:, None] > horizon[None]
@@ -95,7 +95,7 @@ def _coins(rng: np.random.Generator, size: int, difficulty: float) -> Scene:
 
 
 def _disc(rng: np.random.Generator, centre: tuple[float, float], radius: float, squeeze: float) -> shapes.Points:
-    """Return the outline (72, 2) of a worn disc, whose radius varies by about the share `squeeze`."""
+    """Return the outline (72, 2) of a worn disc whose radius varies by about the share `squeeze`."""
     angle = np.linspace(0, 2 * np.pi, 72, endpoint=False) + rng.uniform(0, 1)
     worn = radius * (1 + rng.normal(0, squeeze) * np.cos(2 * angle) + 0.5 * rng.normal(0, squeeze) * np.cos(3 * angle))
     return np.asarray(np.stack([worn * np.cos(angle), worn * np.sin(angle)], 1) + centre, np.float64)

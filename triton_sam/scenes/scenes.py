@@ -1,6 +1,6 @@
 """Synthetic scenes with exact instance masks: the training data of the small default model.
 
-Objects are drawn from back to front together with a label map, so that each mask is exactly the visible region of its
+Objects are drawn from back to front together with a label map, so each mask is exactly the visible region of its
 object. An object may have parts (a pattern, a nucleus, a spot). A click on a part may mean the part or the whole; SAM
 predicts three masks because of this ambiguity (Kirillov et al., "Segment Anything", 2023, section 3).
 """
@@ -14,7 +14,7 @@ from .canvas import Scene
 from .kinds import KINDS
 
 HELD_OUT_SEED = 10_000_000
-"""Seeds from this number on are reserved for tests and measurements; training refuses them."""
+"""Seeds from this number on are reserved for tests and measurements; training rejects them."""
 
 
 def generate_scene(seed: int, size: int = 512, difficulty: float = 1.0) -> Scene:

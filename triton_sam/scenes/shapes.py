@@ -61,7 +61,7 @@ def ellipse(rng: np.random.Generator, size: int, center: tuple[float, float], ra
 
 
 def fractal(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw a rough outline, like those of leaves, rocks and coasts, by midpoint displacement."""
+    """Draw a rough outline by midpoint displacement, like leaves, rocks and coasts."""
     corners = int(rng.integers(3, 8))
     angle = np.sort(rng.uniform(0, 2 * np.pi, corners)) * 0.35 + np.arange(corners) * 2 * np.pi / corners * 0.65
     points = radius * rng.uniform(0.6, 1.1, (corners, 1)) * np.stack([np.cos(angle), np.sin(angle)], 1)

@@ -115,10 +115,10 @@ def dome(mask: NDArray[np.bool_], power: float = 0.5) -> Field:
 
 
 def camera(rng: np.random.Generator, scene: Image, difficulty: float) -> NDArray[np.uint8]:
-    """Photograph a scene: apply the effects of light, lens, sensor and file format.
+    """Apply the effects of light, lens, sensor and file format to a scene.
 
     The effects are, in this order, uneven light, blur, low contrast, grey values, noise and JPEG compression. Blur is
-    always applied and each of the others by chance.
+    always applied, each of the others at random.
 
     Returns:
         uint8 (H, W, 3), RGB.

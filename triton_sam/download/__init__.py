@@ -1,1 +1,1 @@
-"""The catalogue of official checkpoints, and verified downloads of checkpoints and ONNX files that can be resumed."""
+"""The catalogue of official checkpoints, and verified, resumable downloads of checkpoints and ONNX files."""

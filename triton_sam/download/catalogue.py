@@ -1,4 +1,4 @@
-"""The official checkpoints and the known fine-tunes of all families, and their verified download."""
+"""The official checkpoints and known fine-tunes of all families, and their verified download."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIRECTORY = Path("checkpoints")
 """The default folder for checkpoints."""
 
 MIRROR_VARIABLE = "TRITON_SAM_MIRROR"
-"""The environment variable with the URL of a mirror, for networks without access to the official host."""
+"""The environment variable with a mirror's URL, for networks without access to the official host."""
 
 _HUB = "https://huggingface.co/"
 
@@ -28,7 +28,7 @@ def catalogue() -> tuple[Checkpoint, ...]:
 
 
 def sizes(family: str) -> tuple[str, ...]:
-    """Return the words for a family's files: its official sizes in ascending order, then the names of fine-tunes."""
+    """Return the names of a family's checkpoints: official sizes in ascending order, then fine-tunes."""
     found = tuple(checkpoint.word for checkpoint in catalogue() if checkpoint.family == family)
     if not found:
         families = ", ".join(sorted({checkpoint.family for checkpoint in catalogue()}))
@@ -37,13 +37,13 @@ def sizes(family: str) -> tuple[str, ...]:
 
 
 def default_size(family: str) -> str:
-    """Return the size that is downloaded if the caller names none."""
+    """Return the size that is downloaded by default."""
     known = sizes(family)
     return get_family(family).default_size or known[0]
 
 
 def find(family: str, size: str) -> Checkpoint:
-    """Return the checkpoint of a family and a size, for example ("sam2", "base_plus"), or a fine-tune by its name."""
+    """Return a family's checkpoint by size, for example ("sam2", "base_plus"), or by the name of a fine-tune."""
     known = sizes(family)
     names = {size, *(row.name for row in get_family(family).sizes if size in row.aliases)}
     for checkpoint in catalogue():
@@ -61,13 +61,13 @@ def download(
     retries: int = 5,
     timeout: float = 30.0,
 ) -> Path:
-    """Download a checkpoint, unless the right file exists already. See triton_sam.download.fetch.fetch().
+    """Download a checkpoint, unless the correct file already exists, see fetch().
 
     Args:
         mirror: base URL of a mirror. The file is MIRROR/FILENAME, or else MIRROR/ORIGINAL/PATH/FILENAME, as on a proxy
             of the official host. None: the environment variable TRITON_SAM_MIRROR, or else the official host. The
-            published hash is checked in any case, so the mirror need not be trusted. A file on the Hugging Face hub
-            without a published hash comes from there alone.
+            published hash is always checked, so the mirror need not be trusted. A file on the Hugging Face hub without
+            a published hash is downloaded only from there.
 
     Returns:
         Path of the file, checked by size and hash.
@@ -99,7 +99,7 @@ def _download_from_hub(checkpoint: Checkpoint, path: Path, mirror: str | None, p
             f"the SHA-256 of {checkpoint.file_name} is not published, so a mirror cannot be checked: "
             "leave it out, or set HF_ENDPOINT to a mirror of the Hugging Face hub"
         )
-    from .hub import Hub  # huggingface_hub takes long to import, and few files need it
+    from .hub import Hub  # huggingface_hub imports slowly, and few files need it
 
     location = (urllib3.util.parse_url(checkpoint.url).path or "").strip("/")
     repository, _, file = location.partition("/resolve/")
@@ -108,7 +108,7 @@ def _download_from_hub(checkpoint: Checkpoint, path: Path, mirror: str | None, p
 
 
 def _urls(checkpoint: Checkpoint, mirror: str | None) -> tuple[str, ...]:
-    """Return the URLs to try, in this order."""
+    """Return the URLs to try, in order."""
     if not mirror:
         return (checkpoint.url,)
     try:

@@ -1,8 +1,8 @@
-"""Download one large file, and check it by the hash that its publisher states.
+"""Download one large file, and check its published hash.
 
 A download is retried, resumed and verified. The file ``NAME`` appears only when it is complete. Until then, its folder
-holds ``NAME.part`` with the data that has arrived, ``NAME.part.etag`` with the server's tag for this version of the
-file, and ``NAME.lock``, which makes a second download of the same file wait.
+contains ``NAME.part`` with the received data, ``NAME.part.etag`` with the server's tag for this version of the file,
+and ``NAME.lock``, which makes a second download of the same file wait.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .http import NetworkError, NotFoundError, TransientError, bad_status, class
 _LABELS = {"sha256": "SHA-256", "md5": "MD5", "xxh128": "XXH128"}
 _CHUNK = 1 << 18
 _MAX_WAIT = 60.0
-"""The longest pause before another attempt, in seconds: the limit of Retry-After and of the exponential backoff."""
+"""The longest pause before a retry, in seconds, for Retry-After and for the exponential backoff."""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One file to download, with the options of the download."""
+    """One file to download, with its options."""
 
     path: Path
     size: int | None
@@ -62,11 +62,11 @@ class _Job:
 
     @property
     def arrived(self) -> int:
-        """The number of bytes that have arrived already."""
+        """The number of bytes received so far."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def start_over(self) -> None:
-        """Discard the data that has arrived."""
+        """Discard the received data."""
         self.part.unlink(missing_ok=True)
         self.tag.unlink(missing_ok=True)
 
@@ -88,21 +88,21 @@ def fetch(
     installed: Path | None = None,
     advice: str = "on a closed network, set HTTPS_PROXY",
 ) -> Path:
-    """Download a file, unless the right file exists already.
+    """Download a file, unless the correct file already exists.
 
-    An interrupted download continues where it stopped, in this call or in a later one; Ctrl-C keeps the data that has
-    arrived. An existing file with other content is replaced when the new one is complete. Proxies come from HTTP_PROXY,
+    An interrupted download resumes where it stopped, in this call or a later one; Ctrl-C keeps the received data. An
+    existing file with other content is replaced when the new one is complete. Proxies come from HTTP_PROXY,
     HTTPS_PROXY, ALL_PROXY and NO_PROXY, trusted certificates from the system or from SSL_CERT_FILE.
 
     Args:
         urls: http or https URLs of the file. If a server does not have it (404, 410), the next URL is tried.
-        digest: hash of the file as ALGORITHM:HEXADECIMAL, with sha256, md5 or xxh128. If it is empty, an existing file
-            counts as the right one, and a download is not continued by a later call.
+        digest: hash of the file as ALGORITHM:HEXADECIMAL, with sha256, md5 or xxh128. If it is empty, any existing file
+            is accepted, and a later call does not resume a download.
         retries: number of attempts in a row that may fail without receiving new data. The pauses between attempts grow.
-        headers: sent with every request. Redirects to another host do not get the Authorization header.
+        headers: sent with every request, but redirects to another host do not get the Authorization header.
 
     Returns:
-        ``path``, or ``installed`` if the right file is there.
+        ``path``, or ``installed`` if the correct file is there.
     """
     _new_hash(digest)  # before the download
     job = _Job(path, size, digest, progress, retries, timeout, dict(headers or {}), advice)
@@ -112,7 +112,7 @@ def fetch(
                 return place
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(job.lock, lambda: job.say(f"another process is downloading {path.name}: waiting for it")):
-            if not _is_right(job, report=True):  # another process may have downloaded it meanwhile
+            if not _is_right(job, report=True):  # another process may have downloaded it in the meantime
                 _fetch_any(job, urls)
     except OSError as error:
         raise DownloadError(_explain_disk_error(error, job)) from error
@@ -195,7 +195,7 @@ def _transfer(job: _Job, url: str) -> None:
 
 
 def _pause(job: _Job, failures: int, error: TransientError) -> None:
-    """Wait before the next attempt: as long as the server asks, or else with a randomised exponential backoff."""
+    """Wait before the next attempt: for the server's Retry-After, or with a randomised exponential backoff."""
     backoff = spread(min(_MAX_WAIT, 2.0 ** (failures - 1)))
     wait = backoff if error.wait is None else min(error.wait, _MAX_WAIT)
     job.say(f"{error}: retry {failures} of {job.retries} in {wait:.1f} s")
@@ -242,7 +242,7 @@ def _refuse_range(job: _Job, response: urllib3.BaseHTTPResponse) -> None:
 
 
 def _check_response(job: _Job, url: str, response: urllib3.BaseHTTPResponse, start: int) -> int:
-    """Check the status and the stated size; return the position in the file where the body begins."""
+    """Check the status and the stated size; return the file position at which the body begins."""
     if response.status not in (200, 206):
         raise bad_status(url, response)
     total = None
@@ -268,7 +268,7 @@ def _check_response(job: _Job, url: str, response: urllib3.BaseHTTPResponse, sta
 
 
 def _version_tag(response: urllib3.BaseHTTPResponse) -> str | None:
-    """Return a value for If-Range: a strong ETag, or else the date of the last change."""
+    """Return a value for If-Range: a strong ETag, or else the Last-Modified date."""
     tag = response.headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
 
@@ -281,7 +281,7 @@ def _check_space(job: _Job, total: int | None) -> None:
 
 
 def _append(job: _Job, response: urllib3.BaseHTTPResponse, start: int, bar: tqdm[None]) -> None:
-    """Append the body of the response to the part file, which has ``start`` bytes."""
+    """Append the response body to the part file, which has ``start`` bytes."""
     bar.n = start
     bar.refresh()
     with job.part.open("ab") as stream:
@@ -315,7 +315,7 @@ def _progress_bar(job: _Job) -> tqdm[None]:
 
 
 def digest_of(path: Path, like: str) -> str:
-    """Return the hash of a file in the form and by the algorithm of another one; an empty text for an empty one."""
+    """Return the hash of a file in the form and algorithm of ``like``; an empty string if ``like`` is empty."""
     digest = _new_hash(like)
     if digest is None:
         return ""
@@ -326,7 +326,7 @@ def digest_of(path: Path, like: str) -> str:
 
 
 def _new_hash(digest: str) -> Any:
-    """Return an object that computes the hash of a digest's algorithm; None for an empty digest."""
+    """Return a hash object for a digest's algorithm; None for an empty digest."""
     algorithm = digest.partition(":")[0]
     if algorithm != "xxh128":
         return hashlib.new(algorithm, usedforsecurity=False) if algorithm else None
@@ -338,7 +338,7 @@ def _new_hash(digest: str) -> Any:
 
 
 def _explain_disk_error(error: OSError, job: _Job) -> str:
-    """Return a message for an error of the file system, with a remedy."""
+    """Return a message with a remedy for an error of the file system."""
     directory = job.path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         size = f" (the file needs {job.size} bytes)" if job.size is not None else ""

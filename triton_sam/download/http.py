@@ -1,4 +1,4 @@
-"""HTTP for downloads: a connection pool that uses the right proxy, and the classification of failures."""
+"""HTTP for downloads: a connection pool with the right proxy, and the classification of failures."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from urllib3.exceptions import (
 from ..errors import ConfigurationError, DownloadError
 
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""The HTTP status codes after which another attempt may succeed."""
+"""The HTTP status codes after which a retry may succeed."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _DNS_RETRIES = 2
-"""A name that is not resolved within three seconds or so is wrong, or the network is closed."""
+"""Attempts to resolve a name: one that fails for about three seconds is wrong, or the network is closed."""
 
 
 class TransientError(Exception):
-    """A failure after which another attempt may succeed.
+    """A failure after which a retry may succeed.
 
     Args:
-        wait: seconds to wait before the next attempt, if the server names them; None if not.
-        retries: number of attempts after which more of them are in vain; None if there is no such number.
+        wait: seconds to wait before the next attempt, as the server requests; None if it does not.
+        retries: number of attempts after which more are useless; None if there is no limit.
     """
 
     def __init__(self, reason: str, wait: float | None = None, retries: int | None = None) -> None:
@@ -44,7 +44,7 @@ class TransientError(Exception):
 
 
 class NetworkError(DownloadError):
-    """The server, or the way to it, prevents a download."""
+    """The server or the network prevents a download."""
 
 
 class NotFoundError(NetworkError):
@@ -52,7 +52,7 @@ class NotFoundError(NetworkError):
 
 
 def bad_status(url: str, response: urllib3.BaseHTTPResponse) -> Exception:
-    """Return the error to raise for a response that is not a success."""
+    """Return the error to raise for an unsuccessful response."""
     status, reason = response.status, response.reason or ""
     if status in _TRANSIENT_STATUSES:
         return TransientError(f"the server answered {status} {reason}".strip(), _retry_after(response))
@@ -72,7 +72,7 @@ def _retry_after(response: urllib3.BaseHTTPResponse) -> float | None:
 
 
 def classify(error: HTTPError, url: str) -> Exception:
-    """Return the error to raise for a network failure: a TransientError if another attempt may succeed."""
+    """Return the error to raise for a network failure: a TransientError if a retry may succeed."""
     reason: BaseException = error
     while isinstance(reason, MaxRetryError) and reason.reason is not None:
         reason = reason.reason
@@ -100,7 +100,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
-    """Return a connection pool for a URL, which uses the proxy that the environment names."""
+    """Return a connection pool for a URL, with the proxy from the environment."""
     parts = _parsed(url)
     if parts.scheme not in ("http", "https") or not parts.host:
         raise ConfigurationError(f"{url!r} must begin with http:// or https://")
@@ -133,7 +133,7 @@ def _parsed(url: str) -> urllib3.util.Url:
 
 
 def _proxy_address(proxy: str, variable: str) -> urllib3.util.Url:
-    """Parse the URL of a proxy. Messages name the variable and not the URL, which may contain a password."""
+    """Parse the URL of a proxy. Errors name the variable instead of the URL, which may contain a password."""
     try:
         address = urllib3.util.parse_url(proxy)
     except LocationParseError as error:

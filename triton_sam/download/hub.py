@@ -32,7 +32,7 @@ _VERSION = 1
 """The version folder of downloaded models."""
 
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""The error numbers that only the file system raises, never the network."""
+"""The error numbers that only the file system raises, not the network."""
 
 Result = TypeVar("Result")
 
@@ -49,10 +49,10 @@ class Hub:
     progress: bool = True
 
     def ask(self, repository: str, call: Callable[[], Result]) -> Result:
-        """Call huggingface_hub, and turn its errors into errors with messages of one line."""
+        """Call huggingface_hub, and turn its errors into one-line errors."""
         try:
             return call()
-        except errors.LocalEntryNotFoundError as error:  # huggingface_hub raises it if there is no connection
+        except errors.LocalEntryNotFoundError as error:  # raised if there is no connection
             raise DownloadError(self.no_answer(error)) from error
         except errors.EntryNotFoundError as error:
             raise DownloadError(f"there is no such file in {repository}: {first_line(error)}") from error
@@ -63,14 +63,14 @@ class Hub:
 
     @property
     def url(self) -> str:
-        """The URL of the hub, without a slash at its end."""
+        """The URL of the hub, without a trailing slash."""
         return str(self.endpoint or huggingface_hub.constants.ENDPOINT).rstrip("/")
 
     def explain(self, error: Exception, what: str) -> str:
-        """Return a message for an error that is not an answer of the hub: one of the file system or of the connection.
+        """Return a message for an error of the file system or of the connection, not from the hub.
 
-        The two kinds cannot be told apart by type: versions of huggingface_hub raise different errors for a failed
-        connection, and some of them are an OSError too.
+        The type does not distinguish the two: versions of huggingface_hub raise different errors for a failed
+        connection, and some of them are also an OSError.
         """
         if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS):
             place = f" in {error.filename}" if error.filename is not None else ""
@@ -78,17 +78,17 @@ class Hub:
         return self.no_answer(error)
 
     def no_answer(self, error: Exception) -> str:
-        """Return a message that the hub cannot be reached, with a remedy."""
+        """Return a message with a remedy for an unreachable hub."""
         hint = "on a closed network, set HTTPS_PROXY, or set HF_ENDPOINT to a mirror"
         return f"cannot reach {self.url} ({first_line(error)}): {hint}"
 
     def fetch(
         self, repository: str, name: str, path: Path, revision: str | None = None, installed: Path | None = None
     ) -> Path:
-        """Download one large file, and check it with the SHA-256 that the hub states. A download can be resumed.
+        """Download one large file, and check it against the hub's SHA-256. A download can be resumed.
 
         Returns:
-            ``path``, or ``installed`` if the right file is there.
+            ``path``, or ``installed`` if the correct file is there.
         """
         url = huggingface_hub.hf_hub_url(repository, name, revision=revision, endpoint=self.url)
         meta: Any = self.ask(repository, lambda: huggingface_hub.get_hf_file_metadata(url, token=_token()))
@@ -112,9 +112,9 @@ def download_onnx(
 ) -> dict[str, Path]:
     """Download a family's published ONNX models into a model repository, under the names that Triton expects.
 
-    A graph gets the file name that config.pbtxt names, whatever its precision. Its external data keeps the file name
-    that the graph refers to. All models appear at once, or none does. The next call after a failure uses the data that
-    has arrived, and files that are installed already are not downloaded again.
+    At every precision, a graph gets the file name in its config.pbtxt. Its external data keeps the file name in the
+    graph. All models appear at once, or none does. The next call after a failure uses the received data, and does not
+    download installed files again.
 
     Args:
         name: name of the variant; the models are `<name>_encoder` and `<name>_decoder`. None: the family's name.
@@ -150,7 +150,7 @@ class _Published:
     """A graph on the hub.
 
     Args:
-        file: name of the file in the folder `onnx` of the hub repository.
+        file: file name in the folder `onnx` of the hub repository.
     """
 
     repository: str
@@ -160,7 +160,7 @@ class _Published:
 def _fetch_model(
     source: Hub, published: _Published, name: str, folder: Path, part_folder: Path
 ) -> list[tuple[Path, Path]]:
-    """Download the files of one model that are not installed yet to ``part_folder``; return the moves for install()."""
+    """Download the missing files of one model to ``part_folder``; return the moves for install()."""
     version, wanted = folder / str(_VERSION), published.repository
     files = [source.fetch(wanted, f"onnx/{published.file}", part_folder / name, installed=version / name)]
     data = f"{published.file}_data"
@@ -178,7 +178,7 @@ def _fetch_model(
 def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = None) -> Path:
     """Download a family's gated checkpoint in transformers' format.
 
-    After a failure, the data that has arrived is kept for the next call.
+    After a failure, the received data is kept for the next call.
 
     Returns:
         The folder of the checkpoint, for `triton-sam export FAMILY --checkpoint`.
@@ -191,13 +191,13 @@ def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = No
         raise DownloadError(f"{wanted} has no *.safetensors file: is {source.url} a Hugging Face hub?")
     for file in sorted(
         files, key=lambda file: file.lfs is None
-    ):  # large files first, since the hub refuses these without access
+    ):  # large files first, because the hub refuses them without access
         name = file.rfilename
         if not name.endswith((".json", ".safetensors", "merges.txt")):
             continue
         if file.lfs is not None:
             source.fetch(wanted, name, directory / name, info.sha)
-        else:  # the hub states no SHA-256 for a small file, only git's hash, which huggingface_hub checks
+        else:  # for a small file, the hub has only git's hash, which huggingface_hub checks
             get = partial(api.hf_hub_download, wanted, name, revision=info.sha, local_dir=directory)
             source.ask(wanted, get)
     return directory
@@ -210,12 +210,12 @@ def _files(family: Family) -> HubFiles:
 
 
 def _token() -> str | bool:
-    """Return the token of the last login, or False: with None, huggingface_hub would look for a token itself."""
+    """Return the token of the last login, or False. With None, huggingface_hub would look for a token itself."""
     return huggingface_hub.get_token() or False
 
 
 def _config(graph: Path, folder: Path) -> str | None:
-    """Return the config.pbtxt of a downloaded graph; None if the folder has the same text already."""
+    """Return the config.pbtxt of a downloaded graph; None if the folder already has the same text."""
     text = config_for(graph, folder.name, graph.name)
     place = folder / CONFIG_NAME
     return None if place.is_file() and place.read_text("utf-8", errors="replace") == text else text

@@ -1,4 +1,4 @@
-"""Fetches an image from the web, for callers who ask for it: no client opens URLs of the web by itself."""
+"""Fetch an image from the web on request. Clients never open web URLs automatically."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _CHUNK = 1 << 16
 
 
 def fetch_image(url: str, *, timeout: float = 30.0, max_bytes: int = MAX_BYTES) -> bytes:
-    """Download the file of an image.
+    """Download an image file.
 
     Proxies come from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, trusted certificates from the system or from
-    SSL_CERT_FILE. Redirects are followed. Check URLs that other people give you: this function opens any address that
-    this machine reaches.
+    SSL_CERT_FILE. Redirects are followed. Check URLs from other people: this function opens any URL that this machine
+    can reach, including internal ones.
 
     Args:
         url: an http or https URL.
-        timeout: seconds that the download may take.
-        max_bytes: largest file.
+        timeout: maximum duration of the download in seconds.
+        max_bytes: maximum size of the file.
 
     Returns:
-        The bytes of the file, which set_image() and the other methods take. They check that it is an image.
+        The bytes of the file, for set_image() and other methods, which check that it is an image.
 
     Raises:
         ConfigurationError: the URL is not valid or neither http nor https, or an option is out of range.

@@ -1,9 +1,9 @@
 """Run a real Triton server without Docker: `with LocalServer("model_repository") as server: ...`.
 
 `launcher` starts a server, `installation` prepares the Triton of the nvidia-pytriton wheel, and
-`backends/onnxruntime` is its backend for ONNX. `supervisor` is the parent of every tritonserver, also in the
-container (`contained`): it restarts Triton after a crash (`stubs`) or on request (`control`). `defaults` has the
-options that every deployment sets.
+`backends/onnxruntime` is its backend for ONNX. `supervisor` is the parent of every tritonserver, including those in
+containers (`contained`): it restarts Triton after a crash (`stubs`) or on request (`control`). `defaults` has the
+options of every deployment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options for a Triton that loads chosen models alone, and that nobody can administer over the network."""
+"""Options for a Triton that loads only chosen models, and that cannot be administered over the network."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ logger = logging.getLogger(__name__)
 
 CONTROL_MODE = "--model-control-mode"
 LINKS = "models"
-"""The folder, inside the folder of a run, with a link to each model that Triton loads."""
+"""The folder, inside a run's folder, with a link to each model that Triton loads."""
 _ADMIN_PARTS = "shared-memory,trace,logging"
 _RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
 _KEY = re.compile(rf"(?P<before>(?:(?:{'|'.join(_RESTRICTIONS)})=)?[a-z,-]+:[^=\s]+=).+")
-"""Matches an option that restricts APIs, and its value when it stands by itself: `APIS:HEADER=KEY`."""
+"""Matches an option that restricts APIs, or only its value, `APIS:HEADER=KEY`."""
 _MAX_SHM_GROWTH = 64 << 20
 """Largest number of bytes by which a model's shared-memory region grows at a time.
 
-Each growth maps the whole region again and keeps the old mappings. Triton's default of 1 MiB makes it grow for each
-image. With 64 MiB, an image is encoded 40 ms sooner (2 cores, built-in model), and after 40 images the server has a
+Each growth maps the whole region again and keeps the old mappings. With Triton's default of 1 MiB, it grows for each
+image. With 64 MiB, an image is encoded 40 ms faster (2 cores, demo model), and after 40 images the server has a
 resident size of 860 MiB instead of 1,480 MiB."""
 
 
 def shm_prefix(identity: str) -> str:
-    """Return the prefix of the names of a server's shared-memory segments, by which they are found and removed."""
+    """Return the prefix of the names of a server's shared-memory segments, for their removal."""
     return f"{SHM_FAMILY}{identity}_"
 
 
 def shared_memory_options(identity: str) -> list[str]:
-    """Return the options for the shared memory of Python models: the names, and the bytes of a growth.
+    """Return the options for the shared memory of Python models: the name prefix, and the growth in bytes.
 
-    A region grows by less where /dev/shm is small (containers).
+    The growth is smaller if /dev/shm is small (containers).
     """
     growth = max(1 << 20, min(_MAX_SHM_GROWTH, shutil.disk_usage(SHARED_MEMORY).total // 32))
     return [
@@ -50,13 +50,13 @@ def shared_memory_options(identity: str) -> list[str]:
 
 
 def link_models(links: Path, folders: Iterable[Path]) -> None:
-    """Make the folder of links, or add to it.
+    """Create the folder of links, or add links to it.
 
-    Without model control, Triton loads every model of its repository. So it gets a folder with links to the wanted
+    Without model control, Triton loads every model in its repository. So it gets a folder with links to the wanted
     models. (Restricting the API "model-repository" instead would also hide the list of models.)
 
-    A folder of a model that contains one such as `2.bak`, which Triton takes for version 2, becomes a folder of links
-    to everything else.
+    If a model's folder contains, for example, `2.bak`, which Triton reads as version 2, a folder of links to
+    everything else replaces it.
     """
     links.mkdir(exist_ok=True)
     for folder in folders:
@@ -74,20 +74,20 @@ def link_models(links: Path, folders: Iterable[Path]) -> None:
 
 
 def unlink_model(link: Path) -> None:
-    """Remove what link_models() made for one model, if it is there."""
+    """Remove the link or folder of link_models() for one model, if it exists."""
     if link.is_dir() and not link.is_symlink():
         shutil.rmtree(link)
     link.unlink(missing_ok=True)
 
 
 def warn_of_mistaken_versions(folders: Iterable[Path]) -> None:
-    """Log the folders that Triton takes for versions of models. For servers that read the model repository itself."""
+    """Log the folders that Triton mistakes for versions of models, for servers that read the repository directly."""
     for path in (path for folder in folders for path in mistaken_versions(folder)):
         logger.warning("%s: Triton takes this folder for a version of the model: rename it, or move it away", path)
 
 
 def hide_key(word: str) -> str:
-    """Return a word of the command line without the key of a restricted API, for logs."""
+    """Return a command-line argument without the key of a restricted API, for logs."""
     match = _KEY.fullmatch(word)
     return f"{match['before']}***" if match else word
 
@@ -95,10 +95,10 @@ def hide_key(word: str) -> str:
 def open_options(
     repository: Path, folders: Sequence[ModelFolder], given: Sequence[str], run_directory: Path
 ) -> list[str]:
-    """Return the options with which Triton loads models and lets clients load others.
+    """Return the options with which Triton loads models and accepts requests to load others.
 
     Args:
-        given: the user's options. With a control mode among them, the user decides which models are loaded.
+        given: the user's options. If they set a control mode, the user decides which models are loaded.
     """
     warn_of_mistaken_versions(folder.path for folder in folders)
     options = [f"--model-repository={PlainNames(run_directory / 'repository').of(repository)}"]
@@ -110,10 +110,10 @@ def open_options(
 
 
 def closed_options(folders: Sequence[ModelFolder], given: Sequence[str], run_directory: Path) -> list[str]:
-    """Return the options with which Triton loads these models only and refuses administrative requests.
+    """Return the options with which Triton loads only these models and refuses administrative requests.
 
     Args:
-        given: the user's options. Triton accepts each of these options once only, so the user's replace ours.
+        given: the user's options. Triton accepts each of these options only once, so the user's replace ours.
     """
     links = run_directory / LINKS
     link_models(links, [folder.path for folder in folders])

@@ -26,7 +26,7 @@ from triton_sam.local_server.plain_names import make_run_directory
 from triton_sam.repository.selection import ModelFolder
 
 GRACE_SECONDS = 35.0
-"""Seconds for which Triton may finish its requests. Triton itself stops after 30 s by default."""
+"""Seconds that Triton gets to finish its requests. Triton stops after 30 s by default."""
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 
 
@@ -39,18 +39,18 @@ def become_supervisor(
     admin: bool = False,
     verify: bool | None = None,
 ) -> NoReturn:
-    """Replace this process by the supervisor, which starts tritonserver and starts it again when a model dies.
+    """Replace this process with the supervisor, which starts tritonserver and restarts it when a model dies.
 
     Args:
-        options: further options of tritonserver. With a control mode among them, the user decides about requests that
-            load models.
+        options: further options of tritonserver. If they set a control mode, the user decides about requests to load
+            models.
     """
     run_directory = make_run_directory()
     try:
         job = _job(run_directory, program, repository, folders, options, admin=admin, verify=verify)
         sys.stderr.write(" ".join(map(hide_key, job.command)) + "\n")
         sys.stderr.flush()
-        # A fresh interpreter without site-packages, so that little memory is used beside Triton.
+        # A new interpreter without site-packages, to save memory.
         os.execv(sys.executable, [sys.executable, "-I", "-S", supervisor.__file__, strict_json.dumps(vars(job))])  # noqa: S606
     except BaseException:
         shutil.rmtree(run_directory, ignore_errors=True)

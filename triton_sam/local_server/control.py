@@ -1,6 +1,6 @@
-"""Start a supervised server of this machine again, so that it loads its models anew: `triton-sam reload` from inside.
+"""Restart a supervised local server, so that it reloads its models: the implementation of `triton-sam reload`.
 
-A server that accepts no requests to load models can only load them when it starts. Its supervisor does that on SIGUSR1.
+A server that refuses requests to load models loads them only when it starts. Its supervisor restarts it on SIGUSR1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class SupervisedServer:
-    """A server of this user on this machine with its supervisor. load_again() is for one without administration."""
+    """A server of this user on this machine with its supervisor. load_again() is for servers without administration."""
 
     run_directory: Path
     state: dict[str, Any]
@@ -41,9 +41,9 @@ class SupervisedServer:
         return Path(self.state["repository"])
 
     def load_again(self, names: Sequence[str], timeout: float) -> dict[str, str]:
-        """Start the server again with the models that it has and these, and wait until all are ready.
+        """Restart the server with its current models and these, and wait until all are ready.
 
-        The files are checked first: a model without weights or with damaged ones stops nothing.
+        The files are checked first: missing or damaged weights raise an error without a restart.
 
         Returns:
             The versions of all models by name.
@@ -59,13 +59,13 @@ class SupervisedServer:
             link_models(links, [folder.path for folder in folders])
             return self._start_again([folder.name for folder in folders], timeout)
         except LocalServerError:
-            # A container ends when a model does not load, and would do so again at each further start.
+            # A container ends when a model fails to load, and would end again after each restart.
             for folder in added:
                 unlink_model(links / folder.name)
             raise
 
     def _start_again(self, wanted: Sequence[str], timeout: float) -> dict[str, str]:
-        """Send the order and wait. The supervisor may have started Triton again while the files were checked."""
+        """Send the signal and wait. The supervisor may have restarted Triton while the files were checked."""
         now = find_closed_server(self.state["ports"]["http"])
         if now is None or now.run_directory != self.run_directory:
             raise LocalServerError("the server has ended: see its log")
@@ -76,7 +76,7 @@ class SupervisedServer:
 
     @property
     def _log(self) -> str:
-        """The file of the server's log; "" for a container, whose log is its standard error."""
+        """The server's log file; "" for a container, which logs to standard error."""
         return str(self.state.get("log", ""))
 
     def _wait_until_ready(self, wanted: Sequence[str], log_start: int, deadline: float) -> dict[str, str]:
@@ -99,13 +99,13 @@ class SupervisedServer:
 
 
 def find_closed_server(port: int) -> SupervisedServer | None:
-    """Return the server of find_server() if it accepts no requests to load models."""
+    """Return the server of find_server() if it refuses requests to load models."""
     server = find_server(port)
     return server if server is not None and server.state.get("links") else None
 
 
 def find_server(port: int) -> SupervisedServer | None:
-    """Return the server of this user that listens on a port of this machine and that `LocalServer` started."""
+    """Return this user's supervised server that listens on a local port; None if there is none."""
     for lock in sorted(SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}")):
         with contextlib.suppress(OSError, ValueError, KeyError):
             if lock.stat().st_uid == os.getuid() and is_held(lock):

@@ -1,7 +1,7 @@
-"""Options of tritonserver that this package sets unless the user sets them: the one place for every deployment.
+"""Default options of tritonserver for every deployment. The user's options take precedence.
 
-`triton-sam container` and the local server add them. So the compose file, the Helm chart, the manifests and
-scripts/run_triton.sh name none of them.
+`triton-sam container` and the local server add them, so the compose file, the Helm chart, the manifests and
+scripts/run_triton.sh do not repeat them.
 """
 
 from __future__ import annotations
@@ -14,54 +14,54 @@ from triton_sam.repository.selection import ModelFolder
 METRICS = "--metrics-config"
 CUDA_POOL = "--cuda-memory-pool-byte-size"
 CACHE_BYTES = "cache_bytes"
-"""The parameter of session models that limits the embeddings they keep."""
+"""The parameter of session models that limits their cache of embeddings."""
 LOAD_THREADS = "--model-load-thread-count"
 NO_COMPLETION = "--disable-auto-complete-config"
 BACKEND = "--backend-config"
 SHARED_THREADS = "onnxruntime,enable-global-threadpool"
 MODEL_THREADS = "intra_op_thread_count"
 POOL_FOR_REQUESTS = 512 << 20
-"""Bytes of GPU memory for the tensors of running requests, in addition to the embeddings that session models keep.
+"""Bytes of GPU memory for the tensors of running requests, in addition to the cached embeddings of session models.
 
-A session model works on up to 24 images at a time, which are 384 MiB of SAM2's embeddings.
+A session model processes up to 24 images at a time, which are 384 MiB of SAM2's embeddings.
 """
 _METRICS = {
-    # Medians and quantiles, which the dashboard shows. Each pair is a quantile and its error.
+    # Medians and quantiles for the dashboard. Each pair is a quantile and its error.
     "summary_latencies": "true",
     "summary_quantiles": "0.5:0.05,0.95:0.005,0.99:0.001",
 }
 _LARGEST = (1 << 63) - 1
-"""Triton ends at a number that does not fit 64 bits."""
+"""Triton ends if a number does not fit into 64 bits."""
 
 
 def server_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
     """Return the options of this module for every server.
 
     Args:
-        given: the user's options. An option among them replaces ours.
+        given: the user's options. They replace ours.
     """
     return [*cuda_pool_options(folders, given), *load_options(given), *metrics_options(given)]
 
 
 def has_gpu() -> bool:
-    """Return whether this machine, or this container, has an NVIDIA GPU. /dev/dxg is the GPU under WSL2."""
+    """Return whether this machine or container has an NVIDIA GPU. /dev/dxg is the GPU under WSL2."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
 def load_options(given: Sequence[str]) -> list[str]:
-    """Return the option that lets Triton load models one after the other, if there is a GPU.
+    """Return the option that makes Triton load models one by one, if there is a GPU.
 
-    NVIDIA's ONNX Runtime backend opens all models in one process. While one of them captures a CUDA stream, others may
-    not synchronise the device: with ONNX Runtime 1.31 on an H200, two of 16 models failed to load at the same time
+    NVIDIA's ONNX Runtime backend opens all models in one process. While one of them captures a CUDA stream, others must
+    not synchronise the device. With ONNX Runtime 1.31 on an H200, two of 16 models failed to load concurrently
     ("operation not permitted when stream is capturing").
     """
     return [f"{LOAD_THREADS}=1"] if has_gpu() and not values_of(given, LOAD_THREADS) else []
 
 
 def completion_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
-    """Return the option with which Triton takes every config.pbtxt as it is, if all of them are complete.
+    """Return the option that disables the completion of config.pbtxt files, if all of them are complete.
 
-    To complete one, Triton starts a second process for each Python model, which takes over 1 s.
+    For the completion, Triton starts a second process for each Python model, which takes over 1 s.
     """
     is_complete = all(
         folder.config_is_complete and (folder.config.backend or folder.config.platform) for folder in folders
@@ -70,14 +70,14 @@ def completion_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> 
 
 
 def thread_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
-    """Return the option that lets all models of NVIDIA's ONNX Runtime backend share their threads on a CPU.
+    """Return the option that makes all models of NVIDIA's ONNX Runtime backend share their threads on a CPU.
 
-    Each model has threads of its own otherwise, which spin for a while after their work, and so the models of a video
-    slow each other down: 9.7 s for a video in place of 6.4 s on two cores (release 24.10).
+    Otherwise, each model has its own threads, which spin for a while after their work. The models of a video then slow
+    each other down: 9.7 s for a video instead of 6.4 s on two cores (release 24.10).
 
     Args:
-        folders: if one of them has a number of threads in its config.pbtxt, which the shared threads would ignore,
-            every model keeps its own.
+        folders: if the config.pbtxt of one model sets a number of threads, which shared threads would ignore, every
+            model keeps its own threads.
         given: the user's options. The same setting among them replaces ours.
     """
     is_set = any(value.startswith(f"{SHARED_THREADS}=") for value in values_of(given, BACKEND))
@@ -87,7 +87,7 @@ def thread_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list
 
 
 def values_of(options: Sequence[str], name: str) -> list[str]:
-    """Return the values of an option, each written as `--name=value` or as two words, in their order."""
+    """Return the values of an option in their order, each written as `--name=value` or as two arguments."""
     values = []
     for index, word in enumerate(options):
         given, equals, text = word.partition("=")
@@ -100,24 +100,24 @@ def metrics_options(given: Sequence[str]) -> list[str]:
     """Return the options for quantiles in the metrics.
 
     Args:
-        given: the user's options. A setting among them replaces ours.
+        given: the user's options. The same setting among them replaces ours.
     """
     keys = {value.partition("=")[0] for value in values_of(given, METRICS)}
     return [f"{METRICS}={key}={value}" for key, value in _METRICS.items() if key not in keys]
 
 
 def cuda_pool_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
-    """Return the size of Triton's pool of GPU memory, for each GPU that keeps embeddings.
+    """Return the options for the size of Triton's GPU memory pool, for each GPU with cached embeddings.
 
-    Python models pass GPU tensors through this pool, so the embeddings that session models keep lie in it. Triton's own
-    64 MiB hold three images of SAM2; from then on, each click would allocate GPU memory anew. The pool gets the
-    `cache_bytes` of all models of a GPU, and POOL_FOR_REQUESTS. It must never be full when a Python model uses it for
-    the first time: Triton's Python backend then ends the whole server (a null pointer in ShareCUDAMemoryPool; releases
-    24.10 to 26.06). Triton takes the pool when it starts; on a host without a GPU it ignores the option (tried with
-    release 24.10).
+    Python models pass GPU tensors through this pool, so it contains the cached embeddings of session models. Triton's
+    default of 64 MiB holds three images of SAM2; after that, each click would allocate GPU memory. The pool gets the
+    `cache_bytes` of all models of a GPU, plus POOL_FOR_REQUESTS. It must never be full when a Python model uses it for
+    the first time, because Triton's Python backend then ends the whole server (a null pointer in ShareCUDAMemoryPool;
+    releases 24.10 to 26.06). Triton allocates the pool when it starts; on a host without a GPU it ignores the option
+    (tested with release 24.10).
 
     Args:
-        given: the user's options. With a pool among them, the user decides.
+        given: the user's options. If they set a pool, the user decides.
     """
     if values_of(given, CUDA_POOL):
         return []
@@ -131,7 +131,7 @@ def cuda_pool_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> l
 
 
 def _gpus(folder: ModelFolder) -> list[int]:
-    """Return the GPUs of a model's instances. Without a choice in its config.pbtxt, this is GPU 0."""
+    """Return the GPUs of a model's instances; by default, GPU 0."""
     groups = list(folder.config.instance_group)
     if groups and all(group.kind == group.KIND_CPU for group in groups):
         return []

@@ -1,4 +1,4 @@
-"""Find a Triton to run: the one of the nvidia-pytriton wheel, or a directory like /opt/tritonserver."""
+"""Find a Triton to run: in the nvidia-pytriton wheel, or in a directory like /opt/tritonserver."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 OWN_BACKENDS = Path(__file__).resolve().parent / "backends"
 DOCKER_HINT = "run Triton in Docker instead: docker compose up"
 MACHINES = ("x86_64", "aarch64")
-"""Processors that nvidia-pytriton has wheels for, all for Linux; pyproject.toml says the same as markers."""
+"""Processors with Linux wheels of nvidia-pytriton; pyproject.toml has the same list as markers."""
 PYTHONS = ("3.10", "3.11", "3.12")
-"""Versions of Python that nvidia-pytriton runs with; pyproject.toml says the same as markers."""
+"""Versions of Python that nvidia-pytriton supports; pyproject.toml has the same list as markers."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Triton:
     """A tritonserver that can be started.
 
     Attributes:
-        cache_directory: the folder of response caches, which `--cache-config` picks from; it need not exist.
+        cache_directory: the folder of response caches for `--cache-config`; it need not exist.
     """
 
     executable: Path
@@ -41,7 +41,7 @@ class Triton:
 
 
 def prepare_triton(run_directory: Path, tritonserver: Path | None, backend_directory: Path | None) -> Triton:
-    """Find Triton and write what one run of it needs into `run_directory`."""
+    """Find Triton and write the files for one run into `run_directory`."""
     if backend_directory is not None and not Path(backend_directory).is_dir():
         raise ConfigurationError(f"no such backend directory: {backend_directory}")
     if tritonserver is not None:
@@ -75,7 +75,7 @@ def _wheel_triton(run_directory: Path, backend_directory: Path | None) -> Triton
 
 
 def find_wheel() -> Path:
-    """Return the folder of the installed `pytriton` package, without importing it (that takes a second)."""
+    """Return the folder of the installed `pytriton` package, without importing it (which takes a second)."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         where = f"{platform.system()} {platform.machine()}"
         needs = f"Linux on {' or '.join(MACHINES)}"
@@ -108,7 +108,7 @@ def find_libpython() -> Path:
     mapped = _mapped_library(name)
     if mapped is not None:
         return mapped
-    # A statically linked interpreter (Debian, conda, uv) often has the library beside it all the same.
+    # A statically linked interpreter (Debian, conda, uv) often has the library beside it nevertheless.
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
     base = Path(sys.base_prefix)
     folders = [Path(sysconfig.get_config_var("LIBDIR") or "/nowhere"), base / "lib", base / "lib" / multiarch]
@@ -132,7 +132,7 @@ def _mapped_library(name: str) -> Path | None:
 
 
 def _assemble_backends(server: Path, backends: Path) -> None:
-    # Copies: Triton refuses a backend library that resolves to a place outside the backend directory.
+    # Copies, because Triton refuses a backend library that resolves to a path outside the backend directory.
     python = backends / "python"
     python.mkdir(parents=True)
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
@@ -144,7 +144,7 @@ def _assemble_backends(server: Path, backends: Path) -> None:
 
 
 def copy_own_backends(backends: Path) -> None:
-    """Copy the backends of this package into a folder, with the file that they share with the package."""
+    """Copy this package's backends into a folder, with the file that they share with the package."""
     shutil.copytree(OWN_BACKENDS, backends, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(onnx_session.__file__, backends / "onnxruntime")
 
@@ -157,21 +157,21 @@ def _wheel_environment(package: Path, run_directory: Path, names: PlainNames) ->
     environment = dict(os.environ)
     reports.turn_off(environment)
     conda = [names.of(libpython.parent)] if (Path(sys.base_prefix) / "conda-meta").is_dir() else []
-    # conda's packages need conda's libstdc++, which is newer than the system's. Elsewhere only libpython itself
-    # is put on the path, not the folder around it with libraries of the same names as the system's.
+    # conda's packages need conda's libstdc++, which is newer than the system's. Elsewhere only libpython is put on the
+    # path, not its whole folder, whose libraries may have the same names as the system's.
     paths = [libraries, names.of(package.parent / "nvidia_pytriton.libs"), *conda]
     environment["LD_LIBRARY_PATH"] = _join(*paths, environment.get("LD_LIBRARY_PATH"))
     environment["PATH"] = _join(_make_environment(run_directory / "python", names), environment.get("PATH"))
-    environment["TMPDIR"] = str(run_directory)  # Python in the processes of models cannot open other than plain paths
+    environment["TMPDIR"] = str(run_directory)  # Python in the processes of models opens only plain paths
     return environment
 
 
 def _make_environment(folder: Path, names: PlainNames) -> Path:
-    """Make a virtual environment of symbolic links with this interpreter's packages; return its bin folder.
+    """Create a virtual environment of symbolic links with this interpreter's packages; return its bin folder.
 
-    The interpreter that the stub embeds knows no argv[0]: it looks for `python3` on the PATH and finds its prefix
-    from there. It runs isolated, so PYTHONPATH, PYTHONHOME and packages in the user's home do not count. A .pth file
-    adds the packages that this program finds (see `stub_path`).
+    The interpreter embedded in the stub has no argv[0]: it looks for `python3` on the PATH and derives its prefix from
+    that. It runs isolated, so it ignores PYTHONPATH, PYTHONHOME and packages in the user's home. A .pth file adds the
+    packages that this program finds (see `stub_path`).
     """
     base = _plain_python(names)
     packages = folder / "lib" / f"python{_python_version()}" / "site-packages"
@@ -181,7 +181,7 @@ def _make_environment(folder: Path, names: PlainNames) -> Path:
     settings = f"home = {base.parent}\ninclude-system-site-packages = false\n"
     (folder / "pyvenv.cfg").write_text(settings, encoding="utf-8")
     paths = [Path(path) for path in sys.path if Path(path).is_dir() and Path(path).is_absolute()]
-    # A source checkout comes last: models may import triton_sam, but not get the folder's other names for it.
+    # A source checkout comes last: models may import triton_sam, but its other folders must not hide packages.
     folders = dict.fromkeys(str(names.of(path)) for path in [*paths, PACKAGE_ROOT.parent])
     module = packages / "triton_sam_stub_path.py"
     shutil.copyfile(stub_path.__file__, module)
@@ -191,7 +191,7 @@ def _make_environment(folder: Path, names: PlainNames) -> Path:
 
 
 def _plain_python(names: PlainNames) -> Path:
-    """Return a plain path of this interpreter, from which Python finds its standard library."""
+    """Return a plain path to this interpreter from which Python finds its standard library."""
     base = Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
     prefix = Path(sys.base_prefix).resolve()
     return names.of(prefix) / base.relative_to(prefix) if base.is_relative_to(prefix) else names.of(base)

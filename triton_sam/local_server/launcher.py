@@ -1,4 +1,4 @@
-"""LocalServer runs a real Triton as a child of this program, without Docker."""
+"""Run a real Triton as a child process of this program, without Docker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PORT_ATTEMPTS = 3
 
 
 class LocalServer:
-    """A Triton server on this machine, which ends with this program at the latest.
+    """A local Triton server, which ends when this program ends, if not earlier.
 
     Examples:
         ```python
@@ -39,7 +39,7 @@ class LocalServer:
         ```
 
     Args:
-        settings: those of `ServerSettings`, by name, for example `http_port=8000`.
+        settings: fields of `ServerSettings`, for example `http_port=8000`.
     """
 
     def __init__(self, model_repository: str | Path, **settings: Any) -> None:
@@ -71,7 +71,7 @@ class LocalServer:
         """
         if self.is_alive():
             raise LocalServerError("this server runs already: stop it before you start it again")
-        self.stop()  # removes the files of a server that ended by itself
+        self.stop()  # removes the files of a server that has ended
         folders = intact_models(
             select_models(self.model_repository, self._settings.models), verify=self._settings.verify
         )
@@ -88,16 +88,16 @@ class LocalServer:
         return self
 
     def stop(self) -> None:
-        """Stop the server. Running requests have `stop_timeout` seconds to finish. Without a server, do nothing."""
+        """Stop the server, if it runs. Running requests have `stop_timeout` seconds to finish."""
         if self._run is not None:
             self._run.stop()
             atexit.unregister(self.stop)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until the server ends by itself.
+        """Wait until the server ends.
 
         Returns:
-            The exit status of tritonserver; None when it still runs after `timeout` seconds.
+            The exit status of tritonserver; None if it still runs after `timeout` seconds.
         """
         if self._run is None:
             raise LocalServerError("the server was not started: call start() first")
@@ -109,27 +109,27 @@ class LocalServer:
 
     @property
     def pid(self) -> int | None:
-        """Process id of tritonserver; None before the first start. It changes when Triton is started again."""
+        """Process id of tritonserver; None before the first start. It changes when Triton is restarted."""
         return self._run.pid if self._run else None
 
     @property
     def restarts(self) -> int:
-        """How often Triton was started again since start(), because it or the process of one of its models died."""
+        """Number of restarts since start(), because Triton or the process of one of its models died."""
         return self._run.restarts if self._run else 0
 
     @property
     def http_url(self) -> str:
-        """URL for HTTP clients, such as http://127.0.0.1:8000."""
+        """URL for HTTP clients, for example http://127.0.0.1:8000."""
         return f"http://{self._reachable_host()}:{self._port('http')}"
 
     @property
     def grpc_url(self) -> str:
-        """URL for gRPC clients, such as grpc://127.0.0.1:8001."""
+        """URL for gRPC clients, for example grpc://127.0.0.1:8001."""
         return f"grpc://{self._reachable_host()}:{self._port('grpc')}"
 
     @property
     def metrics_url(self) -> str:
-        """URL for Prometheus, such as http://127.0.0.1:8002/metrics."""
+        """URL for Prometheus, for example http://127.0.0.1:8002/metrics."""
         return f"http://{self._reachable_host()}:{self._port('metrics')}/metrics"
 
     @property
@@ -139,12 +139,12 @@ class LocalServer:
 
     @property
     def log_path(self) -> Path | None:
-        """The file that the server writes its log to; None before the first start."""
+        """The server's log file; None before the first start."""
         return self._run.log_path if self._run else None
 
     @property
     def log_place(self) -> tuple[Path, int] | None:
-        """`log_path` and the offset in bytes where this server's log begins; None before the first start.
+        """`log_path` and the byte offset of the beginning of this server's log; None before the first start.
 
         The bytes before the offset are from earlier servers with the same `log_file`.
         """
@@ -152,11 +152,11 @@ class LocalServer:
         return (run.log_path, run.log_start) if run else None
 
     def served_models(self) -> list[ServedModel]:
-        """Return the models that the server has ready, and the device of each."""
+        """Return the models that are ready, and the device of each."""
         return self._probe().served_models()
 
     def server_version(self) -> str:
-        """Return Triton's version, such as 2.51.0; an empty string when the server does not answer."""
+        """Return Triton's version, for example 2.51.0; an empty string if the server does not answer."""
         return self._probe().server_version()
 
     def _start_once(self, folders: Sequence[ModelFolder]) -> None:
@@ -193,7 +193,7 @@ class LocalServer:
             raise
 
     def _choices(self) -> dict[str, str]:
-        """Return the environment variables that tell the processes of models what the caller chose."""
+        """Return the environment variables that pass the caller's settings to the processes of models."""
         return {
             DECODER_IN_SESSION_VARIABLE: "1" if self._settings.decoder_in_session else "",
         }
@@ -212,7 +212,7 @@ class LocalServer:
             f"--backend-directory={triton.backend_directory}",
             f"--cache-directory={triton.cache_directory}",
             *control,
-            # The server must stay alive after a model fails, because its repository index tells the reason.
+            # The server must stay alive after a model fails, because its repository index contains the reason.
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._settings.stop_timeout))}",
             *shared_memory_options(identity),
@@ -233,7 +233,7 @@ class LocalServer:
             if run.exit_status is not None:
                 raise self._early_end(run)
             # Triton answers after all models are loaded or have failed. Its name distinguishes it from another server
-            # that took the port at the last moment.
+            # that took the port in the meantime.
             index = probe.index() if probe.server_name() == _name(identity) else None
             if index is not None:
                 failures = failed_models(index, wanted)
@@ -253,7 +253,7 @@ class LocalServer:
         return LocalServerError(f"the server ended while it started ({status}){run.log_excerpt()}")
 
     def _concerns_free_port(self, error: PortInUseError) -> bool:
-        """Return whether the error names a free port that was chosen here, and not one that the caller named."""
+        """Return whether the error concerns a port that was chosen here, not by the caller."""
         named = [port for port in self._wanted_ports.values() if port]
         return not any(f" {port}:" in str(error) for port in named)
 

@@ -1,6 +1,6 @@
-"""Files that a server leaves outside its own folder: shared memory, its lock, and a scratch folder of Triton.
+"""Files that a server leaves outside its own folder: shared memory, its lock, and Triton's scratch folder.
 
-The supervisor removes them at the end. This file imports nothing but the standard library (see supervisor.py).
+The supervisor removes them at the end. This file imports only the standard library (see supervisor.py).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pathlib import Path
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place of POSIX shared memory, not a temporary file
 SHM_FAMILY = "triton_sam_"
 LOCK_SUFFIX = "lock"
-SCRATCH = Path("/tmp")  # noqa: S108 - Triton's Python backend uses it, whatever TMPDIR says
+SCRATCH = Path("/tmp")  # noqa: S108 - Triton's Python backend uses it and ignores TMPDIR
 SECONDS_TO_LOAD_BACKEND = 5.0
 
 
 def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
     """Create a lock file beside the shared-memory segments, and hold its lock until this process ends.
 
-    The file lists what else must be removed. A later start reads it when nobody holds the lock any more.
+    The file lists the other files to remove. A later start reads it after the lock was released.
 
     Returns:
-        The descriptor of the file; None where /dev/shm does not exist.
+        The descriptor of the file; None if /dev/shm does not exist.
     """
-    import fcntl  # here: Windows, where nothing of this runs, must be able to import this module
+    import fcntl  # here, so that the module can be imported on Windows, where no server runs
 
     path = SHARED_MEMORY / f"{shm_prefix}{LOCK_SUFFIX}"
     try:
@@ -36,20 +36,20 @@ def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
                     content = {"run_directory": run_directory, "began": began}
-                    # The parent of Triton uses the standard library alone.
+                    # The parent of Triton uses only the standard library.
                     os.write(descriptor, json.dumps(content, allow_nan=False).encode())  # noqa: TID251
                     return descriptor
             except OSError:  # /dev/shm is full, for example
                 path.unlink(missing_ok=True)
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # another start removed the file before it was locked, so create it again
+            os.close(descriptor)  # another start removed the file before it was locked: create it again
     except OSError:
         return None
 
 
 def is_held(lock: Path) -> bool:
-    """Return whether a living supervisor holds a lock file. The process id of a dead one may be another program's."""
+    """Return whether a living supervisor holds a lock file. A process id would not do: it may have been reused."""
     import fcntl  # see hold_lock()
 
     descriptor = os.open(lock, os.O_RDWR)
@@ -63,7 +63,7 @@ def is_held(lock: Path) -> bool:
 
 
 def remove_stale_servers() -> None:
-    """Remove the files and segments of servers whose supervisor was killed, that is, whose lock nobody holds."""
+    """Remove the files and segments of servers whose supervisor was killed, which released its lock."""
     import fcntl  # see hold_lock()
 
     for lock in SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}"):
@@ -72,8 +72,8 @@ def remove_stale_servers() -> None:
         except OSError:
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError when that server is alive
-            if os.fstat(descriptor).st_uid == os.getuid():  # other users must not tell this process what to remove
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError while that server runs
+            if os.fstat(descriptor).st_uid == os.getuid():  # other users must not choose what this process removes
                 owner = json.loads(os.read(descriptor, 1 << 16) or b"{}")
                 if not owner:  # a start that ended before it wrote
                     lock.unlink()
@@ -88,7 +88,7 @@ def remove_stale_servers() -> None:
 
 
 def remove_segments(prefix: str, *, but_the_lock: bool = False) -> None:
-    """Unlink every segment of one server, and its lock file unless the server starts again."""
+    """Unlink every segment of one server, and its lock file unless the server restarts."""
     for segment in SHARED_MEMORY.glob(f"{prefix}*"):
         if but_the_lock and segment.name == prefix + LOCK_SUFFIX:
             continue
@@ -99,8 +99,8 @@ def remove_segments(prefix: str, *, but_the_lock: bool = False) -> None:
 def remove_scratch(began: float) -> None:
     """Remove the empty folder that a killed Python backend leaves behind.
 
-    The backend creates the folder at its start, and fills it only for models with a packed Python environment. The name
-    of the folder does not identify the server, but the time of its creation does. A folder in use is not empty.
+    The backend creates the folder when it starts, and fills it only for models with a packed Python environment. The
+    folder's name does not identify the server, but its creation time does. A folder in use is not empty.
     """
     for folder in SCRATCH.glob("python_env_*"):
         with contextlib.suppress(OSError):

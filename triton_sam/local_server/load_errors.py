@@ -1,8 +1,8 @@
-"""Find out from Triton's log why it did not load a model.
+"""Find the reason in Triton's log why a model failed to load.
 
 Triton 2.51 leaves a model out of its repository index if it cannot read its config.pbtxt, or if the models of an
-ensemble do not fit together. It logs the reason of its parser in one line, and the model in the next one; all other
-reasons in one line. When the process of a model ended, the index says so, and the log has its last words.
+ensemble do not match. It logs its parser's reason in one line and the model in the next one; all other reasons in one
+line. If the process of a model ended, the index says so, and the log has its last lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDED = "is not healthy"
 
 
 def explain(failures: Mapping[str, str], log: str, repository: Path) -> dict[str, str]:
-    """Return the reasons why models failed to load, with those of the log where the index has none."""
+    """Return the reasons why models failed to load, from the log if the index has none."""
     unread = unread_configs(log, repository)
     return {name: unread.get(name) or _explained(name, reason, log) for name, reason in failures.items()}
 
@@ -44,12 +44,12 @@ def _last_error_about(name: str, log: str) -> str:
 
 
 def _lines_of_processes(log: str) -> list[str]:
-    """Return the last lines that are not Triton's, which are those of the processes of models."""
+    """Return the last lines that are not Triton's, but those of the models' processes."""
     return last_errors("\n".join(line for line in log.splitlines() if not LOG_LINE.match(line)))
 
 
 def unread_configs(log: str, repository: Path) -> dict[str, str]:
-    """Return Triton's reason for each model whose config.pbtxt it refused before it loaded anything.
+    """Return Triton's reason for each model whose config.pbtxt it refused before loading models.
 
     Returns:
         One line for each model, by name. A later reason for a model replaces an earlier one.
@@ -71,7 +71,7 @@ def unread_configs(log: str, repository: Path) -> dict[str, str]:
 
 
 def _located(path: Path, line: int, reason: str) -> str:
-    """Return the reason with its place and the line of the file, both as Triton counts them: from 1 on."""
+    """Return the reason with the line of the file and its number, which Triton counts from 1."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

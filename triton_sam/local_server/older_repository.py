@@ -1,4 +1,4 @@
-"""Complete the model repository of an earlier version before a server reads it."""
+"""Add missing files to the model repository of an earlier version before a server reads it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from triton_sam.sessions.configs import complete_repository
 
 
 def complete(repository: Path) -> None:
-    """Write the files that an older repository lacks, and name their models on stderr.
+    """Write the missing files of an older repository, and print their models to stderr.
 
-    A repository that is read-only, as in a container, is served as it is, with one line that says what to do.
+    A read-only repository, as in a container, is served unchanged, and one line of advice is printed.
     """
     if not repository.is_dir():
         return

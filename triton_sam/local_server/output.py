@@ -1,6 +1,6 @@
-"""The output of tritonserver, as its supervisor sees it.
+"""The output of tritonserver, as its supervisor reads it.
 
-This file imports nothing but the standard library (see supervisor.py).
+This file imports only the standard library (see supervisor.py).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 MOST_BYTES_OF_OWN_LOG = 16 << 20
 MOST_READS = 16
-"""Reads of 64 KiB after which the supervisor looks for signals again, however much tritonserver writes."""
+"""Number of reads of 64 KiB after which the supervisor checks for signals, even if there is more output."""
 _BLOCK = 1 << 16
 
 
 class Output:
-    """The output of tritonserver: either a file that is read here, or a pipe that is copied to standard error."""
+    """The output of tritonserver: either a file, or a pipe that is copied to standard error."""
 
     def __init__(self, log_file: str, *, is_own: bool = False) -> None:
         self._log_file = log_file
@@ -31,16 +31,16 @@ class Output:
             os.set_blocking(self.pipe, False)
 
     def remember_place(self) -> None:
-        """Let has_said() look only at later lines."""
+        """Limit has_said() to later lines."""
         self._tail, self._begin = b"", size_of(self._log_file)
 
     def has_said(self, words: bytes) -> bool:
-        """Return whether tritonserver wrote some words. Of a pipe, only the last 64 KiB are known."""
+        """Return whether tritonserver wrote some words. From a pipe, only the last 64 KiB are kept."""
         self.copy()
         return words in (self._tail if self.pipe is not None else read_from(self._log_file, self._begin))
 
     def copy(self) -> None:
-        """Copy what is in the pipe to standard error, at most 1 MiB at a time."""
+        """Copy the content of the pipe to standard error, at most 1 MiB at a time."""
         if self.pipe is None:
             return
         for _ in range(MOST_READS):
@@ -49,11 +49,11 @@ class Output:
             except OSError:  # the pipe is empty
                 return
             self._tail = (self._tail + content)[-_BLOCK:]
-            with contextlib.suppress(OSError):  # nobody reads standard error
+            with contextlib.suppress(OSError):  # standard error is closed
                 write_all(2, content)
 
     def limit(self) -> None:
-        """Empty a temporary log that has become too long. It may lie in memory (/tmp)."""
+        """Empty a temporary log that has become too long. /tmp may be in memory."""
         if self._is_own and size_of(self._log_file) > MOST_BYTES_OF_OWN_LOG:
             with contextlib.suppress(OSError):
                 os.truncate(self._log_file, 0)  # every writer appends
@@ -62,21 +62,21 @@ class Output:
 
 
 def log(text: str) -> None:
-    """Write one line to tritonserver's log. Nobody may read it any more."""
+    """Write one line to tritonserver's log, which may be closed already."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"triton-sam: {text}\n")
         sys.stderr.flush()
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write bytes to a file or a pipe, which may take only a part of them at a time."""
+    """Write bytes to a file or a pipe, in several parts if necessary."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file in bytes; 0 when it cannot be read."""
+    """Return the size of a file in bytes; 0 if it cannot be read."""
     try:
         return Path(path).stat().st_size
     except OSError:
@@ -84,7 +84,7 @@ def size_of(path: str) -> int:
 
 
 def read_from(path: str, offset: int) -> bytes:
-    """Return the bytes of a file from `offset` on; nothing when it cannot be read."""
+    """Return the bytes of a file from `offset` on; b"" if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             file.seek(offset)

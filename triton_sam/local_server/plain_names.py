@@ -1,8 +1,8 @@
-"""Plain names for paths that Triton's Python backend cannot handle.
+"""Plain names for paths that Triton's Python backend does not support.
 
-The backend starts the process of a model with an unquoted line of bash, and Python in that process decodes paths as
-ASCII. So a space or a letter with an accent in the path of a package, of Python itself or of the model repository
-would end the process. Triton gets links with plain names instead.
+The backend starts the process of a model with an unquoted bash command, and Python in that process decodes paths as
+ASCII. So a space or an accented letter in the path of a package, of Python itself or of the model repository would end
+the process. Triton gets links with plain names instead.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from triton_sam.errors import LocalServerError
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
-_OTHER_PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - parents of mkdtemp(), where $TMPDIR has another name
+_OTHER_PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - parents of mkdtemp(), if $TMPDIR is not plain
 
 
 def is_plain(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path has only characters that Triton's Python backend handles."""
+    """Return whether Triton's Python backend supports all characters of a path."""
     return _PLAIN.fullmatch(os.fspath(path)) is not None
 
 
 def make_run_directory() -> Path:
-    """Make the temporary folder of a run, whose path is plain."""
+    """Create a temporary folder for a run, with a plain path."""
     for parent in (tempfile.gettempdir(), *_OTHER_PARENTS):
         with contextlib.suppress(OSError):
             if is_plain(parent):

@@ -11,7 +11,7 @@ from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseErr
 
 
 def resolve_host(host: str) -> str:
-    """Return the IPv4 address of a host, because Triton does not accept host names."""
+    """Return the IPv4 address of a host. Triton does not accept host names."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
@@ -26,11 +26,11 @@ def reachable_host(address: str) -> str:
 
 
 def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Check that the wanted ports are free, and replace every 0 by a free port.
+    """Check that the wanted ports are free, and replace every 0 with a free port.
 
     Args:
         wanted: port by service ("http", "grpc", "metrics"); 0 means any free port. Errors name the command-line
-            option of the port, which is --SERVICE-port, or --port when there is only one service.
+            option of the port, which is --SERVICE-port, or --port if there is only one service.
 
     Returns:
         Port by service.
@@ -40,8 +40,8 @@ def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
         raise ConfigurationError(f"each service needs a port of its own, not {dict(wanted)}")
     chosen = {}
     with contextlib.ExitStack() as stack:
-        # Named ports are bound before free ones are chosen, so that no named port is chosen as a free one. All stay
-        # bound until all are known.
+        # Named ports are bound first, so that none of them is chosen as a free one. All stay bound until all are
+        # chosen.
         for service, port in sorted(wanted.items(), key=lambda item: not item[1]):
             held = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             option = option_of(service) if len(wanted) > 1 else "--port"
@@ -53,7 +53,7 @@ def _bind(held: socket.socket, address: str, option: str, port: int) -> int:
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Triton does, so that a port in TIME_WAIT is free
     try:
         held.bind((address, port))
-        # With SO_REUSEADDR, bind alone does not find a conflict: two sockets may share a port until one listens.
+        # With SO_REUSEADDR, bind does not detect a conflict: two sockets may share a port until one listens.
         held.listen(1)
     except OverflowError as error:
         raise ConfigurationError(f"{option} must be 0 to 65535, not {port}") from error
@@ -73,7 +73,7 @@ def _bind_error(error: OSError, address: str, option: str, port: int) -> Excepti
 
 
 def port_in_use(option: str, port: int) -> PortInUseError:
-    """Return the error for a taken port. It names the option that sets another port."""
+    """Return the error for a port in use, with the option that sets another port."""
     return PortInUseError(f"another process listens on port {port}: choose another with {option}")
 
 

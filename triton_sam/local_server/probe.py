@@ -1,4 +1,4 @@
-"""Ask a starting server for its state, and find the reason of a failure in its answers and its log."""
+"""Request the state of a starting server, and find the reason for a failure in its responses and its log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOISE = ("CudaDriverHelper", "NVML", "pinned memory", "DCGM", "CUDA memory pool
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that a server has ready.
+    """A model that is ready on a server.
 
     Attributes:
         device: "CPU", "GPU 0", "GPU 0, 1" and so on; "" for an ensemble, which runs on no device.
@@ -34,19 +34,19 @@ class ServedModel:
 
 
 class Probe:
-    """Small synchronous HTTP requests to one server. The answer None means that the server does not answer (yet)."""
+    """Small synchronous HTTP requests to one server. A result of None means that the server does not answer (yet)."""
 
     def __init__(self, host: str, port: int, timeout: float = 2.0) -> None:
         self._address = (host, port)
         self._timeout = timeout
 
     def server_name(self) -> str | None:
-        """Return the `--id` of the server that answers."""
+        """Return the `--id` of the answering server."""
         answer = self._ask("GET", "/v2")
         return str(answer.get("name")) if isinstance(answer, dict) else None
 
     def server_version(self) -> str:
-        """Return Triton's version; an empty string when the server does not answer."""
+        """Return Triton's version; an empty string if the server does not answer."""
         answer = self._ask("GET", "/v2")
         return str(answer.get("version", "")) if isinstance(answer, dict) else ""
 
@@ -81,7 +81,7 @@ class Probe:
 
 
 def failed_models(index: list[dict[str, str]], wanted: Collection[str]) -> dict[str, str]:
-    """Return the reason for each wanted model that is not ready; an empty dictionary when all are ready."""
+    """Return the reason for each wanted model that is not ready; an empty dictionary if all are ready."""
     ready = {row["name"] for row in index if row.get("state") == "READY"}
     reasons = {row["name"]: tidy_reason(row["reason"]) for row in index if stubs.has_failed(row)}
     silent = {name: NOT_LOADED for name in wanted if name not in ready}
@@ -108,7 +108,7 @@ def last_errors(log: str, count: int = 3) -> list[str]:
 
 
 def taken_port(log: str, ports: dict[str, int]) -> str | None:
-    """Return the service whose port another process took while the server started; None when the log names none."""
+    """Return the service whose port another process took during the start; None if the log names none."""
     for line in log.splitlines():
         if _BIND_FAILURE.search(line):
             for service, port in ports.items():

@@ -1,4 +1,4 @@
-"""SupervisedTriton is one run of tritonserver under its supervisor, as this program sees it."""
+"""One run of tritonserver under its supervisor, seen from this program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triton_sam.local_server.probe import last_errors
 
 LOG_TAIL_BYTES = 64 * 1024
 SECONDS_BEYOND_GRACE = 10.0
-"""Time for the supervisor itself, which needs next to none. An overloaded machine may need all of it."""
+"""Seconds for the supervisor itself, which needs almost none, except on an overloaded machine."""
 
 
 class SupervisedTriton:
@@ -28,7 +28,7 @@ class SupervisedTriton:
     Args:
         log_path: the file to which the output is appended. The output begins at the offset ``log_start``.
         grace_seconds: seconds for which running requests may continue after stop().
-        heal: whether the supervisor starts tritonserver again when it or one of its models dies.
+        heal: whether the supervisor restarts tritonserver when it or one of its models dies.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class SupervisedTriton:
             heal=heal,
             facts=dict(facts or {}),
         )
-        # Closing this pipe stops the supervisor. Other programs that this one starts do not inherit the pipe, so they
-        # do not keep the server alive.
+        # Closing this pipe stops the supervisor. Other child processes do not inherit the pipe, so they do not keep
+        # the server alive.
         reader, lifeline_end = os.pipe()
         self._lifelines = [lifeline_end]
-        """The descriptor, until one thread takes it out to close it."""
+        """The descriptor, until one thread removes it to close it."""
         try:
             with os.fdopen(reader, "rb") as lifeline, self._open_log() as log:
                 self._process = subprocess.Popen(
@@ -97,12 +97,12 @@ class SupervisedTriton:
 
     @property
     def pid(self) -> int:
-        """Process id of tritonserver. It changes when tritonserver is started again."""
+        """Process id of tritonserver. It changes when tritonserver is restarted."""
         return int(self._state().get("pid", self._first_pid))
 
     @property
     def restarts(self) -> int:
-        """How often tritonserver was started again after it or one of its models died."""
+        """Number of restarts after tritonserver or one of its models died."""
         return int(self._state().get("restarts", 0))
 
     @property
@@ -111,7 +111,7 @@ class SupervisedTriton:
         return self._process.poll()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end. Return the exit status, or None when the server still runs after `timeout` seconds."""
+        """Wait for the end. Return the exit status, or None if the server still runs after `timeout` seconds."""
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -142,18 +142,18 @@ class SupervisedTriton:
             return ""
 
     def log_excerpt(self) -> str:
-        """Return the last errors of the log in a form to append to a message; an empty string without errors."""
+        """Return the last errors of the log as a suffix for a message; an empty string without errors."""
         lines = last_errors(self.log)
         return ": " + " / ".join(lines) if lines else ""
 
     def _state(self) -> dict[str, Any]:
-        """Return what the supervisor says about tritonserver, also after its end; {} before its start."""
+        """Return the supervisor's state of tritonserver, also after its end; {} before its start."""
         return read_state(self._run_directory) if self._final_state is None else self._final_state
 
     def _close_lifeline(self) -> None:
         """Close the pipe, unless an earlier stop() or another thread did so."""
-        # pop() gives the descriptor to one thread alone. If two closed it, the second might close a file that a third
-        # thread has just opened, which gets the same number.
+        # pop() gives the descriptor to only one thread. If two closed it, the second might close a file with the same
+        # number that a third thread has just opened.
         with contextlib.suppress(IndexError):
             os.close(self._lifelines.pop())
 

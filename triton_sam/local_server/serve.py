@@ -37,12 +37,12 @@ def serve(
     """Start a server, print its URLs, and block until Ctrl-C, SIGTERM or the end of the server.
 
     Args:
-        model_repository: the folder with a folder for each model. One of an earlier version is completed.
+        model_repository: the folder with a folder for each model. Missing files of an earlier version are added.
         output: stream for the summary; None means standard output.
-        settings: those of `ServerSettings`, by name; the ports are 8000, 8001 and 8002 by default.
+        settings: fields of `ServerSettings`; the ports are 8000, 8001 and 8002 by default.
 
     Returns:
-        The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself and was not started again.
+        The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended unexpectedly and was not restarted.
     """
     repository, out = Path(model_repository), output or sys.stdout
     complete(repository)
@@ -95,12 +95,12 @@ def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
 
 
 def cpu_fallbacks(log: str) -> list[str]:
-    """Return the backend's warnings about models that run on the CPU, although Triton reports a GPU for them."""
+    """Return the backend's warnings about models that run on the CPU although Triton reports a GPU."""
     return list(dict.fromkeys(re.findall(r'[^\s"]+ runs on the CPU: [^\n"]+', log)))
 
 
 def _report_restarts(server: LocalServer, interrupted: threading.Event) -> None:
-    """Wait until the server ends or a signal has come, and print the supervisor's line for each restart."""
+    """Wait until the server ends or a signal arrives, and print the supervisor's line for each restart."""
     reported = 0
     while not interrupted.is_set() and server.wait(1.0) is None:
         if server.restarts > reported:
@@ -114,7 +114,7 @@ def _last_words(server: LocalServer) -> str:
 
 
 def _warn_of_unguarded(repository: Path, served: Collection[str]) -> None:
-    """Warn of models that one request can end, because their graphs do not refuse tensors of wrong sizes."""
+    """Warn about models that one request can crash, because their graphs accept tensors of wrong sizes."""
     names = sorted({path.parent.parent.name for path in unguarded_graphs(repository)}.intersection(served))
     if names:
         print(
@@ -148,7 +148,7 @@ def _log_to_stderr(server: LocalServer) -> Iterator[None]:
 def _follow(server: LocalServer, finished: threading.Event) -> None:
     """Copy the log of this server to standard error, without the output of earlier servers.
 
-    A start that is repeated on other ports has a log of its own, which is copied as well.
+    A start that is repeated on other ports has its own log, which is also copied.
     """
     path: Path | None = None
     ended = False
@@ -156,7 +156,7 @@ def _follow(server: LocalServer, finished: threading.Event) -> None:
         log: TextIO = io.StringIO()
         while not ended:
             ended = finished.wait(0.1 if path else 0.02)
-            sys.stderr.write(_new_text(log))  # also of an earlier attempt, whose open file may be deleted
+            sys.stderr.write(_new_text(log))  # also from an earlier attempt, whose open file may be deleted
             place = server.log_place
             if place is not None and place[0] != path:
                 with contextlib.suppress(OSError):
@@ -167,7 +167,7 @@ def _follow(server: LocalServer, finished: threading.Event) -> None:
 
 
 def _new_text(log: TextIO) -> str:
-    """Read on in a log. The supervisor empties a long one (output.py)."""
+    """Read the new text of a log. The supervisor empties a long log (output.py)."""
     text = log.read()
     if not text and isinstance(log, io.TextIOWrapper) and os.fstat(log.fileno()).st_size < log.buffer.tell():
         log.seek(0)

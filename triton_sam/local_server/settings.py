@@ -1,4 +1,4 @@
-"""The settings of a local server, as `LocalServer` and `triton-sam serve` take them."""
+"""The settings of a local server, for `LocalServer` and `triton-sam serve`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ServerSettings:
     Args:
         models: names of the models to load; models that they call are also loaded. None loads every model that has
             weights.
-        host: the IPv4 address or host name to listen on. The default is loopback, because Triton has no passwords.
+        host: the IPv4 address or host name to listen on. The default is loopback, because Triton has no authentication.
         http_port: port of the HTTP endpoint; 0 chooses a free port.
         grpc_port: port of the gRPC endpoint; 0 chooses a free port.
         metrics_port: port of the Prometheus endpoint; 0 chooses a free port.
@@ -30,13 +30,13 @@ class ServerSettings:
         stop_timeout: seconds for which running requests may continue after stop(). Triton also waits this long for
             idle connections that clients keep open.
         admin: accept requests that load and unload models (`triton-sam reload`), share memory, or change traces and
-            logging. By default Triton refuses them, because a web page in a browser on this machine can send requests
-            to loopback, and a request that loads a model may contain its files, that is, a program.
-        heal: start Triton again, on the same ports, when it dies after it was ready, or when the process of one of its
-            models dies. Clients repeat their requests meanwhile.
+            logging. By default Triton refuses them, because a web page in a local browser can send requests to
+            loopback, and a request to load a model may contain a program.
+        heal: restart Triton, on the same ports, when it dies after it was ready, or when the process of one of its
+            models dies. Clients retry their requests meanwhile.
         verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
-        decoder_in_session: let session models of images run their decoders in their own processes, which copies less
-            for each click. For CPUs; without it, the parameter `decoder_in_session` in config.pbtxt alone decides.
+        decoder_in_session: run the decoders of image session models in the session models' processes, which copies
+            less data per click. For CPUs; if false, only the parameter `decoder_in_session` in config.pbtxt decides.
     """
 
     models: Sequence[str] | None = None

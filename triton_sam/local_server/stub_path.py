@@ -1,8 +1,8 @@
-"""Extends sys.path in the process of a Python model; it runs there, and imports nothing but the standard library.
+"""Extend sys.path in the process of a Python model. This file imports only the standard library.
 
-`installation` copies this file into the virtual environment of a run, with `stub_path.json` beside it, a list of
-folders. `site.addsitedir()` would not do: it reads .pth files in the encoding of the locale, which is ASCII in these
-processes, and stops at the first one with an accent. The folders of other .pth files are in the list already.
+`installation` copies this file into the virtual environment of a run, with a list of folders in `stub_path.json` beside
+it. `site.addsitedir()` would not do: it reads .pth files in the locale's encoding, which is ASCII in these processes,
+and stops at the first accented character. The list already includes the folders of other .pth files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def extend(folders: Iterable[str]) -> None:
                 text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
                 for line in text.splitlines():
                     if line.startswith(("import ", "import\t")):
-                        exec(line)  # noqa: S102 - what Python itself does with the lines of a .pth file
+                        exec(line)  # noqa: S102 - as Python does with the lines of a .pth file
             except Exception:  # noqa: BLE001 - as in Python itself, one file must not stop the others
                 sys.stderr.write(f"{str(file)!a}: {traceback.format_exc(limit=-1)!a}\n")
 

@@ -1,11 +1,11 @@
-"""Watch the processes of models, because a Triton before 26.04 reports a model as ready after its process was killed.
+"""Watch the processes of models, because Triton before 26.04 reports a model as ready after its process was killed.
 
-Triton runs each instance of a Python model, and of a Python-based backend, in a stub process. The kernel may kill one
-when memory is short. Triton then answers every request to the model with an error, for good. Models of other backends
-live in tritonserver itself, and end with it.
+Triton runs each instance of a Python model or a Python-based backend in a stub process. The kernel may kill a stub
+when memory is short. Triton then answers every later request to the model with an error. Models of other backends run
+in tritonserver itself, and end with it.
 
-A stub is also gone after its model was unloaded, so the watch asks Triton whether it still reports the model as ready.
-This file imports nothing but the standard library (see supervisor.py).
+A stub also ends when its model is unloaded, so the watch checks whether Triton still reports the model as ready.
+This file imports only the standard library (see supervisor.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_TO_CONFIRM = 0.2
 SECONDS_BETWEEN_SCANS = 5.0
-"""A scan reads the whole process table, to find the stubs of models that were loaded meanwhile."""
+"""A scan reads the whole process table, to find the stubs of newly loaded models."""
 SECONDS_TO_ANSWER = 1.0
 SECONDS_TO_NOTICE = 3.0
-"""Triton notices the end of a process that had begun to load its model within a second. It waits for minutes for one
-that ended earlier, because Python could not start in it."""
+"""Triton detects within a second that a process ended while it loaded its model. It waits minutes for a process that
+ended earlier, because Python could not start."""
 PROCESSES = Path("/proc")
 STUB = b"triton_python_backend_stub"
 NOBODY = 0
@@ -34,7 +34,7 @@ NOBODY = 0
 
 @dataclass(frozen=True)
 class Stub:
-    """A stub process, and the name of its model."""
+    """A stub process and the name of its model."""
 
     pid: int
     model: str
@@ -45,7 +45,7 @@ class StubWatch:
 
     Attributes:
         is_up: whether Triton has answered, which it does after all models are loaded or have failed.
-        up_since: the time of the monotonic clock, in seconds, at which it was found up.
+        up_since: the time of the first answer, in seconds of the monotonic clock.
         unloadable: one of the expected models that failed to load; "" if there is none.
     """
 
@@ -63,14 +63,14 @@ class StubWatch:
         self._next_look = self._next_scan = 0.0
 
     def lost_model(self) -> str:
-        """Return the name of a model that lost a process; "" if there is none, or if it is not time to look yet.
+        """Return the name of a model that lost a process; "" if there is none, or if the next check is not due.
 
-        A model must be found twice in a row.
+        A model must be found in two checks in a row.
         """
         now = time.monotonic()
         if now < self._next_look:
             return ""
-        # While models load, look and scan at each call, so that a stub is known before it can be lost.
+        # While models load, check and scan at each call, so that a stub is recorded before it can be lost.
         self._next_look = now + (SECONDS_BETWEEN_LOOKS if self.is_up else 0.0)
         if now >= self._next_scan:
             self._next_scan = now + (SECONDS_BETWEEN_SCANS if self.is_up else 0.0)
@@ -89,7 +89,7 @@ class StubWatch:
         return confirmed
 
     def is_stuck(self) -> bool:
-        """Return whether a process ended while Triton loads the models, and Triton has not noticed it."""
+        """Return whether a process ended while Triton loads the models, and Triton has not detected it."""
         if self.is_up:
             return False
         now = time.monotonic()
@@ -103,14 +103,14 @@ class StubWatch:
         self.is_up, self.up_since = True, time.monotonic()
         self.ready = ready_models(index)
         self.unloadable = next(iter(sorted(self._expected & failed_models(index))), "")
-        # A process may have died before any scan saw it. One that never lives makes _incomplete() count once.
+        # A process may have died before any scan found it. A model without processes makes _incomplete() count once.
         unseen = self.ready - {stub.model for stub in self._stubs}
         self._stubs |= {Stub(NOBODY, model) for model in unseen if self._has_stubs(model)}
 
     def _incomplete(self, models: set[str]) -> str:
         """Return one of these models that Triton reports as ready, but that has fewer processes than instances."""
         index = self._index()
-        # While Triton does not answer, nothing is known. It may refuse to answer, since the list may need a key.
+        # While Triton does not answer, the result is "". It may refuse to answer, because the list may need a key.
         wanted = set() if index is None else models & ready_models(index) if isinstance(index, list) else models
         living = count_by_model(find_stubs(self._server_pid))
         for model in sorted(wanted):
@@ -119,28 +119,28 @@ class StubWatch:
         return ""
 
     def _index(self) -> list[dict[str, Any]] | dict[str, Any] | None:
-        """Return Triton's list of models; {} when it refuses to send it, None while it does not answer."""
+        """Return Triton's list of models; {} if it refuses to send it, None while it does not answer."""
         answer = self._ask("POST", "/v2/repository/index")
         return answer if answer is None or isinstance(answer, list) else {}
 
     def _has_stubs(self, model: str) -> bool:
-        """Return whether a model is a Python model, or one of a Python-based backend; False if Triton does not say."""
+        """Return whether a model uses Python or a Python-based backend; False if Triton does not answer."""
         config = self._config(model)
         return config.get("backend") == "python" or str(config.get("runtime", "")).endswith(".py")
 
     def _instances(self, model: str) -> int:
-        """Return the number of processes that a model should have; 1 when Triton does not say it."""
+        """Return the number of processes that a model should have; 1 if Triton does not answer."""
         groups = self._config(model).get("instance_group")
         return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups or ()) or 1
 
     def _config(self, model: str) -> dict[str, Any]:
-        """Return the configuration of a model as Triton tells it; {} if it does not."""
+        """Return Triton's configuration of a model; {} if it does not answer."""
         config = self._ask("GET", f"/v2/models/{model}/config")
         return config if isinstance(config, dict) else {}
 
     def _ask(self, method: str, path: str) -> Any:
-        """Return the JSON of an answer, {} for an answer without JSON, or None without an answer."""
-        import http.client  # here: it is not needed before tritonserver has started
+        """Return the JSON of a response, {} for a response without JSON, or None without a response."""
+        import http.client  # here, because it is not needed before tritonserver has started
 
         connection = http.client.HTTPConnection(*self._address, timeout=SECONDS_TO_ANSWER)
         try:
@@ -157,12 +157,12 @@ class StubWatch:
 
 
 def ready_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:
-    """Return the models of an index that are ready."""
+    """Return the ready models of an index."""
     return {str(row["name"]) for row in index if row.get("state") == "READY"} if isinstance(index, list) else set()
 
 
 def failed_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:
-    """Return the models of an index that failed to load. A model that was unloaded by a request has not failed."""
+    """Return the models of an index that failed to load. A model that a request unloaded has not failed."""
     if not isinstance(index, list):
         return set()
     return {str(row["name"]) for row in index if has_failed(row)} - ready_models(index)  # an older version may be ready

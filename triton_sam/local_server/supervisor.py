@@ -1,25 +1,25 @@
-"""The supervisor: the parent process of a tritonserver, which starts it again when it or one of its models dies.
+"""The supervisor: the parent process of a tritonserver, which restarts it when it or one of its models dies.
 
-It runs as a plain script with `python -I -S` (without site-packages, so that it starts in a few milliseconds). Its
-argument is one JSON object (see `Job`). For a program that started it, it writes one JSON line to standard output,
+It runs as a plain script with `python -I -S` (without site-packages, to start in a few milliseconds). Its argument is
+one JSON object (see `Job`). It writes one JSON line to standard output for the program that started it,
 `{"pid": 123}` or `{"error": "..."}`. Its exit status is that of tritonserver (128 + N after signal N).
 
-PR_SET_PDEATHSIG on tritonserver alone would not suffice. That signal is sent when the *thread* that forked ends, so a
-server that was started in a worker thread would end with the thread. It would also reach tritonserver alone, and not
-the stub processes that hold the models. The supervisor works as follows:
+PR_SET_PDEATHSIG on tritonserver would not suffice. That signal is sent when the *thread* that forked ends, so a server
+started in a worker thread would end with the thread. The signal would also reach only tritonserver, not the stub
+processes with the models. The supervisor works as follows:
 
 - Its standard input is a pipe from the program, which closes when the program ends, even by SIGKILL. A forked child of
-  the program may hold the pipe open, so the supervisor watches the parent's process id as well. In a container there
-  is not a program: the supervisor is process 1, and a signal ends it.
+  the program may hold the pipe open, so the supervisor also watches the parent's process id. A container has no such
+  program: the supervisor is process 1, and a signal ends it.
 - tritonserver leads a process group, which is killed as a whole. The supervisor becomes the parent of orphaned stubs
-  (PR_SET_CHILD_SUBREAPER) and ends when the last one has ended.
-- When the supervisor itself is killed, PR_SET_PDEATHSIG ends tritonserver (the supervisor has only the main thread),
-  and the stubs end when they notice that tritonserver is gone.
+  (PR_SET_CHILD_SUBREAPER) and ends after the last one.
+- When the supervisor is killed, PR_SET_PDEATHSIG ends tritonserver (the supervisor has only the main thread), and the
+  stubs end when they detect that tritonserver is gone.
 - The names of the shared-memory segments have a prefix that belongs to this server. The supervisor unlinks them at the
-  end. If it is killed, a lock file beside them tells a later start that nobody uses them any more.
-- When a model loses its process (`stubs`), or tritonserver dies after it was up, the supervisor starts tritonserver
-  again, at once or after a pause (`Restarts`). SIGUSR1 does so too, for `triton-sam reload`. The file `state.json` in
-  the run's folder has the present process ids and the number of restarts.
+  end. If it is killed, a later start finds its unlocked lock file beside them, and unlinks them.
+- When a model loses its process (`stubs`), or tritonserver dies after it was up, the supervisor restarts tritonserver,
+  immediately or after a pause (`Restarts`). It also does so on SIGUSR1, for `triton-sam reload`. The file `state.json`
+  in the run's folder has the current process ids and the number of restarts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # Empty packages in place of the real ones, whose imports would take most of a second.
+    # Empty packages instead of the real ones, whose imports would take most of a second.
     for _name, _folder in (("triton_sam", 1), ("triton_sam.local_server", 0)):
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [str(Path(__file__).resolve().parents[_folder])]
@@ -52,17 +52,17 @@ from triton_sam.local_server.stubs import StubWatch
 POLL_SECONDS = 0.25
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# Triton logs the first when it begins to answer, so its end is a failed start before that, and a crash afterwards. It
+# Triton logs the first when it begins to answer: an end before that is a failed start, and an end after it a crash. It
 # logs the second after it has answered the last request. Its next steps (unloading models, joining threads) take 3 to
-# 5 s and free nothing that the end of the processes does not free as well.
+# 5 s and free only resources that the end of the processes also frees.
 STARTED = b"Started HTTPService"
 DRAINED = b"All models are stopped, unloading models"
 SECONDS_TO_WRITE_ANSWERS = 0.05
 SECONDS_FOR_OTHER_MODELS = 0.5
-"""Time for the running requests of other models, after one model was lost."""
+"""Seconds for the running requests of other models, after one model was lost."""
 STATE_FILE = "state.json"
 RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
-"""The variable in which the session models find the number of restarts, for their metrics (sessions/metrics.py)."""
+"""The environment variable with the number of restarts, for the metrics of session models (sessions/metrics.py)."""
 STATUS_AFTER_GIVING_UP = 1
 
 STOP, RELOAD, ENDED = "stop", "reload", "ended"
@@ -74,9 +74,9 @@ class Job:
     """The command to run, and the files and shared memory to remove afterwards.
 
     Attributes:
-        log_file: the file that tritonserver's output goes to; "" if nobody can read it (in a container).
+        log_file: the file with tritonserver's output; "" without one (in a container).
         parent_pid: process id of the program; 0 without one.
-        facts: facts about the server that `triton-sam reload` needs; they are copied to the state file.
+        facts: facts about the server for `triton-sam reload`; they are copied to the state file.
     """
 
     command: list[str]
@@ -91,10 +91,10 @@ class Job:
 
 
 class Restarts:
-    """Decides whether and when tritonserver starts again.
+    """Decides whether and when tritonserver restarts.
 
-    The first restart comes at once, and later ones after pauses that double. A server that dies again and again, each
-    time within `STABLE_SECONDS`, is given up, so that whoever started it (Docker, Kubernetes, a person) notices.
+    The first restart is immediate, later ones follow after pauses that double. After repeated deaths, each within
+    `STABLE_SECONDS`, the supervisor gives up, so that Docker, Kubernetes or the user can react.
     """
 
     STABLE_SECONDS = 300.0
@@ -108,8 +108,8 @@ class Restarts:
         """Return the seconds to wait before the next start; None to give up.
 
         Args:
-            seconds_up: seconds for which the server had its models ready. The time to load them does not count,
-                because large models take longer than `STABLE_SECONDS` to load.
+            seconds_up: seconds for which the models were ready. The time to load them is excluded, because large models
+                take longer than `STABLE_SECONDS` to load.
         """
         self._in_a_row = 1 if seconds_up >= self.STABLE_SECONDS else self._in_a_row + 1
         if self._in_a_row > self.MOST_IN_A_ROW:
@@ -135,7 +135,7 @@ def main() -> int:
             os.close(lock)
     if (
         not job.parent_pid or os.getppid() != job.parent_pid
-    ):  # a program that still runs reads the log before it removes the folder
+    ):  # a running program reads the log before it removes the folder
         shutil.rmtree(job.run_directory, ignore_errors=True)
     return status
 
@@ -146,8 +146,8 @@ class Run:
 
     Attributes:
         pid: its process id; 0 if it could not be run.
-        reason: the answer of wait_for_an_end(), or a sentence that says why it could not be run.
-        seconds_up: seconds for which it had its models ready.
+        reason: the result of wait_for_an_end(), or a sentence why it could not be run.
+        seconds_up: seconds for which its models were ready.
     """
 
     pid: int
@@ -164,7 +164,7 @@ class Run:
 
 
 def supervise(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output) -> int:
-    """Start tritonserver, and start it again for as long as that is right. Return the exit status."""
+    """Start tritonserver, and restart it as long as `Restarts` and the signals allow. Return the exit status."""
     restarts = Restarts()
     was_up = has_run = False
     expected: frozenset[str] = frozenset()
@@ -190,7 +190,7 @@ def supervise(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output) -> int:
             return status or STATUS_AFTER_GIVING_UP
         remove_segments(job.shm_prefix, but_the_lock=True)
         if reason == RELOAD:
-            expected = frozenset()  # `triton-sam reload` itself says which models do not load
+            expected = frozenset()  # `triton-sam reload` itself reports the models that fail to load
             log("Triton starts again, to load its models again")
         else:
             expected = expected or run.ready
@@ -204,7 +204,7 @@ def run_once(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output, restarts:
     """Start tritonserver, wait until it ends or should not continue, and end it.
 
     Args:
-        expected: models that an earlier run had ready. If one of them does not load, this run should not continue.
+        expected: models that were ready in an earlier run. If one of them fails to load, this run should not continue.
     """
     output.remember_place()
     began = time.time()
@@ -228,14 +228,14 @@ def write_state(job: Job, pid: int, restarts: int) -> None:
     """Write the process ids and the number of restarts to the state file, atomically."""
     path = Path(job.run_directory) / STATE_FILE
     state = {**job.facts, "address": job.address, "supervisor": os.getpid(), "pid": pid, "restarts": restarts}
-    with contextlib.suppress(OSError):  # nobody but `triton-sam reload` and LocalServer.pid needs it
+    with contextlib.suppress(OSError):  # only `triton-sam reload` and LocalServer.pid need it
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(state, allow_nan=False), encoding="utf-8")  # noqa: TID251 - no package here
         temporary.replace(path)
 
 
 def say(job: Job, message: dict[str, object]) -> None:
-    """Write one line to the program, which may have ended already. Without a program, log an error."""
+    """Write one line to the program, which may have ended. Without a program, log an error."""
     if not job.parent_pid:
         if "error" in message:
             log(str(message["error"]))
@@ -248,7 +248,7 @@ def say(job: Job, message: dict[str, object]) -> None:
 
 
 def install_wakeup() -> int:
-    """Turn the signals that matter here into bytes on a pipe, and return the reading end of the pipe."""
+    """Write a byte to a pipe for each relevant signal, and return the reading end of the pipe."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -266,10 +266,10 @@ def start(command: list[str], libc: ctypes.CDLL, output: Output, restarts: int) 
     def before_exec() -> None:
         os.setpgid(0, 0)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != supervisor:  # the supervisor died between fork and prctl, so the signal would never come
+        if os.getppid() != supervisor:  # the supervisor died between fork and prctl: no signal will come
             os._exit(1)
 
-    # preexec_fn is safe here: the supervisor has only one thread, so no lock is held that the child would wait for.
+    # preexec_fn is safe here: the supervisor has only one thread, so the child cannot wait for a lock.
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -281,10 +281,10 @@ def start(command: list[str], libc: ctypes.CDLL, output: Output, restarts: int) 
 
 
 def wait_for_an_end(server: subprocess.Popen[bytes], job: Job, watch: StubWatch, wakeup: int, output: Output) -> str:
-    """Block until the server should not continue as it is.
+    """Block until the server ends or must be stopped.
 
     Returns:
-        ENDED, RELOAD after SIGUSR1, a sentence about a model that lost its process or did not load, or STOP: the
+        ENDED, RELOAD after SIGUSR1, a sentence about a model that lost its process or failed to load, or STOP: the
         program has ended or has closed the pipe, or SIGTERM or SIGINT arrived.
     """
     while server.poll() is None:
@@ -304,7 +304,7 @@ def wait_for_an_end(server: subprocess.Popen[bytes], job: Job, watch: StubWatch,
 
 
 def must_stop_within(seconds: float, job: Job, wakeup: int, output: Output) -> bool:
-    """Wait, and return whether an order to stop came meanwhile or before."""
+    """Wait, and return whether an order to stop has arrived."""
     deadline = time.monotonic() + seconds
     while True:
         if next_order(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())), job, wakeup, output) == STOP:
@@ -314,7 +314,7 @@ def must_stop_within(seconds: float, job: Job, wakeup: int, output: Output) -> b
 
 
 def next_order(seconds: float, job: Job, wakeup: int, output: Output) -> str:
-    """Wait at most some seconds for a signal or for the end of the program. Return STOP, RELOAD, or "" for neither."""
+    """Wait at most `seconds` for a signal or the end of the program. Return STOP, RELOAD, or "" for neither."""
     if job.parent_pid and os.getppid() != job.parent_pid:
         return STOP
     sources = [wakeup, *([0] if job.parent_pid else []), *([] if output.pipe is None else [output.pipe])]
@@ -327,7 +327,7 @@ def next_order(seconds: float, job: Job, wakeup: int, output: Output) -> str:
 
 
 def reap_others(server_pid: int) -> None:
-    """Collect orphans that have ended. As process 1 of a container, this process inherits every orphan."""
+    """Reap orphans that have ended. As process 1 of a container, this process inherits every orphan."""
     with contextlib.suppress(ChildProcessError):
         while True:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -347,7 +347,7 @@ def end(server: subprocess.Popen[bytes], output: Output, grace_seconds: float) -
                 time.sleep(SECONDS_TO_WRITE_ANSWERS)
                 break
             time.sleep(0.01)
-    # When the server still runs, it ends by our SIGKILL. That is a clean stop and not a crash.
+    # If the server still runs, our SIGKILL ends it. That is a clean stop, not a crash.
     stopped_here = server.poll() is None
     kill_group(server.pid)
     server.wait()
@@ -364,7 +364,7 @@ def kill_group(group: int) -> None:
 
 
 def reap_orphans(group: int, seconds: float = 5.0) -> None:
-    """Wait for the stubs, which became children of this process when tritonserver died."""
+    """Wait for the stubs, which became children of this process when tritonserver ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

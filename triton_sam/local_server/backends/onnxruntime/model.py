@@ -3,12 +3,12 @@
 It reads the same model repositories as Triton's own C++ backend of that name. It supports `default_model_filename`,
 optional inputs (overridable initializers of the graph), `instance_group`, and the parameters `intra_op_thread_count`,
 `inter_op_thread_count`, `execution_mode`, `gpu_mem_limit` and `cpu_mem_limit`. A parameter whose key starts with
-"session." is passed to ONNX Runtime's session options unchanged. A `cpu_execution_accelerator` named "openvino" lets
-OpenVINO compute the model on a CPU (`openvino_session.py`). The backend answers the requests of a batch one by one. It
-computes the requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them without
-computing.
+"session." is passed to ONNX Runtime's session options unchanged. With a `cpu_execution_accelerator` named "openvino",
+OpenVINO runs the model on a CPU (`openvino_session.py`). The backend runs the requests of a batch one by one. It runs
+the requests of `model_warmup` only on a GPU. On a CPU they would only delay the start, so it answers them without
+running the model.
 
-This file runs in Triton's stub processes, one for each model instance, and does not need triton_sam there.
+This file runs in Triton's stub processes, one for each model instance, without triton_sam.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # Triton starts this file without the folder that it is in
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # Triton starts this file without its folder on the path
 import openvino_session
 
 try:
-    import onnx_session  # a copy of triton_sam/_common/onnx_session.py, which prepare_triton() makes
-except ImportError:  # this file runs where it lies in the package, as in tests
+    import onnx_session  # a copy of triton_sam/_common/onnx_session.py, made by prepare_triton()
+except ImportError:  # this file runs inside the package, as in tests
     from triton_sam._common import onnx_session
 
 Array = NDArray[Any]
@@ -62,7 +62,7 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
-        """Add the inputs and outputs of the ONNX graph, unless config.pbtxt lists both inputs and outputs already."""
+        """Add the inputs and outputs of the ONNX graph, unless config.pbtxt already lists both."""
         described = config.as_dict()
         if described.get("input") and described.get("output"):
             return config
@@ -100,7 +100,7 @@ class TritonPythonModel:
         if providers[0] != CPU and chosen == CPU:
             self.refuse_or_accept_cpu(args)
         if chosen == CPU or precision is not None:
-            # Triton sends the warm-up requests before any other, so they are the first ones to arrive.
+            # Triton sends the warm-up requests before any other request.
             self.warm_ups_to_skip = count_warm_ups(config)
         pb_utils.Logger.log_info(f"{args['model_instance_name']}: {file.name} on {chosen}")
 
@@ -115,10 +115,10 @@ class TritonPythonModel:
         pb_utils.Logger.log_warn(f"{args['model_name']} runs on the CPU: {reason}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request separately, so that a failure affects one request alone. Skip cancelled requests."""
+        """Answer each request separately, so that a failure affects only one request. Skip cancelled requests."""
         cancelled = [request.is_cancelled() for request in requests]
         if all(cancelled):
-            # Triton counts an error in a single response as an inference, but not a batch that fails as a whole.
+            # Triton counts an error in a single response as an inference, but not a batch that fails completely.
             raise pb_utils.TritonModelException(CANCELLED)
         return [
             failure(CANCELLED, pb_utils.TritonError.CANCELLED) if is_cancelled else self.answer(request)
@@ -128,7 +128,7 @@ class TritonPythonModel:
     def answer(self, request: Any) -> Any:
         """Run one request. An error becomes the response, as one line of text.
 
-        As in the C++ backend, an error of ONNX Runtime is INTERNAL (over HTTP the status 500), whatever its cause.
+        As in the C++ backend, every error of ONNX Runtime is INTERNAL (HTTP status 500).
         """
         if self.warm_ups_to_skip:
             self.warm_ups_to_skip -= 1
@@ -160,26 +160,26 @@ def count_warm_ups(config: Mapping[str, Any]) -> int:
 
 
 def failure(message: str, code: int) -> Any:
-    """Return a response that carries an error."""
+    """Return an error response."""
     return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(message, code))
 
 
 def to_ort(array: Array) -> Array:
-    """Return an input for ONNX Runtime, which expects `str` objects where Triton gives `bytes`."""
+    """Return an input for ONNX Runtime, which expects `str` objects instead of Triton's `bytes`."""
     if array.dtype != np.object_:
         return array
     return np.array([item.decode() for item in array.flat], dtype=np.object_).reshape(array.shape)
 
 
 def to_triton(array: Array) -> Array:
-    """Return an output for Triton, which expects `bytes` objects where ONNX Runtime gives `str`."""
+    """Return an output for Triton, which expects `bytes` objects instead of ONNX Runtime's `str`."""
     if array.dtype != np.object_:
         return array
     return np.array([str(item).encode() for item in array.flat], dtype=np.object_).reshape(array.shape)
 
 
 def import_onnxruntime() -> Any:
-    """Import ONNX Runtime. It is imported late, because Triton may start this file only to complete a configuration."""
+    """Import ONNX Runtime late, because Triton may start this file only to complete a configuration."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -190,7 +190,7 @@ def import_onnxruntime() -> Any:
 
 
 def set_up(make: Callable[[Mapping[str, str]], Any], parameters: Mapping[str, str]) -> Any:
-    """Return what a function of onnx_session makes of a model's parameters."""
+    """Return the result of a function of onnx_session for a model's parameters."""
     import_onnxruntime()
     try:
         return make(parameters)
@@ -255,7 +255,7 @@ def choose_providers(args: Mapping[str, str], parameters: Mapping[str, str]) -> 
 
 def gpu_limit(parameters: Mapping[str, str]) -> int:
     """Return the GPU memory in bytes that this instance may use; 0 for no limit."""
-    # The name in NVIDIA's backend, which `triton-sam config --gpu-memory-limit` writes, and an older name of this one.
+    # NVIDIA's name, which `triton-sam config --gpu-memory-limit` writes, and an older name of this backend.
     limits = [onnx_session.number(parameters, key) for key in ("gpu_mem_limit", "cuda_mem_limit")]
     return next(filter(None, limits), 0)
 

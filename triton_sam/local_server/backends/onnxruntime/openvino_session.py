@@ -1,7 +1,7 @@
 """An ONNX model on OpenVINO, with the methods of ONNX Runtime's InferenceSession that the backend uses.
 
 This file runs in Triton's stub processes and must not import triton_sam. `verify/accelerated.py` also imports it, so
-that a comparison measures the same code as a server runs.
+a comparison measures the server's own code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 ACCELERATOR = "openvino"
 HINTS = {"fp32": "f32", "bf16": "bf16"}
-"""OpenVINO's `INFERENCE_PRECISION_HINT` by the names of this project."""
+"""OpenVINO's `INFERENCE_PRECISION_HINT` by this project's names of precisions."""
 INSTALL = "the openvino package is missing: pip install openvino"
 _FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
@@ -68,10 +68,10 @@ class OpenVinoSession:
     def run(self, outputs: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
         """Run the model.
 
-        OpenVINO has no limit of memory, so an encoder gets one image of a batch after the other.
+        OpenVINO has no memory limit, so an encoder gets the images of a batch one by one.
 
         Returns:
-            The wanted outputs, in their order.
+            The requested outputs, in the requested order.
         """
         rows = len(next(iter(feed.values()))) if self._by_rows else 1
         if rows < 2:
@@ -89,16 +89,16 @@ class OpenVinoSession:
         return [np.array(answer[name]) for name in outputs]
 
     def _check_types(self, feed: Mapping[str, Array]) -> None:
-        """Refuse other types than the graph's, because OpenVINO converts them silently."""
+        """Refuse types that differ from the graph's, because OpenVINO converts them silently."""
         for node in self._inputs:
             if node.type == "tensor(float)" and feed[node.name].dtype != np.float32:
                 raise RuntimeError(f"input {node.name} must be float32, not {feed[node.name].dtype}")
 
 
 def wanted_precision(config: Mapping[str, Any]) -> str | None:
-    """Return the precision that a model's configuration asks OpenVINO for; None if it asks for no OpenVINO.
+    """Return the precision that a model's configuration sets for OpenVINO; None if it does not use OpenVINO.
 
-    NVIDIA's C++ backend reads the name of the accelerator alone, and computes in fp32.
+    NVIDIA's C++ backend reads only the name of the accelerator, and computes in fp32.
     """
     accelerators = config.get("optimization", {}).get("execution_accelerators", {}).get("cpu_execution_accelerator")
     for accelerator in accelerators or ():
@@ -109,7 +109,7 @@ def wanted_precision(config: Mapping[str, Any]) -> str | None:
 
 
 def computes_in_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether this processor has instructions for bf16 (AVX512-BF16 or AMX). Without them, bf16 is slower."""
+    """Return whether this processor has bf16 instructions (AVX512-BF16 or AMX). Without them, bf16 is slower."""
     try:
         lines = cpuinfo.read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -121,14 +121,14 @@ def computes_in_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 def _fold_constants(onnxruntime: Any, file: Path, folder: Path) -> tuple[Path, Any]:
     """Write the graph with its constant parts computed; return its path and a session with its signature.
 
-    OpenVINO 2026.4 itself needs 42 s to compute the position embeddings of SAM2's encoder (a bicubic Resize of a
-    constant); ONNX Runtime needs 1 s. "Basic" optimisations fuse no nodes, so OpenVINO knows all operators.
+    OpenVINO 2026.4 needs 42 s to compute the position embeddings of SAM2's encoder (a bicubic Resize of a constant);
+    ONNX Runtime needs 1 s. "Basic" optimisations do not fuse nodes, so OpenVINO supports all operators.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(folder / "model.onnx")
-    # Weights in a file of their own: a graph of more than 2 GB cannot be stored otherwise.
+    # Weights in a separate file, because an ONNX file is limited to 2 GB.
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "model.data")
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     return folder / "model.onnx", session
@@ -139,7 +139,7 @@ def _is_free(node: Any) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of OpenVINO's text that says something; the lines before it name places in its source."""
+    """Return the last meaningful line of OpenVINO's text; the lines before it refer to its source code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("Exception from")]
     return (told or lines or [type(error).__name__])[-1]

@@ -1,1 +1,1 @@
-"""The routes of the service: the contract of 2024 (v0), the modern one (v1), the page's WebSocket (live)."""
+"""The routes of the service: the 2024 contract (v0), the current API (v1), and the page's WebSocket (live)."""

@@ -1,4 +1,4 @@
-"""The route that finds all instances of words or of example boxes in an image."""
+"""The route that finds all instances of words or example boxes in an image."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ ANSWERS: dict[str, Any] = {
 
 
 def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
-    """Return the route."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
     @api.post(
@@ -45,10 +44,10 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         responses={200: ANSWERS, **problem_responses(400, 404, 413, 422, 499)},
     )
     async def find_concepts(request: Request, image_id: ImageId, body: FindRequest) -> Response:
-        """Find every instance of concepts that are said in words or shown by example boxes.
+        """Find every instance of concepts, given as words or example boxes.
 
-        It needs a model with `finds_concepts`, which is SAM3 with its models of concepts. Triton encodes the image once
-        for any number of words, and for clicks on it. `format: geojson` answers with one FeatureCollection.
+        This needs a model with `finds_concepts`: SAM3 with its concept models. Triton encodes the image once for any
+        number of words and clicks. `format: geojson` returns one FeatureCollection.
         """
         started = time.monotonic()
         image = engine.image(image_id)

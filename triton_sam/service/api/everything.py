@@ -1,4 +1,4 @@
-"""The route that finds all objects of an image: one JSON document, or server-sent events."""
+"""The route that finds all objects of an image, as a JSON document or as server-sent events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ ANSWERS: dict[str, Any] = {
 
 
 def router(engine: Engine, searches: Searches, requests: CancellableRequests) -> APIRouter:
-    """Return the route."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
     @api.post(
@@ -45,11 +44,11 @@ def router(engine: Engine, searches: Searches, requests: CancellableRequests) ->
         body: EverythingRequest,
         accept: Annotated[str, Header(description=f"{JSON} or {events.MEDIA_TYPE}.")] = JSON,
     ) -> Response:
-        """Find all objects of an image, as Meta's automatic mask generators do.
+        """Find all objects of an image, like Meta's automatic mask generators.
 
-        With `Accept: text/event-stream`, objects come as they are found: `objects` with `objects` and the ids that are
-        `removed` because a better object covers them, `progress` with `done` and `total` points, and at the end `done`
-        or `error`. The search stops when its client hangs up.
+        With `Accept: text/event-stream`, objects are sent as they are found. `objects` has new `objects` and the ids of
+        `removed` ones that a better object covers. `progress` has `done` and `total` points. The last event is `done`
+        or `error`. Disconnecting stops the search.
         """
         image = engine.image(image_id)
         pair = await engine.pair(body.model)
@@ -85,7 +84,7 @@ def router(engine: Engine, searches: Searches, requests: CancellableRequests) ->
 
 
 def _writer(search: Search) -> Callable[[FinderUpdate | Done], Awaitable[bytes]]:
-    """Return a function that writes the events of a search."""
+    """Return a function that converts updates of a search to events."""
     count = 0
 
     async def write(each: FinderUpdate | Done) -> bytes:

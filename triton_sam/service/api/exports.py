@@ -1,4 +1,4 @@
-"""The route that makes files of data sets from masks."""
+"""The route that converts masks to data set files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..schemas import problem_responses
 ZIP = "application/zip"
 FIELD = "images"
 MASKS_AT_A_TIME = 4
-"""Masks, or arrays of their size, that a writer has in memory."""
+"""Masks, or arrays of their size, that a writer holds in memory."""
 _LINES = {
     "type": "string",
     "format": "binary",
@@ -39,7 +39,6 @@ ANSWER: dict[str, Any] = {
 
 
 def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
-    """Return the route."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
     @api.post(
@@ -52,9 +51,9 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
     async def export(
         request: Request, form: Annotated[ExportFormat, Query(alias="format", description="The format of the files.")]
     ) -> Response:
-        """Return masks as the files of a data set, in the formats of `triton-sam annotate`, as ZIP.
+        """Return masks as data set files in a ZIP, in the formats of `triton-sam annotate`.
 
-        The images themselves are not needed. Classes are the labels of the objects, in alphabetical order.
+        The images themselves are not needed. The classes are the objects' labels in alphabetical order.
         """
         wanted = await _wanted(request, engine)
 
@@ -62,7 +61,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
             return itertools.repeat(None)
 
         def write(steps: Iterator[None]) -> bytes:
-            return wanted.to_zip(form, lambda: next(steps))  # raises when the client has gone away
+            return wanted.to_zip(form, lambda: next(steps))  # raises when the client has disconnected
 
         work = engine.budgets.workers.run(wanted.pixels * MASKS_AT_A_TIME, endless, write)
         return Response(await requests.run(request, work), media_type=ZIP)
@@ -73,7 +72,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
 async def _wanted(request: Request, engine: Engine) -> Export:
     if kind_of(request.headers) != FILES:
         raise Problem(415, f"send the images as {FILES}, in the part `{FIELD}`", code="content_type")
-    # A part without the name of a file is a field for the parser; both hold the same lines.
+    # The parser treats a part without a file name as a field; both hold the same lines.
     async with request.form(max_files=1, max_fields=1, max_part_size=engine.settings.max_body) as form:
         part = form.get(FIELD)
         if part is None:

@@ -1,4 +1,4 @@
-"""The routes of /v1/large: parts of slides and maps, and masks of their objects by clicks."""
+"""The routes of /v1/large: tiles of slides and maps, and masks of their objects by clicks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ TILE: dict[str, Any] = {
 
 
 def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -> APIRouter:
-    """Return the routes under /v1/large."""
     api = APIRouter(prefix="/v1/large", tags=["v1 large images"])
     embeddings = LargeEmbeddings(folder, engine)
 
     @api.get("", summary="List large images", responses=problem_responses())
     async def list_images() -> LargeImages:
-        """List the slides and maps in the folder of the service."""
+        """List the slides and maps in the service's folder."""
         return LargeImages(images=await folder.names())
 
     @api.get("/{large_id}", summary="Look a large image up", responses=problem_responses(404, 422, 499))
@@ -50,7 +49,7 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
         responses={200: TILE, **problem_responses(404, 422, 499)},
     )
     async def show(request: Request, large_id: LargeId, level: Place, column: Place, row: Place) -> Response:
-        """Return a tile as JPEG. Level 0 is the image itself; each further one has half as many pixels on a side."""
+        """Return a tile as JPEG. Level 0 is the full resolution; each further level halves both sides."""
 
         async def work() -> bytes:
             async with folder.image(large_id) as (_, image):
@@ -67,10 +66,10 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
     async def segment_object(request: Request, large_id: LargeId, body: LargeSegmentRequest) -> LargeSegmentAnswer:
         """Return the mask of one object in pixels of the image.
 
-        The service cuts out the part around the prompts, at the level that fits `scale`, and sends it to the model. If
-        the mask reaches the border of the part, a part of twice the length is tried, two times at most. Where
-        `triton-sam large precompute` has written the embeddings of tiles, the first part is the tile around the
-        prompts, and nothing is encoded for it.
+        The service crops the part around the prompts, at the level that fits `scale`, and sends it to the model. If the
+        mask reaches the border of the part, a part of twice the length is tried, at most twice. If
+        `triton-sam large precompute` has written tile embeddings, the first part is the tile around the prompts, and is
+        not encoded again.
         """
         started = time.monotonic()
         pair = await engine.pair(body.model)

@@ -1,8 +1,8 @@
 """The page's WebSocket: it receives positions and sends masks; stale requests are dropped or cancelled at Triton.
 
-The messages are in service/messages.py. A page has two lanes, hover and click; each is a lane of the speculative
-client: within it the newest request wins, so that hovering costs one decode for each mask that is shown, and nothing is
-queued when the mouse rests.
+The messages are in service/messages.py. A page has two lanes, hover and click, which are lanes of the speculative
+client: within a lane, the newest request replaces older ones. So hovering costs one decode per shown mask, and
+nothing is queued when the mouse rests.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from ..problems import MAX_FAULTS, Problem
 
 MAX_MESSAGE = 1 << 16
 MESSAGE_BYTES = 4096
-"""So many characters of a message count as one more message."""
+"""A message counts as one more message for each of this many characters."""
 POLICY_VIOLATION, ABNORMAL_CLOSURE = 1008, 1006
 SECONDS_FOR_HELLO = 10.0
 PROTOCOL = "triton-sam"
-"""The subprotocol that the service chooses. A page that names a token must offer it."""
-TOKEN_PROTOCOL = "triton-sam.token."  # noqa: S105 - what stands before a token
-"""The subprotocol that names a token: this prefix, and the token in base64url without padding."""
+"""The subprotocol that the service chooses. A page that sends a token must also offer it."""
+TOKEN_PROTOCOL = "triton-sam.token."  # noqa: S105 - the prefix before a token
+"""The subprotocol of a token: this prefix, followed by the token in base64url without padding."""
 
 
 def router(engine: Engine) -> APIRouter:
-    """Return the route of the WebSocket."""
     api = APIRouter()
 
     @api.websocket("/live")
@@ -64,7 +63,7 @@ def router(engine: Engine) -> APIRouter:
 
 
 def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str:
-    """Return the name of the caller who may open a page; ``held`` gives back what the page holds."""
+    """Return the name of the caller if it may open a page; ``held`` returns the page's leases."""
     given = bearer_token(socket.headers) or _token_in(socket.scope["subprotocols"])
     caller = engine.callers.find(given)
     if caller is None:
@@ -76,7 +75,7 @@ def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str
 
 
 def _token_in(protocols: Sequence[str]) -> str:
-    """Return the token that a page names as a subprotocol, since a browser sends no header for a WebSocket."""
+    """Return the token in the subprotocols, because a browser sends no authentication header for a WebSocket."""
     for protocol in protocols:
         if protocol.startswith(TOKEN_PROTOCOL):
             text = protocol[len(TOKEN_PROTOCOL) :]
@@ -86,7 +85,7 @@ def _token_in(protocols: Sequence[str]) -> str:
 
 
 class _Outbox:
-    """Messages to a page that are not sent yet: one for each kind, so that a page that does not read costs little."""
+    """Pending messages to a page, one of each kind, so that a page that does not read costs little."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -98,7 +97,7 @@ class _Outbox:
         self._has_ended = False
 
     def put(self, kind: str, message: bytes | str) -> None:
-        """Send a message soon, in place of an earlier one of its kind that is not sent yet."""
+        """Send a message soon; it replaces a pending one of its kind."""
         self._slots.pop(kind, None)
         self._slots[kind] = message
         self._filled.set()
@@ -106,13 +105,13 @@ class _Outbox:
             self._emptied.clear()
 
     async def wait(self) -> None:
-        """Wait until the page has read so much that no answer is left here."""
+        """Wait until the page has read all pending masks."""
         await self._emptied.wait()
         if self._has_ended:
             raise WebSocketDisconnect(ABNORMAL_CLOSURE)
 
     def put_fault(self, message: str) -> None:
-        """Send the answer to a message that belongs to no lane. Of many such answers, only the last ones are kept."""
+        """Send an error for a message without a lane. Only the last errors are kept."""
         self._faults.append(message)
         self._filled.set()
 
@@ -128,7 +127,7 @@ class _Outbox:
                     )
         finally:
             self._has_ended = True
-            self._emptied.set()  # whoever waits would wait for ever
+            self._emptied.set()  # otherwise wait() would block for ever
 
     async def _send(self, message: bytes | str) -> None:
         if not self._slots:
@@ -140,14 +139,12 @@ class _Outbox:
 
 
 class _Page:
-    """One open page."""
-
     def __init__(self, engine: Engine, socket: WebSocket) -> None:
         self._engine = engine
         self._socket = socket
         self._name = uuid.uuid4().hex
         self._tasks: dict[asyncio.Task[None], Lane] = {}
-        self._newest: dict[Lane, asyncio.Task[None]] = {}  # until it is with the client
+        self._newest: dict[Lane, asyncio.Task[None]] = {}  # until the client has the request
         self._used: set[SpeculativeSAM2Client] = set()
         self._outbox = _Outbox(socket)
         self._pace = Pace(engine.settings.page_messages, PAGE_BURST)
@@ -166,8 +163,8 @@ class _Page:
                 await self._handle(await self._read())
                 await self._pace.wait(self._weight)
                 await self._engine.budgets.messages.wait(self._weight)
-                await self._outbox.wait()  # a page that does not read its answers costs no decodes
-        except (WebSocketDisconnect, RuntimeError):  # starlette's error for a socket that closed meanwhile
+                await self._outbox.wait()  # a page that does not read its responses costs no decodes
+        except (WebSocketDisconnect, RuntimeError):  # starlette's error for a socket that has closed
             pass
         finally:
             tasks = [*self._tasks, *own]
@@ -179,11 +176,11 @@ class _Page:
                     client.cleanup_session(self._lane_id(lane))
 
     async def _greet(self) -> str:
-        """Read the page's hello; return why the connection closes, "" if it has the version of this service."""
+        """Read the page's hello; return the reason to close the connection, or "" if the version matches."""
         try:
             message = await asyncio.wait_for(self._read(), SECONDS_FOR_HELLO)
         except asyncio.TimeoutError:
-            return "hello"  # the page is of the right version perhaps, and connects again
+            return "hello"  # the page may have the right version, and connects again
         try:
             messages.read_hello(message)
         except Problem as problem:
@@ -195,7 +192,7 @@ class _Page:
         frame = await self._socket.receive()
         if frame["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(frame["code"])
-        text = frame.get("text") or ""  # a binary frame has none
+        text = frame.get("text") or ""  # a binary frame has no text
         self._weight = 1.0 + len(text) / MESSAGE_BYTES
         with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(text) if len(text) <= MAX_MESSAGE else None
@@ -215,14 +212,14 @@ class _Page:
             self._replace(request)
 
     def _replace(self, request: SegmentMessage) -> None:
-        """Work on a request in place of the lane's earlier one; once that is with the client, the client decides."""
+        """Start a request that replaces the lane's earlier one; once the client has both, it decides which to drop."""
         task = asyncio.create_task(self._segment(request))
         self._tasks[task] = request.lane
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         earlier = self._newest.get(request.lane)
         self._newest[request.lane] = task
         if earlier is not None:
-            # Not at once: when nobody waits for the image, its encoding ends, and the new one wants it.
+            # Not at once: an image's encoding ends when its last request does, and the new request needs it.
             asyncio.get_running_loop().call_soon(earlier.cancel)
 
     def _cancel(self, lane: Lane) -> None:
@@ -239,7 +236,7 @@ class _Page:
             outcome = "answered"
         except asyncio.CancelledError:
             outcome = "replaced"
-        except Exception as error:  # noqa: BLE001 - the page waits for an answer, whatever a library throws
+        except Exception as error:  # noqa: BLE001 - the page waits for a response, whatever a library raises
             self._outbox.put(request.lane, _error(problems.meant_by(error), request.model_dump()))
         finally:
             self._engine.metrics.live.labels(request.lane, outcome).inc()
@@ -273,7 +270,7 @@ class _Page:
         self._outbox.put(request.lane, pack(header, shown))
 
     async def _clean(self, logits: FloatArray, request: SegmentMessage, pair: Pair, size: Size) -> FloatArray:
-        """Return logits (candidates, side, side), cleaned as the request says, in a thread."""
+        """Return logits (candidates, side, side), cleaned by the request's options, in a thread."""
         if request.cleanup is None:
             return logits
         cleanup = request.cleanup.to_cleanup()
@@ -290,7 +287,7 @@ class _Page:
             await changed.wait()
 
     def _fault(self, problem: Problem, message: dict[str, Any]) -> None:
-        """Answer a message that cannot be read; it may name a lane nevertheless."""
+        """Send the error for an invalid message, which may still name a lane."""
         lane = message.get("lane")
         if lane in LANES:
             self._outbox.put(lane, _error(problem, message))

@@ -1,4 +1,4 @@
-"""The contract of the SAM service of 2024, unchanged, for the clients that were written for it."""
+"""The contract of the 2024 SAM service, unchanged, for its clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NPZ = "application/x-npz"
 GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
 ENTRY, MAX_ENTRIES = b"PK\x01\x02", 64
-"""The signature of each entry in the directory of an .npz, and the maximum number of entries. Ours has less than 16."""
+"""The signature of each entry in an .npz directory, and the maximum number of entries. Ours have fewer than 16."""
 MAX_PIXEL = 1_000_000
 
 SESSION_FIELD = Form(
@@ -77,7 +77,6 @@ EMBEDDING_ANSWER: dict[int | str, dict[str, Any]] = {
 
 
 def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
-    """Return the routes."""
     api = APIRouter(tags=["2024 contract"])
 
     @api.get(
@@ -108,8 +107,8 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     ) -> Response:
         """Return the embedding of an image.
 
-        Without `encoding=npz`, this is the single map that the clients of 2024 expect. The decoders of SAM2 and SAM3
-        need more maps: `POST /from_model` computes them again by itself, and an `npz` file contains them.
+        Without `encoding=npz`, this is the single map that the 2024 clients expect. The decoders of SAM2 and SAM3 need
+        more maps: `POST /from_model` recomputes them, and an `npz` file contains them.
         """
         cancelled = requests.cancel(session_id) if session_id and (cancel_pending or image is None) else 0
         if image is None:
@@ -141,7 +140,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         responses=problem_responses(400, 413, 422),
     )
     async def cancel_pending_requests(session_id: GivenSessionId) -> str:
-        """Cancel the requests with a `session_id` that still wait. The service answers them with 499."""
+        """Cancel the pending requests with a `session_id`. They return 499."""
         return f"{requests.cancel(session_id)} cancelled"
 
     @api.post(
@@ -159,7 +158,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         img_y: Height,
         model_version: ModelVersion = None,
     ) -> Response:
-        """Return the mask at a pixel, from an embedding."""
+        """Return the mask at a pixel, using an embedding."""
         _check_size(img_x, img_y, engine.settings.max_megapixels)
         content = await model.read()
         embeddings = await asyncio.to_thread(_read_embedding, content, (img_x, img_y))
@@ -200,7 +199,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.get("/models", summary="List families and variants", responses=problem_responses())
     async def models() -> dict[str, Any]:
-        """List the families that Triton has ready, each with its variants, and the default model."""
+        """List the families that are ready on Triton, each with its variants, and the default model."""
         default = await engine.pair(None)
         families: dict[str, list[str]] = {}
         for pair in engine.state.pairs.values():
@@ -214,8 +213,8 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         openapi_extra={"security": []},
     )
     async def health() -> JSONResponse:
-        """Say whether the service can make masks: 200, or 503 with the reason."""
-        state = engine.state  # one second old at most; asking Triton here would make the caller wait
+        """Report whether the service can compute masks: 200, or 503 with the reason."""
+        state = engine.state  # at most one second old; a request to Triton would delay the caller
         answer = {
             "status": "ok" if state.is_up else "unavailable",
             "triton": engine.settings.url,
@@ -239,7 +238,7 @@ async def _mask(engine: Engine, embeddings: ImageEmbeddings, pair: Pair, x: int,
 async def _recover(
     engine: Engine, raw: bytes, model_version: str | None, size: tuple[int, int]
 ) -> tuple[Pair, ImageEmbeddings]:
-    """Return pair and embeddings for an embedding in the old form: those of its image, or the map itself for SAM1."""
+    """Return the pair and embeddings for an old-style embedding: those of its image, or the map itself for SAM1."""
     source = engine.legacy_embeddings.source(await asyncio.to_thread(key_of, raw))
     if source is not None:
         name, content = source
@@ -259,7 +258,7 @@ async def _recover(
 
 
 def _plain(embeddings: ImageEmbeddings) -> bytes:
-    """Return the map with the lowest resolution as raw float32: SAM1 has no other, but SAM2 and SAM3 do."""
+    """Return the map with the lowest resolution as raw float32. SAM1 has only this map; SAM2 and SAM3 have more."""
     smallest = min(embeddings.values(), key=lambda tensor: tensor.shape[-1])
     return np.ascontiguousarray(smallest, "<f4").tobytes()
 
@@ -272,7 +271,7 @@ def _to_npz(embeddings: ImageEmbeddings) -> bytes:
 
 
 def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbeddings:
-    """Return raw float32 of the old form, or all embeddings of an .npz."""
+    """Return raw float32 of an old-style embedding, or all embeddings of an .npz."""
     if content.startswith(ZIP):
         return _read_npz(content, size)
     try:
@@ -293,9 +292,9 @@ def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbed
 
 def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
     try:
-        if content.count(ENTRY) > MAX_ENTRIES:  # zipfile would make an object of each: a million takes seconds
+        if content.count(ENTRY) > MAX_ENTRIES:  # zipfile would create an object for each: a million takes seconds
             raise InputError("it has too many members")
-        # The archive states the size of its members. One that we have written is not compressed.
+        # The archive states the size of its members. An .npz that we have written is not compressed.
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             members = archive.zip.infolist()
         if sum(member.file_size for member in members) > 2 * len(content) + (1 << 16):
@@ -304,7 +303,7 @@ def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
             path = FilePath(folder) / "embeddings.npz"
             path.write_bytes(content)
             embeddings = ImageEmbeddings.load(path)
-    except Exception:  # noqa: BLE001 - zipfile and NumPy let almost any one through for damaged files
+    except Exception:  # noqa: BLE001 - zipfile and NumPy raise almost any exception for damaged files
         raise Problem(
             422,
             "model: this file is damaged, or holds no image embeddings: send what /embedded_model answers with "
@@ -318,7 +317,7 @@ def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
 
 
 def _unzip(content: bytes) -> bytes:
-    """Decompress, but no more than the size of an embedding."""
+    """Decompress at most the size of an embedding."""
     limit = 2 * max(PLAIN_SIZES)
     unpacked = zlib.decompressobj(wbits=31).decompress(content, limit)
     if len(unpacked) >= limit:

@@ -1,4 +1,4 @@
-"""The routes of /v1: a caller uploads an image once, and then asks for masks of it."""
+"""The routes of /v1: callers upload an image once, and then request masks of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that
 ModelName = Annotated[str | None, Query(max_length=128, description="A name that `GET /v1/models` lists.")]
 
 MAX_FIELD = 1 << 30
-"""Bytes of a part without a file name, so that its sender reads what is wrong. The body has a limit of its own."""
+"""Maximum bytes of a part without a file name; high, so that the error is a clear one. The body has its own limit."""
 _BYTES = {
     "type": "string",
     "format": "binary",
@@ -54,13 +54,12 @@ ANSWERS: dict[str, Any] = {
 
 
 def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
-    """Return the routes under /v1."""
     api = APIRouter(prefix="/v1", tags=["v1"])
     urls = ImageUrls(engine.settings, engine.budgets)
 
     @api.get("/models", summary="List models", responses=problem_responses())
     async def list_models() -> Models:
-        """List the models that Triton has ready."""
+        """List the models that are ready on Triton."""
         default = await engine.pair(None)
         models = [describe(pair, pair == default) for pair in engine.state.pairs.values()]
         return Models(models=models, image_urls=engine.settings.image_urls, heic=reads_heic())
@@ -80,8 +79,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     ) -> ImageInfo:
         """Upload an image and encode it, so that the first click is as fast as the others.
 
-        The image is a part of a form, or the body itself. The service does not encode an image again if it knows an
-        equal one.
+        The image is a part of a form, or the body itself. An image that the service already has is not encoded again.
         """
         pair = await engine.pair(model)
         stored = await engine.store(content)
@@ -96,10 +94,10 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         responses=problem_responses(400, 403, 404, 413, 415, 422, 499, 502),
     )
     async def fetch(request: Request, response: Response, body: ImageUrl, model: ModelName = None) -> ImageInfo:
-        """Fetch an image from a public address, and encode it as an upload.
+        """Fetch an image from a public URL, and encode it like an upload.
 
-        The service does so only if its operator has started it with `--image-urls`. It sends nothing of the caller to
-        the address, and it reaches no address of a private network, also not by a redirect.
+        The operator must start the service with `--image-urls`. The request contains no data of the caller except the
+        URL, and private networks are blocked, even after a redirect.
         """
 
         async def work() -> StoredImage:
@@ -126,9 +124,9 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         responses={200: CONTENT, **problem_responses(404, 422)},
     )
     async def content(image_id: ImageId) -> Response:
-        """Return the bytes of an image as they came, which are useful for an image that the service has fetched.
+        """Return an image's bytes as uploaded or fetched.
 
-        A HEIC photograph comes as the PNG that the service has made of it.
+        A HEIC photograph is returned as the PNG that the service has made of it.
         """
         return Response(engine.image(image_id).content, media_type="application/octet-stream")
 
@@ -139,7 +137,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         responses={200: PREVIEW, **problem_responses(404, 422, 499)},
     )
     async def preview(request: Request, image_id: ImageId) -> Response:
-        """Return an image as 8-bit JPEG, upright, for programs that cannot show the original, such as a 16-bit TIFF."""
+        """Return an upright 8-bit JPEG, for programs that cannot show the original, such as a 16-bit TIFF."""
         content = await requests.run(request, engine.preview(engine.image(image_id)))
         return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
@@ -151,7 +149,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         responses=problem_responses(404, 422),
     )
     async def forget(image_id: ImageId) -> Response:
-        """Forget an uploaded image."""
+        """Delete an uploaded image."""
         if not engine.images.remove(image_id):
             raise Problem(404, "there is no image with this id", code="unknown_image")
         return Response(status_code=204)
@@ -174,9 +172,8 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     ) -> Response:
         """Return masks of an image.
 
-        They come as JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as one image with
-        255 inside the object, or with the number of the object if there are several. The service drops a call when its
-        client hangs up.
+        The response is JSON with COCO RLE, polygons or PNG; GeoJSON; or, with `Accept: image/png`, one image with 255
+        inside the object. With several objects, its pixels are object numbers. Disconnecting cancels the request.
         """
         started = time.monotonic()
         form, as_file = answers.choose_format(wanted or body.format, accept)
@@ -234,7 +231,7 @@ async def uploaded(request: Request) -> bytes:
 
 
 def describe(pair: Pair, is_default: bool) -> Model:
-    """Return the description of a pair for callers."""
+    """Return a pair's public description."""
     return Model(
         name=pair.name,
         family=pair.family.name,
@@ -250,6 +247,6 @@ def describe(pair: Pair, is_default: bool) -> Model:
 
 
 def info(image: StoredImage) -> ImageInfo:
-    """Return the description of an image for callers."""
+    """Return an image's public description."""
     width, height = image.size
     return ImageInfo(id=image.image_id, width=width, height=height, bytes=len(image.content), models=image.models)

@@ -1,4 +1,4 @@
-"""The routes of /v1/videos: a caller uploads a video once, prompts objects in its frames, and tracks them."""
+"""The routes of /v1/videos: callers upload a video once, prompt objects in its frames, and track them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Every = Annotated[
 ObjectInPath = Annotated[int, Path(ge=1, lt=MAX_FRAME)]
 
 DOWNLOAD_SECONDS = 1800.0
-"""A download may take so long: an overlay encodes every frame."""
+"""Timeout of a download: an overlay encodes every frame."""
 BINARY = {"type": "string", "format": "binary"}
 UPLOAD = {
     "requestBody": {
@@ -70,7 +70,6 @@ MASKS: dict[str, Any] = {
 
 
 def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
-    """Return the routes under /v1/videos."""
     api = APIRouter(prefix="/v1/videos", tags=["v1 videos"])
     workers = engine.budgets.workers
 
@@ -90,7 +89,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     async def upload(request: Request, response: Response, model: ModelName = None, every: Every = 1) -> VideoInfo:
         """Upload a video file as `video`, or its frames as several `frames`.
 
-        The service keeps the video on its disk, until nobody has used it for a while, or until it is deleted.
+        The service stores the video on disk until it is deleted, or unused for a while.
         """
         pair = await videos.pair(model)
         async with videos.room() as room:
@@ -101,7 +100,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
 
     @api.get("/{video_id}", summary="Look a video up", responses=problem_responses(404, 422))
     async def look(video_id: VideoId) -> VideoInfo:
-        """Describe an uploaded video: its objects, and which frames have masks."""
+        """Describe an uploaded video: its objects, and the frames that have masks."""
         return videos.describe(videos.get(video_id))
 
     @api.delete(
@@ -112,7 +111,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         responses=problem_responses(404, 422),
     )
     async def forget(video_id: VideoId) -> Response:
-        """Forget a video with its session, its masks and its file. Tracking stops."""
+        """Delete a video with its session, masks and file. Tracking stops."""
         videos.get(video_id)
         await videos.sessions.remove(video_id)
         return Response(status_code=204)
@@ -151,7 +150,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         responses=problem_responses(400, 404, 409, 413, 422, 499),
     )
     async def prompt(request: Request, video_id: VideoId, body: VideoPrompt) -> FrameMasks:
-        """Prompt an object in one frame, and get its mask there. A new `object_id` makes a new object."""
+        """Prompt an object in one frame, and return its mask there. A new `object_id` creates an object."""
         video = videos.get(video_id)
 
         async def work() -> FrameMasks:
@@ -170,7 +169,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     async def clear(
         request: Request, video_id: VideoId, frame: Frame, object_id: Annotated[int, Query(ge=1, lt=MAX_FRAME)]
     ) -> Response:
-        """Forget the prompts of an object in one frame, and its mask there."""
+        """Delete an object's prompts and mask in one frame."""
         await requests.run(request, videos.get(video_id).tracking.clear(frame, object_id))
         return Response(status_code=204)
 
@@ -182,7 +181,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         responses=problem_responses(404, 409, 422, 499),
     )
     async def remove(request: Request, video_id: VideoId, object_id: ObjectInPath) -> Response:
-        """Forget an object, its prompts and its masks in all frames."""
+        """Delete an object with its prompts and masks in all frames."""
         await requests.run(request, videos.get(video_id).tracking.remove(object_id))
         return Response(status_code=204)
 
@@ -194,7 +193,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         responses=problem_responses(404, 409, 413, 422, 499),
     )
     async def reset(request: Request, video_id: VideoId) -> Response:
-        """Forget all objects, prompts and masks. The video stays."""
+        """Delete all objects, prompts and masks. The video stays."""
         await requests.run(request, videos.get(video_id).tracking.reset())
         return Response(status_code=204)
 
@@ -205,9 +204,9 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         responses={200: EVENTS, **problem_responses(400, 404, 409, 413, 422)},
     )
     async def propagate(video_id: VideoId, body: PropagateRequest) -> events.EventStream:
-        """Track all objects from frame to frame, and get their masks as server-sent events.
+        """Track all objects from frame to frame, and send their masks as server-sent events.
 
-        Tracking stops after at most one more frame if the client hangs up. The masks that are done stay.
+        Disconnecting stops tracking after at most one more frame. Finished masks are kept.
         """
         video = videos.get(video_id)
         propagation = await video.tracking.propagate(body)
@@ -222,7 +221,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
 
     @api.post("/{video_id}/cancel", summary="Stop tracking", responses=problem_responses(404, 413, 422))
     async def cancel(request: Request, video_id: VideoId) -> Cancelled:
-        """Stop tracking after at most one more frame, and wait for it. The masks that are done stay."""
+        """Stop tracking after at most one more frame, and wait for it. Finished masks are kept."""
         return Cancelled(cancelled=await requests.run(request, videos.get(video_id).tracking.cancel()))
 
     @api.get(
@@ -243,7 +242,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
             ),
         ] = "png",
     ) -> FileResponse:
-        """Return all masks that are known so far as one file."""
+        """Return all masks so far as one file."""
         video = videos.get(video_id)
         found = prepare(wanted, video.stem, video.file, video.tracking.records, videos.decoders)
         with DownloadFile(engine.budgets, video.room.folder, wanted, found) as file:

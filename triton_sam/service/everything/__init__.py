@@ -1,1 +1,1 @@
-"""Everything: all objects of an image, as one answer or as events."""
+"""All objects of an image, as one response or as events."""

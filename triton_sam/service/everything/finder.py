@@ -37,13 +37,13 @@ class FoundRegion:
     crop_box: tuple[int, int, int, int]
 
     def segment(self) -> Segment:
-        """Return it as a mask."""
+        """Decode the object's mask."""
         return Segment(rle_to_mask(self.rle), self.score, None, self.number)
 
 
 @dataclass(frozen=True)
 class FinderUpdate:
-    """A part of the answer."""
+    """An update of a search."""
 
     done: int
     total: int
@@ -56,7 +56,7 @@ Finder = Callable[
     [SpeculativeSAM2Client, ImageEmbeddings, bytes, Mapping[str, Any], Cleanup | None],
     AsyncGenerator[FinderUpdate, None],
 ]
-"""Searches for everything in an image with these embeddings and encoded bytes, by options, with a clean-up of masks.
+"""Searches for everything in an image, given its embeddings, encoded bytes, options, and a clean-up of masks.
 
 Closing the generator ends the search, also at Triton.
 """
@@ -69,7 +69,7 @@ async def find(
     options: Mapping[str, Any],
     cleanup: Cleanup | None,
 ) -> AsyncGenerator[FinderUpdate, None]:
-    """Search by a client."""
+    """Search with a client."""
     given = {name: value for name, value in options.items() if name != "points_per_batch"}
     parameters = parameters_of(client.family.name, {**given, "cleanup": cleanup or Cleanup()})
     numbers: dict[FoundMask, int] = {}
@@ -90,7 +90,7 @@ async def find(
 
 
 def _changes(before: Sequence[FoundMask], now: Sequence[FoundMask]) -> tuple[list[FoundMask], list[FoundMask]]:
-    """Return the masks that are new, and those that are gone."""
+    """Return the new masks, and the removed ones."""
     known, left = set(before), set(now)
     return [each for each in now if each not in known], [each for each in before if each not in left]
 

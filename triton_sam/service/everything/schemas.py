@@ -1,4 +1,4 @@
-"""Requests and answers of ``/v1/images/{id}/everything``."""
+"""Requests and responses of ``/v1/images/{id}/everything``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class EverythingRequest(Strict):
-    """How to search: parameters with the names and meanings of Meta's automatic mask generators. None is needed."""
+    """Search parameters, with the names and meanings of Meta's automatic mask generators. All are optional."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -92,7 +92,7 @@ class EverythingRequest(Strict):
     )
 
     def options(self) -> dict[str, Any]:
-        """Return the parameters of the search that are given."""
+        """Return the given parameters of the search."""
         others = {"cleanup", "model", "session_id", "format", "tolerance"}
         return self.model_dump(exclude=others, exclude_none=True)
 

@@ -1,4 +1,4 @@
-"""A search for everything, as a task that tells its events."""
+"""A search for everything, as a task that sends events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .schemas import OBJECT_FORMATS, BareObject, EverythingRequest
 
 @dataclass(frozen=True)
 class Done:
-    """The last event of a search. ``detail`` says why there are no objects."""
+    """The last event of a search. ``detail`` explains why there are no objects."""
 
     objects: int
     points: int
@@ -33,7 +33,7 @@ class Search:
     """A running search.
 
     Attributes:
-        events: a ``FinderUpdate`` for each batch of points, and at the end ``Done`` or a Problem.
+        events: a ``FinderUpdate`` for each batch of points, and finally ``Done`` or a Problem.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class Search:
         self.task.add_done_callback(lambda _: running.give())
 
     def stop(self) -> None:
-        """Stop, because the service stops. The reader still gets the event ``error``."""
+        """Stop, because the service stops. The reader still receives the event ``error``."""
         self._end = stopping()
         self.task.cancel()
 
     def leave(self) -> None:
-        """Stop, also at Triton. Nobody reads events any more."""
+        """Stop, also at Triton, because the reader has left."""
         self.events.leave()
         self.task.cancel()
 
     async def objects(self) -> tuple[list[FoundRegion], Done]:
-        """Wait for the end; return all objects, and the last event."""
+        """Wait for the end; return all objects and the last event."""
         found: dict[int, FoundRegion] = {}
         async for each in self.events:
             if isinstance(each, Done):
@@ -74,7 +74,7 @@ class Search:
         raise self._end
 
     async def write(self, found: Sequence[FoundRegion]) -> list[dict[str, Any]]:
-        """Return objects as JSON. Other formats than RLE need the pixels of one mask at a time, in a thread."""
+        """Return objects as JSON. Formats other than RLE decode one mask at a time, in a thread."""
         form, tolerance = self._request.format, self._request.tolerance
         if form == "rle":
             return [{**_bare(each), "rle": each.rle} for each in found]
@@ -95,7 +95,7 @@ class Search:
         except asyncio.TimeoutError:
             text = f"the search took more than {seconds:g} s: ask for fewer points"
             await self.events.put(Problem(504, text, code="timeout"))
-        except Exception as error:  # noqa: BLE001 - the reader may have an answer with status 200 already
+        except Exception as error:  # noqa: BLE001 - the response with status 200 may have started
             await self.events.put(problems.meant_by(error))
 
     async def _search(self) -> None:
@@ -136,7 +136,7 @@ class Searches:
         self._running: set[Search] = set()
 
     def start(self, image: StoredImage, pair: Pair, request: EverythingRequest) -> Search:
-        """Begin a search."""
+        """Start a search."""
         if not pair.finds_everything:
             detail = f"Triton has no session model {pair.name}, which the search needs: export its models again"
             raise Problem(404, detail, code="no_everything")

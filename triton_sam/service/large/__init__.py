@@ -1,1 +1,1 @@
-"""Large images: slides and maps of a folder, of which callers see parts, and which they segment by clicks."""
+"""Large images: callers view parts of a folder's slides and maps, and segment them by clicks."""

@@ -1,4 +1,4 @@
-"""The embeddings that lie beside large images, as `triton-sam large precompute` writes them there."""
+"""The embeddings beside large images, as `triton-sam large precompute` writes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..store import Origin, StoredImage
 from .folder import LargeFolder
 
 KEPT = 16
-"""Embeddings of images that stay open."""
+"""Maximum number of images whose embeddings stay open."""
 
 _Known: TypeAlias = tuple[LargeImage, Origin, float, StoredTiles]
 
@@ -52,7 +52,7 @@ class LargeEmbeddings:
         return tiles
 
     async def adopt(self, stored: StoredImage, tiles: StoredTiles, number: int, pair: Pair) -> None:
-        """Give the stored pixels of a tile its embeddings, so that no request encodes them."""
+        """Store a tile's embeddings with its pixels, so that no request encodes them."""
         await self._engine.adopt(stored, pair, lambda: tiles.embeddings(number, model_name(pair.name, ENCODER)))
 
     def _opened(self, path: Path, image: LargeImage) -> StoredTiles:

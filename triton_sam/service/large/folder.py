@@ -1,4 +1,4 @@
-"""The large images of a folder. Callers name them by ids from a list, never by paths."""
+"""The large images of a folder. Callers use ids from a list, never paths."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ from ..problems import Problem
 from .schemas import LargeImageInfo, LargeImageName, LargeLevel
 
 TILE = 512
-"""Width and height of the tiles that a caller sees."""
+"""Width and height of the tiles that callers receive."""
 KEPT = 16
-"""Files that stay open."""
+"""Maximum number of open files."""
 FRESH_SECONDS = 1.0
-"""The folder is not searched more often, whatever callers ask."""
+"""Minimum seconds between searches of the folder."""
 
 
 @dataclass(eq=False)
 class _Opened:
-    """An open file."""
-
     stamp: tuple[int, int]
     image: LargeImage
     readers: int = 0
@@ -53,8 +51,8 @@ class LargeFolder:
     """The large images of a folder, used on one event loop.
 
     Args:
-        folder: the folder, which is searched again for each list. A link that leads out of it is left out.
-        engine: has the workers that read, and their limits.
+        folder: the folder, searched again for each list. Links to files outside are ignored.
+        engine: its workers read the files, within their limits.
     """
 
     def __init__(self, folder: str, engine: Engine) -> None:
@@ -69,7 +67,7 @@ class LargeFolder:
         self._searched = -math.inf
 
     async def names(self) -> list[LargeImageName]:
-        """Return all images of the folder by name."""
+        """Return the names and ids of all images in the folder."""
         async with self._search:
             if time.monotonic() - self._searched > FRESH_SECONDS:
                 self._paths = await asyncio.to_thread(self._find)
@@ -78,14 +76,14 @@ class LargeFolder:
 
     @contextlib.asynccontextmanager
     async def image(self, image_id: str) -> AsyncIterator[tuple[str, LargeImage]]:
-        """Lend the name and the image of an id; the file stays open meanwhile."""
+        """Yield the name and the image of an id; the file stays open in the block."""
         if image_id not in self._paths:
             await self.names()
         if image_id not in self._paths:
             raise Problem(404, "there is no large image with this id: see GET /v1/large", code="unknown_image")
         name, path = self._paths[image_id]
         opened = await background.finish(self._opened(image_id, path))
-        while opened.is_closed:  # other requests took its place before this one could go on
+        while opened.is_closed:  # other requests evicted it before this one continued
             opened = await background.finish(self._opened(image_id, path))
         opened.readers += 1
         try:
@@ -130,11 +128,11 @@ class LargeFolder:
         return await self._engine.budgets.workers.call(pixels, read)
 
     def path(self, image_id: str) -> Path:
-        """Return the path of an image that image() lends."""
+        """Return the path of an image that image() yields."""
         return self._paths[image_id][1]
 
     def check_links(self, folder: Path) -> None:
-        """Refuse a folder of Zarr of which a part lies outside of the folder of large images."""
+        """Reject a Zarr folder with parts outside the folder of large images."""
         parts = (Path(where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files))
         for part in (folder, *parts):
             if part.is_symlink() and not part.resolve().is_relative_to(self._folder):
@@ -152,9 +150,9 @@ class LargeFolder:
         return {_id_of(name): (name, path) for name, path in found if path.resolve().is_relative_to(self._folder)}
 
     async def _opened(self, image_id: str, path: Path) -> _Opened:
-        """Return an open image; a file that was replaced is opened again.
+        """Return an open image; a replaced file is opened again.
 
-        Threads read files, but only the event loop changes what is open. The caller runs this to its end.
+        Threads read files, but only the event loop changes the table of open files. The caller runs this to completion.
         """
         async with self._opening.setdefault(image_id, asyncio.Lock()):
             stamp = await asyncio.to_thread(_stamp, path)
@@ -173,7 +171,7 @@ class LargeFolder:
         return open_large_image(path)
 
     def _trim(self) -> None:
-        """Close what nobody reads: files that were replaced, and those used longest ago, beyond KEPT."""
+        """Close files without readers: replaced ones, and the least recently used beyond KEPT."""
         idle = [image_id for image_id, opened in self._open.items() if not opened.readers]
         for image_id in idle[: max(0, len(self._open) - KEPT)]:
             self._replaced.append(self._open.pop(image_id))
@@ -184,7 +182,7 @@ class LargeFolder:
 
 
 def levels_of(image: LargeImage) -> list[LargeLevel]:
-    """Return the levels that callers see, down to the one with a single tile. They do not depend on the file's."""
+    """Return the levels for callers, down to the one with a single tile. They are independent of the file's levels."""
     levels: list[LargeLevel] = []
     width, height = image.size
     while True:
@@ -197,7 +195,7 @@ def levels_of(image: LargeImage) -> list[LargeLevel]:
 
 
 def describe(image_id: str, name: str, image: LargeImage) -> LargeImageInfo:
-    """Return what a caller needs to show an image."""
+    """Return a large image's public description."""
     width, height = image.size
     epsg = image.georeference.epsg if image.georeference else None
     return LargeImageInfo(

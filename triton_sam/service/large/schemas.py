@@ -1,4 +1,4 @@
-"""Requests and answers of /v1/large."""
+"""Requests and responses of /v1/large."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LargeImages(BaseModel):
 
 
 class LargeLevel(BaseModel):
-    """A level of tiles. Each has half as many pixels on a side as the level before it."""
+    """A level of tiles, with half as many pixels per side as the previous level."""
 
     level: int
     width: int = Field(description="The width of the level in pixels.")
@@ -44,7 +44,7 @@ class LargeImageInfo(LargeImageName):
 
 
 class LargeSegmentRequest(Prompt):
-    """One object in pixels of the image, and how near the caller looks."""
+    """One object in pixels of the image, and the caller's zoom."""
 
     model_config = ConfigDict(
         extra="forbid",

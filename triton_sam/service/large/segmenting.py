@@ -1,4 +1,4 @@
-"""A click on a large image: the part around it is cut out, sent, and the mask is placed in the image."""
+"""Clicks on a large image: the part around them is cropped and sent, and the mask is placed in the image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENLARGE = 2
 
 @dataclass(frozen=True)
 class ImageTiles:
-    """ImageTiles a request looks for its object."""
+    """An image with its tile embeddings, for one pair."""
 
     image: LargeImage
     tiles: StoredTiles | None
@@ -50,7 +50,7 @@ async def segment(
             stored, window = await _read_tile(engine, folder, embeddings, where, where.tiles, tile)
         else:
             window = await folder.window(image, region, SIDE)
-            stored = await engine.store(image_bytes(window.pixels))  # an equal part has the same id: one encode
+            stored = await engine.store(image_bytes(window.pixels))  # equal parts share an id: one encode
         masks = await _segment_part(engine, where, request, stored, window)
         best = max(masks, key=lambda mask: mask.score)
         if not best.is_cut or length >= max(image.size) or attempt == ENLARGE:
@@ -60,7 +60,7 @@ async def segment(
 
 
 def _tile(tiles: StoredTiles | None, around: np.ndarray[Any, Any], least: int) -> int | None:
-    """Return the number of the tile for a prompt, if its embeddings are there and it shows about as much as asked."""
+    """Return the number of the tile around a prompt, if it has embeddings and about the requested size."""
     if tiles is None or not least / 2 < tiles.length < least * 2:
         return None
     region = tiles.around(around)

@@ -1,1 +1,1 @@
-"""Videos of the service: uploads on the disk, decoders, tracking, masks of all frames, and their downloads."""
+"""Videos: uploads on disk, decoders, tracking, masks of all frames, and their downloads."""

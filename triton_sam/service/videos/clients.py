@@ -17,7 +17,7 @@ Masks = Mapping[int, VideoSegment]
 
 
 def connect(settings: ServiceSettings, pair: Pair) -> AsyncSAM2VideoClient:
-    """Return the client of a pair's video model. It connects when it is used."""
+    """Return the client of a pair's video model. It connects on first use."""
     from ...client.video import AsyncSAM2VideoClient
 
     return AsyncSAM2VideoClient(
@@ -31,16 +31,15 @@ def connect(settings: ServiceSettings, pair: Pair) -> AsyncSAM2VideoClient:
 
 
 class VideoClients:
-    """All clients of one service."""
+    """All video clients of a service."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.connect: Callable[[ServiceSettings, Pair], AsyncSAM2VideoClient] = connect
-        """Makes a client; tests put their own here."""
+        """Creates a client; tests replace it."""
         self._settings = settings
         self._clients: dict[str, AsyncSAM2VideoClient] = {}
 
     def of(self, pair: Pair) -> AsyncSAM2VideoClient:
-        """Return the client of a pair."""
         if pair.name not in self._clients:
             self._clients[pair.name] = self.connect(self._settings, pair)
         return self._clients[pair.name]

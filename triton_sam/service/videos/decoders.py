@@ -1,4 +1,4 @@
-"""A few open decoders for all videos: each keeps decoded frames in memory, and the one used longest ago is closed."""
+"""A few open decoders for all videos. Each keeps decoded frames in memory; the least recently used one is closed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_DECODERS = 8
 PREVIEW_QUALITY = 90
 
 Purpose = Literal["preview", "tracking"]
-"""Previews jump about, and tracking goes from frame to frame, so each has a decoder of its own."""
+"""Previews need random frames and tracking needs consecutive ones, so each has its own decoder."""
 
 
 class Decoders:
-    """The open decoders. Several threads may use them."""
+    """The open decoders, for use by several threads."""
 
     def __init__(self, limit: int = MAX_DECODERS) -> None:
         self._limit = limit
@@ -31,7 +31,7 @@ class Decoders:
         return len(self._open)
 
     def frame(self, video: VideoFile, index: int, purpose: Purpose) -> Frame:
-        """Return a frame; this blocks."""
+        """Return a frame. This blocks."""
         found = self._source(video, purpose).frame(index)
         if found is None:
             raise VideoError(f"the video ends before frame {index}: it is damaged")
@@ -65,7 +65,7 @@ class Decoders:
 
 
 class StoredFrames(FrameSource):
-    """The frames of an uploaded video for the client: their decoder may close and open again between two frames."""
+    """The frames of an uploaded video for the client: the decoder may be closed and reopened between two frames."""
 
     def __init__(self, video: VideoFile, decoders: Decoders) -> None:
         super().__init__("the video")

@@ -1,4 +1,4 @@
-"""Writes the masks of a video as one file, in any format of `triton_sam.tracks`."""
+"""Writes the masks of a video to one file, in any format of `triton_sam.tracks`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FileKind:
     """The file of a format.
 
     Args:
-        write: writes it. Its arguments are the path, the video and the frames, one by one.
+        write: writes the file. Its arguments are the path, the video and an iterator of frames.
     """
 
     suffix: str
@@ -38,10 +38,10 @@ class FileKind:
 
 @dataclass(frozen=True)
 class Download:
-    """The contents of a file to download.
+    """The contents of a download.
 
     Args:
-        labels: its label maps as PNG, in the order of the frames.
+        labels: the label maps as PNG, in the order of the frames.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Download:
 
 
 def prepare(form: str, name: str, video: VideoFile, records: Records, decoders: Decoders) -> Download:
-    """Return the contents of a file in a format, as they are at this moment."""
+    """Return a snapshot of the contents of a file in a format."""
     masks = records.all()
     if not masks:
         raise Problem(409, "the video has no masks yet: add a prompt and track it", code="no_masks")
@@ -100,7 +100,7 @@ FILES: dict[str, FileKind] = {
 
 
 class DownloadFile:
-    """A file that is made for one answer. It goes with its block, or with the answer that answer() returns.
+    """A temporary file for one response. It is removed at the end of its block, or with the response of answer().
 
     Args:
         budgets: bytes of the disk, and pixels of the worker.
@@ -122,13 +122,13 @@ class DownloadFile:
             self.close()
 
     def close(self) -> None:
-        """Remove the file. A thread that still writes it removes it at its end."""
+        """Remove the file. If a thread is still writing it, the thread removes it at the end."""
         self._is_closed = True
         self._path.unlink(missing_ok=True)
         self._disk.give()
 
     async def write(self) -> None:
-        """Write the file in a thread, which stops at the next frame if nobody waits for it any more."""
+        """Write the file in a thread, which stops at the next frame if the client leaves."""
 
         async def fetch() -> list[int]:
             return sorted(self._download.records)
@@ -148,7 +148,7 @@ class DownloadFile:
             raise gone() from None
 
     def answer(self) -> FileResponse:
-        """Return the answer, which removes the file when it ends, in whichever way."""
+        """Return the response, which removes the file when it ends for any reason."""
         self._is_passed_on = True
         name = f"{self._download.name}-{self._kind.suffix}"
         return _OwnFile(self._path, self.close, media_type=self._kind.media_type, filename=name)

@@ -1,4 +1,4 @@
-"""The files of an uploaded video: which kinds are taken, what they hold, and their frames as JPEG."""
+"""Files of an uploaded video: supported kinds, their properties, and their frames as JPEG."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ..settings import ServiceSettings
 from .uploads import Upload
 
 DEFAULT_RATE = Fraction(25)
-"""Frames a second of images, and of a file that does not say its rate."""
+"""Frames per second of images, and of a file without a rate."""
 SMALLEST_WIDTH, LARGEST_WIDTH = 16, 4096
 QUALITY = 85
 HEAD = 12
-"""Bytes at the beginning of a file that tell its kind."""
+"""Bytes at the beginning of a file that identify its kind."""
 _MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 
 
 @dataclass(frozen=True)
 class VideoFile:
-    """An uploaded video on the disk."""
+    """An uploaded video on disk."""
 
     paths: tuple[Path, ...]
     is_file: bool
@@ -45,7 +45,7 @@ class VideoFile:
         return sum(path.stat().st_size for path in self.paths)
 
     def open(self, quality: int | None = None) -> FrameSource:
-        """Open the frames; this blocks. See `inputs.frames`."""
+        """Open the frames. This blocks. See `inputs.frames`."""
         if self.is_file:
             return VideoFrames(self.paths[0], quality)
         return ImageFrames(self.paths, quality, "the upload")
@@ -55,7 +55,7 @@ def examine(upload: Upload, settings: ServiceSettings) -> VideoFile:
     """Check an uploaded video. This blocks, and decodes its first frame."""
     try:
         found = _images(upload, settings) if upload.video is None else _file(upload.video, settings)
-    except VideoError as error:  # the sender does not know the path here
+    except VideoError as error:  # the sender must not see the path on this machine
         folder = str((upload.video or upload.frames[0]).parent)
         raise VideoError(str(error).replace(f"{folder}/video", "the video").replace(folder, "the upload")) from error
     if found.num_frames > settings.max_video_frames:
@@ -64,7 +64,7 @@ def examine(upload: Upload, settings: ServiceSettings) -> VideoFile:
 
 
 def to_jpeg(frame: Frame, width: int | None) -> bytes:
-    """Return a frame as JPEG, as wide as asked for, but not wider than it is. This blocks."""
+    """Return a frame as JPEG with the given width, or its own width if that is smaller. This blocks."""
     image = open_image(frame.content)
     wide = min(width or image.width, image.width, LARGEST_WIDTH)
     if wide < image.width:
@@ -90,7 +90,7 @@ def _file(path: Path, settings: ServiceSettings) -> VideoFile:
 
 
 def _check_kind(head: bytes) -> None:
-    """Refuse everything but videos: FFmpeg also reads lists that name other files of this machine."""
+    """Reject all files but videos: FFmpeg also reads playlists that refer to other files of this machine."""
     is_mp4 = head[4:8] in _MP4_BOXES
     is_matroska = head.startswith(b"\x1a\x45\xdf\xa3")
     is_avi = head.startswith(b"RIFF") and head[8:12] == b"AVI "

@@ -1,4 +1,4 @@
-"""The folder of one service for uploaded videos, and what services that were killed left behind."""
+"""A service's folder for uploaded videos, and the removal of folders that killed services left behind."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PREFIX = "triton-sam-videos-"
 
 
 class Folder:
-    """A new folder among the temporary files, locked as long as this process lives.
+    """A new temporary folder, locked as long as this process lives.
 
-    Creating it removes the folders of this user that no living service holds.
+    Creating it removes this user's folders that no running service has locked.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Folder:
             self._descriptor = _lock(self.path)
             if fcntl is None or self._descriptor is not None:
                 return
-            # Another service that starts took it for an abandoned one, before it was locked.
+            # Another starting service removed the folder as abandoned before it was locked.
 
     def new(self) -> Path:
         """Create a folder in it for one video."""
@@ -44,7 +44,7 @@ class Folder:
 
 
 def _lock(folder: Path) -> int | None:
-    """Lock a folder if nobody holds it, and if it is still there. Returns the descriptor that holds the lock."""
+    """Lock a folder if it still exists and is not locked; return the descriptor that holds the lock, else None."""
     if fcntl is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Videos whose frames arrive one by one from a tool, and are tracked at once."""
+"""Videos whose frames a tool sends one by one, tracked at once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ UNKNOWN = "unknown or expired object: draw it in a frame, and track it from ther
 
 @dataclass(eq=False)
 class LiveVideo(Session):
-    """A session. Calls run one after the other, each to its end, even if its caller goes away.
+    """A session. Calls run one after the other, each to completion, even if the caller leaves.
 
     Args:
-        path: the frames that the objects go through. A tool may send the objects of a session one after the other,
-            each through all frames: the first one brings the frames, and the others are tracked with it.
-        tracking: the objects, and the masks of frames that an object may still ask for.
+        path: the frames that the objects go through. A tool may send a session's objects one after the other, each
+            through all frames: the first object brings the frames, and the others are tracked with it.
+        tracking: the objects, and the masks of frames that an object may still request.
     """
 
     frames: GrowingFrames
@@ -43,11 +43,10 @@ class LiveVideo(Session):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call runs."""
         return self.tracking.is_busy
 
     async def track(self, image: StoredImage, numbers: Sequence[int]) -> list[MaskRecord]:
-        """Return the masks of objects in a frame. An image that equals the last one of an object is the same frame."""
+        """Return the masks of objects in a frame. An image that equals an object's last one is the same frame."""
         if not all(number in self.path for number in numbers):
             raise unknown()
 
@@ -67,7 +66,7 @@ class LiveVideo(Session):
         return await self.tracking.change(work)
 
     async def close(self) -> None:
-        """End the session at Triton, and give everything back."""
+        """End the session at Triton, and return everything to the budgets."""
         try:
             await self.tracking.close()
         finally:
@@ -79,11 +78,11 @@ class LiveVideo(Session):
             raise Problem(413, f"a video may have {self.most_frames} frames")
         self.memory.check(len(image.content))
         self.frames.append(image.content, image.size)
-        self.memory.hold(self.frames.nbytes)  # not more than before and this frame
+        self.memory.hold(self.frames.nbytes)  # at most the previous amount and this frame
         self.path.append(image.image_id)
 
     async def _catch_up(self, video: AsyncVideo) -> None:
-        """Track from the frame behind the last one that was tracked: an earlier call may have failed."""
+        """Track from the first untracked frame, because an earlier call may have failed."""
         frames = video.propagate(start=self._tracked, count=self.frames.count - self._tracked)
         async with contextlib.aclosing(frames):
             async for frame, masks in frames:
@@ -92,5 +91,5 @@ class LiveVideo(Session):
 
 
 def unknown() -> Problem:
-    """Return the answer to a tool whose session or object is unknown or expired."""
+    """Return the problem for a tool whose session or object is unknown or expired."""
     return Problem(404, UNKNOWN, code="unknown_state")

@@ -1,4 +1,4 @@
-"""One way of all objects through the frames of a video, as a task that tells its events."""
+"""Tracks all objects in one direction through a video's frames, as a task that sends events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRESS_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Tracked:
-    """A frame is done. ``records`` are the masks of all objects."""
+    """A tracked frame. ``records`` are the masks of all objects."""
 
     frame: int
     records: tuple[MaskRecord, ...]
@@ -31,7 +31,7 @@ class Tracked:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the way is."""
+    """The progress of a propagation."""
 
     done: int
     total: int
@@ -41,7 +41,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Done:
-    """The last event. ``cancelled`` says whether frames are left."""
+    """The last event. ``cancelled`` is true if frames are left."""
 
     frames: int
     cancelled: bool
@@ -51,7 +51,7 @@ class Propagation:
     """A running propagation.
 
     Attributes:
-        events: ``Tracked`` for each frame, ``Progress``, and at the end ``Done`` or a Problem.
+        events: ``Tracked`` for each frame, ``Progress``, and finally ``Done`` or a Problem.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Propagation:
         self.task = asyncio.create_task(self._run())
 
     async def frames(self) -> AsyncGenerator[Tracked, None]:
-        """Yield each frame. The propagation ends if nobody reads on."""
+        """Yield each frame. If the reader stops early, the propagation ends."""
         try:
             async for event in self.events:
                 if isinstance(event, Tracked):
@@ -78,11 +78,11 @@ class Propagation:
             self.leave()
 
     def stop(self) -> None:
-        """Stop after the frame that Triton computes. The reader still gets the last events."""
+        """Stop after the frame that Triton is computing. The reader still receives the last events."""
         self._is_stopped = True
 
     def leave(self, last: Problem | None = None) -> None:
-        """Stop after the frame that Triton computes. A reader gets ``last``, and nothing else any more."""
+        """Stop after the frame that Triton is computing. A reader receives only ``last``."""
         self._is_stopped = True
         self.events.leave(last)
 
@@ -90,7 +90,7 @@ class Propagation:
         try:
             async with self._lock:
                 await self._track()
-        except Exception as error:  # noqa: BLE001 - the reader may have an answer with status 200 already
+        except Exception as error:  # noqa: BLE001 - the response with status 200 may have started
             await self.events.put(meant_by(error))
 
     async def _track(self) -> None:

@@ -1,4 +1,4 @@
-"""The masks of one video that are known so far, within the memory of the service for such masks."""
+"""The masks of one video so far, within the service's memory for masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...tracks.records import MaskRecord
 from ..budgets import Budget
 
 PER_MASK = 1024
-"""Bytes that a mask takes in addition to its run-length encoding."""
+"""Bytes of a mask in addition to its run-length encoding."""
 
 
 class Records:
@@ -29,7 +29,7 @@ class Records:
         return len(self._frames)
 
     def put(self, frame: int, records: Iterable[MaskRecord], labels: bytes | None = None) -> None:
-        """Keep masks of one frame in place of earlier ones."""
+        """Store masks of one frame; they replace earlier ones."""
         kept = self._frames.get(frame, {})
         changed = {**kept, **{record.object_id: record for record in records}}
         more = _size(changed, labels) - _size(kept, self._labels.get(frame))
@@ -38,12 +38,12 @@ class Records:
         self._set(frame, changed, labels)
 
     def remove_object(self, object_id: int) -> None:
-        """Forget the masks of an object."""
+        """Remove the masks of an object."""
         for frame in list(self._frames):
             self.remove(frame, object_id)
 
     def remove(self, frame: int, object_id: int) -> None:
-        """Forget the mask of an object in a frame, if there is one."""
+        """Remove the mask of an object in a frame, if there is one."""
         kept = self._frames.get(frame, {})
         if object_id in kept:
             self._set(frame, {known: record for known, record in kept.items() if known != object_id}, None)
@@ -53,17 +53,16 @@ class Records:
         return self._frames[frame][object_id]
 
     def at(self, frame: int) -> tuple[MaskRecord, ...]:
-        """Return the masks of a frame in the order of objects; none if the frame is not known."""
+        """Return the masks of a frame, sorted by object; empty for a frame without masks."""
         kept = self._frames.get(frame, {})
         return tuple(kept[object_id] for object_id in sorted(kept))
 
     def forget_before(self, frame: int) -> None:
-        """Forget the masks of all frames before one."""
+        """Remove the masks of all frames before one."""
         for earlier in [index for index in self._frames if index < frame]:
             self._set(earlier, {}, None)
 
     def clear(self) -> None:
-        """Forget all masks."""
         for frame in list(self._frames):
             self._set(frame, {}, None)
 
@@ -78,14 +77,14 @@ class Records:
         return found
 
     def all(self) -> dict[int, tuple[MaskRecord, ...]]:
-        """Return the masks of all frames, in the order of frames and objects."""
+        """Return the masks of all frames, sorted by frame and object."""
         return {frame: self.at(frame) for frame in self._order}
 
     def label_maps(self) -> Iterator[tuple[int, bytes]]:
-        """Yield each frame with its label map as PNG. The masks are those of the moment of the call.
+        """Yield each frame with its label map as PNG. The masks are a snapshot at the time of the call.
 
-        Where masks overlap, a pixel belongs to the object that the model is most certain of; in a frame whose masks
-        came one by one, to the object with the highest id.
+        Where masks overlap, a pixel belongs to the object of which the model is most certain; in a frame whose masks
+        were added one by one, to the object with the highest id.
         """
         labels = dict(self._labels)
         return ((frame, labels.get(frame) or label_map_png(_drawn(records))) for frame, records in self.all().items())
@@ -105,9 +104,9 @@ class Records:
 
 
 def overlapping(segments: Mapping[int, VideoSegment]) -> bytes | None:
-    """Return the label map of a frame as PNG if some of its masks overlap, else None. This takes a while: use a thread.
+    """Return the label map of a frame as PNG if some of its masks overlap, else None. This is slow: use a thread.
 
-    A label map holds ids up to 255; with higher ones, there is none.
+    A label map holds ids up to 255; with higher ids, None is returned.
     """
     if len(segments) < 2 or max(segments) > MAX_OBJECT_ID:
         return None
@@ -118,7 +117,7 @@ def overlapping(segments: Mapping[int, VideoSegment]) -> bytes | None:
 
 
 def _drawn(records: Iterable[MaskRecord]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return the label map of masks, the highest id on top."""
+    """Return the label map of masks, with the highest id on top."""
     first, *others = records
     labels = first.mask.astype(np.uint8) * np.uint8(first.object_id)
     for record in others:

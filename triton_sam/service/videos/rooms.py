@@ -1,4 +1,4 @@
-"""What a video takes from the service: a place among the videos, bytes of the disk, and a folder."""
+"""A video's resources in the service: a place among the videos, bytes of the disk, and a folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 
 
 class Room:
-    """The place, the bytes and the folder that one video occupies. The owner of a room must close() it."""
+    """The place, bytes and folder of one video. The owner of a room must close() it."""
 
     def __init__(self, place: Lease, disk: Lease, make: Callable[[], Path]) -> None:
         self.disk = disk
         self.is_kept = False
-        """Whether somebody has taken the room, and closes it later."""
+        """Whether a new owner has taken the room, and closes it later."""
         self._place = place
         self._make = make
         self._folder: Path | None = None
@@ -39,15 +39,13 @@ class Room:
         return self._folder
 
     async def open(self) -> None:
-        """Create the folder."""
-
         def make() -> None:
-            self._folder = self._make()  # in the thread: so it is known even if the caller has gone away
+            self._folder = self._make()  # in the thread, so that it is set even if the caller has left
 
         await self.run(make)
 
     async def run(self, work: Callable[[], Result], limit: asyncio.Semaphore | None = None) -> Result:
-        """Call a function in a thread. The folder stays until it has ended, even if the caller goes away."""
+        """Call a function in a thread. The folder stays until the function ends, even if the caller leaves."""
 
         async def run() -> Result:
             async with limit or contextlib.nullcontext():
@@ -59,7 +57,7 @@ class Room:
         return await asyncio.shield(task)
 
     async def write(self, content: bytes, path: Path, before: int = 0) -> None:
-        """Write a file of the folder."""
+        """Write a file to the folder."""
         grown = len(content) - before
         self.disk.grow(grown)
         try:
@@ -69,7 +67,7 @@ class Room:
             raise
 
     async def close(self) -> None:
-        """Give everything back: the folder first. Threads that still use it end before, in the background."""
+        """Return everything, the folder first. Threads that still use it finish in the background before."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -91,4 +89,4 @@ class Room:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller has got it, or has gone away
+            task.exception()  # the caller has received it, or has left

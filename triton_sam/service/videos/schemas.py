@@ -1,4 +1,4 @@
-"""Requests and answers of /v1/videos, with the checks and the examples that /docs shows."""
+"""Requests and responses of /v1/videos, with the checks and the examples that /docs shows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class VideoPrompt(Strict):
 
 
 def video_prompt(**members: Any) -> VideoPrompt:
-    """Return a prompt of a tool's."""
+    """Return the prompt of a tool; an invalid one is a 422 problem."""
     try:
         return VideoPrompt(**members)
     except ValidationError as error:
@@ -170,12 +170,12 @@ class FrameMasks(BaseModel):
 
     @classmethod
     def of(cls, frame: int, records: Sequence[MaskRecord], form: str, tolerance: float) -> FrameMasks:
-        """Return the masks of a frame in a format. This takes a while: use a thread."""
+        """Return the masks of a frame in a format. This is slow: use a thread."""
         return cls(frame=frame, objects=[_mask(record, form, tolerance) for record in records])
 
 
 class Cancelled(BaseModel):
-    """The answer to a cancellation."""
+    """The response to a cancellation."""
 
     cancelled: bool = Field(description="Whether something was running.")
 

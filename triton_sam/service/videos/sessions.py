@@ -1,4 +1,4 @@
-"""The video sessions of all callers and tools: found by name, and closed when nobody has used them for a while."""
+"""The video sessions of all callers and tools, found by name, and closed when unused for a while."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from .. import background
 from ..logs import LOGGER
 
 MOST_SECONDS = 5.0
-"""The service looks for unused sessions so often, or four times in the time that they may be unused."""
+"""Maximum seconds between sweeps for unused sessions; a quarter of their lifetime, if that is shorter."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Session:
-    """Frames that somebody has sent, and what is known of them."""
+    """Frames that a caller has sent, and the results for them."""
 
     used: float = field(default_factory=time.monotonic)
     tool: Any = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether work continues, which counts as a use."""
+        """Whether work is running, which counts as use."""
         return False
 
     def stop_soon(self) -> None:
         """Stop long work without waiting for it, because the service stops."""
 
     async def close(self) -> None:
-        """End it at Triton, and give everything back."""
+        """End the session at Triton, and return everything to the budgets."""
         raise NotImplementedError
 
 
@@ -49,7 +49,7 @@ class Sessions:
         return len(self._sessions)
 
     def start(self) -> None:
-        """Begin to close unused sessions."""
+        """Start closing unused sessions."""
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
@@ -66,11 +66,11 @@ class Sessions:
             session.stop_soon()
 
     def add(self, name: str, session: Session) -> None:
-        """Keep a session under a name that is free."""
+        """Store a session under an unused name."""
         self._sessions[name] = session
 
     def find(self, name: str, kind: type[Kind]) -> Kind | None:
-        """Return a session of a kind, which counts as a use; None if there is none (any more)."""
+        """Return a session of a kind, and count this as use; None if there is none (any more)."""
         session = self._sessions.get(name)
         if not isinstance(session, kind):
             return None
@@ -78,7 +78,7 @@ class Sessions:
         return session
 
     def take(self, name: str, kind: type[Kind]) -> Kind | None:
-        """Return a session of a kind, which the caller closes from now on; None if there is none (any more)."""
+        """Remove a session of a kind from the table; the caller closes it. None if there is none (any more)."""
         session = self.find(name, kind)
         if session is not None:
             del self._sessions[name]
@@ -98,5 +98,5 @@ class Sessions:
                 if session.is_busy:
                     session.used = now
                 elif now - session.used > self._idle:
-                    background.start(self.remove(name))  # one that fails or takes long holds up no other
+                    background.start(self.remove(name))  # a session that fails or is slow must not delay the others
                     LOGGER.info("session removed", extra={"fields": {"idle_seconds": self._idle}})

@@ -35,12 +35,12 @@ from .tracking import Tracking
 from .uploads import Upload
 
 CHECKS = 2
-"""Uploads that are checked at a time."""
+"""Uploads that are checked concurrently."""
 
 
 @dataclass(eq=False)
 class StoredVideo(Session):
-    """One uploaded video.
+    """An uploaded video.
 
     Args:
         room: its place, its bytes, and the folder of its files.
@@ -56,7 +56,7 @@ class StoredVideo(Session):
 
     @property
     def stem(self) -> str:
-        """Its name without folders and ending, for the names of downloads."""
+        """The name without folders and extension, for the names of downloads."""
         return PurePosixPath(self.name.replace("\\", "/")).stem or "video"
 
     @property
@@ -65,11 +65,11 @@ class StoredVideo(Session):
         return self.tracking.is_tracking
 
     def stop_soon(self) -> None:
-        """Stop tracking after the frame that Triton computes, without waiting for it."""
+        """Stop tracking after the frame that Triton is computing, without waiting for it."""
         self.tracking.stop_soon()
 
     async def close(self) -> None:
-        """Forget the video: its session, its masks, and its files."""
+        """Delete the video's session, masks and files."""
         try:
             await self.tracking.close()
             await asyncio.to_thread(self.decoders.forget, self.file)
@@ -78,7 +78,7 @@ class StoredVideo(Session):
 
 
 class Videos:
-    """All videos of one service, used on one event loop from ``start()`` to ``stop()``."""
+    """All videos of a service, used on one event loop from ``start()`` to ``stop()``."""
 
     def __init__(self, engine: Engine) -> None:
         self.clients = VideoClients(engine.settings)
@@ -95,7 +95,7 @@ class Videos:
         return self._engine.budgets
 
     async def start(self) -> None:
-        """Begin to remove unused videos."""
+        """Start removing unused videos."""
         self.sessions.start()
 
     async def stop(self) -> None:
@@ -107,12 +107,12 @@ class Videos:
             await asyncio.to_thread(self._folder.remove)
 
     def refuse(self) -> None:
-        """Take no more videos, and stop all that are tracked after the frame that Triton computes."""
+        """Reject new videos, and stop tracking after the frame that Triton is computing."""
         self._is_stopping = True
         self.sessions.stop_soon()
 
     async def pair(self, name: str | None) -> Pair:
-        """Return the pair that a caller names, if it has a video model. None: the default one, or else any."""
+        """Return the pair of a name, if it has a video model. None: the default one, or else any."""
         pair = await self._engine.pair(name)
         if not pair.tracks_videos and not name:
             pair = next((other for other in self._engine.state.pairs.values() if other.tracks_videos), pair)
@@ -126,7 +126,7 @@ class Videos:
 
     @contextlib.asynccontextmanager
     async def room(self) -> AsyncIterator[Room]:
-        """Lend a room for a new video. It is given back at the end of the block, unless keep() has taken it."""
+        """Yield a room for a new video. It is closed at the end of the block, unless keep() has taken it."""
         if self._is_stopping:
             raise stopping()
         with self._budgets.videos.take() as place, self._budgets.video_bytes.take(0) as disk:
@@ -137,7 +137,7 @@ class Videos:
 
     @contextlib.asynccontextmanager
     async def own(self, room: Room) -> AsyncIterator[Room]:
-        """Close a room at the end of the block, unless somebody has kept it there."""
+        """Close a room at the end of the block, unless it was kept there."""
         room.is_kept = False
         try:
             yield room
@@ -153,18 +153,18 @@ class Videos:
             raise cancelled() from None
 
     async def keep(self, upload: Upload, room: Room, pair: Pair, every: int = 1) -> StoredVideo:
-        """Check an upload, and keep it with its room. Every how many frames one is tracked: ``every``."""
+        """Check an upload, and store it with its room. One in ``every`` frames is tracked."""
         file = await room.run(lambda: examine(upload, self._engine.settings), self._checks)
         size = await room.run(lambda: file.nbytes)
         tracking = self._tracking(StoredFrames(file, self.decoders), pair, every)
-        room.disk.hold(size)  # an upload in a form holds as much besides, until its request ends
+        room.disk.hold(size)  # an upload in a form holds the same amount until its request ends
         room.is_kept = True
         video = StoredVideo(uuid.uuid4().hex, upload.name, room, file, pair.name, tracking, self.decoders)
         self.sessions.add(video.video_id, video)
         return video
 
     def get(self, video_id: str) -> StoredVideo:
-        """Return a video, which counts as a use."""
+        """Return a video, and count this as use; raise a 404 problem if there is none."""
         video = self.sessions.find(video_id, StoredVideo)
         if video is None:
             raise Problem(404, "the video is unknown or expired: upload it again", code="unknown_video")
@@ -173,10 +173,10 @@ class Videos:
     async def begin(
         self, image: StoredImage, pair: Pair, drawn: Sequence[dict[str, Any]]
     ) -> tuple[str, list[MaskRecord]]:
-        """Begin a session whose frames arrive one by one. Its name cannot be guessed.
+        """Start a session whose frames arrive one by one. Its name cannot be guessed.
 
         Args:
-            drawn: members of a VideoPrompt for each object in that frame; the objects get the numbers 1, 2, ...
+            drawn: members of a VideoPrompt for each object in the image; the objects are numbered 1, 2, ...
 
         Returns:
             The name of the session, and the masks of the objects.
@@ -201,12 +201,12 @@ class Videos:
             raise
 
     async def track(self, image: StoredImage, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[MaskRecord]]:
-        """Return the masks of objects of several such sessions in a frame, by name of the session."""
+        """Return the masks of objects in a frame, for several live sessions, by session name."""
         videos = {name: self._live(name) for name in wanted}
         return {name: await video.track(image, wanted[name]) for name, video in videos.items()}
 
     def describe(self, video: StoredVideo) -> VideoInfo:
-        """Return the description of a video for callers."""
+        """Return a video's public description."""
         width, height = video.file.size
         tracking = video.tracking
         return VideoInfo(

@@ -28,10 +28,10 @@ Result = TypeVar("Result")
 
 
 class Tracking:
-    """The session of one video. It begins at Triton with the first prompt.
+    """The session of one video. It starts at Triton with the first prompt.
 
-    Changes of the session run one after the other, each to its end, even if its caller goes away: so the service and
-    Triton always know the same.
+    Changes of the session run one after the other, each to completion, even if the caller leaves: so the service and
+    Triton always agree.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Tracking:
         return await self.change(work)
 
     async def remove(self, object_id: int) -> None:
-        """Forget an object and its masks."""
+        """Remove an object and its masks."""
         self._check_object(object_id)
 
         async def work(video: AsyncVideo) -> None:
@@ -99,7 +99,7 @@ class Tracking:
         await self.change(work)
 
     async def clear(self, frame: int, object_id: int) -> None:
-        """Forget the prompts of an object in a frame, and its mask there."""
+        """Remove an object's prompts and mask in a frame."""
         self._check_object(object_id)
         if frame not in self.prompted[object_id]:
             raise Problem(404, f"object {object_id} has no prompt in frame {frame}", code="unknown_prompt")
@@ -112,7 +112,7 @@ class Tracking:
         await self.change(work)
 
     async def reset(self) -> None:
-        """Forget all objects, prompts and masks."""
+        """Remove all objects, prompts and masks."""
 
         async def work(video: AsyncVideo) -> None:
             await video.reset()
@@ -122,7 +122,7 @@ class Tracking:
         await self.change(work)
 
     async def propagate(self, request: PropagateRequest) -> Propagation:
-        """Begin to track all objects."""
+        """Start tracking all objects."""
         if request.start is not None:
             self._check_frame(request.start)
         if not any(self.prompted.values()):
@@ -140,7 +140,7 @@ class Tracking:
         return self._propagation
 
     async def cancel(self) -> bool:
-        """Stop a propagation after the frame that Triton computes, and wait until it has stopped.
+        """Stop a propagation after the frame that Triton is computing, and wait until it has stopped.
 
         Returns:
             Whether one was running.
@@ -153,12 +153,12 @@ class Tracking:
         return True
 
     def stop_soon(self) -> None:
-        """Stop a propagation after the frame that Triton computes, without waiting for it."""
+        """Stop a propagation after the frame that Triton is computing, without waiting for it."""
         if self._propagation is not None:
             self._propagation.stop()
 
     async def close(self) -> None:
-        """Stop everything, end the session at Triton, and forget all masks."""
+        """Stop everything, end the session at Triton, and remove all masks."""
         if self._propagation is not None:
             self._propagation.leave(gone())
             await asyncio.wait({self._propagation.task})
@@ -168,11 +168,11 @@ class Tracking:
             self.prompted.clear()
             self.records.clear()
             if video is not None:
-                with contextlib.suppress(SamError):  # Triton closes an idle session by itself
+                with contextlib.suppress(SamError):  # Triton closes an idle session after a timeout
                     await video.aclose()
 
     async def keep(self, frame: int, masks: Masks, *, is_tracked: bool = False) -> tuple[MaskRecord, ...]:
-        """Keep the masks of a frame, and return them."""
+        """Store the masks of a frame, and return them."""
 
         can_be_downloaded = self._frames.num_frames is not None
 
@@ -188,7 +188,7 @@ class Tracking:
         return records
 
     async def change(self, work: Callable[[AsyncVideo], Coroutine[Any, Any, Result]]) -> Result:
-        """Return the result of work with the session at Triton, which begins if there is none yet."""
+        """Return the result of work with the session at Triton, which is started if necessary."""
         self._check_idle()
 
         async def run() -> Result:
@@ -230,5 +230,5 @@ class Tracking:
 
 
 def gone() -> Problem:
-    """Return the answer to a caller whose video has been removed meanwhile."""
+    """Return the problem for a caller whose video has been removed."""
     return Problem(404, "the video has been removed", code="unknown_video")

@@ -1,4 +1,4 @@
-"""Writes the files of an upload to the disk as they arrive, so that a video never lies in memory."""
+"""Writes the files of an upload to disk as they arrive, so that a video is never held in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rooms import Room
 
 VIDEO, FRAMES = "video", "frames"
 MAX_HEADERS = 8192
-"""Bytes that the headers of one part may have."""
+"""Maximum bytes of the headers of one part."""
 
 
 class Upload:
@@ -24,7 +24,7 @@ class Upload:
 
     Attributes:
         video: the file with the name ``video``, or None.
-        frames: the files with the name ``frames``, in the order in which they came.
+        frames: the files with the name ``frames``, in the order of arrival.
     """
 
     def __init__(self, folder: Path, boundary: bytes, max_frames: int) -> None:
@@ -51,14 +51,14 @@ class Upload:
         self._parser = parser(boundary, callbacks)
 
     def write(self, piece: bytes) -> None:
-        """Take a piece of the body."""
+        """Process a piece of the body."""
         try:
             self._parser.write(piece)
         except FormParserError:
             raise Problem(400, "the body is not well-formed multipart/form-data") from None
 
     def finish(self) -> None:
-        """Take the end of the body."""
+        """Process the end of the body."""
         self.close()
         if not self._has_ended:
             raise Problem(400, "the body ends before its last boundary")

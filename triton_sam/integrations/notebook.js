@@ -1,4 +1,4 @@
-// The browser's side of triton_sam.integrations.notebook.Clicker. It sends {kind, x, y, label} with x and y in pixels of
+// The browser side of triton_sam.integrations.notebook.Clicker. It sends {kind, x, y, label} with x and y in pixels of
 // the original image, and shows the JPEG that Python draws.
 
 function button(text, act) {
@@ -19,7 +19,7 @@ function render({ model, el }) {
   let asked = 0;
 
   function show() {
-    if (!model.get("shown").byteLength) return; // Python has not drawn it yet
+    if (!model.get("shown").byteLength) return; // not drawn by Python yet
     URL.revokeObjectURL(address);
     address = URL.createObjectURL(new Blob([model.get("shown")], { type: "image/jpeg" }));
     image.src = address;

@@ -1,4 +1,4 @@
-// What the user can do: each action by its name, for buttons, keys, and the rows of the list.
+// The user's actions, by name, for buttons, keys, and the rows of the list.
 
 import { keep } from "./choices.js";
 import { $, check } from "./dom.js";

@@ -1,4 +1,4 @@
-// The main module: the page's one state, `page`, which every other module reads, and show(), which renders it.
+// The main module: the page's only state, `page`, which every other module reads, and show(), which renders it.
 
 import { actionsOf } from "./actions.js";
 import { kept } from "./choices.js";
@@ -26,11 +26,11 @@ import { Words } from "./words.js";
 const page = {
   settings: { model: null, multimask: false, cleanup: true, cleanupArea: 32, threshold: 0, opacity: 0.5, hover: true, ...kept() },
   models: [],
-  isUp: false, // whether the service makes masks
+  isUp: false, // whether the service can compute masks
   stats: { hover: [], clicks: [] }, // for measurements: [{moved, painted, ms}]
-  /** The objects of the image and their masks; those of a video have the same interface. */
+  /** The image's objects and their masks; a video's have the same interface. */
   images: { scene: new Scene() },
-  /** What is shown: images, or the video. */
+  /** The current view: images, or the video. */
   mode: null,
   get scene() {
     return page.mode.scene;
@@ -44,7 +44,7 @@ const page = {
   get model() {
     return page.models.find(({ name }) => name === page.settings.model) ?? {};
   },
-  /** Whether a click on the image counts. */
+  /** Whether clicks on the image count. */
   get takesClicks() {
     return Boolean((page.image || (page.video.isOpen && page.video.isAtRest)) && !page.pictures.isOpening);
   },
@@ -80,7 +80,7 @@ Object.assign(page.stage.on, {
 connectClicks(page);
 connectControls(page);
 installKeys(page.actions, $("key-list"), (key) => page.handTools.tool?.key(key) ?? false);
-// Tests, measurements, and people at the browser's console use this object.
+// For tests, measurements, and the browser's console.
 globalThis.tritonSam = page;
 Object.assign(page, {
   resultOf: (object) => page.masks.resultOf(object),
@@ -101,7 +101,7 @@ function show() {
   pictures.shelf.noteSoon();
 }
 
-/** Show the objects of the image, or those of the video. */
+/** Show the image's objects, or the video's. */
 function begin(mode) {
   page.mode = mode;
   page.preview.end();
@@ -110,13 +110,13 @@ function begin(mode) {
   reveal({ empty: false });
 }
 
-/** Change the objects by ``act``; ``time`` is that of the click. */
+/** Change the objects with ``act``; ``time`` is the click's. */
 function change(act, time) {
   page.scene.change(act);
   void page.masks.refresh(time);
 }
 
-/** A click has its mask, which the service made in ``ms``. */
+/** Record a click's mask, computed by the service in ``ms``. */
 function clicked(time, ms) {
   page.stage.draw();
   const total = performance.now() - time;
@@ -124,10 +124,10 @@ function clicked(time, ms) {
   $("click-info").textContent = `last click: ${Math.round(total)} ms`;
   $("service-info").textContent = `service: ${Math.round(ms)} ms`;
   const facts = () => document.querySelector('.object[aria-current="true"] .facts')?.textContent ?? "";
-  setTimeout(() => say(`${page.scene.active?.name}: ${facts()}`)); // the list shows them next
+  setTimeout(() => say(`${page.scene.active?.name}: ${facts()}`)); // after the list shows them
 }
 
-/** Show a problem. Ask for a token, or send again what the service has forgotten, and then call ``again()``. */
+/** Show a problem. Request a token, or send again what the service has dropped, and then call ``again()``. */
 async function fail(problem, again) {
   if (problem.status === 401) await askToken();
   else if (["unknown_image", "unknown_video"].includes(problem.code)) await page.pictures.reupload();
@@ -163,7 +163,7 @@ async function loadModels() {
     const answer = await rest.models();
     page.models = answer.models;
     document.body.dataset.urls = answer.image_urls ? "1" : "0";
-    // A phone that is not asked for HEIC photographs may send JPEG instead.
+    // Without HEIC in this list, phones may send JPEG instead.
     if (answer.heic && !$("file").accept.includes(".heic")) $("file").accept += ",.heic,.heif";
   } catch (problem) {
     if (problem.status === 401) return askToken().then(loadModels);

@@ -1,6 +1,6 @@
-// Masks as one byte for each pixel of the image, column by column as in COCO RLE, for changes by hand.
+// Masks with one byte per image pixel, column by column as in COCO RLE, for edits by hand.
 
-/** Return 1 for each pixel of a mask and 0 elsewhere. ``spans``: see spans.js; ``size``: [height, width]. */
+/** Return a mask as 1 inside and 0 outside. ``spans``: see spans.js; ``size``: [height, width]. */
 export function bitmapOf(spans, [height, width]) {
   const inside = new Uint8Array(width * height);
   for (let i = 0; i < spans.length; i += 2) inside.fill(1, spans[i], spans[i + 1]);
@@ -17,7 +17,7 @@ export function spansOfBitmap(inside) {
   return Int32Array.from(spans);
 }
 
-/** Give all pixels a value whose centre lies at most ``radius`` from the line between two points {x, y}. */
+/** Set all pixels whose centre is within ``radius`` of the line between two points {x, y}. */
 export function stroke(inside, [height, width], from, to, radius, value) {
   const reach = (low, high, end) => [Math.max(0, Math.floor(low - radius)), Math.min(end, Math.ceil(high + radius))];
   const [left, right] = reach(Math.min(from.x, to.x), Math.max(from.x, to.x), width);
@@ -33,7 +33,7 @@ export function stroke(inside, [height, width], from, to, radius, value) {
   }
 }
 
-/** Give all pixels a value whose centre lies inside rings [x, y, x, y, ...]. A ring inside another one is a hole. */
+/** Set all pixels whose centre is inside rings [x, y, x, y, ...]. A ring inside another one is a hole. */
 export function fillRings(inside, [height, width], rings, value = 1) {
   for (let column = 0; column < width; column++) {
     const cuts = rings.flatMap((ring) => cutsOf(ring, column + 0.5)).sort((a, b) => a - b);
@@ -44,7 +44,7 @@ export function fillRings(inside, [height, width], rings, value = 1) {
   }
 }
 
-/** Return where a vertical line cuts the sides of a ring. */
+/** Return the intersections of a vertical line with the sides of a ring. */
 function cutsOf(ring, x) {
   const cuts = [];
   for (let i = 0; i < ring.length; i += 2) {

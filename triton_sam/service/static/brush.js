@@ -1,19 +1,19 @@
-// Brush and eraser: strokes change the mask of the active object at full size, one step for undo each.
+// Brush and eraser: each stroke edits the active object's mask at full size, as one undo step.
 
 import { stroke } from "./bitmap.js";
 import { $ } from "./dom.js";
 
 const STEP = 1.25;
-const SIZES = [2, 400]; // pixels of the screen
-const COARSE = 2; // pixels of the screen between two points of a stroke
+const SIZES = [2, 400]; // screen pixels
+const COARSE = 2; // screen pixels between two points of a stroke
 
 export class Brush {
-  size = 24; // diameter in pixels of the screen, at any zoom
+  size = 24; // diameter in screen pixels, at any zoom
   #page;
   #points = [];
   #radius = 0;
   #target = null;
-  #at = null; // where the mouse is
+  #at = null; // the mouse position
 
   constructor(page) {
     this.#page = page;
@@ -51,7 +51,7 @@ export class Brush {
     this.hover(point);
   }
 
-  /** Change the mask. A stroke that is drawn while an earlier one waits for its mask comes after it. */
+  /** Edit the mask. A stroke drawn while an earlier one waits for its mask is applied after it. */
   up() {
     const [points, radius, value] = [this.#points, this.#radius, this.#isEraser ? 0 : 1];
     const id = this.#target?.id;
@@ -79,7 +79,7 @@ export class Brush {
     this.hover(null);
   }
 
-  /** Draw the stroke, and a ring of the size of the brush. */
+  /** Draw the stroke, and a ring as large as the brush. */
   paint(context, unit) {
     context.save();
     context.lineCap = context.lineJoin = "round";

@@ -1,9 +1,9 @@
-// The user's choice of model, candidates and clean-up, kept over a reload.
+// The user's choices of model, candidates and clean-up, stored across reloads.
 
 const KEY = "triton-sam-choices";
 const NAMES = ["model", "multimask", "cleanup", "cleanupArea", "threshold"];
 
-/** Return the kept choices; members that were never chosen are missing. */
+/** Return the stored choices, without those that were never made. */
 export function kept() {
   try {
     const stored = JSON.parse(localStorage.getItem(KEY)) ?? {};
@@ -17,6 +17,6 @@ export function keep(settings) {
   try {
     localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(NAMES.map((name) => [name, settings[name]]))));
   } catch {
-    // Private windows may refuse storage: the choices then last until the page is closed.
+    // Private windows may reject storage; the choices then last until the page is closed.
   }
 }

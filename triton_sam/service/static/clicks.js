@@ -1,11 +1,11 @@
-// What the mouse or a finger changes on the image: points and boxes are set, moved and removed, objects selected.
+// Mouse and touch on the image: set, move and remove points and boxes, and select objects.
 
 import { distanceOf, reachOf } from "./stage.js";
 
 export function connectClicks(page) {
   const { stage, everything } = page;
 
-  /** The stage asks for the point of the active object that lies under the pointer. */
+  /** The stage requests the active object's point under the pointer. */
   stage.handleAt = (place, pointer) => {
     const object = page.scene.active;
     if (!object?.visible || everything.takesClicks || !page.takesClicks) return null;
@@ -34,7 +34,7 @@ export function connectClicks(page) {
     box({ box: corners, time }) {
       if (!page.takesClicks || everything.takesClicks) return;
       change(() => {
-        // A second box is another object. The box of a found object comes from the search, so the user's replaces it.
+        // A second box is another object. A found object's box comes from the search, so the user's box replaces it.
         const { box, found } = page.scene.current();
         const object = box && !found ? page.scene.begin() : page.scene.active;
         object.box = corners.map(round2);
@@ -55,7 +55,7 @@ export function connectClicks(page) {
   });
 }
 
-/** Return the visible object with the smallest mask at a point of the image; null if there is none. */
+/** Return the visible object with the smallest mask at a point of the image; null without one. */
 function objectAt({ scene, masks }, { x, y }) {
   const context = document.createElement("canvas").getContext("2d");
   const isHit = (object) => {

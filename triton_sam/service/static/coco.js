@@ -1,10 +1,10 @@
-// Reads COCO files: masks as run lengths, compressed or not, or as polygons.
+// Reads COCO files with masks as run lengths, compressed or not, or as polygons.
 
 import { fillRings, spansOfBitmap } from "./bitmap.js";
 import { runsOf } from "./rle.js";
 import { measure, spansOf, toRle } from "./spans.js";
 
-/** Return the objects of a COCO file by the name of their image, as Map of name -> [{label, name, rle, area, bbox, score}]. */
+/** Return a COCO file's objects, as Map of image name -> [{label, name, rle, area, bbox, score}]. */
 export function readCoco(text) {
   const { images, annotations, categories } = parsed(text);
   const labels = new Map((categories ?? []).map(({ id, name }) => [id, String(name)]));
@@ -14,7 +14,7 @@ export function readCoco(text) {
     try {
       const rle = rleOf(annotation.segmentation, sizes.get(annotation.image_id));
       const facts = measure(spansOf(rle), rle.size);
-      if (!facts.area) return; // nothing to see
+      if (!facts.area) return; // an empty mask
       const label = labels.get(annotation.category_id) ?? "";
       const score = Number.isFinite(annotation.score) ? annotation.score : 1;
       objects.get(annotation.image_id).push({ label, name: annotation.name, rle, ...facts, score });
@@ -56,7 +56,7 @@ function spansOfRuns(runs) {
   return Int32Array.from(edges.slice(0, 2 * Math.floor(runs.length / 2)));
 }
 
-/** Return the pixels whose centre lies in any of the polygons [x, y, x, y, ...], as spans in each column. */
+/** Return the pixels whose centre is inside any of the polygons [x, y, x, y, ...], as spans in each column. */
 function spansOfPolygons(polygons, size) {
   const inside = new Uint8Array(size[0] * size[1]);
   for (const polygon of polygons) fillRings(inside, size, [polygon]);

@@ -1,4 +1,4 @@
-// CRC-32 as in the appendix of the PNG specification; ZIP uses the same.
+// CRC-32 as in the appendix of the PNG specification; ZIP uses the same one.
 
 const TABLE = Int32Array.from({ length: 256 }, (_, byte) => {
   let value = byte;

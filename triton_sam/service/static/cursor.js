@@ -1,15 +1,15 @@
-// A cursor for the keyboard: Enter begins it, the arrow keys move it, and Enter sets a point or the corner of a box.
+// A keyboard cursor: Enter starts it, the arrow keys move it, and Enter sets a point or the corner of a box.
 
 import { $ } from "./dom.js";
 import { say } from "./notices.js";
 
-const STEP = 10; // pixels of the screen; with Shift it is one
+const STEP = 10; // screen pixels; 1 with Shift
 const TOOLS = ["add", "cut", "box", "select"];
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-const SPEECH_PAUSE = 400; // ms: a screen reader says where the cursor stops, and not each step
+const SPEECH_PAUSE = 400; // ms: a screen reader reads where the cursor stops, not each step
 
 export class Cursor {
-  /** {x, y} in pixels of the image; null while there is no cursor. */
+  /** {x, y} in image pixels; null without a cursor. */
   place = null;
   /** The first corner of a box, {x, y}. */
   corner = null;
@@ -19,7 +19,7 @@ export class Cursor {
   constructor(page) {
     this.#page = page;
     const canvas = $("canvas");
-    addEventListener("keydown", (event) => this.#press(event), true); // before the shortcuts, which use arrows, too
+    addEventListener("keydown", (event) => this.#press(event), true); // before the shortcuts, which also use arrows
     canvas.addEventListener("pointerdown", () => this.end());
     canvas.addEventListener("blur", () => this.end());
   }
@@ -32,7 +32,7 @@ export class Cursor {
     return true;
   }
 
-  /** End the cursor if the tool that was chosen has none: the arrow keys are the tool's. */
+  /** End the cursor if the chosen tool has none, because the tool uses the arrow keys. */
   follow() {
     if (!TOOLS.includes(this.#page.stage.tool) && !this.#page.handTools.polygon.isOn) this.end();
   }
@@ -52,7 +52,7 @@ export class Cursor {
     return Boolean(ARROWS[event.key]) && this.#move(ARROWS[event.key], event.shiftKey ? 1 : STEP, event.timeStamp);
   }
 
-  /** Without a cursor, Enter closes a polygon that has its corners. */
+  /** Without a cursor, Enter closes a polygon that has enough corners. */
   #takesEnter() {
     const { stage, everything, takesClicks, handTools: { polygon } } = this.#page;
     return takesClicks && !everything.takesClicks && (polygon.isOn ? this.place !== null || !polygon.isClosable : TOOLS.includes(stage.tool));

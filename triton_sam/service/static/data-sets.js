@@ -1,11 +1,11 @@
-// Data sets of all images on the shelf: the service writes the files, from masks that it made before.
+// Data sets of all images on the shelf: the service writes the files from masks that it has computed.
 
 import { exactMask } from "./full-masks.js";
 import { save } from "./saves.js";
 import { classOf, hasPrompt } from "./scene.js";
 import * as rest from "./rest.js";
 
-/** Save the objects of all images, except for hidden ones, as ZIP in a format of the service. Return what is missing. */
+/** Save all images' visible objects as ZIP in a format of the service. Return what is missing. */
 export async function saveDataSet(shelf, masks, model, format) {
   const [lines, taken] = [[], new Set()];
   for (const { entry, objects, found } of shelf.drawn) {
@@ -20,7 +20,7 @@ export async function saveDataSet(shelf, masks, model, format) {
   save(await rest.exported(format, new Blob([lines.join("\n")])), `objects-${format}.zip`);
 }
 
-/** Return a mask, and send the image again if the service has forgotten it. */
+/** Return a mask; send the image again if the service has dropped it. */
 async function known(shelf, entry, object, masks, model) {
   const ask = () => exactMask(entry.id, object, masks.optionsOf(object), "rle");
   try {
@@ -32,7 +32,7 @@ async function known(shelf, entry, object, masks, model) {
   }
 }
 
-/** Return a name whose part before the suffix no other image has; formats name their files by that part. */
+/** Return a name with a unique part before the suffix, because formats name their files after it. */
 function fresh(name, taken) {
   const [, stem, suffix] = /^(.*?)(\.[^.]*)?$/.exec(name);
   let free = stem;

@@ -1,12 +1,12 @@
-// The parts of /docs that act: a button that copies the curl line, and a form that sends the request and shows the answer.
+// The interactive parts of /docs: a button that copies the curl line, and a form that sends the request.
 
 import { make } from "./dom.js";
 import { token, urlOf } from "./rest.js";
 
-const SHOWN = 20_000; // characters of an answer
-const ids = new Map(); // of what was uploaded last, by the name of the parameter
+const SHOWN = 20_000; // characters of a response
+const ids = new Map(); // of the last upload, by the name of the parameter
 
-/** Return a button that copies a text, and says so. */
+/** Return a button that copies a text, and confirms it. */
 export function copyButton(text) {
   const button = make("button", { type: "button", className: "button", textContent: "Copy" });
   button.addEventListener("click", async () => {
@@ -34,8 +34,8 @@ async function copied(text) {
 /**
  * Return a form that sends one request.
  *
- * what: {verb, path, parameters, kind, example, fields}: ``parameters`` are those of OpenAPI, ``kind`` is the type of the
- * body, if there is one, with an ``example`` in JSON, or with the ``fields`` {name, required, isFile} of a form.
+ * what: {verb, path, parameters, kind, example, fields}: ``parameters`` are OpenAPI's, and ``kind`` is the type of the
+ * body, if there is one. It has an ``example`` in JSON, or the ``fields`` {name, required, isFile} of a form.
  */
 export function tryForm(what) {
   const places = (what.parameters ?? []).filter((each) => each.in === "path" || each.in === "query");
@@ -64,7 +64,7 @@ function input(name, options) {
   return make("input", { name, type: "text", autocomplete: "off", ...options });
 }
 
-/** Return [address, options] for fetch(). */
+/** Return [url, options] for fetch(). */
 function request({ verb, path, kind }, places, inputs, body, parts) {
   let address = path;
   const query = new URLSearchParams();
@@ -108,7 +108,7 @@ async function asked({ path }, [address, options]) {
   return [...shown, make("pre", { tabIndex: 0, textContent: text })];
 }
 
-/** Write the id of what was uploaded last into the other forms. */
+/** Write the id of the last upload into the other forms. */
 function fillIn(name, id) {
   ids.set(name, id);
   for (const field of document.querySelectorAll(`input[name="${name}"]`)) field.value = id;

@@ -7,7 +7,7 @@ import { rememberToken, token, urlOf } from "./rest.js";
 
 const place = $("document");
 
-/** Return the parts of a text; those between backquotes become `code` elements. */
+/** Return the parts of a text; text in backquotes becomes `code` elements. */
 function prose(text) {
   return text.split("`").map((part, index) => (index % 2 ? make("code", { textContent: part }) : part));
 }
@@ -89,7 +89,7 @@ function operation(api, path, verb, what) {
     inside);
 }
 
-/** Return the buttons below the curl line. A WebSocket (101) can be opened by no form. */
+/** Return the buttons below the curl line. WebSockets (101) have no form. */
 function tries(api, path, verb, what, line) {
   const row = make("div", { className: "tries" }, copyButton(line));
   if (what.responses["101"]) return row;
@@ -109,7 +109,7 @@ function tries(api, path, verb, what, line) {
   }
 }
 
-/** Return a field for the token, which the forms send. */
+/** Return a field for the token that the forms send. */
 function tokenField() {
   const field = make("input", { type: "password", autocomplete: "off", value: token() ?? "" });
   field.addEventListener("input", () => rememberToken(field.value));

@@ -1,15 +1,15 @@
-// Elements of the document: found, made, and connected with what they do.
+// Finds, creates and connects elements of the document.
 
 export const $ = (id) => document.getElementById(id);
 
-/** Return a new element with properties and children; children that are null are left out. */
+/** Return a new element with properties and children; null children are left out. */
 export function make(tag, options = {}, ...children) {
   const element = Object.assign(document.createElement(tag), options);
   element.append(...children.filter((child) => child !== null));
   return element;
 }
 
-/** Call the functions of {id: act} when the elements with these ids get an event. */
+/** Call the functions of {id: act} on events of the elements with these ids. */
 export function connect(acts, type = "click") {
   for (const [id, act] of Object.entries(acts)) $(id).addEventListener(type, act);
 }
@@ -19,17 +19,17 @@ export function reveal(shown) {
   for (const [id, isShown] of Object.entries(shown)) $(id).hidden = !isShown;
 }
 
-/** Switch controls on or off, {id: isOn}. */
+/** Enable or disable controls, {id: isOn}. */
 export function enable(controls) {
   for (const [id, isOn] of Object.entries(controls)) $(id).disabled = !isOn;
 }
 
-/** Mark the buttons of a group that are chosen. */
+/** Mark the chosen buttons of a group. */
 export function check(selector, isOn) {
   for (const button of document.querySelectorAll(selector)) button.setAttribute("aria-checked", String(isOn(button)));
 }
 
-/** Give a button an icon of icons.svg. */
+/** Set a button's icon, from icons.svg. */
 export function setIcon(button, name) {
   const href = `static/icons.svg#${name}`;
   if (button.querySelector("use")?.getAttribute("href") === href) return;

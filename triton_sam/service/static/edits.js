@@ -1,4 +1,4 @@
-// Changes of masks by hand, at full size: objects are copied, joined and subtracted, and tools give objects new masks.
+// Edits of masks by hand, at full size: copy, join and subtract objects, and set masks drawn with tools.
 
 import { bitmapOf, spansOfBitmap } from "./bitmap.js";
 import { $ } from "./dom.js";
@@ -21,23 +21,23 @@ export class Edits {
     return this.#page.image;
   }
 
-  /** The size of the open image, [height, width]. */
+  /** The open image's size, [height, width]. */
   get size() {
     return [this.image.height, this.image.width];
   }
 
-  /** The active object, if it has a mask and is shown. */
+  /** The active object, if it has a mask and is visible. */
   get active() {
     const { scene, masks } = this.#page;
     return this.image && scene.active?.visible && masks.hasMask(scene.active) ? scene.active : null;
   }
 
-  /** Objects that can be joined with the active one. */
+  /** Objects to join with the active one. */
   get others() {
     return this.#page.masks.shown.filter((object) => object !== this.active);
   }
 
-  /** Return the mask of an object as bitmap; of an object without a mask, an empty one. */
+  /** Return an object's mask as bitmap; empty without a mask. */
   async bitmapOf(object) {
     const size = this.size;
     if (!object || !this.#page.masks.hasMask(object)) return new Uint8Array(size[0] * size[1]);
@@ -45,9 +45,9 @@ export class Edits {
   }
 
   /**
-   * Change the masks of objects by ``act``, after all earlier changes.
+   * Edit the masks of objects with ``act``, after all earlier edits.
    *
-   * It may wait for full-size masks, and the banner shows why it failed.
+   * It may wait for full-size masks; the banner shows errors.
    */
   attempt(act) {
     this.#queue = this.#queue.then(act).catch((problem) => this.#page.warn(`The mask was not changed: ${problem.message}`));
@@ -55,9 +55,9 @@ export class Edits {
   }
 
   /**
-   * Give an object a mask instead of its prompt, in one step for undo.
+   * Replace an object's prompt by a mask, as one undo step.
    *
-   * object: null begins a new one. more: a further change of the scene in the same step.
+   * object: null creates a new one. more: a further change of the scene in the same step.
    */
   give(object, inside, more = () => {}) {
     const { scene, everything, change } = this.#page;
@@ -80,12 +80,12 @@ export class Edits {
     if (scene.active) change(() => scene.duplicate(scene.active));
   }
 
-  /** Join objects with the active one, which takes their place. */
+  /** Join objects with the active one; the joined ones are removed. */
   merge(others) {
     return this.#combine(others, 1, (scene) => others.forEach((other) => scene.remove(other.id)));
   }
 
-  /** Take the pixels of other objects out of the active one. The others stay. */
+  /** Subtract other objects' pixels from the active one. The others stay. */
   subtract(others) {
     return this.#combine(others, 0);
   }

@@ -7,18 +7,18 @@ import { pathOf } from "./rle.js";
 import { colorOf } from "./scene.js";
 import { contains, measure, spansOf, toRle, union } from "./spans.js";
 
-const FAINT = 0.55; // of the opacity of objects
+const FAINT = 0.55; // factor of the objects' opacity
 const STRONG = 1.5;
 
 export class Everything {
   #page;
-  #found = new Map(); // id -> {id, number, run, isMerged, rle, bbox, area, score, points}; also of objects that were kept
+  #found = new Map(); // id -> {id, number, run, isMerged, rle, bbox, area, score, points}; includes kept objects
   #run = 0;
   #count = 0;
   #selected = new Set();
   #hovered = null;
-  #search = null; // an AbortController while the service searches
-  #progress = { done: 0, total: 1 }; // null: the search does not say how far it is
+  #search = null; // an AbortController during a search
+  #progress = { done: 0, total: 1 }; // null: the search reports no progress
   #isRefining = false;
   #threshold = 0;
 
@@ -36,17 +36,17 @@ export class Everything {
     });
   }
 
-  /** Found objects that the user has neither kept, merged nor deleted. */
+  /** Found objects that the user has not kept, merged or deleted. */
   get items() {
     return this.#open.filter((item) => this.isShown(item));
   }
 
-  /** Objects that a search for words found, also those below the threshold. */
+  /** Objects found by a search for words, including those below the threshold. */
   get ofWords() {
     return this.#open.filter((item) => item.label !== undefined);
   }
 
-  /** The score below which objects of a search for words are hidden. */
+  /** The score below which a word search's objects are hidden. */
   get threshold() {
     return this.#threshold;
   }
@@ -75,7 +75,7 @@ export class Everything {
     return this.#search !== null;
   }
 
-  /** Whether clicks choose found objects. */
+  /** Whether clicks select found objects. */
   get takesClicks() {
     return !this.#isRefining && this.items.length > 0;
   }
@@ -83,11 +83,11 @@ export class Everything {
   /** Return the found object of an id, with its path; null if there is none. */
   of(id) {
     const item = this.#found.get(id) ?? null;
-    if (item) this.pathOf(item); // one that was restored has none yet
+    if (item) this.pathOf(item); // a restored one has no path yet
     return item;
   }
 
-  /** Forget everything, for another image. */
+  /** Clear everything, for another image. */
   reset() {
     this.stop();
     this.#found.clear();
@@ -95,7 +95,7 @@ export class Everything {
     this.#refining(false);
   }
 
-  /** Return found objects with these ids as JSON can hold them, for restore(). */
+  /** Return found objects with these ids as JSON, for restore(). */
   stateOf(ids) {
     const items = [...ids].map((id) => this.#found.get(id)).filter(Boolean);
     return items.map(({ path, spans, ...item }) => item);
@@ -112,7 +112,7 @@ export class Everything {
     await this.search(
       async (image, signal, hear) => {
         const { model, cleanup } = this.#page.masks.options;
-        const { mask_threshold, ...others } = cleanup ?? {}; // a search has a parameter of its own for it
+        const { mask_threshold, ...others } = cleanup ?? {}; // a search has its own parameter for it
         await rest.everything(image.id, { model, mask_threshold, cleanup: others }, signal, hear);
       },
       { done: 0, total: 1 },
@@ -120,10 +120,11 @@ export class Everything {
   }
 
   /**
-   * Run a search, in place of what was found before.
+   * Run a search, replacing the previous results.
    *
-   * ask: called as ask(image, signal, hear); it calls hear(name, data) for events, or returns {objects, detail} at the end.
-   * progress: null if the search does not say how far it is.
+   * ask: called as ask(image, signal, hear); it calls hear(name, data) for events, or finally returns
+   * {objects, detail}.
+   * progress: null if the search reports no progress.
    */
   async search(ask, progress = null) {
     const { image } = this.#page;
@@ -152,7 +153,7 @@ export class Everything {
     this.#page.show();
   }
 
-  /** Drop what was found and not kept. */
+  /** Drop found objects that were not kept. */
   close() {
     this.stop();
     this.#run++;
@@ -165,7 +166,7 @@ export class Everything {
     else this.close();
   }
 
-  /** Select the smallest found object under a point, or take it out of the selection. */
+  /** Select the smallest found object under a point, or deselect it. */
   pick(point) {
     const item = this.#at(point);
     if (!item) this.#selected.clear();
@@ -180,7 +181,7 @@ export class Everything {
     this.#page.stage.redraw();
   }
 
-  /** Select the next object alone, or the one before. */
+  /** Select only the next or the previous object. */
   step(by) {
     const items = this.items;
     if (!items.length) return;
@@ -190,7 +191,7 @@ export class Everything {
     this.#page.show();
   }
 
-  /** Make objects of those that are selected, or of all. */
+  /** Keep the selected objects, or all. */
   keep() {
     const items = this.selected.length ? this.selected : this.items;
     if (items.length) this.#change((scene) => items.forEach((item) => keepIn(scene, item)));
@@ -222,14 +223,14 @@ export class Everything {
     if (items.length) this.#change((scene) => scene.gone.push(...items.map((item) => item.id)));
   }
 
-  /** Keep one object, and let clicks change it until the user goes back to the others. */
+  /** Keep one object, and let clicks refine it until the user returns to the others. */
   refine() {
     if (this.selected.length !== 1) return;
     this.keep();
     this.#refining(true);
   }
 
-  /** Give a kept object the prompt that a click can refine. Call it inside scene.change(). */
+  /** Give a kept object a prompt that clicks can refine. Call it inside scene.change(). */
   prompt(object) {
     const item = this.of(object.found);
     if (!item || object.points.length || object.box) return;
@@ -241,7 +242,7 @@ export class Everything {
   paint(context, unit) {
     if (this.#isRefining) return;
     const isStrong = (item) => this.#selected.has(item.id) || item.id === this.#hovered;
-    // Objects lie in each other, and those that are selected or under the mouse must not be hidden.
+    // Objects contain each other; selected objects and the one under the mouse must stay visible.
     for (const item of this.items.sort((a, b) => isStrong(a) - isStrong(b))) {
       const alpha = Math.min(1, this.#page.settings.opacity * (isStrong(item) ? STRONG : FAINT));
       paintMask(context, this.pathOf(item), item.color, alpha, unit, !this.#selected.has(item.id));
@@ -252,7 +253,7 @@ export class Everything {
     return (item.path ??= item.bbox ? pathOf(item.rle, item.bbox) : new Path2D());
   }
 
-  /** Show the state in the row below the image. */
+  /** Show the state below the image. */
   show() {
     const [items, selected] = [this.items, this.selected];
     $("find").title = this.#page.model.finds_everything ? "Find all objects (F)" : "This model does not find everything";
@@ -271,7 +272,7 @@ export class Everything {
       "found-delete": selected.length,
     });
     if (this.#progress) $("found-progress").value = this.#progress.done / this.#progress.total;
-    else $("found-progress").removeAttribute("value"); // something goes on
+    else $("found-progress").removeAttribute("value"); // indeterminate
     let text = this.isSearching && !this.#progress ? "Searching …" : `${items.length} found`;
     if (selected.length) text = `${selected.length} of ${items.length} selected`;
     if (this.#isRefining) text = "Click to refine";
@@ -291,7 +292,7 @@ export class Everything {
     this.#page.show();
   }
 
-  /** Take over found objects. ``removed`` are numbers of this search, for which better ones have come. */
+  /** Add found objects. ``removed`` are numbers of this search that better objects replace. */
   #receive({ objects, removed }) {
     for (const item of this.#found.values()) {
       if (item.run === this.#run && removed.includes(item.number)) item.isReplaced = true; // the user may have kept it
@@ -307,9 +308,9 @@ export class Everything {
     return item;
   }
 
-  /** Return a new item for a mask that the user made; a search never shows it. {rle, area, bbox, score, kind}. */
+  /** Return a new item for a mask that the user made; searches never show it. {rle, area, bbox, score, kind}. */
   addEdited(object) {
-    return this.#add({ ...object, points: [], isMerged: true }); // a merged one is open only if the scene says so
+    return this.#add({ ...object, points: [], isMerged: true }); // a merged one is open only if the scene lists it
   }
 
   #at(point) {

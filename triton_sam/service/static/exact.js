@@ -1,9 +1,9 @@
-// Draws masks at the size of the image, pixel by pixel. The screen's outlines have the detail of the logits only.
+// Draws masks at image size, pixel by pixel. The outlines on the screen only have the logits' resolution.
 
 import { bitmapOf } from "./bitmap.js";
 import { measure, spansOf } from "./spans.js";
 
-/** Return the image as PNG with the masks drawn in. ``shown``: [{rle, color}] with colours as "#rrggbb". */
+/** Return the image as PNG with its masks drawn. ``shown``: [{rle, color}] with colours as "#rrggbb". */
 export function overlayOf(image, picture, shown, opacity) {
   const canvas = drawn(image, picture);
   const context = canvas.getContext("2d");
@@ -14,7 +14,7 @@ export function overlayOf(image, picture, shown, opacity) {
   return pngOf(canvas);
 }
 
-/** Return one object as PNG, cropped to its box and transparent outside its mask. */
+/** Return one object as PNG, cropped to its box, with transparent background. */
 export function cutoutOf(image, picture, rle) {
   const spans = spansOf(rle);
   const { bbox } = measure(spans, rle.size);
@@ -40,7 +40,7 @@ function drawn(image, picture) {
   return canvas;
 }
 
-/** Mix the colour into the pixels of a mask, and give its edge, which lies inside the mask, the full colour. */
+/** Blend the colour into the pixels of a mask; its edge, which is inside the mask, gets the full colour. */
 function tint({ data, width, height }, inside, color, opacity, thickness) {
   const rgb = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
   const isInside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && inside[x * height + y];

@@ -1,6 +1,6 @@
-// Files and folders that the user drops.
+// Dropped files and folders.
 
-/** Return all files of a drop, those in its folders too, by name. */
+/** Return all dropped files, including those in folders, which are sorted by name. */
 export async function droppedFiles(transfer) {
   const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
   if (!entries.some((entry) => entry.isDirectory)) return [...transfer.files];

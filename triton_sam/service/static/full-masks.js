@@ -1,9 +1,9 @@
-// Masks at full size. The service makes them, as for any caller of its API; none is taken from the screen.
+// Full-size masks, computed by the service as for any API client, and never taken from the screen.
 
 import * as rest from "./rest.js";
 import { promptOf } from "./scene.js";
 
-/** Return the mask of an object of the open image, in a format of the service: {rle or png, area, bbox, score}. */
+/** Return an object's mask on the open image, in a format of the service: {rle or png, area, bbox, score}. */
 export async function fullMask(image, object, masks, format) {
   return masks.resultOf(object).found ?? exactMask(image.id, object, masks.optionsOf(object), format);
 }

@@ -1,4 +1,4 @@
-// The tools that change masks by hand: they take the pointers over the image, and have the section "Edit" of the panel.
+// Tools for editing masks by hand: they handle pointers on the image, and have the panel's section "Edit".
 
 import { Brush } from "./brush.js";
 import { $, connect, enable, reveal } from "./dom.js";
@@ -10,7 +10,7 @@ export class HandTools {
   polygon;
   #page;
   #brush;
-  #first = null; // the event of the pointer that is down
+  #first = null; // the event of the pressed pointer
 
   constructor(page) {
     this.#page = page;
@@ -36,7 +36,7 @@ export class HandTools {
     this.tool?.paint(context, unit);
   }
 
-  /** Give pointers on the image to the tool, before the stage takes them for points and boxes. */
+  /** Pass pointers on the image to the tool before the stage treats them as points and boxes. */
   #takePointers() {
     const { stage } = this.#page;
     const canvas = $("canvas");
@@ -51,7 +51,7 @@ export class HandTools {
       $("stage").addEventListener(type, take, true);
     };
     listen("pointerdown", (event, tool, point) => {
-      if (event.button === 1) return false; // moves the image
+      if (event.button === 1) return false; // pans the image
       if (this.#first) return handOver(tool);
       event.preventDefault();
       canvas.focus({ preventScroll: true }); // so that Enter does not press a button again
@@ -73,7 +73,7 @@ export class HandTools {
     listen("pointercancel", (event, tool) => ((this.#first = null), tool.abort(), false));
     canvas.addEventListener("pointerleave", () => this.tool?.hover(null));
 
-    /** A second finger zooms: the stage gets both, and the stroke ends without changing anything. */
+    /** A second finger zooms: the stage receives both fingers, and the stroke is discarded. */
     const handOver = (tool) => {
       const { pointerId, pointerType, clientX, clientY, button, buttons } = this.#first;
       tool.abort();
@@ -104,7 +104,7 @@ export class HandTools {
     connect({ "brush-size": () => (this.#brush.size = Number($("brush-size").value)) }, "input");
   }
 
-  /** Show what the tools can do now. */
+  /** Enable the currently possible actions. */
   show() {
     const { edits, image, scene, stage } = this.#page;
     const active = image ? scene.active : null;
@@ -158,7 +158,7 @@ function connectRows(page) {
   list.addEventListener("pointercancel", () => (dragged = null));
 }
 
-/** Offer objects, and all of them, in a list that keeps its choice. */
+/** List objects, and an entry for all of them; the list keeps its selection. */
 function offer(select, others) {
   const options = others.map((object) => [String(object.id), object.name]);
   if (options.length > 1) options.push([ALL, "all other objects"]);

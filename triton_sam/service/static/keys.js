@@ -1,8 +1,8 @@
-// Keyboard shortcuts: one list, which acts on keys and fills the dialog that explains them.
+// Keyboard shortcuts: one list, for key events and for the dialog that explains them.
 
 import { make } from "./dom.js";
 
-/** [keys and gestures, with keys in brackets; what they do; functions of (actions, event) by key]. One that returns false did nothing. */
+/** [keys in brackets, and gestures; description; functions of (actions, event) by key, false if they did nothing]. */
 const SHORTCUTS = [
   ["[Click]", "foreground point"],
   ["[Right click], [Alt] or [Shift] click", "background point"],
@@ -70,7 +70,7 @@ const SHORTCUTS = [
 ];
 export const ACTS = Object.assign({}, ...SHORTCUTS.map(([, , acts]) => acts));
 
-/** ``tool(key)`` is the chosen hand tool's answer to a key, which comes first; false: it has none. */
+/** ``tool(key)`` handles a key with the chosen hand tool first; it returns false if the tool does not use the key. */
 export function installKeys(actions, list, tool) {
   for (const [keys, what, , className = ""] of SHORTCUTS) {
     list.append(make("dt", { className }, ...parts(keys)), make("dd", { className }, ...parts(what)));
@@ -78,7 +78,7 @@ export function installKeys(actions, list, tool) {
   addEventListener("keydown", (event) => {
     if (document.querySelector("dialog[open]") || isTyping(event.target)) return;
     const key = event.key.toLowerCase();
-    if (key.startsWith("arrow") && !event.altKey && event.target.matches?.("input[type=range]")) return; // it moves by itself
+    if (key.startsWith("arrow") && !event.altKey && event.target.matches?.("input[type=range]")) return; // native
     if (press(key, event) !== false) event.preventDefault();
   });
   addEventListener("keyup", (event) => event.key === " " && actions.space(false));
@@ -93,7 +93,7 @@ export function installKeys(actions, list, tool) {
   }
 }
 
-/** Return the parts of a text; those in brackets are keys. */
+/** Return the parts of a text; text in brackets becomes keys. */
 function parts(text) {
   return text.split(/\[(.+?)\](?!\])/).map((part, index) => (index % 2 ? make("kbd", { textContent: part }) : part));
 }

@@ -1,18 +1,18 @@
-// The tiles of a large image: those that a view needs are fetched, a few at a time, and the last ones are kept.
+// The tiles of a large image: fetched when a view needs them, a few at a time; the most recently used are kept.
 
 const AT_A_TIME = 6;
 const KEPT = 256; // about 256 MB as bitmaps of 512 x 512 pixels
 
 export class Tiles {
   /**
-   * @param {object} info - answer of GET /v1/large/ID
+   * @param {object} info - response of GET /v1/large/ID
    * @param {(path: string, options: object) => Promise<Response>} fetchTile
-   * @param {() => void} changed - is called when a tile has arrived
+   * @param {() => void} changed - called when a tile has arrived
    * @param {(problem: Error) => void} failed
    */
   constructor(info, fetchTile, changed, failed) {
     Object.assign(this, { info, fetchTile, changed, failed });
-    this.kept = new Map(); // by key: a bitmap, or null while it is on its way or after it failed
+    this.kept = new Map(); // by key: a bitmap, or null while loading or after a failure
     this.wanted = [];
     this.running = 0;
     this.abort = new AbortController();
@@ -25,13 +25,13 @@ export class Tiles {
     this.wanted = [];
   }
 
-  /** Return the level whose pixels are not larger than those of the screen, which have ``unit`` pixels of the image. */
+  /** Return the level whose pixels are at most as large as the screen's, which cover ``unit`` image pixels. */
   levelFor(unit) {
     const level = Math.floor(Math.log2(Math.max(1, unit * 1.2)));
     return Math.min(this.info.levels.length - 1, level);
   }
 
-  /** Draw what a Stage shows, and ask for the tiles that are missing. Coarser tiles stand in for them. */
+  /** Draw a Stage's view, and fetch missing tiles. Coarser tiles stand in for them. */
   draw(context, view, ratio) {
     const level = this.levelFor(view.unit / ratio);
     const last = this.info.levels.length - 1;
@@ -43,7 +43,7 @@ export class Tiles {
         if (bitmap) {
           const [x, y] = view.toScreen(tile.x, tile.y);
           const [right, bottom] = view.toScreen(tile.right, tile.bottom);
-          // Whole pixels of the screen leave no seams between neighbours.
+          // Whole screen pixels leave no seams between neighbours.
           const [left, top] = [Math.round(x * ratio), Math.round(y * ratio)];
           context.drawImage(bitmap, left, top, Math.round(right * ratio) - left, Math.round(bottom * ratio) - top);
         } else if (bitmap === undefined && (number === level || number === last)) {
@@ -57,7 +57,7 @@ export class Tiles {
     this.#fetch();
   }
 
-  /** Whether all tiles of a view are there. */
+  /** Whether all tiles of a view have arrived. */
   isComplete(view, ratio) {
     return this.#inside(view, this.levelFor(view.unit / ratio)).every(({ key }) => this.kept.get(key));
   }
@@ -87,7 +87,7 @@ export class Tiles {
   #take(key) {
     const bitmap = this.kept.get(key);
     if (bitmap) {
-      this.kept.delete(key); // the last in the order was used last
+      this.kept.delete(key); // most recently used tiles are last
       this.kept.set(key, bitmap);
     }
     return bitmap;
@@ -115,7 +115,7 @@ export class Tiles {
       else this.kept.set(key, bitmap);
     } catch (error) {
       if (error.name === "AbortError") return;
-      // A busy service is asked again when the tile is next drawn; another fault stays, and is told once.
+      // After 503 or 429, the tile is fetched again when it is next drawn; other errors are kept, and shown once.
       if (error.status === 503 || error.status === 429) setTimeout(() => (this.kept.delete(key), this.changed()), 1000);
       else this.failed(error);
     }

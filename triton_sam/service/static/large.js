@@ -1,4 +1,4 @@
-// The page of slides and maps: a pyramid of tiles on the stage of the page, clicks and boxes, masks as outlines.
+// The page for slides and maps: a tile pyramid on the page's stage, clicks and boxes, masks as outlines.
 
 import { $, check, connect, enable } from "./dom.js";
 import { Tiles } from "./large-tiles.js";
@@ -14,13 +14,13 @@ const OPACITY = 0.22;
 const scene = new Scene();
 const stage = new Stage($("stage"), $("canvas"), paint, (context, ratio) => page.tiles.draw(context, stage, ratio));
 const answers = new Map(); // by object and prompt: {mask, path}
-const latest = new Map(); // by object: the same, which is shown until the newest prompt has its answer
-const asked = new Map(); // requests on their way, by the number of their object
+const latest = new Map(); // by object: the same, shown until the newest prompt has its mask
+const asked = new Map(); // pending requests, by object id
 const page = { image: null, tiles: null, corner: null, stage, scene, maskOf: (object) => answers.get(keyOf(object))?.mask ?? null };
 let hasKeys = false; // whether the keyboard moves the image, so that the middle is marked
 let asking = null;
 
-/** Return the answer of ``send()``; ask the user for a token as often as the service wants one. */
+/** Return the result of ``send()``; request a token from the user as often as the service requires one. */
 async function ask(send) {
   for (;;) {
     try {
@@ -45,7 +45,7 @@ async function showImages() {
 async function open(id) {
   stop();
   page.tiles?.close();
-  page.image = stage.picture = null; // without a picture, the stage takes no clicks
+  page.image = stage.picture = null; // without an image, the stage ignores clicks
   scene.reset();
   for (const each of [answers, latest]) each.clear();
   warn("");
@@ -97,7 +97,7 @@ function show() {
   stage.redraw();
 }
 
-/** Drop the request of an object, or all requests. */
+/** Abort the request of an object, or all requests. */
 function stop(id = null) {
   for (const [number, request] of asked) {
     if (id !== null && number !== id) continue;
@@ -107,7 +107,7 @@ function stop(id = null) {
   busy(asked.size ? "segmenting" : "");
 }
 
-/** Ask for the mask of the active object, unless it is known; a newer prompt replaces the request. */
+/** Request the active object's mask, unless it is known; a newer prompt replaces the request. */
 async function segment() {
   const object = scene.active;
   stop(object?.id ?? null);
@@ -165,7 +165,7 @@ function begin() {
   show();
 }
 
-/** Take the middle of the stage as a point or as a corner of a box. */
+/** Use the middle of the stage as a point or as a corner of a box. */
 function markMiddle(label) {
   const place = inside(stage.middle());
   if (stage.tool !== "box") return addPoint(place, label);
@@ -179,7 +179,7 @@ function inside([x, y]) {
   return [Math.min(page.image.width, Math.max(0, x)), Math.min(page.image.height, Math.max(0, y))];
 }
 
-/** Return all masks as a FeatureCollection, in pixels of the image. */
+/** Return all masks as a FeatureCollection, in image pixels. */
 function toGeoJson() {
   const features = scene.objects.flatMap((object, index) => {
     const mask = page.maskOf(object);
@@ -225,7 +225,7 @@ stage.on = {
   box: ({ box }) => addBox(box),
   view: () => ($("zoom-level").textContent = `${(100 * stage.scale).toPrecision(stage.unit > 20 ? 1 : 3) * 1} %`),
 };
-// Only people who use the keyboard see a frame around the focused canvas, see style.css.
+// Only keyboard users see a frame around the focused canvas, see style.css.
 addEventListener("pointerdown", () => ((document.body.dataset.by = "pointer"), (hasKeys = false)), true);
 addEventListener("keydown", () => (document.body.dataset.by = "keys"), true);
 addEventListener("keydown", press);
@@ -244,5 +244,5 @@ connect({
   save: () => save(toGeoJson(), `${page.image.name.split("/").pop()}.geojson`),
 });
 connect({ image: () => open($("image").value).catch((error) => warn(error.message)) }, "change");
-globalThis.tritonSam = page; // for tests, and for people at the browser's console
+globalThis.tritonSam = page; // for tests, and for the browser's console
 showImages().catch((error) => warn(error.message));

@@ -1,24 +1,24 @@
-// The images of the user with their objects, in the browser's own database, so that a reload loses nothing.
+// The user's images with their objects, in the browser's database, so that a reload loses nothing.
 
 const NAME = "triton-sam";
 const VERSION = 1;
 
 /**
- * An entry is {key, order, id, name, width, height, opened, thumb, state}: ``id`` is the service's, null until the
- * image has been there; ``state`` is that of a Scene and of its found objects. The image's bytes lie in a store of their own.
+ * An entry is {key, order, id, name, width, height, opened, thumb, state}. ``id`` is the service's, null before the
+ * first upload; ``state`` is that of a Scene and its found objects. The image's bytes are in a separate store.
  */
 export class Library {
   #db = null;
-  #files = new Map(); // those that the database did not take
+  #files = new Map(); // those that the database rejected
   #writes = 0;
   #hasFailed = false;
 
-  /** Whether everything that was given to this object has been written. */
+  /** Whether everything has been written to the database. */
   get isSafe() {
     return this.#db !== null && !this.#hasFailed && this.#writes === 0;
   }
 
-  /** Open the database and return all entries, in the order in which they came. */
+  /** Open the database and return all entries, in the order in which they were added. */
   async open() {
     try {
       const opening = indexedDB.open(NAME, VERSION);
@@ -29,7 +29,7 @@ export class Library {
       const entries = await answerOf(this.#db.transaction("entries").objectStore("entries").getAll());
       return entries.sort((a, b) => a.order - b.order);
     } catch {
-      return []; // A private window may refuse the database. Then everything lasts until the page is closed.
+      return []; // A private window may reject the database. Then everything lasts until the page is closed.
     }
   }
 
@@ -53,7 +53,7 @@ export class Library {
     if (this.#db) await this.#write(["entries", "files"], (entries, files) => (entries.delete(key), files.delete(key)));
   }
 
-  /** A write that fails (the disk is full, say) is no error: the page asks before it is closed, see isSafe. */
+  /** A failed write (for example a full disk) is not an error: the page warns before it is closed, see isSafe. */
   async #write(stores, act) {
     this.#writes++;
     try {

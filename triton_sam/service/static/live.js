@@ -1,27 +1,27 @@
-// The WebSocket: it sends positions and receives masks. It has two lanes, "hover" and "click"; in each lane, the newest
-// request replaces the older ones.
+// The WebSocket: it sends positions and receives masks, in two lanes, "hover" and "click". In each lane, the newest
+// request replaces older ones.
 //
-// The way of a position under the mouse, from the event to the mask on the screen:
-//  1. Stage.#move (stage.js)              the pointer's place in pixels of the image
-//  2. preview.hover (preview.js)          the prompt of the active object with this place
-//  3. Live.hover                          the newest position waits; it is sent when the earlier answer is here
+// From the event of a mouse position to the mask on the screen:
+//  1. Stage.#move (stage.js)              the pointer's position in image pixels
+//  2. preview.hover (preview.js)          the active object's prompt with this position
+//  3. Live.hover                          the newest position waits for the previous mask, and is then sent
 //  4. _Page._read (service/api/live.py)   JSON
-//  5. _Page._handle                       a checked SegmentMessage; its task replaces the lane's earlier one
+//  5. _Page._handle                       a validated SegmentMessage; its task replaces the lane's earlier one
 //  6. _Page._answer                       the image's embeddings, or their id at Triton
-//  7. predict_async (client/speculative.py) a checked click; the newest of its lane waits for a place
-//  8. Dispatcher._send                    a thread carries the click
+//  7. predict_async (client/speculative.py) a validated click; the newest of its lane waits for a place
+//  8. Dispatcher._send                    a thread sends the click
 //  9. Transport.infer                     the deadline; HTTP or gRPC
 // 10. the session model at Triton         the decoder's logits
-// 11. SessionClick.read                   checked logits and scores, back in _answer
+// 11. SessionClick.read                   validated logits and scores, back in _answer
 // 12. clean_previews (service/answers.py) holes and specks, in a thread
 // 13. pack (service/messages.py)          int8
-// 14. _Outbox.send                        the newest answer of each lane
+// 14. _Outbox.send                        the newest mask of each lane
 // 15. Live.#receive                       unpacked; the next position is sent
 // 16. preview.show                        outline() and Stage.draw(), without waiting for a frame
 
 import { models, Problem, token, urlOf } from "./rest.js";
 
-const VERSION = 2; // of the messages; it must equal VERSION in service/messages.py
+const VERSION = 2; // of the messages; must equal VERSION in service/messages.py
 const FIRST_PAUSE = 300;
 const LAST_PAUSE = 4000;
 const FIRST_PAUSE_REFUSED = 30_000;
@@ -33,12 +33,12 @@ export class Live {
   #socket = null;
   #seq = 0;
   #pause = FIRST_PAUSE;
-  #isRefused = false; // the service answers, but opens no WebSocket for this page
+  #isRefused = false; // the service responds, but rejects the WebSocket
   #newestClick = 0;
   #waiting = null;
   #hovers = new Map(); // number of each unanswered hover request -> {time of its event, time when it was sent}
-  #next = null; // the newest position, which has not been sent yet
-  #lag = 0; // milliseconds that the network takes for one request and its answer
+  #next = null; // the newest position, not sent yet
+  #lag = 0; // milliseconds of the network for one round trip
 
   /** on: {status(message), masks(message), hoverError(message), lost(), refused(), outdated(), token()} */
   constructor(on) {
@@ -67,7 +67,7 @@ export class Live {
       }
       this.#hovers.clear();
       this.#give(null, new Problem({ status: 0, detail: "the connection broke" }));
-      // A browser does not say why a WebSocket was refused; the REST API does. Asking costs quota, so the page asks once.
+      // A browser does not report why a WebSocket was rejected; the REST API does. One call, because it costs quota.
       if (!opened && !this.#isRefused) {
         const status = await statusOfRest();
         if (status === 401) return this.#on.token();
@@ -87,17 +87,17 @@ export class Live {
   }
 
   /**
-   * Ask for the mask under the mouse. on.masks() gets the answer with the ``time`` of its request.
+   * Request the mask under the mouse. on.masks() receives the response with the ``time`` of its request.
    *
-   * While one request is under way, the newest position waits here; it is sent when the answer comes, so that it is as
-   * recent as possible. Over a slow network, two requests are under way, so that the service is never idle.
+   * While a request is under way, the newest position waits here, and is sent when the response arrives, so that it is
+   * as recent as possible. Over a slow network, two requests are under way, so that the service is never idle.
    */
   hover(request, time) {
     this.#next = { request, time };
     this.#sendHover();
   }
 
-  /** The mouse has left the image: drop the previews that are under way, both here and at Triton. */
+  /** The mouse has left the image: cancel pending previews, here and at Triton. */
   stopHover() {
     this.#next = null;
     if (!this.#hovers.size) return;
@@ -105,7 +105,7 @@ export class Live {
     if (this.isOpen) this.#send({ type: "cancel", lane: "hover" });
   }
 
-  /** Ask for masks. The promise resolves to null when a newer call replaces this one. */
+  /** Request masks. The promise resolves to null when a newer call replaces this one. */
   click(request) {
     this.#give(null);
     if (!this.isOpen) return Promise.reject(new Problem({ status: 0, detail: "there is no connection to the service" }));
@@ -136,7 +136,7 @@ export class Live {
       else this.#give(message);
     } else if (message.lane === "hover" && this.#hovers.has(message.seq)) {
       const { time, sent } = this.#hovers.get(message.seq);
-      // The service sends only the newest answer of a lane, so older requests get none any more.
+      // The service only sends the newest masks of a lane, so older requests remain unanswered.
       for (const seq of this.#hovers.keys()) if (seq <= message.seq) this.#hovers.delete(seq);
       if (message.ms) this.#lag = performance.now() - sent - message.ms;
       this.#sendHover();
@@ -155,7 +155,7 @@ export class Live {
   }
 }
 
-/** The subprotocols of the WebSocket: one of them names the token, because a browser sends no header of our own. */
+/** The WebSocket's subprotocols. One contains the token, because a browser sends no custom header. */
 function protocols(token) {
   if (!token) return ["triton-sam"];
   const text = String.fromCharCode(...new TextEncoder().encode(token));
@@ -163,7 +163,7 @@ function protocols(token) {
   return ["triton-sam", `triton-sam.token.${name}`];
 }
 
-/** The HTTP status of a call to the REST API; 0 when the service cannot be reached. */
+/** The HTTP status of a REST call; 0 when the service cannot be reached. */
 async function statusOfRest() {
   try {
     await models();

@@ -1,9 +1,9 @@
-// The masks of all objects. Each mask is kept under all the values that it depends on; missing masks are requested.
+// The masks of all objects, cached by all values that they depend on; missing masks are requested.
 
 import { measureLogits, outline } from "./outline.js";
 import { hasPrompt, promptOf } from "./scene.js";
 
-/** Return the clean-up, null for none; docs/reference/rest.md says the meaning of each member. */
+/** Return the clean-up, null for none; docs/reference/rest.md explains the members. */
 function cleanupOf({ cleanup, cleanupArea: area, threshold }) {
   const members = cleanup ? { max_hole_area: area, max_sprinkle_area: area, keep_clicked: true } : {};
   if (threshold) members.mask_threshold = threshold;
@@ -12,7 +12,7 @@ function cleanupOf({ cleanup, cleanupArea: area, threshold }) {
 
 export class Masks {
   #results = new Map(); // kept, so that undo needs no request
-  #round = 0; // number of the newest call of refresh(), which ends the older ones
+  #round = 0; // number of the newest call of refresh(), which ends older ones
   #page;
   #scene;
 
@@ -24,14 +24,14 @@ export class Masks {
     this.#results.clear();
   }
 
-  /** Return the result of an object: {scores, logits, ...}, {scores, found}, {error}, or null without an answer. */
+  /** Return an object's result: {scores, logits, ...}, {scores, found}, {error}, or null while it is pending. */
   resultOf(object) {
     const found = hasPrompt(object) ? null : this.#page.everything.of(object.found);
     if (found) return { scores: [found.score], found };
     return this.#results.get(this.#keyOf(object)) ?? null;
   }
 
-  /** Return the index of the candidate to show: the one that the user chose, else the one with the best score. */
+  /** Return the index of the candidate to show: the user's choice, else the one with the best score. */
   choiceOf(object) {
     const scores = this.resultOf(object)?.scores ?? [0];
     const chosen = object.choice !== null && object.choice < scores.length;
@@ -51,7 +51,7 @@ export class Masks {
     return result.paths[choice];
   }
 
-  /** Return the area in pixels and the box [x, y, width, height] of a candidate: those of the preview, unless it was found. */
+  /** Return a candidate's area in pixels and box [x, y, width, height], from the preview or the found object. */
   measureOf(object, choice = this.choiceOf(object)) {
     const result = this.resultOf(object);
     if (result?.found) return result.found;
@@ -60,23 +60,23 @@ export class Masks {
     return (result.measures[choice] ??= measureLogits(result.logits[choice], result.side, result.used, this.#page.image));
   }
 
-  /** Objects that have a mask. */
+  /** Objects with a mask. */
   get finished() {
     return this.#scene.objects.filter((object) => this.hasMask(object));
   }
 
-  /** Objects that have a mask and are not hidden: those that downloads contain. */
+  /** Visible objects with a mask, which downloads contain. */
   get shown() {
     return this.finished.filter((object) => object.visible);
   }
 
-  /** The options of a request for masks, for the service. */
+  /** Options of mask requests. */
   get options() {
     const { settings } = this.#page;
     return { model: settings.model, multimask: settings.multimask, cleanup: cleanupOf(settings) };
   }
 
-  /** The options of a request for the masks of an object. */
+  /** Options of an object's mask request. */
   optionsOf(object) {
     return { ...this.options, multimask: object?.multimask ?? this.#page.settings.multimask };
   }
@@ -85,7 +85,7 @@ export class Masks {
     return { image: this.#page.image.id, ...this.optionsOf(object), ...prompt };
   }
 
-  /** Ask for the missing masks, the active object's first. ``time`` is the time of the click that asked for it. */
+  /** Request missing masks, the active object's first. ``time`` is that of the click that caused it. */
   async refresh(time) {
     const mine = ++this.#round;
     this.#page.show();
@@ -103,7 +103,7 @@ export class Masks {
       } catch (problem) {
         if (mine !== this.#round) return;
         if (problem.code === "unknown_image") return void this.#page.pictures.reupload();
-        // If the service does not answer, the mask stays missing, and the page asks again when the service is back.
+        // If the service is unavailable, the mask stays missing, and is requested when the service is back.
         if (problem.status !== 0 && problem.status !== 503) this.#results.set(key, { error: problem.message });
       }
       this.#page.show();

@@ -1,11 +1,11 @@
-// Everything that the page says beside the image: state, banner, progress, the question for the token.
+// Texts around the image: state, banner, progress, and the token dialog.
 
 import { $ } from "./dom.js";
 import { rememberToken, token } from "./rest.js";
 
 export function askToken() {
   const dialog = $("token-dialog");
-  $("token-problem").hidden = !token(); // there is one, so the service has refused it
+  $("token-problem").hidden = !token(); // a stored token means that the service has rejected it
   if (!dialog.open) dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => (rememberToken($("token").value), resolve()), { once: true });
@@ -23,11 +23,11 @@ export function busy(text) {
   for (const part of document.querySelectorAll("#busy-part, #busy-sent")) part.hidden = true; // /large sends no files
 }
 
-/** Show which part of a file has been sent, from 0 to 1; then the service works, and ``then`` says at what. */
+/** Show the sent part of a file, from 0 to 1, and then ``then``, which describes the service's work. */
 export function sending(kind, part, then) {
   if (part >= 1) return busy(then);
   const text = `Sending the ${kind} …`;
-  if ($("busy-text").textContent !== text) busy(text); // a screen reader says it once
+  if ($("busy-text").textContent !== text) busy(text); // a screen reader reads it once
   $("busy-part").hidden = $("busy-sent").hidden = false;
   $("busy-part").value = part;
   $("busy-sent").textContent = `${Math.floor(100 * part)} %`;
@@ -38,7 +38,7 @@ export function warn(text) {
   $("banner").hidden = !text;
 }
 
-/** Let a screen reader say a text that people with eyes see elsewhere on the page. */
+/** Announce to screen readers a text that is visible elsewhere on the page. */
 export function say(text) {
   $("said").textContent = text;
 }

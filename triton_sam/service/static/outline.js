@@ -1,25 +1,25 @@
-// Turns logits into outlines by marching squares with interpolation, so that edges are smooth at any zoom.
+// Converts logits to outlines by marching squares with interpolation, so that edges are smooth at any zoom.
 
 let next = new Int32Array(0);
 
-// TL=8 TR=4 BR=2 BL=1 -> pairs of sides (0 top, 1 right, 2 bottom, 3 left), inside on the right hand.
+// TL=8 TR=4 BR=2 BL=1 -> pairs of sides (0 top, 1 right, 2 bottom, 3 left), with the inside on the right.
 const TURNS = [
   [], [3, 2], [2, 1], [3, 1], [1, 0], [1, 0, 3, 2], [2, 0], [3, 0],
   [0, 3], [0, 2], [0, 3, 2, 1], [0, 1], [1, 3], [1, 2], [2, 3], [],
 ];
 
 /**
- * Return the closed rings where logits change their sign, as a Path2D in pixels of the image.
+ * Return the closed rings where logits change sign, as a Path2D in image pixels.
  *
- * @param {Int8Array} logits - side x side, rows first
+ * @param {Int8Array} logits - side x side, row by row
  * @param {number} side
- * @param {number[]} used - part of the logits, in fractions of width and height, that shows the image
+ * @param {number[]} used - part of the logits that shows the image, in fractions of width and height
  * @param {{width: number, height: number}} size - of the image
  */
 export function outline(logits, side, used, size) {
   const wide = Math.max(1, Math.round(side * used[0]));
   const high = Math.max(1, Math.round(side * used[1]));
-  const step = wide + 2; // a ring of background around, so that every outline closes
+  const step = wide + 2; // a border of background, so that every outline closes
   const rows = high + 2;
   const value = (x, y) =>
     x < 1 || y < 1 || x > wide || y > high ? -1 : logits[(y - 1) * side + (x - 1)];
@@ -82,7 +82,7 @@ function clamp(value, high) {
   return value < 0 ? 0 : value > high ? high : value;
 }
 
-/** Return the area and the box [x, y, width, height] where logits are above 0, in whole pixels of the image; see outline(). */
+/** Return area and box [x, y, width, height] where logits are above 0, in whole image pixels; see outline(). */
 export function measureLogits(logits, side, used, size) {
   const wide = Math.max(1, Math.round(side * used[0]));
   const high = Math.max(1, Math.round(side * used[1]));

@@ -1,9 +1,9 @@
-// Draws masks, boxes and points on the image. Lines and points keep their size on the screen at any zoom.
+// Draws masks, boxes and points on the image. Lines and points keep their screen size at any zoom.
 
 const GOOD = "#28b450";
 const BAD = "#e13237";
 
-/** Draw all masks and prompts, found objects, the preview under the mouse, the keyboard's cursor, and the box that is being dragged. */
+/** Draw all masks and prompts, found objects, the preview, the keyboard cursor, and the dragged box. */
 export function paintScene(context, { scene, masks, everything, preview, settings, stage, cursor, handTools }) {
   const { unit } = stage;
   everything.paint(context, unit);
@@ -22,7 +22,7 @@ export function paintScene(context, { scene, masks, everything, preview, setting
   handTools.paint(context, unit);
 }
 
-/** Draw a cross at the place that the keyboard chooses: it can be seen on any ground. */
+/** Draw a cross at the keyboard cursor, visible on any background. */
 export function paintCursor(context, { x, y }, unit) {
   context.save();
   context.lineCap = "round";
@@ -39,7 +39,7 @@ export function paintCursor(context, { x, y }, unit) {
   context.restore();
 }
 
-/** Fill and outline one mask. ``unit`` is the number of image pixels for one screen pixel. */
+/** Fill and outline one mask. ``unit`` is the number of image pixels per screen pixel. */
 export function paintMask(context, path, color, alpha, unit, isPreview = false) {
   context.save();
   context.globalAlpha = alpha;
@@ -69,7 +69,7 @@ export function paintBox(context, box, color, unit, isPreview = false) {
   context.restore();
 }
 
-/** Draw the boxes and points of all objects that are visible; those of the active one stand out. */
+/** Draw all visible objects' boxes and points; the active object's stand out. */
 export function paintPrompts(context, objects, active, unit) {
   for (const object of objects) {
     if (!object.visible) continue;

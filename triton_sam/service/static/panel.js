@@ -1,10 +1,10 @@
-// The panel: the list of objects, and what can be done with them. It shows what is possible now, and nothing else.
+// The panel: the list of objects, and the currently possible actions.
 
 import { $, check, enable, make, reveal, setIcon } from "./dom.js";
 import { isBlank } from "./scene.js";
 import { boxAround, drawThumbnail } from "./thumbnails.js";
 
-/** Show the objects, and the controls that have something to do. */
+/** Show the objects, and the controls that can act. */
 export function showPanel(page) {
   const { scene, masks, image, video, settings, everything } = page;
   const active = scene.active;
@@ -28,7 +28,7 @@ export function showPanel(page) {
   offerLabels(shelf.labels);
 }
 
-/** Return what the user can do next, "" when the user knows. */
+/** Return a hint for the user's next step, "" if none is needed. */
 function hintFor({ objects, active }, image, isVideo, hasFound) {
   if (hasFound) return "Click on found objects to select them. Then keep, merge, refine or delete them.";
   if (objects.length > 1) return "";
@@ -43,7 +43,7 @@ function hintFor({ objects, active }, image, isVideo, hasFound) {
 /**
  * Show the list of objects.
  *
- * Rows and buttons that exist stay in the document, so that a name being typed keeps the focus, and so does a candidate.
+ * Existing rows and buttons stay in the document, so that the focus of a name field or a candidate is kept.
  */
 function showObjects(page) {
   const { scene, actions } = page;
@@ -54,7 +54,7 @@ function showObjects(page) {
   scene.objects.forEach((object, index) => {
     const row = rows.get(object.id) ?? newRow(object.id, actions);
     const there = list.children[index] ?? null;
-    if (there !== row) list.insertBefore(row, there); // a row that is moved loses the focus
+    if (there !== row) list.insertBefore(row, there); // moving a row loses the focus
     update(row, object, page);
   });
   const active = String(scene.activeId);
@@ -65,7 +65,7 @@ function showObjects(page) {
   }
 }
 
-/** Offer the labels that other objects have. */
+/** Suggest the labels of other objects. */
 function offerLabels(labels) {
   const list = $("labels");
   if (labels.join("\n") === [...list.children].map((option) => option.value).join("\n")) return;
@@ -74,7 +74,7 @@ function offerLabels(labels) {
 
 function newRow(id, actions) {
   const swatch = make("span", { className: "swatch" });
-  swatch.style.touchAction = "none"; // it is dragged to another place of the list, see hand-tools.js
+  swatch.style.touchAction = "none"; // it is dragged in the list, see hand-tools.js
   const name = field("Name of the object", (text) => actions.rename(id, text));
   const label = field("Label (class) of the object", (text) => actions.label(id, text), "label for-image");
   label.placeholder = "Label";
@@ -93,7 +93,7 @@ function field(ariaLabel, act, className = "") {
   const input = make("input", { type: "text", maxLength: 60, className, ariaLabel });
   input.addEventListener("change", () => act(input.value));
   input.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // letters are letters here, not shortcuts
+    event.stopPropagation(); // typed letters are not shortcuts here
     if (event.key === "Enter") input.blur();
   });
   return input;

@@ -1,4 +1,4 @@
-// The open image: opening it, sending it to the service, and switching between the images of the user.
+// The open image: opening it, sending it to the service, and switching between the user's images.
 
 import { busy, askToken, sending } from "./notices.js";
 import * as rest from "./rest.js";
@@ -9,7 +9,7 @@ const ENCODING = "Encoding the image …";
 const OPENING = "Opening the video …";
 
 export class Pictures {
-  /** {key, id, name, stem, width, height, file}; null when none is open. */
+  /** {key, id, name, stem, width, height, file}; null without an image. */
   image = null;
   shelf;
   #page;
@@ -35,14 +35,14 @@ export class Pictures {
     if (entry && !this.image && !this.#page.video.isOpen && !this.#opening) await this.openEntry(entry);
   }
 
-  /** Open a video, a project, or images, of which the first is shown; COCO files give objects to images that are open. */
+  /** Open a video, a project, or images (showing the first); COCO files add objects to open images. */
   async open(files) {
     const [first, ...others] = files.filter((file) => !isCoco(file));
     if (first) await this.#openFiles(first, others);
     for (const file of files.filter(isCoco)) await this.#import(file);
   }
 
-  /** Open an image that lies at an address, which the service fetches. */
+  /** Open an image at a URL, which the service fetches. */
   async openUrl(url) {
     let file = null;
     const name = nameOf(url);
@@ -62,7 +62,7 @@ export class Pictures {
     else this.#page.warn("None of these files is an image.");
   }
 
-  /** Open an image of the shelf. One that was open before is shown at once; the service gets it afterwards. */
+  /** Open an image of the shelf. A previously open one is shown at once, and sent to the service afterwards. */
   async openEntry(entry) {
     const file = await this.shelf.fileOf(entry);
     if (!entry.id) return this.#openFile(file, entry);
@@ -79,7 +79,7 @@ export class Pictures {
   async #openFile(file, entry = null) {
     const problem = await this.#opens(ENCODING, file.name, async (isCurrent, signal) => {
       const model = this.#page.settings.model;
-      const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF or 16-bit images
+      const local = await createImageBitmap(file).catch(() => null); // browsers do not show TIFF or 16-bit images
       const info = await rest.upload("image", file, model, signal, (part) => isCurrent() && sending("image", part, ENCODING));
       const picture = local ?? (await createImageBitmap(await rest.preview(info.id, signal)));
       if (!isCurrent()) return;
@@ -125,7 +125,7 @@ export class Pictures {
     await this.#page.images.masks.refresh();
   }
 
-  /** Stop opening what is being opened. What was open before stays open. */
+  /** Cancel opening. The previous image stays open. */
   cancel() {
     if (!this.#opening) return;
     this.#opening.abort();
@@ -134,7 +134,7 @@ export class Pictures {
     this.#page.show();
   }
 
-  /** Upload the image or the video again: for another model, or for a service that has forgotten it. */
+  /** Upload the image or the video again, for another model, or because the service has dropped it. */
   async reupload() {
     const { video, settings, images } = this.#page;
     if (!(this.image || video.isOpen) || this.#opening) return;
@@ -202,7 +202,7 @@ export class Pictures {
     stage.show(picture, { width, height });
   }
 
-  /** Show the objects of an entry of the shelf, in place of those of the image. */
+  /** Show the objects of a shelf entry instead of the image's. */
   restore(entry) {
     const { images, everything } = this.#page;
     images.scene.reset();
@@ -214,7 +214,7 @@ export class Pictures {
   }
 }
 
-/** Return the last part of an address as the name of a file. */
+/** Return the last part of a URL as a file name. */
 function nameOf(url) {
   try {
     const { hostname, pathname } = new URL(url);

@@ -1,4 +1,4 @@
-// Writes masks as PNG with 8 bits of grey, because a canvas can only write colours.
+// Writes masks as 8-bit greyscale PNG, because a canvas can only write colours.
 
 import { bitmapOf } from "./bitmap.js";
 import { checksum } from "./crc.js";

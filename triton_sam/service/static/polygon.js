@@ -1,17 +1,17 @@
-// The polygons: corners are set one by one, and the closed outline is added to the mask of the active object, or taken out.
+// Polygons: corners are set one by one, and the closed outline is added to or cut from the active object's mask.
 
 import { fillRings } from "./bitmap.js";
 import { distanceOf, reachOf } from "./stage.js";
 
 const SMALLEST = 3; // corners
-const DRAG = 4; // pixels of the screen; a shorter move of a corner is a click on it
+const DRAG = 4; // screen pixels; a corner moved by less is clicked
 
 export class Polygon {
   #page;
-  #image = null; // the key of the image that the corners belong to
-  #corners = []; // {x, y} in pixels of the image
+  #image = null; // the key of the corners' image
+  #corners = []; // {x, y} in image pixels
   #held = null; // the corner under the pointer, {index, isNew, from, hasMoved}
-  #at = null; // where the mouse is
+  #at = null; // the mouse position
 
   constructor(page) {
     this.#page = page;
@@ -22,7 +22,7 @@ export class Polygon {
     return Boolean(this.#page.image) && ["polygon", "cut-polygon"].includes(this.#page.stage.tool);
   }
 
-  /** The corners of the open image, {x, y}. */
+  /** The open image's corners, {x, y}. */
   get corners() {
     if (this.#image !== this.#page.image?.key) [this.#image, this.#corners, this.#held] = [this.#page.image?.key, [], null];
     return this.#corners;
@@ -36,14 +36,14 @@ export class Polygon {
     return this.#page.stage.tool === "cut-polygon";
   }
 
-  /** Enter closes the polygon, Backspace takes the last corner back, and Escape all of them. */
+  /** Enter closes the polygon, Backspace removes the last corner, and Escape removes all corners. */
   key(key) {
     if (key === "enter") return this.isClosable && this.close();
     if (key === "escape") return this.discard();
     return (key === "backspace" || key === "delete") && this.takeBack();
   }
 
-  /** Add a corner; the first or the last one again closes the polygon. */
+  /** Add a corner; the first or last one again closes the polygon. */
   set(point, pointer = "mouse") {
     const index = this.#cornerAt(point, pointer);
     if (index === null) this.#add(point);
@@ -77,7 +77,7 @@ export class Polygon {
     this.#page.stage.redraw();
   }
 
-  /** Undo what the pointer that is down has done. */
+  /** Undo the changes of the pressed pointer. */
   abort() {
     const held = this.#held;
     this.#held = null;
@@ -86,7 +86,7 @@ export class Polygon {
     this.hover(null);
   }
 
-  /** Take the last corner back; return whether there was one. */
+  /** Remove the last corner; return whether there was one. */
   takeBack() {
     return this.corners.length > 0 && this.#remove(this.corners.length - 1);
   }
@@ -97,7 +97,7 @@ export class Polygon {
     return true;
   }
 
-  /** Change the mask of the active object. The corners come back if that fails. */
+  /** Edit the active object's mask. The corners are restored if that fails. */
   close() {
     if (!this.isClosable) return false;
     const [corners, target, value] = [this.corners, this.#page.edits.active, this.#cuts ? 0 : 1];
@@ -173,7 +173,7 @@ function fillArea(context, area, color) {
   context.globalAlpha = 1;
 }
 
-/** Draw an outline that can be seen on bright and on dark images. */
+/** Draw an outline that is visible on bright and dark images. */
 function strokeOutline(context, outline, unit) {
   context.lineJoin = "round";
   for (const [width, style] of [[4, "rgb(0 0 0 / 60%)"], [2, "#fff"]]) {

@@ -1,11 +1,11 @@
-// The preview: the mask of the place under the mouse. live.js lists its whole way.
+// The preview: the mask under the mouse. live.js lists all steps of a preview.
 
 import { $ } from "./dom.js";
 import { outline } from "./outline.js";
 import { promptOf } from "./scene.js";
 
 export class Preview {
-  /** Path2D of the mask under the mouse; null while there is none. */
+  /** Path2D of the mask under the mouse; null without one. */
   path = null;
   #page;
 

@@ -1,9 +1,9 @@
-// Calls to /v1, with the token if the service needs one. Errors become Problems with the members of problem+json.
+// Calls to /v1, with the token if there is one. Errors become Problems with the members of problem+json.
 
 import { sendWithProgress } from "./sending.js";
 
 const TOKEN = "triton-sam-token";
-const ROOT = new URL("../", import.meta.url).href; // a proxy may have put the service below a path
+const ROOT = new URL("../", import.meta.url).href; // a proxy may serve the service under a path
 
 export class Problem extends Error {
   constructor(members) {
@@ -25,7 +25,7 @@ export function rememberToken(text) {
   try {
     sessionStorage.setItem(TOKEN, text.trim());
   } catch {
-    // Without storage, the page asks for the token again after a reload.
+    // Without storage, the page requests the token again after a reload.
   }
 }
 
@@ -54,7 +54,7 @@ export async function call(path, options = {}, send = fetch) {
   try {
     members = { ...members, ...(await answer.json()) };
   } catch {
-    // This is not the service's answer but, for example, the error page of a proxy.
+    // The response is not the service's; it may be a proxy's error page.
   }
   throw new Problem(members);
 }
@@ -64,13 +64,13 @@ export async function models() {
   return (await call("/v1/models")).json();
 }
 
-/** Send JSON, and return the answer. */
+/** Send JSON, and return the response. */
 export function post(path, body, options = {}) {
   const headers = { "Content-Type": "application/json", Accept: options.accept ?? "application/json" };
   return call(path, { method: "POST", body: JSON.stringify(body), headers, signal: options.signal });
 }
 
-/** Upload an image or a video, which ``kind`` says; ``heard(part)`` hears which part has been sent. */
+/** Upload an image or a video, given by ``kind``; ``heard(part)`` receives the sent part. */
 export async function upload(kind, file, model, signal, heard = () => {}) {
   const body = new FormData();
   body.append(kind, file, file.name || kind);
@@ -92,7 +92,7 @@ export async function segment(id, prompt) {
   return (await post(`/v1/images/${id}/segment`, prompt)).json();
 }
 
-/** Return a ZIP with the files of a data set; ``lines`` is a Blob with one image in each line. */
+/** Return a ZIP with data set files; ``lines`` is a Blob with one image per line. */
 export async function exported(format, lines) {
   const body = new FormData();
   body.append("images", lines, "images.jsonl");
@@ -139,5 +139,5 @@ export async function hear(answer, heard) {
 function parse(block) {
   const name = /^event: (.*)$/m.exec(block)?.[1];
   const data = /^data: (.*)$/m.exec(block)?.[1];
-  return name && data ? { name, data: JSON.parse(data) } : null; // a comment is neither
+  return name && data ? { name, data: JSON.parse(data) } : null; // comments have neither
 }

@@ -1,10 +1,10 @@
-// Turns COCO run-length encodings into outlines.
+// Converts COCO run-length encodings to outlines.
 
 import { outline } from "./outline.js";
 
 const SIDE = 512;
 
-/** Return the numbers of background and foreground pixels in turn, column by column, of a compressed encoding. */
+/** Return the alternating numbers of background and foreground pixels of a compressed encoding, column by column. */
 export function runsOf(counts) {
   const runs = [];
   for (let at = 0; at < counts.length; ) {
@@ -18,16 +18,16 @@ export function runsOf(counts) {
       more = (code & 32) !== 0;
       if (!more && code & 16) value |= -1 << shift;
     }
-    if (runs.length > 2) value += runs[runs.length - 2]; // the third number and later ones are differences
+    if (runs.length > 2) value += runs[runs.length - 2]; // the third and later numbers are differences
     runs.push(value);
   }
   return runs;
 }
 
 /**
- * Return the outline of a mask as Path2D in pixels of the frame. Its cells hold how much of them is covered.
+ * Return a mask's outline as Path2D in frame pixels. Its cells hold their covered fraction.
  *
- * ``bbox`` [x, y, width, height], if given, contains the mask: then the cells lie in it alone, and are smaller.
+ * ``bbox`` [x, y, width, height], if given, contains the mask: then cells are only inside it, and smaller.
  */
 export function pathOf(rle, bbox = [0, 0, rle.size[1], rle.size[0]]) {
   const tall = rle.size[0];
@@ -61,7 +61,7 @@ export function pathOf(rle, bbox = [0, 0, rle.size[1], rle.size[0]]) {
   return moved;
 }
 
-/** Return how many pixels lie in each cell of a row or column. */
+/** Return the number of pixels in each cell of a row or column. */
 function counted(cellOf, side) {
   const found = new Int32Array(side);
   for (const cell of cellOf) found[cell]++;

@@ -13,19 +13,19 @@ export async function saveMask(image, object, masks) {
   save(await png(image, object, masks), `${image.stem}-${fileName(object.name)}.png`);
 }
 
-/** Save the image with the masks of all objects drawn in, at the size of the image. */
+/** Save the image with all objects' masks drawn, at image size. */
 export async function saveOverlay(image, picture, masks, opacity) {
   const shown = [];
   for (const object of masks.shown) shown.push({ rle: (await fullMask(image, object, masks, "rle")).rle, color: object.color });
   save(await overlayOf(image, picture, shown, opacity), `${image.stem}-overlay.png`);
 }
 
-/** Save one object as PNG, cropped to its box and transparent outside its mask. */
+/** Save one object as PNG, cropped to its box, with transparent background. */
 export async function saveCutout(image, picture, object, masks) {
   save(await cutout(image, picture, object, masks), `${image.stem}-${fileName(object.name)}-cutout.png`);
 }
 
-/** Return one object as PNG, cropped to its box and transparent outside its mask. */
+/** Return one object as PNG, cropped to its box, with transparent background. */
 export async function cutout(image, picture, object, masks) {
   return cutoutOf(image, picture, (await fullMask(image, object, masks, "rle")).rle);
 }

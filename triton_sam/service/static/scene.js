@@ -1,9 +1,9 @@
-// Objects with their points and boxes, and their history for undo. This module knows neither the page nor the service.
+// Objects with their points and boxes, and the undo history. This module depends on neither the page nor the service.
 
 const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#ff3782", "#7ccd32", "#5e5ce6"];
-const GOLDEN_ANGLE = 137.508; // degrees: hues that follow each other lie far apart
+const GOLDEN_ANGLE = 137.508; // degrees: consecutive hues differ clearly
 
-/** Return the colour of an object by its number, from 1, as "#rrggbb": eight chosen ones, then others without end. */
+/** Return an object's colour by its number, from 1, as "#rrggbb": eight chosen colours, then generated ones. */
 export function colorOf(number) {
   if (number <= COLORS.length) return COLORS[number - 1];
   const lightness = [0.5, 0.62, 0.42][number % 3];
@@ -16,14 +16,14 @@ export function colorOf(number) {
   return `#${channel(0)}${channel(8)}${channel(4)}`;
 }
 
-const KEPT_STEPS = 50; // of the history, in what is stored
+const KEPT_STEPS = 50; // stored steps of the history
 
 export class Scene {
   objects = [];
   activeId = null;
   gone = []; // ids of found objects that the user has deleted or merged; see everything.js
-  multimask = false; // whether new objects ask for three candidates
-  merged = []; // ids of those that came from merging
+  multimask = false; // whether new objects request three candidates
+  merged = []; // ids of found objects that came from merging
   #undo = [];
   #redo = [];
   #count = 0;
@@ -50,7 +50,7 @@ export class Scene {
     this.#count = 0;
   }
 
-  /** Everything that restore() needs; it can be written as JSON. */
+  /** Everything that restore() needs, as a JSON-compatible object. */
   get state() {
     return { now: this.#snapshot(), undo: this.#undo.slice(-KEPT_STEPS), redo: this.#redo.slice(-KEPT_STEPS) };
   }
@@ -61,7 +61,7 @@ export class Scene {
     this.#take(now);
   }
 
-  /** Change the objects by ``act``; undo() restores the state before it. */
+  /** Change the objects with ``act``; undo() restores the previous state. */
   change(act) {
     this.#undo.push(this.#snapshot());
     this.#redo = [];
@@ -76,24 +76,24 @@ export class Scene {
     this.#step(this.#redo, this.#undo);
   }
 
-  /** Return the active object; begin one if there is none. Call it inside change(). */
+  /** Return the active object; create one if there is none. Call it inside change(). */
   current() {
     return this.active ?? this.begin();
   }
 
-  /** Begin a new object. Call it inside change(). */
+  /** Create a new object. Call it inside change(). */
   begin() {
     const number = ++this.#count;
     const object = {
       id: number,
       name: `Object ${number}`,
-      label: "", // the class, in data sets; the name stands for it if it is empty
+      label: "", // the class in data sets; if empty, the name is used
       color: colorOf(number),
       points: [],
       box: null,
       choice: null,
       multimask: this.multimask,
-      found: null, // the id of a found object, whose mask counts while there is no prompt
+      found: null, // the id of a found object, whose mask is used without a prompt
       visible: true,
     };
     this.objects.push(object);
@@ -101,7 +101,7 @@ export class Scene {
     return object;
   }
 
-  /** Add a copy of an object behind it, and make it the active one. Call it inside change(). */
+  /** Add a copy after an object, and make it active. Call it inside change(). */
   duplicate(object) {
     const copy = this.begin();
     const { id, color } = copy;
@@ -109,7 +109,7 @@ export class Scene {
     this.move(id, this.objects.indexOf(object) + 1);
   }
 
-  /** Move an object to a place of the list. Later objects lie on top. Call it inside change(). */
+  /** Move an object to a position in the list. Later objects are on top. Call it inside change(). */
   move(id, place) {
     const object = this.objects.find((each) => each.id === id);
     this.objects.splice(this.objects.indexOf(object), 1);
@@ -140,7 +140,7 @@ export class Scene {
   }
 }
 
-/** Return a state (null: that of an image without objects) to which objects with masks were added; undo takes them away. */
+/** Return a state (null: an empty image's) with added objects that have masks; undo removes them. */
 export function withObjects(state, objects) {
   const scene = new Scene();
   if (state) scene.restore(state);
@@ -162,17 +162,17 @@ export function classOf(object) {
   return object.label || object.name;
 }
 
-/** Whether an object has a prompt; one of a video (``prompts``) may have it in another frame. */
+/** Whether an object has a prompt; in a video (``prompts``), it may be in another frame. */
 export function hasPrompt(object) {
   return Boolean(object && (object.points.length || object.box || Object.keys(object.prompts ?? {}).length));
 }
 
-/** Whether an object has nothing yet that gives it a mask. */
+/** Whether an object has no source of a mask yet. */
 export function isBlank(object) {
   return Boolean(object && !hasPrompt(object) && !object.found);
 }
 
-/** Return an object's prompt for the service; ``extra`` is the point under the mouse, if it counts, too. */
+/** Return an object's prompt for the service; ``extra`` is the point under the mouse, if it is included. */
 export function promptOf(object, extra) {
   const points = [...(object?.points ?? []), ...(extra ? [extra] : [])];
   return {

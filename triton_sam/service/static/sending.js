@@ -1,9 +1,9 @@
-// Uploads that say how far they are. fetch() cannot tell it in every browser, XMLHttpRequest can.
+// Uploads with progress, through XMLHttpRequest, because not every browser reports it for fetch().
 
 /**
  * Send a body as fetch() does, and return its Response.
  *
- * heard(part): called with the part of the body that has been sent, from 0 to 1
+ * heard(part): called with the sent fraction of the body, from 0 to 1
  */
 export function sendWithProgress(path, { method, headers, body, signal }, heard) {
   return new Promise((resolve, reject) => {

@@ -1,4 +1,4 @@
-// All images of the user, with their objects: the strip below the image, and projects as one file.
+// All images of the user with their objects: the strip below the image, and projects as one file.
 
 import { readCoco } from "./coco.js";
 import { $, connect, enable, make } from "./dom.js";
@@ -17,7 +17,7 @@ export class Shelf {
   #entries = [];
   #current = null;
   #timer = null;
-  #written = ""; // the state of the current entry, as it was written last
+  #written = ""; // the last written state of the current entry
 
   constructor(page) {
     this.#page = page;
@@ -34,7 +34,7 @@ export class Shelf {
     });
   }
 
-  /** Return the entry that was open last; null if there is none. */
+  /** Return the last opened entry; null if there is none. */
   async start() {
     this.#entries = await this.#library.open();
     this.#update();
@@ -45,7 +45,7 @@ export class Shelf {
     return this.#library.fileOf(entry.key);
   }
 
-  /** Put files on the shelf without opening them, and return their entries. */
+  /** Add files to the shelf without opening them, and return their entries. */
   async add(files) {
     const added = [];
     for (const file of files) {
@@ -59,7 +59,7 @@ export class Shelf {
     return added;
   }
 
-  /** Return the entry of an image that the service has: the given one, that of the same image, or a new one. */
+  /** Return the entry of an uploaded image: the given one, that of the same image, or a new one. */
   async keep(entry, info, file, picture) {
     const same = this.#entries.find((each) => each.id === info.id && each !== entry);
     if (same && entry) await this.#drop(entry);
@@ -70,14 +70,14 @@ export class Shelf {
     return kept;
   }
 
-  /** Write the objects of the image that is shown, before the page forgets them for another image or a video. */
+  /** Write the shown image's objects before the page replaces them by another image's or a video's. */
   leave() {
     this.note();
     this.#current = null;
     this.#update();
   }
 
-  /** Mark the entry whose image is shown. */
+  /** Mark the entry of the shown image. */
   show(entry) {
     this.#current = entry;
     entry.opened = Date.now();
@@ -91,7 +91,7 @@ export class Shelf {
     this.#timer ??= setTimeout(() => this.note(), NOTE_PAUSE);
   }
 
-  /** Write the objects of the image, if they have changed. */
+  /** Write the image's objects if they have changed. */
   note() {
     clearTimeout(this.#timer);
     this.#timer = null;
@@ -109,7 +109,7 @@ export class Shelf {
     void this.#library.save(entry);
   }
 
-  /** The images that have objects to be seen: [{entry, objects, found}] with found objects by their id. */
+  /** The images with visible objects: [{entry, objects, found}] with found objects by id. */
   get drawn() {
     this.note();
     const drawn = this.#entries.map((entry) => {
@@ -121,12 +121,12 @@ export class Shelf {
     return drawn.filter(({ objects }) => objects.length);
   }
 
-  /** All labels of objects on the shelf, in order. */
+  /** All labels of objects on the shelf, sorted. */
   get labels() {
     return [...new Set(this.#entries.flatMap((entry) => entry.state?.labels ?? []))].sort();
   }
 
-  /** Add the objects of a COCO file to the images of the same name. Return a sentence about what was left out, or "". */
+  /** Add a COCO file's objects to the images of the same name. Return a sentence about skipped objects, or "". */
   async importCoco(file) {
     const byName = readCoco(await file.text());
     this.note();
@@ -172,7 +172,7 @@ export class Shelf {
     if (count > 1 || (count && at < 0)) void this.#page.pictures.openEntry(this.#entries[at < 0 ? 0 : (at + by + count) % count]);
   }
 
-  /** Take the image off the shelf, with its objects. */
+  /** Remove the image and its objects from the shelf. */
   async remove() {
     const entry = this.#current;
     if (!entry || this.#entries.length < 2) return;
@@ -197,7 +197,7 @@ export class Shelf {
     save(await zip(files), "project.triton-sam.zip");
   }
 
-  /** Put the images of a project on the shelf, and return their entries. Images that are there get its objects. */
+  /** Put a project's images on the shelf, and return their entries. Images that are on the shelf get its objects. */
   async load(file) {
     const files = await unzip(file);
     const images = imagesOf((await files.get("project.json")?.text()) ?? "", files);
@@ -246,7 +246,7 @@ export class Shelf {
   }
 }
 
-/** Return the images of a project that all have their files. */
+/** Return the images of a project if all have files. */
 function imagesOf(text, files) {
   let project = null;
   try {

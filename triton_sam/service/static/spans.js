@@ -21,7 +21,7 @@ export function contains(spans, rle, { x, y }) {
   const [height, width] = rle.size;
   const pixel = Math.min(width - 1, Math.floor(x)) * height + Math.min(height - 1, Math.floor(y));
   let low = 0;
-  let high = spans.length / 2; // the first span that ends behind the pixel lies in low..high
+  let high = spans.length / 2; // the first span that ends after the pixel is in low..high
   while (low < high) {
     const middle = (low + high) >> 1;
     if (spans[2 * middle + 1] > pixel) high = middle;
@@ -59,7 +59,7 @@ export function measure(spans, size) {
   return { area, bbox: [left, top, right - left, bottom - top] };
 }
 
-/** Return spans as compressed COCO encoding, with the same text as pycocotools (rleToString of maskApi.c). */
+/** Return spans as compressed COCO encoding, identical to pycocotools (rleToString of maskApi.c). */
 export function toRle(spans, size) {
   const edges = [0, ...spans, size[0] * size[1]];
   const runs = edges.slice(1).map((edge, index) => edge - edges[index]);

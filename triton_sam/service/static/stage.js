@@ -1,22 +1,22 @@
-// The canvas of both pages: it shows image, masks and points, zooms and pans, and turns mouse, pen and touch into points and boxes.
+// The canvas of both pages: it shows image and masks, zooms and pans, and converts mouse, pen and touch to prompts.
 
-const DRAG_PIXELS = 8; // of the screen; a shorter move is a click, because hands and pens tremble
-const SMALLEST_BOX = 8; // pixels of the screen for each side
-const EDGE = 4; // pixels of the screen between the keyboard's cursor and the edge
+const DRAG_PIXELS = 8; // screen pixels; a shorter move is a click, because hands and pens tremble
+const SMALLEST_BOX = 8; // minimum screen pixels per side
+const EDGE = 4; // screen pixels between the keyboard cursor and the edge
 const MAX_ZOOM = 32;
 const WHEEL = 0.0016;
-const REACH = { mouse: 9, pen: 12, touch: 22 }; // pixels of the screen around a point or a corner
+const REACH = { mouse: 9, pen: 12, touch: 22 }; // screen pixels around a point or a corner
 
 export class Stage {
   tool = "add";
-  /** What happens on the canvas: {hover, leave, point, box, pick, movePoint, removePoint, view}, functions of a place and more. */
+  /** Handlers of canvas events: {hover, leave, point, box, pick, movePoint, removePoint, view}. */
   on = {};
-  /** Whether the mouse moves the image, unless the box tool is chosen; otherwise it draws a box with every tool. */
+  /** Whether dragging pans the image unless the box tool is chosen; otherwise it draws a box with every tool. */
   dragsMove = false;
   picture = null;
   size = null;
   #canvas;
-  /** Returns the point that the pointer can take at a place of the image, as {label, ...}; null if there is none. */
+  /** Returns the point that can be grabbed at a position of the image, as {label, ...}; null without one. */
   handleAt = () => null;
   #frame;
   #paint;
@@ -28,9 +28,9 @@ export class Stage {
   #pinch = null;
   #space = false;
   #queued = false;
-  #ratio = 1; // pixels of the canvas for one pixel of the window
+  #ratio = 1; // canvas pixels per window pixel
 
-  /** ``paint(context)`` draws on top of the image, in pixels of the image; ``paintPicture(context, ratio)`` an image of tiles. */
+  /** ``paint(context)`` draws on the image, in image pixels; ``paintPicture(context, ratio)`` draws tiles. */
   constructor(frame, canvas, paint, paintPicture = null) {
     this.#frame = frame;
     this.#canvas = canvas;
@@ -52,7 +52,7 @@ export class Stage {
     return this.#view.scale;
   }
 
-  /** Pixels of the image for one of the window. */
+  /** Image pixels per window pixel. */
   get unit() {
     return 1 / this.#view.scale;
   }
@@ -61,7 +61,7 @@ export class Stage {
     return this.#drag?.kind === "box" ? rectangle(this.#drag.from, this.#drag.to, this.size) : null;
   }
 
-  /** The point that is being moved, {x, y, label}; null if there is none. */
+  /** The moved point, {x, y, label}; null without one. */
   get moving() {
     return this.#drag?.kind === "handle" ? { ...this.#drag.to, label: this.#drag.handle.label } : null;
   }
@@ -73,7 +73,7 @@ export class Stage {
     this.draw();
   }
 
-  /** Show another frame of the same size, without a change of the view. */
+  /** Show another frame of the same size, without changing the view. */
   swap(picture) {
     this.picture = picture;
     this.draw();
@@ -102,7 +102,7 @@ export class Stage {
     return Math.min(0.05, 60 / Math.max(this.size.width, this.size.height));
   }
 
-  /** Return the space around the image that the buttons need. It depends on where style.css places them. */
+  /** Return the space around the image for the buttons. It depends on their positions in style.css. */
   #room(width) {
     const isLow = matchMedia("(max-height: 500px)").matches;
     if (isLow && matchMedia("(min-aspect-ratio: 11/10)").matches) return { left: 128, top: 8, right: 8, bottom: 8 };
@@ -110,7 +110,7 @@ export class Stage {
     return { left: 68, top: 16, right: 16, bottom: 64 };
   }
 
-  /** Zoom about a point of the screen; without a point, about the middle of the stage. */
+  /** Zoom around a point of the screen, or around the middle of the stage. */
   zoom(factor, at) {
     if (!this.size) return;
     const { width, height } = this.#frame.getBoundingClientRect();
@@ -122,39 +122,39 @@ export class Stage {
     this.#changed();
   }
 
-  /** Return the position of an image pixel on the canvas. */
+  /** Return an image pixel's position on the canvas. */
   toScreen(x, y) {
     return [this.#view.x + x * this.#view.scale, this.#view.y + y * this.#view.scale];
   }
 
-  /** Return the position of an image pixel in the window. */
+  /** Return an image pixel's position in the window. */
   screenOf(x, y) {
     const frame = this.#canvas.getBoundingClientRect();
     const [left, top] = this.toScreen(x, y);
     return [frame.x + left, frame.y + top];
   }
 
-  /** Return left, top, right and bottom of the canvas in pixels of the image. */
+  /** Return left, top, right and bottom of the canvas in image pixels. */
   shown() {
     const { width, height } = this.#frame.getBoundingClientRect();
     const [from, to] = [this.#pixel({ x: 0, y: 0 }), this.#pixel({ x: width, y: height })];
     return [from.x, from.y, to.x, to.y];
   }
 
-  /** Return the place of the image in the middle of the canvas, [x, y]. */
+  /** Return the image position in the middle of the canvas, [x, y]. */
   middle() {
     const [left, top, right, bottom] = this.shown();
     return [(left + right) / 2, (top + bottom) / 2];
   }
 
-  /** Move the image by pixels of the window. */
+  /** Pan the image by window pixels. */
   move(right, down) {
     this.#view = { ...this.#view, x: this.#view.x + right, y: this.#view.y + down };
     this.#fitted = false;
     this.redraw();
   }
 
-  /** Move the view if a pixel of the image lies outside it or at its edge. */
+  /** Pan if an image pixel is outside the view or at its edge. */
   reveal({ x, y }) {
     const { width, height } = this.#frame.getBoundingClientRect();
     const inside = (at, side) => Math.min(side - EDGE, Math.max(EDGE, at)) - at;
@@ -214,7 +214,7 @@ export class Stage {
     this.draw();
   }
 
-  /** Watch the pixel ratio: it changes on another monitor, but the size does not, so ResizeObserver says nothing. */
+  /** Watch the pixel ratio: on another monitor it changes without the size, so ResizeObserver does not fire. */
   #watchRatio() {
     const changed = () => (this.#resize(), this.#watchRatio());
     matchMedia(`(resolution: ${devicePixelRatio}dppx)`).addEventListener("change", changed, { once: true });
@@ -225,7 +225,7 @@ export class Stage {
     this.redraw();
   }
 
-  /** Say that something happens on the canvas. */
+  /** Call a handler of canvas events. */
   tell(type, detail) {
     this.on[type]?.(detail);
   }
@@ -347,7 +347,7 @@ export class Stage {
   }
 }
 
-/** Return how far a kind of pointer reaches around a point or a corner, in pixels of the screen. */
+/** Return the reach of a kind of pointer around a point or a corner, in screen pixels. */
 export function reachOf(pointer) {
   return REACH[pointer] ?? REACH.mouse;
 }

@@ -1,4 +1,4 @@
-// Dark or light: the user's choice, else the system's. This module runs before the others, so that nothing flashes.
+// Dark or light: the user's choice, else the system's. This module runs first, to avoid a flash.
 const KEY = "triton-sam-theme";
 const system = matchMedia("(prefers-color-scheme: light)");
 
@@ -23,7 +23,7 @@ export function toggle() {
   try {
     localStorage.setItem(KEY, next);
   } catch {
-    // Private windows may refuse storage: the choice then lasts until the page is closed.
+    // Private windows may reject storage; the choice then lasts until the page is closed.
   }
   document.documentElement.dataset.theme = next;
 }

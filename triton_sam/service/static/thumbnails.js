@@ -1,9 +1,9 @@
-// Small pictures of candidates: the part of the image around them, with one of them drawn in.
+// Thumbnails of candidates: the surrounding part of the image with one candidate drawn.
 
 const MARGIN = 0.15; // of the part, on each side
-const drawn = new WeakMap(); // canvas -> what it shows
+const drawn = new WeakMap(); // canvas -> its content
 
-/** Draw a mask over its part of the image. ``box`` [x, y, width, height] is the part that all candidates share. */
+/** Draw a mask on its part of the image. ``box`` [x, y, width, height] is the common part of all candidates. */
 export function drawThumbnail(canvas, picture, size, box, path, color) {
   const shown = drawn.get(canvas);
   if (shown?.path === path && shown.color === color && shown.picture === picture) return;
@@ -27,7 +27,7 @@ export function drawThumbnail(canvas, picture, size, box, path, color) {
   }
 }
 
-/** Return the box around boxes [x, y, width, height], of which some may be null; null if all are. */
+/** Return the box around boxes [x, y, width, height], ignoring null boxes; null if all are null. */
 export function boxAround(boxes) {
   const known = boxes.filter(Boolean);
   if (!known.length) return null;

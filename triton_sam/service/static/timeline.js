@@ -1,9 +1,9 @@
-// The timeline of a video: thumbnails, the frames of each object that have masks, marks of prompts, and the position.
+// A video's timeline: thumbnails, frames with masks for each object, marks of prompts, and the position.
 
 import { framesOf } from "./video-scene.js";
 
 const THUMBS = 44; // height of the thumbnails
-const LANES = 24; // height of the rows of all objects: it never changes, so that the image stays where it is
+const LANES = 24; // height of all objects' rows, constant so that the image does not move
 const MAX_LANE = 8;
 const EDGE = 6; // room for marks at the first and last frame
 
@@ -12,7 +12,7 @@ export class Timeline {
   #seek;
   #video = null;
   #load = null;
-  #thumbs = new Map(); // index -> picture
+  #thumbs = new Map(); // index -> thumbnail
   #state = null; // {scene, masks, frame}
   #queued = false;
   #round = 0;
@@ -28,7 +28,7 @@ export class Timeline {
     }).observe(canvas.parentElement);
   }
 
-  /** Show another video; ``load(index, width)`` returns a thumbnail as picture. */
+  /** Show another video; ``load(index, width)`` returns a thumbnail. */
   open(video, load) {
     this.#video = video;
     this.#load = load;
@@ -64,7 +64,7 @@ export class Timeline {
     return this.#canvas.parentElement.clientWidth;
   }
 
-  /** Return the places of the thumbnails: [{index, x}]. */
+  /** Return the positions of the thumbnails: [{index, x}]. */
   #places() {
     const wide = Math.max(24, (THUMBS * this.#video.width) / this.#video.height);
     const count = Math.max(1, Math.ceil((this.#width - 2 * EDGE) / wide));
@@ -76,7 +76,7 @@ export class Timeline {
     }));
   }
 
-  /** Load the thumbnails one after the other, in the order of the video: so the service decodes it once. */
+  /** Load the thumbnails one by one in frame order, so that the service decodes the video once. */
   async #loadThumbs() {
     const mine = ++this.#round;
     if (!this.#video || !this.#width) return;
@@ -88,7 +88,7 @@ export class Timeline {
         this.#thumbs.set(index, picture);
         this.redraw();
       } catch {
-        return; // the page says elsewhere that the service does not answer
+        return; // another part of the page reports that the service is unavailable
       }
     }
   }

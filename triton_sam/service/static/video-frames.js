@@ -1,4 +1,4 @@
-// The frames of a video as pictures: loaded when they are needed, and kept within a limit of memory.
+// Decoded frames of a video: loaded on demand, and cached within a memory limit.
 
 const KEPT_BYTES = 192 << 20;
 const AT_A_TIME = 3;
@@ -6,24 +6,24 @@ const AT_A_TIME = 3;
 export class Frames {
   #load;
   #limit;
-  #kept = new Map(); // index -> picture, the one used last at the end
+  #kept = new Map(); // index -> bitmap, the most recently used last
   #waiting = new Map(); // index -> promise
   #queue = [];
   #running = 0;
   #end = new AbortController();
 
-  /** ``load(index, signal)`` returns the picture of a frame as Blob; ``pixels`` is the size of a picture. */
+  /** ``load(index, signal)`` returns a frame as Blob; ``pixels`` is the size of a frame. */
   constructor(load, pixels) {
     this.#load = load;
     this.#limit = Math.max(8, Math.floor(KEPT_BYTES / (4 * pixels)));
   }
 
-  /** Ends all loading when the video is closed. */
+  /** Stop all loading when the video is closed. */
   get signal() {
     return this.#end.signal;
   }
 
-  /** Return the picture of a frame. The frames that were asked for last come first. */
+  /** Return a frame. The newest requests are loaded first. */
   get(index) {
     const kept = this.#kept.get(index);
     if (kept) {
@@ -38,7 +38,7 @@ export class Frames {
     return this.#waiting.get(index);
   }
 
-  /** Load frames that are needed soon. */
+  /** Preload frames. */
   prefetch(indexes) {
     for (const index of indexes) this.get(index).catch(() => {});
   }

@@ -1,4 +1,4 @@
-// The masks of a video, and what the service knows of its objects. refresh() tells the service what has changed.
+// The masks of a video, and its objects in the service. refresh() sends the changes to the service.
 
 import { pathOf } from "./rle.js";
 import * as rest from "./video-rest.js";
@@ -11,7 +11,7 @@ export class VideoMasks {
   #page;
   #found = new Map(); // frame -> Map(object -> {rle, score, object_score})
   #paths = new Map(); // mask -> Path2D
-  #sent = new Map(); // object -> Map(frame -> prompt as text), as the service knows it
+  #sent = new Map(); // object -> Map(frame -> prompt as text), as last sent to the service
   #errors = new Map(); // prompt as text -> message
   #working = null;
 
@@ -36,7 +36,7 @@ export class VideoMasks {
     return this.#found.get(frame)?.get(object.id) ?? null;
   }
 
-  /** Return what the list of objects shows of an object: {scores} or {error}. */
+  /** Return an object's entry for the list: {scores} or {error}. */
   resultOf(object) {
     const error = this.#errors.get(this.#keyOf(object, this.#scene.frame));
     if (error) return { error };
@@ -74,13 +74,13 @@ export class VideoMasks {
     return this.maskOf(object);
   }
 
-  /** Objects that have a mask in any frame. */
+  /** Objects with a mask in any frame. */
   get finished() {
     const known = new Set([...this.#found.values()].flatMap((masks) => [...masks.keys()]));
     return this.#scene.objects.filter((object) => known.has(object.id));
   }
 
-  /** Return the frames in which an object has a mask, as ranges [first, last]. */
+  /** Return the frames with a mask of an object, as ranges [first, last]. */
   rangesOf(object) {
     const ranges = [];
     const frames = [...this.#found.entries()].filter(([, masks]) => masks.has(object.id)).map(([frame]) => frame);
@@ -91,14 +91,14 @@ export class VideoMasks {
     return ranges;
   }
 
-  /** Keep the masks of one frame. */
+  /** Store the masks of one frame. */
   keep({ frame, objects }) {
     const masks = this.#found.get(frame) ?? new Map();
     for (const object of objects) masks.set(object.object_id, object);
     this.#found.set(frame, masks);
   }
 
-  /** Send what has changed. ``time`` is the time of the click that asked for it. */
+  /** Send the changes. ``time`` is that of the click that caused them. */
   refresh(time) {
     this.#page.show();
     this.#working ??= this.#send(time).finally(() => (this.#working = null));
@@ -108,7 +108,7 @@ export class VideoMasks {
   async #send(time) {
     const video = this.#page.video.info;
     const isOpen = () => this.#page.video.info === video;
-    if (video && this.#next()) await this.#page.video.stop(); // the service takes no prompt while it tracks
+    if (video && this.#next()) await this.#page.video.stop(); // the service rejects prompts while it tracks
     for (let step = video && this.#next(); step; step = this.#next()) {
       try {
         await step(video.id);
@@ -123,7 +123,7 @@ export class VideoMasks {
     }
   }
 
-  /** Return the next call that makes the service know what the page shows, the active object's first; null if none. */
+  /** Return the next call that brings the service up to date, the active object's first; null if none is needed. */
   #next() {
     const objects = [...this.#scene.objects].sort((a, b) => this.#isActive(b) - this.#isActive(a));
     for (const id of this.#sent.keys()) {
@@ -153,7 +153,7 @@ export class VideoMasks {
       this.keep(answer);
     } catch (problem) {
       if (problem.status !== 422) throw problem;
-      this.#errors.set(key, problem.message); // this prompt never works: do not send it again
+      this.#errors.set(key, problem.message); // this prompt always fails: do not send it again
     }
     this.#sent.set(object.id, known.set(frame, key));
   }
@@ -184,7 +184,7 @@ export class VideoMasks {
   }
 }
 
-/** A prompt or an object that the service refused is not there: then there is nothing to remove. */
+/** Ignore a 404: the service rejected the prompt or the object before, so there is nothing to remove. */
 async function unlessGone(call) {
   try {
     await call;

@@ -26,9 +26,9 @@ export async function download(id, format) {
   return (await call(`/v1/videos/${id}/masks?format=${format}`)).blob();
 }
 
-/** Forget a video; also when the page is being closed. */
+/** Delete a video; this also works while the page is being closed. */
 export function forget(id) {
-  void call(`/v1/videos/${id}`, { method: "DELETE", keepalive: true }).catch(() => {}); // it goes away by itself later
+  void call(`/v1/videos/${id}`, { method: "DELETE", keepalive: true }).catch(() => {}); // the service removes it later
 }
 
 /** Track, and call ``heard(name, data)`` for each event; the last one is "done". */

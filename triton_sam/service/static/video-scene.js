@@ -1,10 +1,10 @@
-// Objects of a video with the points and boxes of each frame. ``points`` and ``box`` of an object are those of the frame
-// that is shown, so that everything that knows objects of an image knows these, too.
+// Objects of a video with the points and boxes of each frame. An object's ``points`` and ``box`` are those of the shown
+// frame, so that code for images also works for videos.
 
 import { Scene } from "./scene.js";
 
 export class VideoScene extends Scene {
-  /** The frame that is shown. */
+  /** The shown frame. */
   frame = 0;
 
   reset() {
@@ -49,13 +49,13 @@ export class VideoScene extends Scene {
     this.view(this.frame);
   }
 
-  /** Return the frames that have a prompt of any object, in order. */
+  /** Return the frames with a prompt of any object, sorted. */
   get promptedFrames() {
     return [...new Set(this.objects.flatMap(framesOf))].sort((a, b) => a - b);
   }
 }
 
-/** Return the frames in which an object has a prompt, in order. */
+/** Return the frames with a prompt of an object, sorted. */
 export function framesOf(object) {
   return Object.keys(object.prompts).map(Number).sort((a, b) => a - b);
 }

@@ -1,4 +1,4 @@
-// The video mode of the page: it opens a video, shows and plays its frames, and tracks the objects.
+// The page's video mode: it opens a video, shows and plays its frames, and tracks the objects.
 
 import { $, connect, enable, reveal, setIcon } from "./dom.js";
 import { upload } from "./rest.js";
@@ -8,8 +8,8 @@ import { VideoMasks } from "./video-masks.js";
 import * as rest from "./video-rest.js";
 import { VideoScene } from "./video-scene.js";
 
-const LARGEST = 1280; // width of the pictures of frames
-const AHEAD = 6; // frames that are loaded before they are played
+const LARGEST = 1280; // width of loaded frames
+const AHEAD = 6; // frames that are preloaded for playing
 const VIDEO_NAME = /\.(mp4|m4v|mov|webm|mkv|avi)$/i;
 
 export function isVideo(file) {
@@ -19,7 +19,7 @@ export function isVideo(file) {
 export class Video {
   scene = new VideoScene();
   masks;
-  /** The open video as the service describes it, with name, stem and file; null when none is open. */
+  /** The open video as the service describes it, with name, stem and file; null without a video. */
   info = null;
   isTracking = false;
   /** How often tracking has ended. */
@@ -27,10 +27,10 @@ export class Video {
   #page;
   #frames = null;
   #timeline;
-  #wanted = 0; // the frame that is shown as soon as its picture is there
+  #wanted = 0; // the frame to show when it is loaded
   #playing = null;
-  #follows = true; // whether the page shows each frame that is tracked
-  #newest = 0; // the frame that was tracked last
+  #follows = true; // whether the page shows each tracked frame
+  #newest = 0; // the last tracked frame
   #tracked = null; // resolves when tracking has ended
 
   constructor(page) {
@@ -39,9 +39,9 @@ export class Video {
     this.#timeline = new Timeline($("marks"), $("seek"), (frame) => this.goTo(frame));
     addEventListener("pagehide", () => this.info && rest.forget(this.info.id));
     addEventListener("beforeunload", (event) => {
-      if (this.info && this.scene.objects.length) event.preventDefault(); // the page does not keep videos
+      if (this.info && this.scene.objects.length) event.preventDefault(); // the page does not store videos
     });
-    window.indexedDB?.deleteDatabase("triton-sam-video"); // earlier versions of the page kept a video there
+    window.indexedDB?.deleteDatabase("triton-sam-video"); // earlier versions of the page stored a video there
     connect({
       play: () => this.togglePlay(),
       "step-back": () => this.step(-1),
@@ -83,13 +83,13 @@ export class Video {
     this.#page.stage.show(first, { width: info.width, height: info.height });
   }
 
-  /** Upload the video again, and send all prompts: for another model, or for a service that has forgotten it. */
+  /** Upload the video again, and send all prompts, for another model, or because the service has dropped it. */
   async reopen(signal, heard) {
     const { file, id } = this.info;
     const info = await upload("video", file, this.#page.settings.model, signal, heard);
     const isAnother = info.model !== this.info.model;
     this.#take(info, file, this.#framesOf(info));
-    rest.forget(id); // after its frames: none of them is asked for any more
+    rest.forget(id); // after its frames, which are no longer requested
     const hadTracked = this.masks.hasTracked;
     this.masks.reset();
     await this.masks.refresh();
@@ -103,7 +103,7 @@ export class Video {
     this.pause();
     this.#frames.close();
     this.#timeline.close();
-    rest.forget(this.info.id); // after its frames: none of them is asked for any more
+    rest.forget(this.info.id); // after its frames, which are no longer requested
     this.info = null;
   }
 
@@ -118,7 +118,7 @@ export class Video {
     if (this.info) this.goTo(Math.min(this.last, Math.max(0, this.#wanted + by)));
   }
 
-  /** Go to the next frame with a prompt (``by`` 1), or to the one before (-1). */
+  /** Go to the next (``by`` 1) or previous (-1) frame with a prompt. */
   jump(by) {
     const frames = this.scene.promptedFrames.filter((frame) => (frame - this.#wanted) * by > 0);
     if (frames.length) this.goTo(by > 0 ? frames[0] : frames.at(-1));
@@ -136,16 +136,16 @@ export class Video {
     this.show();
   }
 
-  /** Whether a click counts: the picture on the screen is that of the frame. */
+  /** Whether clicks count: the visible image is that of the frame. */
   get isAtRest() {
     return this.scene.frame === this.#wanted;
   }
 
-  /** Track all objects from the frame on the screen. */
+  /** Track all objects from the visible frame on. */
   async track(direction) {
     if (!this.info || this.isTracking || !this.scene.promptedFrames.length) return;
     this.pause();
-    await this.masks.refresh(); // the service must know the newest clicks
+    await this.masks.refresh(); // the service needs the newest clicks
     if (this.isTracking) return;
     const start = this.scene.frame;
     const ways = { forward: [false], back: [true], both: [false, true] }[direction];
@@ -172,7 +172,7 @@ export class Video {
     await this.#tracked;
   }
 
-  /** Show the state of everything around the canvas. */
+  /** Update everything around the canvas. */
   show() {
     $("timeline").hidden = !this.info;
     if (!this.info) return;
@@ -270,7 +270,7 @@ export class Video {
   #keep(data) {
     this.masks.keep(data);
     this.#newest = data.frame;
-    if (this.#follows && this.isAtRest) void this.#showFrame(data.frame); // a slow line skips frames
+    if (this.#follows && this.isAtRest) void this.#showFrame(data.frame); // a slow connection skips frames
     else this.#page.show();
   }
 

@@ -1,14 +1,14 @@
-// The search for words and examples: the service finds every instance, and the slider chooses those that are sure enough.
+// The search for words and examples: the service finds every instance, and the slider sets the minimum score.
 
 import { $, connect, enable, reveal } from "./dom.js";
 import * as rest from "./rest.js";
 
-const LOWEST = 0.1; // the score from which instances are asked for; the slider hides some of them without a request
+const LOWEST = 0.1; // the minimum score of requested instances; the slider hides some of them without a request
 
 export class Words {
   #page;
   #examples = []; // {box: [x1, y1, x2, y2], label: 1 or 0} in pixels of the image
-  #image = null; // the key of the image that the examples belong to
+  #image = null; // the key of the examples' image
 
   constructor(page) {
     this.#page = page;
@@ -35,7 +35,7 @@ export class Words {
     return this.#examples;
   }
 
-  /** Put the cursor into the field, if there is one. */
+  /** Focus the field, if there is one. */
   focus() {
     if (!$("words").hidden) $("words-text").select();
   }
@@ -44,7 +44,7 @@ export class Words {
   start() {
     if (!this.#canSearch) return;
     if (!this.texts.length) return void $("words-text").focus();
-    $("words-text").blur(); // letters are shortcuts again, and a phone shows the image in place of its keyboard
+    $("words-text").blur(); // enables letter shortcuts again, and hides a phone's keyboard
     this.#examples = [];
     void this.#search();
   }
@@ -112,7 +112,7 @@ export class Words {
     });
   }
 
-  /** Say that the slider hides all instances; null if some of them are shown. */
+  /** Report that the slider hides all instances; null if some are visible. */
   #hint(found) {
     const highest = Math.max(...found.map((object) => object.score));
     const { threshold } = this.#page.everything;

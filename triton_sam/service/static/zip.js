@@ -1,4 +1,4 @@
-// Writes ZIP files without compression, and reads those that it wrote. The layout is that of PKWARE's APPNOTE.TXT.
+// Writes ZIP files without compression, and reads its own files. The layout is that of PKWARE's APPNOTE.TXT.
 
 import { checksum } from "./crc.js";
 
@@ -6,7 +6,7 @@ const LOCAL = 0x04034b50;
 const CENTRAL = 0x02014b50;
 const END = 0x06054b50;
 const UTF8 = 0x0800;
-const YEAR_1980 = 0x0021; // the first date that the format can say; the files need none
+const YEAR_1980 = 0x0021; // the format's first date; the files need no date
 const STORED = 0;
 
 /** Return a ZIP as Blob. ``files``: [{name, content}] with content as Blob, bytes, or text. */

@@ -249,8 +249,6 @@ class Workers:
 
 
 class Budgets:
-    """All budgets of a service."""
-
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         self.bodies = Budget("body_bytes", settings.body_bytes, "uploads at a time", metrics)
         self.answers = Budget("answer_bytes", settings.answer_bytes, "large answers at a time", metrics, takes_one=True)

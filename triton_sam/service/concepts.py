@@ -1,4 +1,4 @@
-"""Requests and answers of ``/v1/images/{id}/find``, and the search behind it."""
+"""Requests and responses of ``/v1/images/{id}/find``, and the search behind it."""
 
 from __future__ import annotations
 
@@ -161,7 +161,6 @@ class FindAnswer(BaseModel):
 
 
 def check_pair(pair: Pair) -> None:
-    """Check that a pair finds concepts."""
     if pair.finds_concepts:
         return
     able = [family for family in FAMILIES if get_family(family).concepts]

@@ -135,7 +135,6 @@ def body(problem: Problem, **extra: Any) -> dict[str, Any]:
 
 
 def response(problem: Problem, **extra: Any) -> Response:
-    """Return the response for a problem."""
     headers = {**(problem.headers or {}), "Cache-Control": "no-store"}
     form = error_form.get()
     if form is None:

@@ -43,8 +43,6 @@ NO_QUOTA = Quota()
 
 @dataclass(frozen=True)
 class Token:
-    """A token for a caller."""
-
     name: str
     secret: str = field(repr=False)
     quota: Quota = NO_QUOTA

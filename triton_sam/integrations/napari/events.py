@@ -35,8 +35,6 @@ class NewObjects:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a job."""
-
     done: int
     total: int
 

@@ -98,13 +98,11 @@ class Labels:
         self._board = Board(layer.data)
 
     def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
-        """Show objects, replacing their earlier masks."""
         for number, patch in patches.items():
             self._board.put(plane, number, patch)
         self.layer.refresh()
 
     def add(self, plane: Plane, patches: list[Patch]) -> None:
-        """Show new objects with free numbers."""
         self._board.add(plane, patches)
         self.layer.refresh()
 
@@ -120,7 +118,6 @@ class Outlines:
         self._rings: dict[Key, list[Any]] = {}
 
     def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
-        """Show objects, replacing their earlier masks."""
         for number, patch in patches.items():
             self._rings.pop((plane, number), None)
             if patch is not None:
@@ -128,7 +125,6 @@ class Outlines:
         self._show()
 
     def add(self, plane: Plane, patches: list[Patch]) -> None:
-        """Show new objects with free numbers."""
         for number, patch in enumerate(patches, self.free_number()):
             self._rings[plane, number] = outlines(plane, patch)
         self._show()

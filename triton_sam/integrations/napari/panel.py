@@ -25,8 +25,6 @@ LABELS = {"inside the object": 1, "outside of it": 0}
 
 
 class Panel(QWidget):
-    """All controls, as attributes."""
-
     def __init__(self) -> None:
         super().__init__()
         column = QVBoxLayout(self)

@@ -181,7 +181,6 @@ def router(bridge: Bridge) -> APIRouter:
 
 
 def prediction_of(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:
-    """Return the regions of a task as a prediction."""
     score = float(np.mean([each["score"] for each in results])) if results else 0.0
     return {"result": results, "score": score, "model_version": version_of(pair)}
 

@@ -95,7 +95,6 @@ class AutoMaskBody(Lenient):
     output_type: str = Field(default="Single Mask", max_length=64)
 
     def options(self) -> dict[str, Any]:
-        """Return the parameters of the search."""
         others = {"type", "b64img", "output_type"}
         return {**self.model_dump(exclude=others), "multimask_output": MULTI in self.output_type}
 
@@ -181,8 +180,6 @@ def router(bridge: Bridge) -> APIRouter:
 
 
 def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
-    """Add the routes for stacks and time series."""
-
     @api.post("/upload/", summary="Send a frame for QuPath")
     async def upload(request: Request) -> dict[str, str]:
         """Store a frame of a stack or time series until `video/` or `sam3video/` names its folder."""

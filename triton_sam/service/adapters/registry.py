@@ -9,7 +9,6 @@ from . import cvat, label_studio, osam, qupath, roboflow, x_anylabeling
 ADAPTERS: dict[str, Adapter] = {
     module.ADAPTER.name: module.ADAPTER for module in (cvat, label_studio, x_anylabeling, qupath, roboflow, osam)
 }
-"""All adapters by name."""
 
 
 def find_adapters(names: tuple[str, ...]) -> tuple[Adapter, ...]:

@@ -53,7 +53,6 @@ class Box(Lenient):
     height: float
 
     def corners(self) -> list[float]:
-        """Return x1, y1, x2, y2."""
         return [
             self.x - self.width / 2,
             self.y - self.height / 2,
@@ -69,13 +68,10 @@ class Point(Lenient):
 
 
 class Prompt(Lenient):
-    """The prompt of one object."""
-
     box: Box | None = None
     points: list[Point] | None = None
 
     def target(self) -> Target:
-        """Convert the prompt to a Target."""
         points = self.points or []
         return Target(
             [[each.x, each.y] for each in points],
@@ -85,8 +81,6 @@ class Prompt(Lenient):
 
 
 class EmbedRequest(Lenient):
-    """An image to encode."""
-
     image: ImageValue
     image_id: str | None = Field(default=None, max_length=256)
     sam2_version_id: str | None = Field(default=None, max_length=64)
@@ -115,8 +109,6 @@ class SegmentRequest(Lenient):
 
 
 class ConceptSegmentRequest(ConceptRequest):
-    """Words and examples to find."""
-
     image: ImageValue | None = None
     image_id: str | None = Field(default=None, max_length=256)
 

@@ -156,7 +156,6 @@ def _boxed(region: Region, size: Size) -> RequestedObject:
 
 
 def _with_points(target: Target, points: Sequence[tuple[list[float], Region]]) -> Target:
-    """Return a target with additional points."""
     places = [*target.points, *(point for point, _ in points)]
     labels = [*target.labels, *(int(each.is_positive) for _, each in points)]
     return replace(target, points=places, labels=labels)

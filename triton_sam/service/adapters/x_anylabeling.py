@@ -50,8 +50,6 @@ class Mark(Lenient):
 
 
 class Parameters(Drawing):
-    """The prompt."""
-
     marks: list[Mark] = Field(default_factory=list)
     text_prompt: str | None = None
     conf_threshold: float | None = None

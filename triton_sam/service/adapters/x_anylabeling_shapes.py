@@ -26,8 +26,6 @@ MOST_GROUPS = 1_000_000
 
 
 class Drawing(Lenient):
-    """How masks are drawn."""
-
     epsilon_factor: float = FINENESS
     show_boxes: bool = False
     show_masks: bool = True

@@ -43,8 +43,6 @@ class FoundRegion:
 
 @dataclass(frozen=True)
 class FinderUpdate:
-    """An update of a search."""
-
     done: int
     total: int
     found: Sequence[FoundRegion] = ()
@@ -69,7 +67,6 @@ async def find(
     options: Mapping[str, Any],
     cleanup: Cleanup | None,
 ) -> AsyncGenerator[FinderUpdate, None]:
-    """Search with a client."""
     given = {name: value for name, value in options.items() if name != "points_per_batch"}
     parameters = parameters_of(client.family.name, {**given, "cleanup": cleanup or Cleanup()})
     numbers: dict[FoundMask, int] = {}

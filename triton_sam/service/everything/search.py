@@ -128,15 +128,12 @@ def _bare(found: FoundRegion) -> dict[str, Any]:
 
 
 class Searches:
-    """All searches of a service."""
-
     def __init__(self, engine: Engine, find: Finder = find) -> None:
         self.find = find
         self._engine = engine
         self._running: set[Search] = set()
 
     def start(self, image: StoredImage, pair: Pair, request: EverythingRequest) -> Search:
-        """Start a search."""
         if not pair.finds_everything:
             detail = f"Triton has no session model {pair.name}, which the search needs: export its models again"
             raise Problem(404, detail, code="no_everything")

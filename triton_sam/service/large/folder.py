@@ -124,7 +124,6 @@ class LargeFolder:
         return await self.read(pixels, lambda: image.window(region, side))
 
     async def read(self, pixels: int, read: Callable[[], Window]) -> Window:
-        """Read a part in a worker."""
         return await self._engine.budgets.workers.call(pixels, read)
 
     def path(self, image_id: str) -> Path:
@@ -139,7 +138,6 @@ class LargeFolder:
                 raise ImageError(f"{folder.name} has a link that leads out of the folder of large images")
 
     def close(self) -> None:
-        """Close all files."""
         for opened in (*self._open.values(), *self._replaced):
             opened.close()
         self._open.clear()

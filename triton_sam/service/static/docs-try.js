@@ -21,7 +21,7 @@ async function copied(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Browsers offer the clipboard to https:// and localhost only; the old way works everywhere.
+    // Browsers offer the clipboard only to https:// and localhost; execCommand works everywhere.
     const field = make("textarea", { value: text });
     document.body.append(field);
     field.select();

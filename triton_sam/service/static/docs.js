@@ -1,4 +1,4 @@
-// Shows /openapi.json: every operation with its parameters, a curl line, and its answers.
+// Shows /openapi.json: every operation with its parameters, a curl line, and its responses.
 // It uses no library and loads nothing from other sites.
 
 import { copyButton, tryForm } from "./docs-try.js";

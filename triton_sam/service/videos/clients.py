@@ -31,8 +31,6 @@ def connect(settings: ServiceSettings, pair: Pair) -> AsyncSAM2VideoClient:
 
 
 class VideoClients:
-    """All video clients of a service."""
-
     def __init__(self, settings: ServiceSettings) -> None:
         self.connect: Callable[[ServiceSettings, Pair], AsyncSAM2VideoClient] = connect
         """Creates a client; tests replace it."""
@@ -45,7 +43,6 @@ class VideoClients:
         return self._clients[pair.name]
 
     async def close(self) -> None:
-        """Close all clients."""
         for client in self._clients.values():
             await client.aclose()
         self._clients.clear()

@@ -96,7 +96,6 @@ FILES: dict[str, FileKind] = {
     "coco": FileKind("coco.json", "application/json", _write_whole("coco")),
     "overlay": FileKind("overlay.mp4", "video/mp4", _write_whole("overlay")),
 }
-"""The file of each format."""
 
 
 class DownloadFile:

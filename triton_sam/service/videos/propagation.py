@@ -31,8 +31,6 @@ class Tracked:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a propagation."""
-
     done: int
     total: int
     frames_per_second: float

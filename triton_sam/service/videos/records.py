@@ -49,7 +49,6 @@ class Records:
             self._set(frame, {known: record for known, record in kept.items() if known != object_id}, None)
 
     def of(self, frame: int, object_id: int) -> MaskRecord:
-        """Return the mask of an object in a frame."""
         return self._frames[frame][object_id]
 
     def at(self, frame: int) -> tuple[MaskRecord, ...]:

@@ -53,7 +53,6 @@ class Sessions:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Close all sessions."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
@@ -70,7 +69,7 @@ class Sessions:
         self._sessions[name] = session
 
     def find(self, name: str, kind: type[Kind]) -> Kind | None:
-        """Return a session of a kind, and count this as use; None if there is none (any more)."""
+        """Return a session of a kind, and count this as use; None if there is none."""
         session = self._sessions.get(name)
         if not isinstance(session, kind):
             return None
@@ -78,7 +77,7 @@ class Sessions:
         return session
 
     def take(self, name: str, kind: type[Kind]) -> Kind | None:
-        """Remove a session of a kind from the table; the caller closes it. None if there is none (any more)."""
+        """Remove a session of a kind from the table, and return it for the caller to close; None if there is none."""
         session = self.find(name, kind)
         if session is not None:
             del self._sessions[name]

@@ -99,7 +99,6 @@ class Videos:
         self.sessions.start()
 
     async def stop(self) -> None:
-        """Remove all videos."""
         self.refuse()
         await self.sessions.stop()
         await self.clients.close()

@@ -78,7 +78,7 @@ export function installKeys(actions, list, tool) {
   addEventListener("keydown", (event) => {
     if (document.querySelector("dialog[open]") || isTyping(event.target)) return;
     const key = event.key.toLowerCase();
-    if (key.startsWith("arrow") && !event.altKey && event.target.matches?.("input[type=range]")) return; // native
+    if (key.startsWith("arrow") && !event.altKey && event.target.matches?.("input[type=range]")) return; // moves the slider
     if (press(key, event) !== false) event.preventDefault();
   });
   addEventListener("keyup", (event) => event.key === " " && actions.space(false));

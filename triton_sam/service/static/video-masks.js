@@ -184,7 +184,7 @@ export class VideoMasks {
   }
 }
 
-/** Ignore a 404: the service rejected the prompt or the object before, so there is nothing to remove. */
+/** Ignore unknown objects and prompts: the service rejected them before, so there is nothing to remove. */
 async function unlessGone(call) {
   try {
     await call;

@@ -1,4 +1,4 @@
-"""From the outputs of the detector to instances with boxes, scores and full-size masks.
+"""Turns the outputs of the detector into instances with boxes, scores and full-size masks.
 
 Reference: Sam3ImageProcessor.post_process_instance_segmentation in transformers 5.
 """
@@ -24,11 +24,11 @@ from .query import Query
 class Instance(Segment):
     """One instance of a concept. ``object_index`` is the index of the text, and ``candidate`` counts its instances.
 
-    ``label`` is empty if example boxes alone found it.
+    ``label`` is empty if only example boxes were given.
 
     Args:
-        found_box: the box that the model gives it: x1, y1, x2, y2 in pixels of the image. It may differ from ``box``,
-            which is that of the mask.
+        found_box: the model's box: x1, y1, x2, y2 in pixels of the image. It may differ from ``box``, the box of the
+            mask.
     """
 
     found_box: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
@@ -42,7 +42,7 @@ IntArray = npt.NDArray[np.intp]
 
 
 def scores_of(outputs: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
-    """Return the scores (P,Q) of all proposals: the probability that the concept is there, times that of the proposal.
+    """Return the scores (P,Q) of all proposals: probability of the concept's presence times that of the proposal.
 
     Args:
         outputs: ``pred_logits`` (P,Q) and ``presence_logits`` (P,1) of the detector.
@@ -51,7 +51,7 @@ def scores_of(outputs: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
 
 
 def choose(scores: FloatArray, boxes: FloatArray, query: Query) -> IntArray:
-    """Return the indices of the proposals that are instances, the best first."""
+    """Return the indices of the proposals that are instances, sorted by score, highest first."""
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > query.threshold]
     if query.nms is not None:
@@ -62,7 +62,7 @@ def choose(scores: FloatArray, boxes: FloatArray, query: Query) -> IntArray:
 def full_size_mask(logits: FloatArray, size: Size, threshold: float) -> BoolArray:
     """Return the mask (H,W) of an instance.
 
-    As in the reference, the probabilities are resized, and not the logits.
+    As in the reference, the probabilities are resized, not the logits.
     """
     mask: BoolArray = resize_logits(sigmoid(logits), size) > threshold
     return mask
@@ -75,27 +75,27 @@ def to_pixels(box: FloatArray, size: Size) -> tuple[float, float, float, float]:
 
 
 def sigmoid(logits: npt.NDArray[Any]) -> FloatArray:
-    """Return 1 / (1 + exp(-x)) in float32, without an overflow."""
+    """Return 1 / (1 + exp(-x)) in float32 without overflow."""
     small = np.exp(-np.abs(logits, dtype=np.float32))
     result: FloatArray = np.where(logits >= 0, 1, small) / (1 + small)
     return result.astype(np.float32)
 
 
 THRESHOLD = 0.5
-"""An instance of a frame needs a higher score."""
+"""Instances in a frame need a higher score."""
 NEW_THRESHOLD = 0.7
-"""Beside tracked objects, a new object needs a score of at least this."""
+"""Minimum score of a new object in a frame with tracked objects."""
 SAME_OBJECT = 0.1
-"""An instance is a tracked object of its text if the IoU of their masks is at least this."""
+"""Minimum IoU of the masks at which an instance is a tracked object of its text."""
 DOUBLE = 0.1
-"""An instance goes if its mask has a higher IoU with that of a better one of the same text."""
+"""An instance is dropped if its mask has a higher IoU with that of a better instance of the same text."""
 
 
 def without_doubles(found: Sequence[Instance]) -> list[Instance]:
-    """Return the instances that have a mask, and do not overlap a better one of the same text.
+    """Return the instances that have a mask and do not overlap a better instance of the same text.
 
     Args:
-        found: the instances of one frame; of each text the best first.
+        found: the instances of one frame; those of each text are sorted by score, highest first.
     """
     kept: list[Instance] = []
     for each in found:
@@ -108,10 +108,10 @@ def without_doubles(found: Sequence[Instance]) -> list[Instance]:
 def new_instances(
     found: Sequence[Instance], tracked: Sequence[tuple[int, BoolArray]], new_threshold: float = NEW_THRESHOLD
 ) -> list[Instance]:
-    """Return the instances of a frame that are not a tracked object. Without tracked objects, these are all.
+    """Return the instances of a frame that are not a tracked object; all instances without tracked objects.
 
     Args:
-        tracked: of each tracked object the index of its text and its mask (H,W) in this frame, which may be empty.
+        tracked: for each tracked object, the index of its text and its mask (H,W) in this frame, which may be empty.
     """
     if not tracked:
         return list(found)

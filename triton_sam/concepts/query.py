@@ -1,4 +1,4 @@
-"""A request for all instances of concepts, which are said in words or shown by example boxes."""
+"""A request for all instances of concepts, given as words or example boxes."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Query:
     """A checked request.
 
     Args:
-        texts: the concepts in words. Empty: the concept is that of the example boxes.
+        texts: the concepts in words. Empty: the example boxes define the concept.
         boxes: float32 (N,4), example boxes as x1,y1,x2,y2 in pixels of the image that they belong to. They belong to
             the concept of each text.
         box_labels: int64 (N,): 1 for an instance, 0 for something that must not be found.
-        threshold: an instance is found if its score is above it; 0..1.
-        mask_threshold: a pixel belongs to the mask if its probability is above it; 0..1.
-        nms: an instance is dropped if the IoU of its box with that of a better one of the same text is above it; 0..1.
-            None: no instance is dropped, as in the reference.
-        limit: maximum number of instances for each text, the best first. None: all, which are 200 at most.
+        threshold: instances need a score above this, 0..1.
+        mask_threshold: pixels of a mask need a probability above this, 0..1.
+        nms: an instance is dropped if its box has an IoU above this with the box of a better instance of the same text,
+            0..1. None: no instance is dropped, as in the reference.
+        limit: maximum number of instances for each text, those with the highest scores. None: all, at most 200.
         mask_size: width and height of the example masks, whose boxes are among ``boxes``; None if there are none.
     """
 
@@ -81,7 +81,7 @@ class Query:
                 "mask_threshold": self.mask_threshold,
                 "nms": self.nms,
                 "limit": self.limit,
-                # Only with masks, because servers from before them refuse what they do not know.
+                # Only with masks, because servers of earlier versions reject unknown keys.
                 **({"mask_size": list(self.mask_size)} if self.mask_size else {}),
             }
         ).encode()
@@ -103,7 +103,7 @@ class Query:
                 raise PromptError(f"box {[x1, y1, x2, y2]} lies outside the image, which has {width} x {height} pixels")
 
     def normalised(self, size: Size) -> FloatArray:
-        """Return the boxes as the detector takes them, float32 (N,4): centre x, centre y, width, height, in 0..1."""
+        """Return the boxes in the detector's form, float32 (N,4): centre x, centre y, width, height, in 0..1."""
         boxes = self.boxes / np.tile(np.array(size, np.float32), 2)
         corners, ends = boxes[:, :2], boxes[:, 2:]
         normalised: FloatArray = np.concatenate([(corners + ends) / 2, ends - corners], axis=1).astype(np.float32)
@@ -224,7 +224,7 @@ def _array(value: Any, name: str) -> npt.NDArray[np.float64] | None:
 def _boxes_of_masks(masks: Any, labels: Any) -> tuple[list[Box], list[Any], Size]:
     """Return the boxes of masks, their labels, and the width and height that all masks have.
 
-    The model takes boxes alone, as the reference does (Sam3Processor in transformers), so a mask stands for its box.
+    The model accepts only boxes, as the reference does (Sam3Processor in transformers), so a mask stands for its box.
     """
     single = isinstance(masks, Mapping) or (isinstance(masks, np.ndarray) and masks.ndim == 2)
     given = [masks] if single else masks
@@ -245,7 +245,7 @@ def _boxes_of_masks(masks: Any, labels: Any) -> tuple[list[Box], list[Any], Size
 
 def _read(mask: Any) -> tuple[Box | None, Size]:
     if isinstance(mask, Mapping):
-        box = rle_to_box(mask)  # without its pixels, because a few bytes may stand for very many
+        box = rle_to_box(mask)  # without decoding: a few bytes of RLE may stand for very many pixels
         height, width = mask["size"]
         return box, (int(width), int(height))
     pixels = np.asarray(mask)

@@ -1,7 +1,7 @@
-"""The tokens of a text, as the text encoder takes them.
+"""Tokenizes texts for the text encoder.
 
-Reference: Sam3Processor in transformers 5, which pads to 32 tokens. The vocabulary is in the file that the export puts
-beside the text encoder, in the format of Hugging Face's tokenizers.
+Reference: Sam3Processor in transformers 5, which pads to 32 tokens. The export writes the vocabulary beside the text
+encoder, in the format of Hugging Face's tokenizers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKENIZER_NAME = "tokenizer.json"
 """Name of the file in the version folder of the text encoder."""
 
 LONGEST_TEXT = 2000
-"""Longest text in characters. 30 tokens never stand for this many, and the tokenizer would take long for millions."""
+"""Maximum characters of a text. 30 tokens never stand for so many, and millions would take the tokenizer long."""
 
 Tokens = npt.NDArray[np.int64]
 
@@ -29,7 +29,7 @@ class Tokenizer:
     """Turns texts into tokens.
 
     Args:
-        length: number of tokens of each text, with the start, the end and the padding.
+        length: number of tokens of each text, including start, end and padding.
     """
 
     def __init__(self, path: Path, length: int) -> None:

@@ -22,7 +22,7 @@ METADATA_KEY = "triton_sam.everything"
 """The key of the thresholds in the metadata of an ONNX file: a JSON object with any of THRESHOLDS.
 
 The official thresholds fit official weights. The scores of other weights may be lower or higher: with the official
-thresholds, the demo model leaves no object of a photograph."""
+thresholds, the demo model finds no object in a photograph."""
 THRESHOLDS = ("pred_iou_thresh", "stability_score_thresh")
 _DEMO_MODEL = {"pred_iou_thresh": 0.35, "stability_score_thresh": 0.6}
 
@@ -37,7 +37,7 @@ def check_thresholds(thresholds: Mapping[str, float]) -> None:
 
 
 def thresholds_of(metadata: Mapping[str, str]) -> dict[str, float]:
-    """Return the thresholds in the metadata of an ONNX file; an empty dict if the official ones fit."""
+    """Return the thresholds in the metadata of an ONNX file; an empty dict for the official ones."""
     text = metadata.get(METADATA_KEY)
     if text is None:
         return dict(_DEMO_MODEL) if is_demo_model(metadata) else {}
@@ -69,22 +69,22 @@ class Parameters:
 
     Args:
         points_per_side: points along each side of the image, 1..256; None with ``point_grids``.
-        pred_iou_thresh: masks need a higher predicted IoU than this, 0..1; 0 turns the filter off.
-        stability_score_thresh: masks need this stability at least, 0..1; 0 turns the filter off.
-        stability_score_offset: distance of the two thresholds of logits that the stability compares.
-        box_nms_thresh: of two masks of one crop whose boxes have a higher IoU than this, one is dropped, 0..1.
+        pred_iou_thresh: masks need a predicted IoU above this, 0..1; 0 turns the filter off.
+        stability_score_thresh: minimum stability of a mask, 0..1; 0 turns the filter off.
+        stability_score_offset: distance between the two logit thresholds whose masks the stability compares.
+        box_nms_thresh: if the boxes of two masks of one crop have an IoU above this, 0..1, one mask is dropped.
         crop_n_layers: layers of crops, 0..3; layer i has (2^i)^2 crops.
         crop_overlap_ratio: overlap of the crops as a fraction of the shorter side, 0 to below 1.
         point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
         use_m2m: whether to refine each mask once, with its logits as a prompt.
-        multimask_output: whether each point gives all candidates (Family.candidates) instead of the mask for
+        multimask_output: whether each point returns all candidates (Family.candidates) instead of the mask for
             clear prompts.
-        min_mask_region_area: holes and parts with fewer pixels are filled and dropped in the full-size masks, as
-            segment_anything does it; 0 turns this off.
+        min_mask_region_area: in the full-size masks, holes with fewer pixels are filled, and parts with fewer pixels
+            dropped, as in segment_anything; 0 turns this off.
         cleanup: how each mask is cleaned before the filters. The min_mask_region_area of sam2's generator is
             ``Cleanup(max_hole_area=area, max_sprinkle_area=area)`` here.
-        left_open: names of thresholds that the caller has not given. A session model replaces them by those that fit
-            the model, see thresholds_in().
+        left_open: names of the thresholds that the caller has not given. A session model replaces them by those that
+            fit the model, see thresholds_in().
     """
 
     points_per_side: int | None = number(32, 1, MAX_POINTS_PER_SIDE, whole=True, optional=True)
@@ -145,7 +145,7 @@ def _is_grid(value: Any) -> bool:
 
 
 def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
-    """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2."""
+    """Return parameters with the defaults of the family's official generator, or of SAM2's if it has none."""
     names = [each.name for each in fields(Parameters) if each.name != "left_open"]
     check_names(given, names, ConfigurationError)
     try:

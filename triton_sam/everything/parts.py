@@ -1,7 +1,7 @@
-"""Clicks on some points of an image, whose masks go through the filters: a search consists of such parts.
+"""Parts of a search: clicks on some points of an image, and the filters for their masks.
 
-A generator asks for the masks, as the search does, so that a part can be computed by a client or inside a session
-model. Every step follows automatic_mask_generator.py of the packages segment_anything and sam2.
+`see` is a generator that requests the masks, so that a client or a session model can compute a part. Every step follows
+automatic_mask_generator.py of the packages segment_anything and sam2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..masks.segment import Segment
 from .parameters import Parameters
 
 _EDGE = 20
-"""Pixels between a box and the edge of its crop within which the mask counts as cut off."""
+"""A mask counts as cut off if its box is within this many pixels of the edge of its crop."""
 
 
 def crop_boxes(size: Size, layers: int, overlap_ratio: float) -> Iterator[tuple[Box, int]]:
@@ -41,7 +41,7 @@ def crop_boxes(size: Size, layers: int, overlap_ratio: float) -> Iterator[tuple[
 
 
 def stability_of(logits: FloatArray, threshold: float, offset: float) -> float:
-    """Return the IoU of the masks at two thresholds, 0..1; 0.0 if both are empty, where the official code has NaN.
+    """Return the IoU of the masks at two thresholds, 0..1; 0.0 if both are empty, where the official code returns NaN.
 
     Reference: calculate_stability_score.
     """
@@ -65,7 +65,7 @@ def is_cut_off(box: Box, crop: Box, whole: Size) -> bool:
 
 @dataclass(frozen=True)
 class Decode:
-    """Asks for masks. The answer is logits (P,C,h,w) and scores (P,C).
+    """A request for masks. The answer is logits (P,C,h,w) and scores (P,C).
 
     Args:
         points: (P,1,2) in pixels of the encoded image, one foreground point for each object.
@@ -78,13 +78,13 @@ class Decode:
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:
-        """Labels (P,1) of the points: all are foreground."""
+        """Labels (P,1) of the points, all foreground."""
         return np.ones(self.points.shape[:2], np.int32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # Segment's repr shows no arrays
 class FoundObject(Segment):
-    """One object that was found without a prompt. ``score`` is the predicted IoU, ``object_index`` its place, from 0.
+    """An object found without a prompt. ``score`` is the predicted IoU, ``object_index`` its index, from 0.
 
     Args:
         point: x, y of the click in pixels of the image.
@@ -97,7 +97,7 @@ class FoundObject(Segment):
 
 @dataclass(frozen=True, eq=False)
 class FoundMask:
-    """One object in an eighth of the memory of its mask.
+    """One object, stored in an eighth of the memory of its mask.
 
     Args:
         bits: the mask in the crop, row by row, 8 pixels in a byte.
@@ -120,7 +120,7 @@ class FoundMask:
         return self.box[0] + left, self.box[1] + top, self.box[2] + left, self.box[3] + top
 
     def segment(self, number: int = 0) -> FoundObject:
-        """Return the object with its mask bool (H,W) in the size of the image; ``number`` is its place, from 0."""
+        """Return the object with its mask bool (H,W) at the size of the image; ``number`` is its index, from 0."""
         left, top, right, bottom = self.crop
         shape = bottom - top, right - left
         mask = np.zeros(self.size[::-1], np.bool_)
@@ -131,7 +131,7 @@ class FoundMask:
 
 @dataclass(frozen=True)
 class Part:
-    """Asks for the masks under some points that pass the filters. The answer is Found.
+    """A request for the masks under some points that pass the filters. The answer is Found.
 
     Args:
         points: float64 (N,2), x and y in pixels of the crop.
@@ -155,7 +155,7 @@ class Found:
     """Objects of an image, and how they were found.
 
     Args:
-        masks: the masks that pass the filters, in the order of the points; at the end of a search, in that of the
+        masks: the masks that pass the filters, in the order of the points; at the end of a search, in the order of the
             official generators.
     """
 
@@ -171,7 +171,7 @@ class Found:
 
     @property
     def reason(self) -> str:
-        """A sentence that says which filters dropped how many masks."""
+        """A sentence about the number of masks that each filter dropped."""
         if not self.candidates:
             return "There were no points: give a higher points_per_side."
         parts = [f"{name} dropped {count}" for name, count in self.dropped.items() if count]
@@ -179,7 +179,7 @@ class Found:
 
 
 def see(part: Part, family: Family) -> Generator[Decode, Any, Found]:
-    """Click on points, and put their masks through the filters."""
+    """Click on points, and filter their masks."""
     chosen, points, seen = part.parameters, part.points, Found()
     seen.decodes += len(points)
     logits, scores = yield Decode(part.image, points[:, None], None, chosen.multimask_output)
@@ -198,7 +198,7 @@ def see(part: Part, family: Family) -> Generator[Decode, Any, Found]:
 def _consider(
     part: Part, family: Family, seen: Found, low: FloatArray, score: float, point: tuple[float, float]
 ) -> None:
-    """Put a mask through the filters. Scores are compared in FP32, as torch does: 19/20 passes 0.95."""
+    """Filter a mask. Scores are compared in FP32, as in torch: 19/20 passes 0.95."""
     chosen = part.parameters
     if chosen.pred_iou_thresh > 0 and not np.float32(score) > np.float32(chosen.pred_iou_thresh):
         seen.dropped["pred_iou_thresh"] += 1

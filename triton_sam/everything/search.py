@@ -1,8 +1,7 @@
-"""The search for all objects of an image, as a generator: it asks for embeddings and masks, and tells its progress.
+"""The search for all objects of an image: a generator that requests embeddings and masks, and yields its progress.
 
 Every step follows automatic_mask_generator.py and utils/amg.py of the packages segment_anything and sam2, so that the
-masks equal theirs. The caller carries the requests; a click is a request like any other, so this works with every
-server.
+masks equal theirs. The caller sends the requests. They are ordinary clicks, so the search works with every server.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from .parameters import Parameters
 from .parts import Decode, Found, FoundMask, FoundObject, Part, crop_boxes, last_pixels, see
 
 POINTS_PER_REQUEST = 8
-"""Points in one request for masks, unless the caller knows a better number. A processor decodes them one by one."""
+"""Default number of points in one request for masks. A CPU decodes them one by one."""
 
 
 @dataclass(frozen=True)
 class Encode:
-    """Asks for the embeddings of the image or of a crop. The answer goes into Part.image as it is."""
+    """A request for the embeddings of the image or of a crop. The answer is passed to Part.image unchanged."""
 
     image: Image.Image
 
 
 @dataclass(frozen=True)
 class NextParts:
-    """The parts that the search asks for next, one after the other. It needs no answer."""
+    """The parts that the search requests next, in sequence. It needs no answer."""
 
     parts: Sequence[Part]
 
@@ -44,7 +43,7 @@ class FoundObjects(list[FoundObject]):
     """The objects of an image as a list, in the order of the official generators.
 
     Attributes:
-        reason: a sentence that says which filters dropped how many masks, if there is no object; else None.
+        reason: if there is no object, a sentence about the number of masks that each filter dropped; else None.
     """
 
     def __init__(self, found: Found) -> None:
@@ -55,7 +54,7 @@ class FoundObjects(list[FoundObject]):
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """Tells the progress. It needs no answer."""
+    """The progress of a search. It needs no answer."""
 
     done: int
     total: int
@@ -68,9 +67,9 @@ class SearchProgress:
 
 
 Search = Generator["Encode | Decode | SearchProgress", Any, Found]
-"""A running search. It ends with all objects."""
+"""A running search. It returns all objects."""
 SearchInParts = Generator["Encode | NextParts | Part | SearchProgress", Any, Found]
-"""A running search that leaves it to the caller how a part is computed."""
+"""A running search whose caller chooses how to compute a part."""
 
 
 def search(
@@ -98,7 +97,7 @@ def search(
 def search_in_parts(
     image: Image.Image, parameters: Parameters, points_per_request: int = POINTS_PER_REQUEST
 ) -> SearchInParts:
-    """Search for all objects of an image, and ask for the masks under a few points at a time.
+    """Search for all objects of an image, and request the masks under a few points at a time.
 
     Args:
         points_per_request: points in one request for masks, at least 1.
@@ -129,14 +128,14 @@ def search_in_parts(
 
 
 def _crops_with_points(size: Size, parameters: Parameters) -> Iterator[tuple[Box, int]]:
-    """Yield the crops that have pixels and points. Rounding leaves none of them to some crops of very small images."""
+    """Yield the crops that have pixels and points. In very small images, rounding leaves some crops without either."""
     for crop, layer in crop_boxes(size, parameters.crop_n_layers, parameters.crop_overlap_ratio):
         if crop[0] < crop[2] and crop[1] < crop[3] and len(parameters.grid(layer)):
             yield crop, layer
 
 
 class Clicks:
-    """The clicks on one crop, whose masks pass the filters into ``masks``."""
+    """The clicks on one crop. Masks that pass the filters are added to ``masks``."""
 
     def __init__(self, image: Any, crop: Box, whole: Size, parameters: Parameters, found: Found) -> None:
         self.masks: list[FoundMask] = []
@@ -144,7 +143,7 @@ class Clicks:
         self._parameters, self._found = parameters, found
 
     def kept(self) -> list[FoundMask]:
-        """Return the masks that remain of those whose boxes overlap."""
+        """Return the masks that remain after suppressing those with overlapping boxes."""
         boxes, scores = [each.box for each in self.masks], [each.score for each in self.masks]
         return [self.masks[index] for index in suppressed(boxes, scores, self._parameters.box_nms_thresh)]
 
@@ -153,7 +152,7 @@ class Clicks:
         return Part(self._image, points, self._crop, self._whole, self._parameters)
 
     def add(self, seen: Found) -> None:
-        """Add what was found under the points of a part."""
+        """Add the result of a part."""
         self._found.decodes += seen.decodes
         self._found.candidates += seen.candidates
         self._found.dropped += seen.dropped
@@ -161,7 +160,7 @@ class Clicks:
 
 
 def _suppress_crops(found: Found, threshold: float) -> None:
-    """Drop masks of crops that other masks contain already. Masks of small crops win."""
+    """Drop masks that duplicate masks of other crops. Masks of smaller crops win."""
     scores = [1 / _area(each.crop) for each in found.masks]
     kept = suppressed([each.placed_box for each in found.masks], scores, threshold)
     found.dropped["crop_nms_thresh"] += len(found.masks) - len(kept)
@@ -169,9 +168,9 @@ def _suppress_crops(found: Found, threshold: float) -> None:
 
 
 def drop_small_regions(found: Found, parameters: Parameters) -> None:
-    """Fill small holes and drop small parts, and then the masks that are doubled by it.
+    """Fill small holes and drop small parts, and then drop masks that this has made duplicates.
 
-    Reference: SamAutomaticMaskGenerator.postprocess_small_regions. Masks that do not change win.
+    Reference: SamAutomaticMaskGenerator.postprocess_small_regions. Unchanged masks win.
     """
     cleaned, scores = [], []
     for each in found.masks:
@@ -187,7 +186,7 @@ def drop_small_regions(found: Found, parameters: Parameters) -> None:
 
 
 def _with_mask(found: FoundMask, mask: BoolArray) -> FoundMask:
-    """Return an object with another mask (H,W) in its crop."""
+    """Return a copy of an object with another mask (H,W) in its crop."""
     left, top, right, bottom = found.crop
     part = mask[top:bottom, left:right]
     return dataclasses.replace(found, bits=np.packbits(part), box=last_pixels(part))

@@ -33,7 +33,7 @@ for _family in (SAM1, SAM2, SAM3, MOBILESAM, EDGETAM, SAMHQ):
     register(_family)
 
 PACKAGED = tuple(FAMILIES)
-"""The families of this package, which the processes of session models know."""
+"""The families of this package: the only ones that the processes of session models support."""
 
 __all__ = [
     "FAMILIES",

@@ -2,7 +2,7 @@
 
 A family is data and pure functions, and does no I/O. The names and shapes here are the wire contract: the exporters,
 the model repository, the clients, the commands and the tests all read them from here. The exporter of a family needs
-torch, so the table only names it, in the string ``exporter``, and nothing imports it before it is used.
+torch, so the table has only its name, in the string ``exporter``, and it is imported lazily.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Family:
     label: str
     """The family's name in messages, for example "SAM2"."""
     title: str = ""
-    """The family's name in tables that people read, for example "SAM2.1". If it is empty, they show the label."""
+    """The family's name in tables for users, for example "SAM2.1". If it is empty, they show the label."""
     models: Mapping[str, ModelSpec]
     """The family's models by role. "encoder" and "decoder" are required; a family names any further roles itself."""
     tracking: Tracking | None = None
@@ -90,14 +90,14 @@ class Family:
     candidates: int = 3
     """Number of masks that the decoder returns for each object with ``multimask_output``."""
     logit_limit: float | None = None
-    """The official predictor clamps the low-resolution logits that it returns to [-limit, limit]. None: it does not."""
+    """The official predictor clamps the low-resolution logits that it returns to [-limit, limit]. None: no clamping."""
 
     sizes: tuple[ModelSize, ...] = ()
     """The sizes of the model; the official ones come in ascending order."""
     default_size: str = ""
-    """The size of checkpoint to download when the caller names none."""
+    """The default size of a checkpoint to download."""
     random_size: str = ""
-    """The size to build with random weights when the caller names none."""
+    """The default size of a model with random weights."""
     quick_size: str = ""
     """The size that is fastest to export and to serve, for tests and measurements."""
     built_in: str = ""
@@ -105,7 +105,7 @@ class Family:
     checkpoints: tuple[Checkpoint, ...] = ()
     """The official checkpoint files, in ascending order of size."""
     fine_tunes: tuple[Checkpoint, ...] = ()
-    """Checkpoint files of the family's architecture that others have trained, and official ones of earlier versions."""
+    """Checkpoint files of the family's architecture: trained by others, or official ones of earlier versions."""
     checkpoint_takes_size: bool = True
     """Whether the caller may name the size of a checkpoint. False if the checkpoint determines its size itself."""
     hub: HubFiles | None = None
@@ -114,13 +114,13 @@ class Family:
     options: tuple[Option, ...] = ()
     """Command-line options that only this family has."""
     exporter: str = ""
-    """Where the family's triton_sam.export.exporter.Exporter is, as "package.module:NAME"; it is imported lazily."""
+    """The family's triton_sam.export.exporter.Exporter, as "package.module:NAME"; it is imported lazily."""
     filled_exporter: str = "triton_sam.export.filled:FilledExporter"
-    """Where the class is that exports from a template, as "package.module:NAME"; it is imported lazily."""
+    """The class that exports from a template, as "package.module:NAME"; it is imported lazily."""
     mask_generator: str = ""
-    """Name of the family that first had this family's official mask generator; empty if the family has none."""
+    """Name of the family whose official mask generator this family uses; empty if it has none."""
     pred_iou_thresh: float = 0.8
-    """Default of the official mask generator for the lowest predicted IoU of a mask, 0..1."""
+    """Default of the official mask generator for the minimum predicted IoU of a mask, 0..1."""
 
     @functools.cached_property
     def encoder(self) -> ModelSpec:
@@ -138,7 +138,7 @@ class Family:
         return self.models_for(video=True, concepts=True)
 
     def models_for(self, *, video: bool, concepts: bool) -> Mapping[str, ModelSpec]:
-        """Return the models of images, by role, with those for videos and those for concepts if they are wanted."""
+        """Return the models of images, by role, and on request those for videos and those for concepts."""
         tracking = self.tracking.models if video and self.tracking else {}
         return {**self.models, **tracking, **(self.concepts if concepts else {})}
 
@@ -154,13 +154,13 @@ class Family:
     def at(self, side: int) -> Family:
         """Return this family for images of another size, to which the maps of all its models are scaled.
 
-        The family that it returns is not registered: get_family() has the official size.
+        The returned family is not registered: get_family() returns the one with the official size.
 
         Args:
             side: height and width of the encoder's image in pixels.
 
         Raises:
-            ConfigurationError: a map of a model would have no whole number of rows.
+            ConfigurationError: a map of a model would have a fractional number of rows.
         """
         return self if side == self.image_size else _at(self, side)
 
@@ -190,8 +190,8 @@ class Family:
 
         Without ``keep_aspect``, an image fills the square. With it, the longest side has the length of the square, and
         the other side is rounded half up, as in
-        segment_anything.utils.transforms.ResizeLongestSide.get_preprocess_shape. Unlike there, no side is rounded to
-        0, for which the official predictor fails.
+        segment_anything.utils.transforms.ResizeLongestSide.get_preprocess_shape. Unlike there, a side is at least 1:
+        the official predictor fails for 0.
         """
         if not self.keep_aspect:
             return self.image_size, self.image_size

@@ -1,6 +1,6 @@
-"""The models that find every instance of a concept, which the caller says in words or shows by example boxes.
+"""The models that find every instance of a concept, given as words or example boxes.
 
-The names of tensors are those of transformers' Sam3Model, as far as it has them.
+Tensors have the names of transformers' Sam3Model where it has them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXAMPLE_FEATURES = "example_features"
 """The input of the detector for the coarsest features of the image that the example boxes belong to."""
 
 LABEL_NO_BOX = -10
-"""The label of a box that does not exist, so that prompts with different numbers of boxes fit into one batch."""
+"""The label of a padding box, so that prompts with different numbers of boxes fit into one batch."""
 
 
 def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, queries: int) -> Mapping[str, ModelSpec]:
@@ -43,7 +43,7 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
     return by_role(
         ModelSpec(
             CONCEPT_ENCODER,
-            # Another name than that of the encoder's input, because models are recognised by the names of their inputs.
+            # Not the name of the encoder's input, because models are recognised by the names of their inputs.
             inputs=(Tensor(f"concept_{image.name}", image.dtype, image.shape),),
             outputs=(
                 *embeddings,
@@ -66,7 +66,7 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
                 mask,
                 # Centre x, centre y, width, height, each from 0 to 1.
                 Tensor("input_boxes", "FP32", ("prompts", "boxes", 4)),
-                # 1: an example; 0: an example of what is not meant; LABEL_NO_BOX.
+                # 1: a positive example; 0: a negative example; LABEL_NO_BOX: padding.
                 Tensor("input_boxes_labels", "INT64", ("prompts", "boxes")),
             ),
             outputs=(

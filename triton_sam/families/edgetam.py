@@ -30,7 +30,7 @@ EDGETAM = replace(
     built_in="",
     mask_generator="",  # transformers has none
     checkpoints=(
-        # The official repository publishes no hash. Several public projects state this one for this commit.
+        # The official repository publishes no hash. Several public projects list this one for this commit.
         Checkpoint(
             "edgetam",
             "repvit_m1",

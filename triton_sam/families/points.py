@@ -24,10 +24,10 @@ PROMPT_INPUTS = (
 )
 DECODER_DIMENSIONS = MappingProxyType(
     {
-        # Embeddings and masks are one for all prompts, or one for each of them.
+        # Embeddings and masks: one for all prompts, or one for each prompt.
         "images": Dimension(choices=(1, "prompts")),
         "masks": Dimension(choices=(1, "prompts")),
-        "points": Dimension(minimum=0),  # a mask is a prompt
+        "points": Dimension(minimum=0),  # a mask without points is a valid prompt
     }
 )
 """The sizes that the decoder's inputs may have."""
@@ -45,7 +45,7 @@ def decoder_inputs(
     boxes: FloatArray | None,
     mask: FloatArray | None,
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Turn prompts into tensors. A box becomes two points with the labels 2 and 3, ahead of the other points."""
+    """Turn prompts into tensors. A box becomes two points with the labels 2 and 3, before the other points."""
     if boxes is not None:
         corners = boxes.reshape(-1, 2, 2)
         corner_labels = np.tile([LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT], (len(boxes), 1))

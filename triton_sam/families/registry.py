@@ -20,7 +20,7 @@ _EXPORTER = re.compile(r"[\w.]+:\w+")
 
 
 def register(family: Family) -> Family:
-    """Add a family to the table, which makes it known to commands, clients, exports and downloads.
+    """Add a family to the table, for commands, clients, exports and downloads.
 
     Returns:
         The family itself.
@@ -69,7 +69,7 @@ def split_model_name(model: str) -> tuple[str, str] | None:
 
 
 def variant_of(model: str) -> str:
-    """Return the variant that a model belongs to: its name without the role, or all of it if it ends in no role."""
+    """Return the variant that a model belongs to: its name without the role, or the whole name if it has no role."""
     split = split_model_name(model)
     return model if split is None else split[0]
 
@@ -83,9 +83,9 @@ def spec_of(inputs: Iterable[str]) -> ModelSpec | None:
 
 
 def families_like(family: Family) -> list[Family]:
-    """Return the families whose encoder and decoder have the tensor names of this one's, in the order of registration.
+    """Return the families whose encoder and decoder have the same tensor names, in the order of registration.
 
-    The family itself is among them. Where there are others, tensors alone do not tell which family a model belongs to.
+    The family itself is among them. If there are others, the family of a model cannot be derived from its tensors.
     """
     return families_with(*(_tensor_names(spec) for spec in (family.encoder, family.decoder)))
 

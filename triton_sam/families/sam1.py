@@ -21,7 +21,7 @@ def micro_sam(family: str, purpose: str, files: Mapping[str, tuple[str, str]]) -
     Args:
         family: name of the family.
         purpose: see Checkpoint.
-        files: for each name, which begins with the size, the XXH128 of the file, and its folder in the store of
+        files: maps each name, which begins with the size, to the XXH128 of the file, and its folder in the store of
             bioimage.io ("diplomatic-bug/1.2") or its key in the authors' cloud.
     """
     return tuple(
@@ -148,7 +148,7 @@ SAM1 = Family(
             None,
             "",
             "medsam",
-            # The one that Zenodo shows beside the file, as two public projects state it.
+            # The hash that Zenodo shows beside the file, according to two public projects.
             "md5:3bb6db55bd0c9ca30b61248bca72f8d6",
             licence="see its page",
             purpose="medical images, with a box around the object",

@@ -34,7 +34,7 @@ def _decoder_inputs(
     boxes: FloatArray | None,
     mask: FloatArray | None,  # noqa: ARG001
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Boxes have an input of their own; masks have none."""
+    """Turn prompts into tensors. Boxes have their own input; masks are not supported."""
     return {
         "input_points": np.ascontiguousarray(coords[None], np.float32),
         "input_labels": np.where(labels == LABEL_NO_POINT, LABEL_NO_POINT_IN_TRANSFORMERS, labels)[None].astype(
@@ -71,8 +71,7 @@ SAM3 = Family(
     pixel_mean=(0.5, 0.5, 0.5),
     pixel_std=(0.5, 0.5, 0.5),
     resampling="fixed_point",
-    # The published decoder comes from transformers, where a point that does not exist is a token of zeros, and the
-    # attention reads it.
+    # The published decoder comes from transformers, where a padding point is a token of zeros that the attention reads.
     masks_out_padding=False,
     takes_mask=False,
     models=by_role(

@@ -39,7 +39,7 @@ SAMHQ = replace(
     random_size="vit_tiny",
     quick_size="micro",
     checkpoints=(
-        # The authors publish no hashes. Several public projects state these two.
+        # The authors publish no hashes. Several public projects list these two.
         Checkpoint(
             "samhq",
             "vit_tiny",
@@ -61,8 +61,8 @@ SAMHQ = replace(
     options=(),
     exporter="triton_sam.export.samhq.recipe:EXPORTER",
 )
-"""SAM-HQ has the image frame and the prompts of SAM1. Its encoder also gives features of edges, for the decoder.
+"""SAM-HQ has the image frame and the prompts of SAM1. Its encoder also returns edge features for the decoder.
 
-The logits of a mask are a sum: those of SAM1's mask, and those of a mask that the features of edges give. With
-several masks, the official predictor returns the best of SAM1's three as such a sum, so there is one candidate.
+The logits of a mask are the sum of those of SAM1's mask and those of a mask from the edge features. For multimasks,
+the official predictor returns this sum for the best of SAM1's three masks, so there is one candidate.
 """

@@ -12,12 +12,12 @@ ENCODER, DECODER = "encoder", "decoder"
 """The roles of the model pair, which every family has."""
 
 GUARD_PREFIX = "guard/"
-"""The names of the nodes that refuse tensors of wrong sizes in an exported graph begin so; see export/guards.py."""
+"""Prefix of the nodes that reject tensors of wrong sizes in an exported graph; see export/guards.py."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output of a model, as requests and responses carry it.
+    """One input or output of a model, as in requests and responses.
 
     Args:
         name: the tensor's name in the ONNX graph and in config.pbtxt.
@@ -36,13 +36,12 @@ class Tensor:
 class Dimension:
     """The sizes that a request may give to the dimensions with one symbol.
 
-    The exported graph refuses all others, because some versions of ONNX Runtime end the process over them, or compute
-    a wrong answer.
+    The exported graph rejects all others, because some versions of ONNX Runtime crash on them or return wrong results.
 
     Args:
         minimum: the smallest size.
-        choices: the sizes that each dimension with the symbol may have, by itself: numbers, and other symbols of the
-            model's inputs. Empty: all dimensions with the symbol must be equal.
+        choices: the sizes that each dimension with the symbol may have independently: numbers, and other symbols of
+            the model's inputs. Empty: all dimensions with the symbol must be equal.
     """
 
     minimum: int = 1
@@ -106,7 +105,7 @@ class ModelSize:
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Derive the names that were left empty."""
+        """Derive the names that are empty."""
         object.__setattr__(self, "model", self.model or self.name)
         object.__setattr__(self, "config", self.config or PurePosixPath(self.model).stem)
 
@@ -122,10 +121,10 @@ class Checkpoint:
         bytes: size of the file in bytes; None if it is unknown.
         sha256: SHA-256 of the file, as 64 lower-case hexadecimal digits. Empty if it is not published.
         name: name of a fine-tune, and of its models in Triton. Empty for an official file.
-        other_hash: the hash that the publisher states in place of a SHA-256: "xxh128:" or "md5:" and hexadecimal
-            digits. Without any hash, the file is on the Hugging Face hub, which states its SHA-256 at each download.
+        other_hash: the publisher's hash if it is not a SHA-256: "xxh128:" or "md5:" and hexadecimal digits. Without any
+            hash, the file is on the Hugging Face hub, which sends its SHA-256 with each download.
         image_size: side of the encoder's image in pixels; None: the family's.
-        licence: SPDX identifier of the weights' licence, or what the publisher says about it.
+        licence: SPDX identifier of the weights' licence, or the publisher's statement about it.
         purpose: what the weights were trained for.
     """
 
@@ -142,7 +141,7 @@ class Checkpoint:
 
     @property
     def word(self) -> str:
-        """The word for the file after the family on the command line: the fine-tune's name, or the size."""
+        """The name of the file on the command line, after the family: the fine-tune's name, or the size."""
         return self.name or self.size
 
     @property
@@ -152,7 +151,7 @@ class Checkpoint:
 
     @property
     def file_name(self) -> str:
-        """Name of the downloaded file, for example "sam2.1_hiera_tiny.pt"; that of a fine-tune is its name."""
+        """Name of the downloaded file, for example "sam2.1_hiera_tiny.pt"; for a fine-tune, its name."""
         published = PurePosixPath(self.url.partition("?")[0])
         return f"{self.name}{published.suffix or '.pt'}" if self.name else published.name or "checkpoint.pt"
 
@@ -193,7 +192,7 @@ class Option:
         is_switch: True if the option takes no value.
         names_model: True if the value is the exporter's name of the model (ModelSize.model), which replaces --size.
         size: if it is not empty, the option is a switch that means --size with this value.
-        is_folder: True if the value is a folder, which `triton-sam setup` looks for before a download.
+        is_folder: True if the value is a folder; `triton-sam setup` checks that it exists before a download.
     """
 
     flag: str
@@ -213,7 +212,7 @@ class Option:
 
     @property
     def replaces_size(self) -> bool:
-        """Whether the option is another way to choose the size, in place of --size."""
+        """Whether the option replaces --size."""
         return self.names_model or bool(self.size)
 
 
@@ -238,7 +237,7 @@ def preprocess_name(variant: str) -> str:
 
 
 def encoder_jpeg_name(variant: str) -> str:
-    """Return the name of the ensemble of that model and the encoder, for example "sam2_encoder_jpeg"."""
+    """Return the name of the ensemble of preprocessing model and encoder, for example "sam2_encoder_jpeg"."""
     return f"{variant}_encoder_jpeg"
 
 
@@ -246,7 +245,7 @@ def split_name(model: str, roles: tuple[str, ...]) -> tuple[str, str] | None:
     """Split the name of a model into variant and role; return None if the name ends in none of the roles.
 
     The longest matching role wins: if "memory_encoder" is a role, then "sam2_memory_encoder" is the memory encoder of
-    "sam2" and not the encoder of "sam2_memory".
+    "sam2", not the encoder of "sam2_memory".
     """
     for role in sorted(roles, key=len, reverse=True):
         variant = model.removesuffix(model_name("", role))

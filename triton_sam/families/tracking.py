@@ -1,7 +1,7 @@
 """The models that follow objects through a video, and the sizes of their memory.
 
-Names of tensors and models are those of SAM2, the first family with a memory. Another family with the same parts, such
-as EdgeTAM, calls sam2_tracking() with its own sizes.
+Tensors and models have the names of SAM2, the first family with a memory. A family with the same parts, such as
+EdgeTAM, calls sam2_tracking() with its own sizes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Tracking:
         memories: maximum number of memories of frames that were not prompted (``num_maskmem`` - 1).
         pointers: maximum number of object pointers that are added to the memories (``max_obj_ptrs_in_encoder``).
         multimask_points: a prompt of at most this many points chooses the best of three masks
-            (``multimask_max_pt_num``). A box counts as two points, and no prompt as none.
-        bfloat16_memories: whether memories are rounded to bfloat16 and kept so, as in SAM2; else they stay float32.
+            (``multimask_max_pt_num``). A box counts as two points, a missing prompt as zero points.
+        bfloat16_memories: whether memories are stored as bfloat16, as in SAM2; else they stay float32.
         prompted_memories: maximum number of prompted frames that a frame attends to, those closest to it; None: all
             (``max_cond_frames_in_attn``).
     """

@@ -1,7 +1,7 @@
 """The masks of objects in all images of a video, and the files that hold them. docs/how-to/video.md shows each file.
 
-`formats.py` is the one table of formats. A mask of one object in one image is a `MaskRecord`, and all formats that need
-the whole video are written from records.
+`formats.py` has the table of formats. A mask of one object in one image is a `MaskRecord`; all formats that need the
+whole video are written from records.
 """
 
 from ..masks.label_map import davis_palette

@@ -1,8 +1,8 @@
 """The folder of a tracked video.
 
-`track.json` holds the parameters, and whether the run is complete. A run with other parameters is refused. A complete
-run can get further formats without tracking. An interrupted one is tracked from its prompts again, because the memory
-of the model is not in the folder: so all masks are those of one undisturbed run.
+`track.json` holds the parameters, and whether the run is complete. A run with other parameters is an error. Further
+formats of a complete run need no tracking. An interrupted run is tracked again from its prompts, because the folder
+does not contain the memory of the model. All masks therefore equal those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TrackFolder:
 
     Args:
         folder: the folder; it is created if its parent exists.
-        parameters: everything that decides about the masks, as JSON values: source, prompts, range, model.
+        parameters: everything that determines the masks, as JSON values: source, prompts, range, model.
         formats: names of TRACK_FORMATS.
         object_ids: the ids of all objects.
 
@@ -209,7 +209,7 @@ class TrackFolder:
         atomic_write(self.folder / MANIFEST, strict_json.dumps(manifest, indent=1).encode())
 
     def _check_empty(self) -> None:
-        """Check that no file of somebody else is in the way."""
+        """Raise an error if the folder has files of these names from elsewhere."""
         for name in (RECORDS, IMAGES, *(form.file for form in TRACK_FORMATS.values())):
             if (self.folder / name).exists():
                 raise ConfigurationError(

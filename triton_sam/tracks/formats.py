@@ -41,11 +41,11 @@ class TrackedVideo:
     """A video that is tracked to its end.
 
     Args:
-        name: name of the video, for people.
+        name: name of the video, for display.
         size: width and height in pixels.
-        rate: images a second of the tracked images.
+        rate: tracked images per second.
         records: the records of each tracked image.
-        images: opens the images of these numbers, in ascending order, one after the other.
+        images: opens the images of these numbers in ascending order, one after the other.
         pixel_ratio: width of a pixel on a screen, divided by its height.
     """
 
@@ -64,12 +64,12 @@ class TrackFormat:
     Args:
         name: the name by which callers request it.
         file: the file or folder, in the folder of the results.
-        meaning: one line for people.
+        meaning: one line for users.
         image_file: returns the name of the file of one image; None if the format has one file for the whole video.
         write_image: encodes the masks of one image while the video is tracked.
         write_video: writes the file of the whole video at the end.
         largest_id: the highest object id that the format can hold, or None.
-        needs_images: whether the images themselves are read again for the file of the whole video.
+        needs_images: whether the images are read again for the file of the whole video.
         needs_logits: whether the masks of several objects need their logits.
     """
 
@@ -87,9 +87,9 @@ class TrackFormat:
 def label_map(masks: Mapping[int, VideoSegment]) -> NDArray[np.uint8]:
     """Merge the masks of one image, so that each pixel belongs to one object at most.
 
-    A pixel that lies in several masks goes to the object with the highest logit at this pixel (the low-resolution
-    logits are resized to the image, as for the masks). Of objects with equal logits, and of objects without logits, the
-    highest id gets the pixel. An object with logits wins against one without.
+    A pixel in several masks belongs to the object with the highest logit at this pixel (the low-resolution logits are
+    resized to the image, as for the masks). Among objects with equal logits, and among objects without logits, the
+    highest id takes precedence. An object with logits takes precedence over one without.
 
     Args:
         masks: object id, 1..255, to its mask; all masks have the same size. At least one.

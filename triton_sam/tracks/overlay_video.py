@@ -1,4 +1,4 @@
-"""A video of the images with the masks drawn in: MP4 by PyAV, or an animated GIF by Pillow."""
+"""Writes a video of the images with the masks drawn in: MP4 by PyAV, or an animated GIF by Pillow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..masks.drawing import PALETTE, overlay
 from .records import MaskRecord
 
 DEFAULT_RATE = Fraction(25)
-"""Images a second where the source has no rate, such as a folder of images."""
+"""Images per second if the source has no rate, such as a folder of images."""
 
 _CODECS = ("libx264", "mpeg4")
 """Encoders by preference. Every build of FFmpeg has the second."""
@@ -43,7 +43,7 @@ def encoder_name() -> str:
     for name in _CODECS:
         try:
             av.codec.Codec(name, "w")
-        except Exception:  # noqa: BLE001, S112 - versions of PyAV raise different errors for an encoder that is not there
+        except Exception:  # noqa: BLE001, S112 - versions of PyAV raise different errors for a missing encoder
             continue
         return name
     return _CODECS[-1]
@@ -56,14 +56,14 @@ def write_mp4(
     encoder: str | None = None,
     pixel_ratio: Fraction = Fraction(1),
 ) -> int:
-    """Write images of one size as MP4, completely or not at all.
+    """Write images of one size as an MP4 file, atomically.
 
-    Encoders need an even number of columns and rows. An image with an odd number gets its last column or row twice.
+    Encoders need an even number of columns and rows. If it is odd, the last column or row is repeated.
 
     Args:
         path: the file, with the suffix .mp4.
         images: RGB images.
-        rate: images a second.
+        rate: images per second.
         encoder: name of FFmpeg's encoder; None: libx264 if this machine has it, else mpeg4.
         pixel_ratio: width of a pixel on a screen, divided by its height; players then stretch the images.
 
@@ -95,7 +95,7 @@ def write_mp4(
 
 
 def write_gif(path: Path, images: Sequence[Image.Image], rate: Fraction) -> int:
-    """Write images as an endless animated GIF, completely or not at all. Returns the number of images.
+    """Write images as an endless animated GIF, atomically. Return the number of images.
 
     Raises:
         InputError: there are no images.
@@ -113,7 +113,7 @@ def write_gif(path: Path, images: Sequence[Image.Image], rate: Fraction) -> int:
 def has_av() -> bool:
     """Return whether PyAV is installed."""
     try:
-        import av  # noqa: F401 - asks only whether it is there
+        import av  # noqa: F401 - only checks whether it is installed
     except ImportError:
         return False
     return True

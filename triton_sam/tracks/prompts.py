@@ -34,7 +34,7 @@ class ObjectPrompt:
         points: x, y in pixels.
         labels: 1 (foreground) or 0 (background) for each point.
         box: x1,y1,x2,y2 in pixels, or None.
-        mask: path of an image in the size of the video, foreground where it is not 0; None without mask.
+        mask: path of an image of the size of the video, foreground where it is not 0; None without mask.
     """
 
     object_id: int
@@ -68,7 +68,7 @@ class ObjectPrompt:
         return add(self.frame, self.object_id, points=points, labels=labels, box=list(self.box) if self.box else None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the prompt as plain Python types. The hash of its content stands for the file of a mask.
+        """Return the prompt as plain Python types. A mask file is represented by the hash of its content.
 
         Raises:
             PromptError: the file of the mask cannot be read.
@@ -116,7 +116,7 @@ def read_prompts(path: Path) -> list[ObjectPrompt]:
 
 
 def merge(prompts: Sequence[ObjectPrompt]) -> list[ObjectPrompt]:
-    """Join the points and boxes of one object in one image to one prompt; the order is that of the first of each.
+    """Merge the points and boxes of each object in each image into one prompt, in the order of first occurrence.
 
     Raises:
         PromptError: an object has two boxes or masks in one image, or a mask and points.

@@ -26,7 +26,7 @@ class MaskRecord:
         object_id: the caller's number of the object.
         rle: compressed COCO RLE of the mask, ``{"size": [H, W], "counts": text}``.
         score: the IoU with the true mask that the model predicts, about 0..1.
-        object_score: a logit: above 0 the model sees the object in this image.
+        object_score: a logit, above 0 if the object is visible in this image.
         box: x1,y1,x2,y2 of the mask in pixels, x2 and y2 one past the last pixel; None if the mask is empty.
         area: number of pixels of the mask.
     """
@@ -88,7 +88,7 @@ class MaskRecord:
 
 
 def append_records(path: Path, records: Iterable[MaskRecord]) -> None:
-    """Add the records of one image to a file in one write, and hand them to the operating system at once.
+    """Append the records of one image to a file in one unbuffered write.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,8 +1,8 @@
 """The connection to a Triton server: HTTP through urllib3, gRPC through tritonclient.
 
-`base` is the Protocol that clients expect, `triton` the round trip with deadline and repetition, `threads` runs
-calls whose futures cancel them on the wire. HTTP is `kserve` over `timed_sockets`, gRPC is `grpc_client`. `failures`
-converts errors, and `onnx` runs models in this process, for verify and benchmarks.
+`base` is the Protocol that clients expect, `triton` adds the deadline and retries, `threads` runs calls that their
+futures cancel on the wire. HTTP is `kserve` over `timed_sockets`, gRPC is `grpc_client`. `failures` converts errors,
+and `onnx` runs models in this process, for verify and benchmarks.
 """
 
 from .base import BaseTransport, Tensors

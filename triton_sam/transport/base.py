@@ -28,7 +28,7 @@ class BaseTransport(Protocol):
         ...
 
     def is_ready(self) -> bool:
-        """Return whether the server answers and reports that it is ready. Raises no ServerError."""
+        """Return whether the server answers and reports that it is ready. Never raises a ServerError."""
         ...
 
     def ready_models(self) -> Mapping[str, str]:

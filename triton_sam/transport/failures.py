@@ -1,4 +1,4 @@
-"""Converts errors of tritonclient, urllib3 and the system to ours, and decides whether to repeat a failed call."""
+"""Converts errors of tritonclient, urllib3 and the system to ours, and decides whether to retry a failed call."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from ..wire.contract import INTERNAL, has_code, read_error
 from .url import ServerUrl
 
 ADVICE = "give Triton's port of HTTP (8000) or gRPC (8001)"
-"""The end of an error about a port that is none of these; a command adds no other hint to it."""
+"""The end of an error about a wrong port; commands add no further hint to it."""
 _START_WITH_ADMIN = "start it with `triton-sam serve --admin`, or its container with TRITON_SAM_ADMIN=1"
 RETRY_PAUSE = 0.2
-"""Seconds before the first repetition of a call. The pause doubles with each further repetition."""
+"""Seconds before the first retry of a call. The pause doubles with each further retry."""
 MAX_PAUSE = 1.0
-"""Seconds that a pause lasts at most."""
+"""Maximum seconds of a pause."""
 PAUSE_FOR_DEAD_PROCESS = 3.0
-"""Seconds before the first repetition after the process of a model is gone; the next one waits four times as long.
+"""Seconds before the first retry after the process of a model has ended; the next pause is four times as long.
 
-Its supervisor needs one to two seconds to notice it, and more on a busy machine."""
+Its supervisor takes one to two seconds to detect this, and longer on a busy machine."""
 RESTART_SECONDS = 30.0
-"""Seconds for which a call waits for a server that starts again. The timeout of the call may be shorter."""
+"""Seconds that a call waits for a server that restarts. The timeout of the call may be shorter."""
 
 
 class ForeignAnswerError(Exception):
     """An answer with an error status whose body is not Triton's JSON, for example the HTML page of a proxy.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
     """
 
     def __init__(self, status: int) -> None:
@@ -68,7 +68,7 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
         return _nothing_answers(url, getattr(error, "strerror", None) or error or type(error).__name__)
     if _is_no_http(error):
         return ServerUnreachableError(f"{url} does not answer in HTTP: {ADVICE}, and write grpc:// before the latter")
-    if type(error).__module__.startswith("urllib3"):  # imported with HTTP alone
+    if type(error).__module__.startswith("urllib3"):  # imported only with HTTP
         return ServerUnreachableError(
             f"the connection to {url} broke before the answer was complete: the server or a proxy has ended; try again"
         )
@@ -78,18 +78,18 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
 
 
 def _is_no_http(error: BaseException) -> bool:
-    """Return whether the answer began with other bytes than those of HTTP; a peer that hangs up sent none."""
+    """Return whether the answer was not HTTP; False if the peer closed the connection without an answer."""
     return any(isinstance(each, BadStatusLine) and not isinstance(each, RemoteDisconnected) for each in error.args)
 
 
 def cannot_have_run(error: BaseException, meant: SamError) -> bool:
-    """Return whether a failed request never reached a model, so that it cannot be the reason of the failure.
+    """Return whether a failed request never reached a model, so that it cannot have caused the failure.
 
     Args:
         error: the error of tritonclient or of a layer below it.
         meant: the same error converted by map_error().
     """
-    if isinstance(meant, ModelNotReadyError):  # a server that ends says for a moment that its models are not ready
+    if isinstance(meant, ModelNotReadyError):  # a server that shuts down briefly reports that its models are not ready
         return True
     if not isinstance(meant, ServerUnreachableError):
         return False
@@ -101,7 +101,7 @@ def cannot_have_run(error: BaseException, meant: SamError) -> bool:
 
 
 def process_is_gone(error: BaseException) -> bool:
-    """Return whether Triton answered that the process of a model is gone."""
+    """Return whether Triton answered that the process of a model has ended."""
     if not isinstance(error, InferenceServerException):
         return False
     return triton_texts.PROCESS_IS_GONE.search(str(error.message() or "")) is not None
@@ -140,7 +140,7 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ServerTimeoutError(f"no answer from {url} in time")
     if model is not None and has_code(message):
         failed = InferenceError(f"{model} failed: {message}")
-        if message.startswith(f"{INTERNAL}: "):  # what Triton said of a model that this one asked
+        if message.startswith(f"{INTERNAL}: "):  # Triton's message about a model that this one called
             return _error_of_model(model, url, message) or failed
         meant = read_error(failed)  # the callers that know the model read other codes
         return ServerBusyError(f"{url} is busy: {meant}") if isinstance(meant, ServerBusyError) else failed
@@ -160,7 +160,7 @@ def _map_foreign(error: ForeignAnswerError, url: ServerUrl) -> SamError:
 
 
 def _of_status(status: str, url: ServerUrl, words: str) -> SamError | None:
-    """Return the error for a status that says enough; None for other statuses."""
+    """Return the error for an unambiguous status; None for other statuses."""
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
         return _unavailable(url, words)
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
@@ -174,7 +174,7 @@ def _of_status(status: str, url: ServerUrl, words: str) -> SamError | None:
 
 def _no_triton(url: ServerUrl, status: str) -> InferenceError:
     text = f"{url} does not answer like a Triton server (HTTP status {status})"
-    if status == "405":  # the port of metrics takes no POST
+    if status == "405":  # the metrics port does not accept POST
         text += f": {ADVICE}, not that of metrics (8002)"
     elif url.path:
         text += f": leave the path {url.path} out, unless a proxy in front of Triton adds it"
@@ -182,7 +182,7 @@ def _no_triton(url: ServerUrl, status: str) -> InferenceError:
 
 
 def _refused_order(url: ServerUrl, message: str) -> str:
-    """Return the text for a request that a server takes only with administration; empty for other messages."""
+    """Return the text for a request that a server accepts only with administration; empty for other messages."""
     if triton_texts.LOADS_NO_MODELS.search(message):
         return (
             f"{url} takes no requests to load models: run `triton-sam reload` on its machine or inside its container, "
@@ -197,7 +197,7 @@ def _refused_order(url: ServerUrl, message: str) -> str:
 
 
 def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
-    """Tell from gRPC's message whether there is no server at all, or a server that fails, for example in TLS."""
+    """Return the error for gRPC's message: there is no server, or it fails, for example in TLS."""
     if triton_texts.NOT_CONNECTED.search(words) and "handshake" not in words.lower():
         return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
     return ServerUnreachableError(f"{url} is not available: {words}")
@@ -206,17 +206,17 @@ def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
 class Attempts:
     """Counts the attempts of one call.
 
-    A call is repeated only if the connection could not be made or broke, or if the process of the model is gone. A
-    server that refused a request would refuse it again, and after a timeout no time is left.
+    A call is retried only if the connection could not be made or broke, or if the process of the model has ended. A
+    server that rejected a request would reject it again, and after a timeout no time is left.
 
-    A server that has answered before may be starting again: its supervisor does this when a model dies. So calls that
-    find nobody there are repeated for `RESTART_SECONDS`, however often that is. A call that may have run is repeated
-    `retries` times at most: it may be the reason why the model died, and would kill it again and again.
+    A server that has answered before may be restarting: its supervisor restarts it when a model crashes. Calls that
+    find no server are therefore retried for `RESTART_SECONDS`, any number of times. A call that may have run is retried
+    at most `retries` times: it may have crashed the model, and would crash it again.
 
-    A busy server refuses calls at once. They are repeated until their deadline if the caller wants to wait for it.
+    A busy server rejects calls at once. They are retried until their deadline if the caller chose to wait.
 
     Args:
-        retries: maximum number of attempts after the first one; 0: never repeat.
+        retries: maximum number of attempts after the first one; 0: never retry.
         has_answered: whether the server has answered before, for this model.
         waits_if_busy: whether to wait for a busy server.
     """

@@ -28,11 +28,11 @@ LARGE = 1 << 20
 class GrpcClient:
     """Calls one server over gRPC, from any number of threads. The methods are those of KServeClient.
 
-    All threads share one channel, which the first call opens. One that fails is replaced, for the reason given at
-    options._GRPC_OPTIONS; it closes itself after the last call on it.
+    All threads share one channel, which the first call opens. A failed channel is replaced, for the reason given at
+    options._GRPC_OPTIONS; it closes itself after its last call.
 
     Args:
-        url: of the server.
+        url: the server's URL.
         headers: sent with every call, their names in lower case.
         ca_certs: PEM file with the certificates to trust, for grpcs; None for the system's.
     """
@@ -117,7 +117,7 @@ class GrpcClient:
                 self._shared = None
 
     def _options(self, call: Call) -> dict[str, Any]:
-        headers = {name.lower(): value for name, value in {**self._headers, **call.headers}.items()}  # gRPC demands it
+        headers = {name.lower(): value for name, value in {**self._headers, **call.headers}.items()}  # gRPC requires it
         return {"headers": headers or None, "client_timeout": call.left()}
 
     def _infer_in_time(self, client: Any, model: str, given: list[Any], wanted: list[Any], call: Call) -> Any:
@@ -131,8 +131,8 @@ class GrpcClient:
             answers.put((result, error))
 
         options = self._options(call)
-        # tritonclient keeps the running call in an attribute, and adds the callback to the call that stands there: if
-        # two threads began at the same time, one of them got the answer of the other.
+        # tritonclient keeps the running call in an attribute, and adds the callback to the call in that attribute: if
+        # two threads began at the same time, one of them received the answer of the other.
         with self._beginning:
             running = client.async_infer(model, given, keep, outputs=wanted, **options)
         call.end_request = running.cancel
@@ -159,7 +159,7 @@ def infer_input(name: str, array: npt.NDArray[Any]) -> Any:
 class _Inputs:
     """Converts arrays to tritonclient's inputs. Embeddings are copied once for all requests that carry them.
 
-    They come from an answer, so nobody can write to them. An array that its owner may change is copied each time.
+    Embeddings come from an answer and are read-only. An array that its owner may change is copied each time.
     """
 
     def __init__(self) -> None:

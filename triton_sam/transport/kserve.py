@@ -1,4 +1,4 @@
-"""The KServe v2 protocol over HTTP, with Triton's extension `binary_tensor_data`: tensors as bytes behind the JSON."""
+"""The KServe v2 protocol over HTTP, with Triton's extension `binary_tensor_data`: tensors as bytes after the JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Body = list["bytes | memoryview"]
 
 
 class KServeClient:
-    """Calls one server over HTTP, from any number of threads. It repeats no request and follows no redirect.
+    """Calls one server over HTTP, from any number of threads, without retries and redirects.
 
     Every method may raise these errors: InferenceServerException if the server answers with an error, OSError if the
     connection cannot be made or breaks, TimeoutError if the call reaches its deadline, ValueError if the answer does
@@ -52,7 +52,7 @@ class KServeClient:
     after close().
 
     Args:
-        url: of the server; its path is the prefix of all paths.
+        url: the server's URL; its path is the prefix of all paths.
         headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for https; None for the system's.
     """
@@ -123,7 +123,7 @@ class KServeClient:
         return list(self._ask("POST", "v2/repository/index", call))
 
     def load_model(self, model: str, config: str | None, call: Call) -> None:
-        """Tell the server to load a model. ``config`` (JSON) replaces the config.pbtxt; None keeps it."""
+        """Make the server load a model. ``config`` (JSON) replaces the config.pbtxt; None keeps it."""
         parameters = {} if config is None else {"parameters": {"config": config}}
         path = f"v2/repository/models/{quote(model, safe='')}/load"
         self._request("POST", path, call, [strict_json.dumps(parameters).encode()])
@@ -146,7 +146,7 @@ class KServeClient:
     def _request(
         self, method: str, path: str, call: Call, body: Body | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[bytes, bytes]:
-        """Send a request; return the JSON of the answer, and the bytes behind it."""
+        """Send a request; return the JSON of the answer, and the bytes after it."""
         every = self._headers.copy()
         every.update({**call.headers, **(headers or {})})
         if method == "POST":
@@ -195,11 +195,11 @@ class _TimedConnection(HTTPConnection):
 
     def connect(self) -> None:
         super().connect()
-        CURRENT.call.take(self.sock)  # with TLS, this is another socket than the one of _new_conn()
+        CURRENT.call.take(self.sock)  # with TLS, this is not the socket of _new_conn()
 
     def request(self, *arguments: Any, **options: Any) -> None:
         if self.sock is not None and not CURRENT.call.take(self.sock):
-            self.close()  # the previous call was cancelled just as it ended; http.client connects again
+            self.close()  # the previous call was cancelled just as it ended; http.client reconnects
         super().request(*arguments, **options)
 
     def _new_conn(self) -> socket.socket:
@@ -216,14 +216,14 @@ class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
 def _cause(error: HTTPError) -> Exception:
     """Return the system's error inside an error of urllib3, since it is more precise; else the error itself.
 
-    RemoteDisconnected is not a system error: http.client raises it when the peer hangs up without an answer.
+    RemoteDisconnected is not a system error: http.client raises it if the peer closes the connection without an answer.
     """
     inside = [each for each in (*error.args, error.__cause__) if isinstance(each, OSError)]
     return next((each for each in inside if not isinstance(each, RemoteDisconnected)), error)
 
 
 def _error(status: int, content: bytes) -> Exception:
-    """Return the error of an answer without success, with Triton's message."""
+    """Return the error for an unsuccessful answer, with Triton's message."""
     try:
         message = str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):

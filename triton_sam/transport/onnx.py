@@ -37,8 +37,8 @@ class OnnxTransport:
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch needs the cores
         options.add_session_config_entry("session.set_denormal_as_zero", "1")  # as the server's backend does
-        # The thread that calls a model computes a share of it. The caller's own threads, torch's too, keep their
-        # arithmetic.
+        # The thread that calls a model computes a share of it. The arithmetic of the caller's own threads, including
+        # torch's, stays unchanged.
         self._thread = ThreadPoolExecutor(1, "onnxruntime", initializer=denormals.flush_in_this_thread)
         try:
             self._runtime_sessions = {
@@ -78,7 +78,7 @@ class OnnxTransport:
         }
 
     def close(self) -> None:
-        """Forget the models."""
+        """Release the models."""
         self._thread.shutdown()
         self._runtime_sessions = {}
 

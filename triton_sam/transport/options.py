@@ -21,19 +21,19 @@ GRPC_GRACE = 0.25
 _GRPC_OPTIONS = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
-    # gRPC pauses for up to two minutes between attempts to connect, and every call during a pause fails at once: a
-    # server that is back would look dead. This package therefore replaces a channel that failed. The new channel
-    # connects at once, provided that it does not share the connections of the old one.
+    # gRPC pauses for up to two minutes between attempts to connect, and every call during a pause fails at once, even
+    # if the server is back. This package therefore replaces a channel that failed. The new channel connects at once,
+    # provided that it does not share the connections of the old one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Despite its name, this also limits an attempt to connect, by default to 20 s, when the peer accepts but is silent.
+    # Despite its name, this also limits an attempt to connect (default: 20 s) if the peer accepts but does not answer.
     ("grpc.min_reconnect_backoff_ms", 5000),
 ]
 
 
 def check_number(name: str, value: object, *, whole: bool = False) -> None:
-    """Check the type of an argument that users may take from a text, such as a setting. NumPy's numbers are numbers.
+    """Check the type of an argument that users may read from text, such as a setting. NumPy's numbers are accepted.
 
     Args:
         name: the name of the argument.
@@ -41,14 +41,14 @@ def check_number(name: str, value: object, *, whole: bool = False) -> None:
         whole: whether it must be an integer.
 
     Raises:
-        ConfigurationError: it is not such a number.
+        ConfigurationError: it is not a number, or not an integer.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
         raise ConfigurationError(f"{name} must be a {'whole ' if whole else ''}number, not {value!r}")
 
 
 def check_times(timeout: float, retries: int) -> None:
-    """Check the timeout of a call, in seconds, and the number of its repetitions.
+    """Check the timeout of a call, in seconds, and the number of its retries.
 
     Raises:
         ConfigurationError: one of them is not a number, or out of range.
@@ -65,7 +65,7 @@ def waits_if_busy(busy: Busy) -> bool:
     """Return whether a client waits for a busy server.
 
     Raises:
-        ConfigurationError: ``busy`` is another word.
+        ConfigurationError: ``busy`` has another value.
     """
     if busy not in get_args(Busy):
         raise ConfigurationError(f"busy must be one of {', '.join(get_args(Busy))}, not {busy!r}")
@@ -90,7 +90,7 @@ def certificates(ca_certs: str | os.PathLike[str] | None) -> str | None:
 
 
 def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return headers in the form that the protocol accepts: gRPC refuses capital letters in their names.
+    """Return headers in the form that the protocol accepts: gRPC rejects capital letters in their names.
 
     Raises:
         ConfigurationError: a header is not a string, or holds an invalid character. The message omits the value, which

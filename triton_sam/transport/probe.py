@@ -1,4 +1,4 @@
-"""Finds out what listens at an address where Triton was expected to speak another protocol."""
+"""Detects what listens at a URL that did not answer like Triton with the expected protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SERVICE_HEALTH = re.compile(r'"status":.*"triton":')
 
 
 def hint(url: ServerUrl, error: SamError | None = None) -> str:
-    """Return what a user may have meant by a URL that failed; "" if the address answers in no other way.
+    """Return what a user may have meant by a URL that failed; "" if nothing else answers there.
 
     Triton has three ports: 8000 for HTTP, 8001 for gRPC and 8002 for metrics, unless they were changed.
 
@@ -29,7 +29,7 @@ def hint(url: ServerUrl, error: SamError | None = None) -> str:
         error: the error that is shown before the hint. If it names the ports of Triton itself, there is no second hint.
     """
     if url.is_secure:
-        return ""  # the address is that of a proxy
+        return ""  # the URL is that of a proxy
     if _SERVICE_HEALTH.search(_read(f"http://{url.address}/health", (200, 503)) or ""):
         return f"; {url.address} is `triton-sam service`: give the URL of its Triton, or open http://{url.address}"
     if ADVICE in str(error):
@@ -44,7 +44,7 @@ def hint(url: ServerUrl, error: SamError | None = None) -> str:
 
 
 def _read(url: str, statuses: tuple[int, ...] = (200,)) -> str | None:
-    """Return the text that an address answers to this URL over HTTP; None if it has another status or no answer."""
+    """Return the text of the answer to an HTTP request to a URL; None for another status or no answer."""
     pool = urllib3.PoolManager(timeout=SECONDS, retries=False)
     try:
         response = pool.request("GET", url)

@@ -1,6 +1,6 @@
-"""Runs calls in threads, and gives a future for each. Cancelling the future ends the call on the wire.
+"""Runs calls in threads, and returns a future for each. Cancelling the future ends the call on the wire.
 
-The asynchronous clients are synchronous ones whose calls run here. So any event loop and any thread can use them.
+The calls of the asynchronous clients run here, so that any event loop and any thread can use the clients.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Result = TypeVar("Result")
 
 SECONDS_TO_CLOSE = 5.0
 MOST_THREADS = 64
-"""Calls of one client at a time. Further ones wait; their timeouts begin when they are sent."""
+"""Maximum concurrent calls of one client. Further calls wait; their timeouts begin when they are sent."""
 
 
 class _Job:
-    """What a thread works on, and how to end it from another thread."""
+    """The work of a thread, which other threads can end."""
 
     def __init__(self) -> None:
         self.is_cancelled = threading.Event()
@@ -61,7 +61,7 @@ _JOB: contextvars.ContextVar[_Job | None] = contextvars.ContextVar("job", defaul
 
 
 def ended_by(end: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
-    """Let ``end`` be called if the job of this thread is cancelled inside the block, which then raises CancelledError.
+    """Call ``end`` if the job of this thread is cancelled inside the block, which then raises CancelledError.
 
     Outside of a job, this does nothing.
     """
@@ -96,7 +96,7 @@ class Threads:
         self._threads = self._busy = 0
         self._futures: set[Future[Any]] = set()
         self._closed = False
-        # Re-entrant: the garbage collector may close a forgotten client while this thread holds the lock.
+        # Re-entrant: the garbage collector may close an unused client while this thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._own = threading.local()
         self._process_id = os.getpid()
@@ -105,7 +105,7 @@ class Threads:
         """Check that this process is not a forked child of the one that made the client.
 
         Raises:
-            ConfigurationError: it is one.
+            ConfigurationError: it is a forked child.
         """
         if self.is_inherited:
             raise ConfigurationError(
@@ -132,17 +132,17 @@ class Threads:
 
         Args:
             work: the call.
-            context: where it runs, used for this call alone; None: a copy of the caller's. OpenTelemetry keeps the
-                current span there.
+            context: the context of this call only; None: a copy of the caller's. OpenTelemetry keeps the current span
+                there.
 
         Returns:
-            A future that can be cancelled at any time before its result is there. Its work then ends as soon as it
-            reaches a request, a pause or another future.
+            A future that can be cancelled at any time before it has a result. Its work then ends as soon as it reaches
+            a request, a pause or another future.
 
         Raises:
             ConfigurationError: see check().
         """
-        self.check_process()  # first, because the lock may be held for ever in a forked child
+        self.check_process()  # first, because the lock may be held forever in a forked child
         future: Future[Result] = Future()
         job = _Job()
         future.add_done_callback(lambda done: job.cancel() if done.cancelled() else None)
@@ -159,7 +159,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Cancel all calls, and wait a few seconds for their ends. Repeated calls are safe.
+        """Cancel all calls, and wait a few seconds until they end. Repeated calls are safe.
 
         In a forked child this does nothing, because the calls are those of its parent.
         """

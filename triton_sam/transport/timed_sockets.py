@@ -1,7 +1,7 @@
 """Calls with a deadline, and sockets that respect it. Another thread can cancel a call at once.
 
-The timeout of an ordinary socket restarts with each read, so that a server that sends a byte now and then could block a
-call for hours. Before each read and write, the sockets of this module ask the current call for its remaining time.
+The timeout of an ordinary socket restarts with each read: a server that sends a byte now and then could block a call
+for hours. The sockets of this module limit each read and write to the remaining time of the current call.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 CONNECT_TIMEOUT = 10.0
 """Seconds that an attempt to connect may take, unless the deadline of the call comes first."""
 LONGEST_WAIT = 1e6
-"""Seconds. The functions of the system accept no timeout beyond about 24 days."""
+"""Seconds. System functions accept timeouts of at most about 24 days."""
 
 _AddressInfo = tuple[int, int, int, str, Any]
 
 
 class Call:
-    """One call of the user. It knows its remaining time, and can be cancelled from another thread.
+    """One call of the user. It has a deadline, and can be cancelled from another thread.
 
     Args:
-        end: deadline as a time of the monotonic clock, seconds.
+        end: deadline in seconds of the monotonic clock.
         headers: further headers of its requests, for example those that continue a trace.
     """
 
@@ -37,7 +37,7 @@ class Call:
         self.is_cancelled = False
         self._socket: TimedSocket | None = None
         self.end_request: Callable[[], object] = bool
-        """Ends a request that has no socket of this module."""
+        """Ends a request that does not use a socket of this module."""
 
     def left(self) -> float:
         """Return the seconds until the deadline.

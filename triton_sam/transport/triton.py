@@ -1,4 +1,4 @@
-"""The transport of all clients. It adds one timeout per call, repetitions, and the errors of this package."""
+"""The transport of all clients. It adds one timeout per call, retries, and the errors of this package."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ class Transport:
 
     Args:
         url: parsed URL.
-        timeout: seconds that one call may take, including its repetitions and the pauses before them.
-        retries: how often a call is repeated if the connection cannot be made or breaks, as far as the timeout allows.
-            If the model has answered before, calls that find no server are repeated for 30 s, because the server may be
-            starting again.
-            Calls with side effects on the server, and calls that reached the timeout, are never repeated.
+        timeout: seconds that one call may take, including its retries and the pauses before them.
+        retries: maximum number of retries within the timeout if the connection cannot be made or breaks. If the model
+            has answered before, calls that find no server are retried for 30 s, because the server may be restarting.
+            Calls with side effects on the server, and calls that reached the timeout, are never retried.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
-        busy: what to do when the server refuses a call because too many wait there. "raise" a ServerBusyError at once,
-            or "wait": repeat the call, with pauses that grow to a second, until the timeout.
+        busy: what to do when the server rejects a call because its queue is full. "raise" a ServerBusyError at once,
+            or "wait": retry, with pauses that grow to a second, until the timeout.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -114,11 +113,11 @@ class Transport:
         return {entry["name"] for entry in self._call(self._client.index, None)}
 
     def load_model(self, model: str, config: Mapping[str, Any] | None = None) -> None:
-        """Tell the server to load a model, or to reload it after its files changed. The old one serves meanwhile.
+        """Make the server load a model, or reload it after its files changed. Meanwhile the old model stays in use.
 
         Args:
             model: name of the model, which is the name of its folder.
-            config: configuration that replaces the config.pbtxt, as the JSON of the HTTP protocol; None keeps the file.
+            config: configuration that replaces the config.pbtxt, as the JSON of the HTTP protocol; None: the file.
 
         Raises:
             ServerError: the model does not load (an earlier version stays loaded), or the server does not accept

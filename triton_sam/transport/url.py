@@ -1,4 +1,4 @@
-"""Parses the URL of a server in every form that users write, and knows the default."""
+"""Parses the URL of a server in all its forms, with the default."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ServerUrl:
 
     @property
     def is_local(self) -> bool:
-        """Whether the host name says that the server is on this machine."""
+        """Whether the host name stands for this machine."""
         host = self._place.rpartition(":")[0].strip("[]")
         return host in ("localhost", "::1") or host.startswith("127.")
 

@@ -73,7 +73,7 @@ CODES: dict[str, type[SamError]] = {
 }
 """Error code -> exception class of the client. An error message on the wire begins with the code and a colon."""
 UNKNOWN_FRAME = "UNKNOWN_FRAME"
-"""Stands with the index of the frame before the code UNKNOWN_IMAGE_ID, if a frame of a video is missing."""
+"""Precedes the code UNKNOWN_IMAGE_ID, with the index of the frame, if a frame of a video is missing."""
 _ANY_CODE = "|".join((*CODES, BAD_REQUEST, INTERNAL))
 _CODE = re.compile(rf"(?:{UNKNOWN_FRAME} (?P<frame>\d+) )?(?<![A-Z_])(?P<code>{_ANY_CODE}): (?P<text>.*)", re.DOTALL)
 

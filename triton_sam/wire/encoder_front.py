@@ -1,8 +1,8 @@
 """The contract of the front ends of encoders, which serve both generations of Paintera's client (sam-link).
 
-The released clients send raw RGB in 0..1. Newer ones send normalised tensors or one JPEG, and ask for FP16 by a
-parameter of the request. docs/how-to/paintera.md explains it. The names and shapes are those of the guide for newer
-clients ("Encoder endpoints: gRPC client guide").
+The released clients send raw RGB in 0..1. Newer clients send normalised tensors or one JPEG, and request FP16 with a
+parameter. docs/how-to/paintera.md explains it. The names and shapes are those of the guide for newer clients ("Encoder
+endpoints: gRPC client guide").
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PIXELS = "pixels"
 
 Pixels = Literal["auto", "unit", "normalised"]
 PIXEL_MODES: tuple[Pixels, ...] = get_args(Pixels)
-"""The contents of raw tensors: RGB in 0..1 (unit), normalised RGB, or either of them, as their values tell (auto)."""
+"""The contents of raw tensors: RGB in 0..1 (unit), normalised RGB, or either, detected from the values (auto)."""
 
 PRIORITY_LEVELS = 2
-"""Priority 1 goes first. All other priorities are the default, 2; released clients send 5, which Triton reads as 2."""
+"""Priority 1 is served first. All others are the default, 2; released clients send 5, which Triton reads as 2."""
 
 _SWITCH: Mapping[Any, bool] = {"true": True, "false": False, "1": True, "0": False}
 
@@ -51,7 +51,7 @@ def front_inputs(family: Family, shape: tuple[int | str, ...]) -> tuple[WireTens
     """
     (raw,) = family.encoder.inputs
     side = shape[-1]
-    # Triton compares the number of dimensions before the model sees the request, so [1] cannot be accepted.
+    # Triton checks the number of dimensions before the model receives the request, so [1] cannot be accepted.
     inputs = [
         WireTensor(raw.name, raw.dtype, shape, True, heading="Exactly one of these two."),
         WireTensor(JPEG_IMAGE, "BYTES", (1, 1), True, f"one JPEG of {side} x {side} pixels"),
@@ -75,7 +75,7 @@ def front_parameters(family: Family, encoder_parameter: str, encoder: str, pixel
 
 
 def check_pixels(value: Any) -> Pixels:
-    """Return a mode of pixels."""
+    """Check a pixel mode, and return it."""
     for mode in PIXEL_MODES:
         if value == mode:
             return mode
@@ -86,7 +86,7 @@ def read_options(text: str, pixels: Pixels) -> FrontOptions:
     """Read the parameters of a request. Parameters with other names are ignored, as Triton itself does.
 
     Args:
-        text: the parameters as a JSON object, as Triton hands them to a Python model; empty for none.
+        text: the parameters as a JSON object, as Triton passes them to a Python model; empty for none.
     """
     parameters: dict[str, Any] = json.loads(text or "{}")
     switch = parameters.get(REQUEST_FP16, False)

@@ -92,7 +92,7 @@ class ModelPair:
         return embeddings
 
     def check_origin(self, embeddings: ImageEmbeddings) -> None:
-        """Refuse embeddings of another encoder, since their masks would be wrong without an error."""
+        """Raise an error for embeddings of another encoder; otherwise their masks would be wrong without an error."""
         if not isinstance(embeddings, ImageEmbeddings):
             kind = type(embeddings).__name__
             raise InputError(f"image takes the embeddings that encode() returns, not {kind}: or call set_image() first")
@@ -128,7 +128,7 @@ class ModelPair:
         """Yield full-size masks of P objects with M candidates each, ordered by object. Each is computed on demand.
 
         As in the official predictor, the mask is thresholded from the unclamped logits after the resize. ``cleanup``
-        changes the masks, and not the logits of the segments.
+        changes the masks, not the logits of the segments.
         """
         low_res, scores = self.low_res(prediction)
         prompts = prediction.prompts

@@ -1,4 +1,4 @@
-"""The messages of Triton, of its backends and of gRPC that no code and no status tells apart.
+"""The messages of Triton, of its backends and of gRPC that codes and statuses do not distinguish.
 
 Triton's statuses differ between versions and protocols, so these patterns are the only way to recognise some errors.
 All of them are in this module; test/served/test_triton_texts.py makes a real Triton send them. The errors of our own
@@ -18,9 +18,9 @@ QUEUE_IS_FULL = re.compile("maximum queue size")
 NO_ROOM = re.compile("shared memory pool|out of memory|failed to allocate|smaller than requested bytes", re.IGNORECASE)
 """A model or the Python backend lacks memory. The last one is ONNX Runtime's, for an arena with a limit."""
 SERVER_ENDS = re.compile("stopped accepting new inference requests")
-"""The server stops, and has not computed the request."""
+"""The server is shutting down, and has not computed the request."""
 LOADS_NO_MODELS = re.compile("explicit model load")
-"""The server accepts no requests to load models."""
+"""The server does not accept requests to load models."""
 RESTRICTED = re.compile(" is restricted, expecting header")
 """A part of the API is closed. The message names "This API", and over gRPC "This protocol"."""
 NOT_CONNECTED = re.compile("failed to connect to all|errors resolving|(dns|name) resolution", re.IGNORECASE)

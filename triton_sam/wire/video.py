@@ -1,7 +1,7 @@
 """The wire contract of the video models, for example ``sam2_video``: operations, tensors, parameters and limits.
 
-A request has one operation. Small arguments travel as one JSON text, images and masks as tensors. The client drives a
-video frame by frame, so that back-pressure and cancellation need nothing else.
+A request has one operation. Small arguments are sent as one JSON text, images and masks as tensors. The client requests
+a video frame by frame, so that back-pressure and cancellation need no other mechanism.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Measure how well a served model segments, with simulated clicks and boxes on images whose objects are known.
+"""Measure the quality of a served model, with simulated clicks and boxes on images with known objects.
 
-Every request passes through the client and the server. `triton-sam evaluate` is the command for this package, and
-docs/how-to/evaluate.md explains how clicks are simulated and defines each metric. It needs the `evaluate` extra.
+Every request passes through the client and the server. `triton-sam evaluate` is the command for this package.
+docs/how-to/evaluate.md explains how clicks are simulated and defines each metric. The `evaluate` extra is required.
 """

@@ -1,6 +1,6 @@
-"""A simulated user, who chooses the place of the next click and draws boxes.
+"""A simulated user, who clicks and draws boxes.
 
-The rules come from the literature on interactive segmentation, so that the metrics can be compared with published ones:
+The rules follow the literature on interactive segmentation, so that the metrics are comparable with published ones:
 Sofiiuk, Petrov, Konushin, "Reviving Iterative Training with Mask Guidance for Interactive Segmentation" (RITM), 2021;
 Kirillov et al., "Segment Anything", 2023, section 7.1; Ravi et al., "SAM 2", 2024, whose code implements the rule of
 the next click in sam2.modeling.sam2_utils.sample_one_point_from_error_center.
@@ -41,7 +41,7 @@ class Click:
 def first_click(truth: BoolArray) -> Click:
     """Return a click on the pixel of an object that is farthest from the object's border.
 
-    The edge of the image counts as border. Of several such pixels, the topmost is chosen, and of those the leftmost.
+    The edge of the image counts as border. Of several such pixels, the topmost is chosen, then the leftmost.
 
     Args:
         truth: bool (H,W), the ground-truth mask of the object.
@@ -56,14 +56,14 @@ def next_click(truth: BoolArray, mask: BoolArray, clicks: Sequence[Click] = ()) 
     """Return a click on the centre of the largest error of a mask.
 
     A click on missing pixels is a foreground click, a click on surplus pixels a background click. As in RITM and SAM 2,
-    the size of an error region is the radius of the largest circle that fits into it, and the click goes to the centre
-    of that circle. If the largest missing and surplus regions are equal, the surplus region is clicked.
+    the size of an error region is the radius of its largest inscribed circle, and the click is the centre of this
+    circle. If the largest missing and surplus regions are equal, the surplus region is clicked.
 
     Args:
         truth: bool (H,W), the ground-truth mask of the object.
 
     Returns:
-        The click, or None if every wrong pixel has been clicked, or no pixel is wrong.
+        The click; None if no pixel is wrong or every wrong pixel has been clicked.
     """
     missing_depth, missing_x, missing_y = _innermost_pixel(truth & ~mask, clicks)
     surplus_depth, surplus_x, surplus_y = _innermost_pixel(mask & ~truth, clicks)
@@ -90,12 +90,12 @@ def tight_box(truth: BoolArray) -> FloatArray:
 
 
 def shaken_box(truth: BoolArray, jitter: float, rng: np.random.Generator) -> FloatArray:
-    """Return a box like one drawn in haste, with every side moved at random as in the training of SAM (appendix A).
+    """Return an inaccurate box, with every side shifted at random as in the training of SAM (appendix A).
 
     Args:
         truth: bool (H,W), the ground-truth mask of the object.
-        jitter: standard deviation of the offset of each side, as a share of the box's width or height. An offset is
-            limited to 20 pixels of the 1024 frame and to a third of the box, which keeps the corners in order.
+        jitter: standard deviation of the offset of each side, as a share of the box's width or height. Offsets are
+            limited to 20 pixels of the 1024 frame, and to a third of the box to keep the corners in order.
 
     Returns:
         float32 (4,), x1,y1,x2,y2 in pixels, inside the image.
@@ -111,12 +111,12 @@ def shaken_box(truth: BoolArray, jitter: float, rng: np.random.Generator) -> Flo
 
 
 def _innermost_pixel(region: BoolArray, clicks: Sequence[Click]) -> tuple[float, int, int]:
-    """Return (distance to the border, x, y) of the innermost pixel without a click; (0, 0, 0) if there is none."""
+    """Return (distance to the border, x, y) of the innermost unclicked pixel; (0, 0, 0) if none exists."""
     bounds = mask_to_box(region)
     if bounds is None:
         return 0.0, 0, 0
     left, top, right, bottom = bounds
-    # To save time: distances inside the region depend only on its bounding box and a border of one pixel.
+    # For speed: distances inside the region depend only on its bounding box and a border of one pixel.
     window = np.pad(region[top:bottom, left:right], 1)
     depth: NDArray[np.float64] = ndimage.distance_transform_edt(window)[1:-1, 1:-1]
     for click in clicks:

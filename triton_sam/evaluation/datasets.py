@@ -1,4 +1,4 @@
-"""Images whose objects are known: generated scenes, photographs of Python packages, or a folder of your own."""
+"""Images with known objects: generated scenes, photographs from Python packages, or your own folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCENE_SIZE = 512
 
 _DEFAULT_SCENES = 50
 _SCENES_PER_SEED = 10_000
-_GOLDEN_RATIO = 0.6180339887  # its multiples modulo 1 are spread evenly over 0..1 for every range of numbers
+_GOLDEN_RATIO = 0.6180339887  # its multiples modulo 1 are evenly spread over 0..1 for every range of numbers
 _MIN_COIN_AREA = 100  # pixels; the smallest of the 24 coins has 1077, a speck of dust as bright as a coin has 2
 
 LABEL_SUFFIXES = (".png", ".tif", ".tiff")
@@ -39,7 +39,7 @@ class Sample:
     """One image and its objects.
 
     Args:
-        labels: integers (H,W), as large as the image: 0 is background, and every other value is one object.
+        labels: integers (H,W) in the size of the image: 0 is background, every other value is one object.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Dataset:
     """A data set. Iterating over it loads the samples one at a time.
 
     Args:
-        unused: names of the files that are not used because their partner (image or label mask) is missing.
+        unused: names of unused files, whose counterpart (image or label mask) is missing.
     """
 
     name: str
@@ -71,7 +71,7 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
     """Open a data set without loading its images.
 
     Args:
-        count: maximum number of images. None takes 50 generated scenes, or all images of another data set.
+        count: maximum number of images. None: 50 generated scenes, or all images of another data set.
         seed: selects the generated scenes, or the ``count`` images of a folder. At least 0.
     """
     if seed < 0 or (count is not None and count < 1):
@@ -88,9 +88,9 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
 
 
 def synthetic(number: int) -> Sample:
-    """Draw one of the held-out scenes. Its labels number the objects but not their parts.
+    """Draw one of the held-out scenes. Its labels number the objects, not their parts.
 
-    The difficulties of consecutive numbers are spread evenly over 0..1, so that even a few scenes cover them all.
+    The difficulties of consecutive numbers are evenly spread over 0..1, so that even a few scenes cover the range.
     """
     from ..scenes.scenes import HELD_OUT_SEED, generate_scene
 
@@ -100,7 +100,7 @@ def synthetic(number: int) -> Sample:
 
 
 def coins() -> Sample:
-    """Return scikit-image's photograph of Greek coins, 384x303 pixels, with 24 labels that were checked by eye.
+    """Return scikit-image's photograph of Greek coins, 384x303 pixels, with 24 visually checked labels.
 
     The labels follow scikit-image's tutorial "Comparing edge-based and region-based segmentation": a watershed of the
     Sobel gradient that starts from certain background (< 30) and certain coin (> 150), with holes filled. The borders
@@ -128,7 +128,7 @@ def cell() -> Sample:
 
 
 def _generated(name: str, about: str, draw: Callable[[int], Sample], count: int | None, seed: int) -> Dataset:
-    """Return a data set of generated scenes, of which each seed has a range of its own."""
+    """Return a data set of generated scenes. Each seed has its own range of scenes."""
     count = _DEFAULT_SCENES if count is None else count
     if count > _SCENES_PER_SEED:
         raise ConfigurationError(f"a seed has {_SCENES_PER_SEED} generated scenes: give a count of at most that many")
@@ -137,7 +137,7 @@ def _generated(name: str, about: str, draw: Callable[[int], Sample], count: int 
 
 
 def _scikit_image() -> tuple[Any, Any, Any, Any]:
-    """Import the packages that the photographs need. The photographs are part of scikit-image's wheel: no download."""
+    """Import the packages for the photographs, which are part of scikit-image's wheel and need no download."""
     try:
         from scipy import ndimage
         from skimage import data, filters, segmentation
@@ -150,10 +150,10 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
     """Pair the images of a folder with their label masks and check that their sizes match.
 
     The label mask of NAME.jpg (png, tif, bmp, webp) is NAME_labels.png (tif) beside it, or labels/NAME.png (tif). It
-    has the size of its image and holds integers: 0 is background, and every other value is one object.
+    has the size of its image and holds integers: 0 is background, every other value is one object.
 
     Args:
-        folder: the folder. Its only subfolder that is searched is ``labels``.
+        folder: the folder. Of its subfolders, only ``labels`` is searched.
     """
     if not folder.is_dir():
         raise ConfigurationError(f"there is no data set {folder}: give synthetic, coins, cells or a folder of images")
@@ -171,7 +171,7 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
 
 
 def _pairs(folder: Path) -> tuple[list[tuple[Path, Path]], list[str]]:
-    """Return (image, label mask) pairs in the order of their names, and the names of files without a partner."""
+    """Return (image, label mask) pairs sorted by name, and the names of files without a counterpart."""
     files = _files(folder, SUFFIXES)
     in_subfolder = _files(folder / LABEL_FOLDER, LABEL_SUFFIXES)
     masks = _by_name([*filter(_is_label, files), *in_subfolder])
@@ -204,7 +204,7 @@ def _is_label(path: Path) -> bool:
 
 
 def _check_sizes(image: Path, labels: Path) -> None:
-    """Compare the sizes in the files' headers, so that a mismatch is found before anything is measured."""
+    """Compare the sizes in the files' headers, to detect a mismatch before the measurement."""
     image_size, label_size = _size(image, upright=True), _size(labels, upright=False)
     if image_size != label_size:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The metrics: IoU, number of clicks, rank correlation, and their summary over all objects of a data set."""
+"""The metrics (IoU, number of clicks, rank correlation) and their summary over all objects of a data set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ except ImportError as error:
     raise missing("the metrics need", "evaluate", error) from error
 
 TARGETS = (0.85, 0.90)
-"""The IoU thresholds of the metrics NoC85 and NoC90, the number of clicks until the IoU reaches the threshold."""
+"""The IoU thresholds of NoC85 and NoC90, the number of clicks until the IoU reaches the threshold."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class ObjectResult:
     """The measurements of one object.
 
     Args:
-        prompts: the simulated clicks. There are fewer of them than of ``clicks`` if a mask became perfect earlier.
+        prompts: the simulated clicks, fewer than ``clicks`` if a mask became perfect earlier.
         clicks: the answer after 1, 2, ... clicks. After a perfect mask, its answer is repeated.
-        shaken_box: the answer to the box drawn in haste; None if it was not measured.
+        shaken_box: the answer to the inaccurate box; None if it was not measured.
     """
 
     image: str
@@ -55,10 +55,10 @@ class ObjectResult:
 
 @dataclass(frozen=True)
 class Target:
-    """The number of clicks (NoC) that objects need until they reach an IoU threshold.
+    """The number of clicks (NoC) until objects reach an IoU threshold.
 
     Args:
-        clicks: mean number of clicks; an object that never reaches the threshold counts with the maximum.
+        clicks: mean number of clicks. An object that never reaches the threshold counts as the maximum.
         reached: share of objects that reach the threshold, 0..1.
     """
 
@@ -74,12 +74,12 @@ class Summary:
     Args:
         clicks: IoU after 1, 2, ... clicks.
         quartiles: 25 % and 75 % quantile of the objects' IoU after 1, 2, ... clicks.
-        best_by_truth: IoU after one click of the candidate with the highest true IoU (the choice of an oracle).
-        shaken_box: IoU for the box drawn in haste; None if it was not measured.
+        best_by_truth: IoU after one click of the candidate with the highest true IoU (chosen by an oracle).
+        shaken_box: IoU for the inaccurate box; None if it was not measured.
         targets: number of clicks to an IoU of 85 % and of 90 %.
         spearman: rank correlation of predicted and true IoU for each kind of answer: "click" (single mask after one
             click), "candidates" (three masks after one click), "box", and "all" (all answers, later clicks included).
-            None where the correlation is undefined.
+            None if the correlation is undefined.
     """
 
     images: int
@@ -95,20 +95,20 @@ class Summary:
 
 
 def clicks_to(target: float, ious: Sequence[float]) -> int | None:
-    """Return the number of clicks after which the IoU first reaches the target, or None if it never does."""
+    """Return the number of clicks after which the IoU first reaches the target; None if it never does."""
     return next((number for number, iou in enumerate(ious, start=1) if iou >= target), None)
 
 
 def spearman(answers: Sequence[Answer]) -> float | None:
     """Return Spearman's rank correlation of predicted and true IoU, -1..1. Equal values share their mean rank.
 
-    Returns None where the correlation is undefined: for fewer than two answers, or if all predicted IoUs or all true
-    IoUs are equal.
+    Returns None if the correlation is undefined: for fewer than two answers, or if all predicted IoUs or all true IoUs
+    are equal.
     """
     if len(answers) < 2:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # the None reports it
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # reported as None
         correlation = float(stats.spearmanr([a.score for a in answers], [a.iou for a in answers]).statistic)
     return None if np.isnan(correlation) else correlation
 
@@ -149,7 +149,7 @@ def _target(target: float, ious: Sequence[Sequence[float]]) -> Target:
 
 
 def _correlations(objects: Sequence[ObjectResult]) -> dict[str, float | None]:
-    # Repeated answers after a perfect mask would count it several times.
+    # Repeated answers after a perfect mask must not count several times.
     later = [answer for each in objects for answer in each.clicks[1 : len(each.prompts)]]
     shaken = [each.shaken_box for each in objects if each.shaken_box is not None]
     kinds = {

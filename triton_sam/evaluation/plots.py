@@ -47,9 +47,9 @@ class Example:
 
 
 class Examples:
-    """A random sample of all added objects, each with the same chance (reservoir sampling: Vitter, 1985, algorithm R).
+    """A uniform random sample of all added objects (reservoir sampling: Vitter, 1985, algorithm R).
 
-    Each object is turned into small tiles as it is added, so that its large image and masks need not be kept.
+    Each object is converted to small tiles when it is added, so that its large image and masks can be freed.
     """
 
     def __init__(self, size: int = 8, seed: int = 0) -> None:
@@ -58,7 +58,7 @@ class Examples:
         self._rng = np.random.default_rng(seed)
 
     def add(self, trial: Trial) -> None:
-        """Add a finished trial, which may enter the sample."""
+        """Add a finished trial as a candidate for the sample."""
         self._seen += 1
         if len(self.rows) < self._size:
             self.rows.append(_row(trial))
@@ -71,8 +71,8 @@ class Examples:
 def plot(reports: Sequence[Report], path: Path) -> None:
     """Plot mean IoU against clicks as a PNG file.
 
-    Each data set has a line, a shaded area for the middle half of its objects, a dashed line for boxes, and a marker
-    for the best of three candidates.
+    Each data set has a line, a shaded area between its quartiles, a dashed line for boxes, and a marker for the best of
+    three candidates.
     """
     figure = Figure(figsize=(7.2, 4.8), dpi=140, layout="constrained")
     axes = figure.add_subplot()
@@ -95,7 +95,7 @@ def plot(reports: Sequence[Report], path: Path) -> None:
 
 
 def contact_sheet(examples: Sequence[Example], path: Path) -> None:
-    """Write examples as a PNG file, with a row for each object, sorted by the IoU after the first click."""
+    """Write examples as a PNG file with one row per object, sorted by the IoU after the first click."""
     rows = [example.tiles for example in sorted(examples, key=lambda example: example.iou)]
     width = len(rows[0]) * (_TILE + _GAP) + _GAP
     height = len(rows) * (_TILE + _CAPTION + _GAP) + _GAP
@@ -131,7 +131,7 @@ def _row(trial: Trial) -> Example:
 def _tile(
     trial: Trial, mask: BoolArray, colour: Color, clicks: Sequence[Click] = (), draw_box: bool = False
 ) -> Image.Image:
-    """Draw a mask and its prompts in a square window twice as large as the object, but not larger than the image."""
+    """Draw a mask and its prompts in a square window, twice as large as the object but at most the image."""
     image, box = trial.sample.image, tight_box(trial.truth)
     side = max(_MIN_WINDOW, min(round(2 * float(max(box[2:] - box[:2]))), max(image.size)))
     left, top = (

@@ -1,4 +1,4 @@
-"""The results as a plain-text table for people and as JSON for programs."""
+"""The results as a plain-text table and as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def to_json(reports: Sequence[Report], settings: EvaluationSettings, server: dic
     """Return all measurements as plain Python types, ready for JSON.
 
     Returns:
-        The server, the settings, and for each data set its metrics and the results of every object.
+        The server, the settings, and the metrics and results of every object for each data set.
     """
     return {
         "server": server,
@@ -51,9 +51,9 @@ def to_json(reports: Sequence[Report], settings: EvaluationSettings, server: dic
 
 
 def table(reports: Sequence[Report]) -> str:
-    """Return the metrics as plain text, with a row for each metric and a column for each data set; at least one.
+    """Return the metrics as plain text, with a row per metric and a column per data set (at least one).
 
-    Metrics that no data set has are left out.
+    Metrics without values are left out.
     """
     summaries = [report.summary for report in reports]
     titles = [report.dataset.name + ("" if report.complete else " (partial)") for report in reports]

@@ -1,4 +1,4 @@
-"""The measurement: simulate clicks and boxes for every object of a data set, and send them to the server."""
+"""The measurement: simulate clicks and boxes for every object of a data set and send them to the server."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .metrics import Answer, ObjectResult
 
 MAX_CLICKS = 8
 """Maximum number of clicks on one object."""
-_MAX_BATCH = 16  # objects in one request, which keeps its answer below a few megabytes
-_BATCH_PIXELS = 32_000_000  # full-size mask pixels of one request, which limits the memory for large images
+_MAX_BATCH = 16  # objects per request, to keep a response below a few megabytes
+_BATCH_PIXELS = 32_000_000  # full-size mask pixels per request, to limit the memory for large images
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class EvaluationSettings:
         clicks: maximum number of clicks on one object, 1..8.
         feed_mask: True sends the logits of the last mask with the next clicks, as in the training of SAM. False sends
             only clicks.
-        box_jitter: standard deviation of the sides of a box drawn in haste, as a share of the box, 0..0.5; see
-            clicks.shaken_box. 0 measures tight boxes only.
-        most_objects: maximum number of objects in one image; if there are more, a random subset is measured.
-        seed: seed of that subset and of the boxes drawn in haste. At least 0.
+        box_jitter: standard deviation of the sides of an inaccurate box, as a share of the box, 0..0.5; see
+            clicks.shaken_box. 0 measures only tight boxes.
+        most_objects: maximum number of objects per image; of more objects, a random subset is measured.
+        seed: seed of this subset and of the inaccurate boxes. At least 0.
     """
 
     clicks: int = MAX_CLICKS
@@ -54,13 +54,13 @@ class EvaluationSettings:
 
 @dataclass(eq=False)
 class Trial:
-    """One object during its measurement. It keeps masks, from which examples are drawn.
+    """One object during its measurement, with the masks for drawing examples.
 
     Args:
         truth: bool (H,W), the ground-truth mask of the object.
         click_answers: the answer after 1, 2, ... clicks so far.
         segments: the segments after the first click ("first") and the last click ("last"), for the tight box ("box")
-            and for the box drawn in haste ("shaken_box").
+            and for the inaccurate box ("shaken_box").
     """
 
     sample: Sample
@@ -72,7 +72,7 @@ class Trial:
     segments: dict[str, Segment] = field(default_factory=dict)
 
     def click(self) -> bool:
-        """Add the next click. Returns False if the mask has no error to correct."""
+        """Add the next click. Return False if the mask has no error to correct."""
         last = self.segments.get("last")
         click = first_click(self.truth) if last is None else next_click(self.truth, last.mask, self.clicks)
         if click is not None:
@@ -84,7 +84,7 @@ class Trial:
         return Answer(intersection_over_union(segment.mask, self.truth), segment.score)
 
     def record(self, segment: Segment) -> None:
-        """Record the segment that the newest click produced."""
+        """Record the segment of the newest click."""
         self.segments.setdefault("first", segment)
         self.segments["last"] = segment
         self.click_answers.append(self.compare(segment))
@@ -107,7 +107,7 @@ class Trial:
 def measure(
     client: SamTritonClient, dataset: Dataset, settings: EvaluationSettings
 ) -> Iterator[tuple[int, list[Trial]]]:
-    """Measure a data set, a batch of objects at a time, so that a caller can stop early and keep the results so far.
+    """Measure a data set in batches of objects, so that a caller can stop early and keep the results so far.
 
     Yields:
         (number of finished images, finished trials).
@@ -149,7 +149,7 @@ def _measure_boxes(client: SamTritonClient, trials: Sequence[Trial], jitter: flo
 
 
 def _measure_clicks(client: SamTritonClient, trials: Sequence[Trial], settings: EvaluationSettings) -> None:
-    """Measure the trials in rounds of one click each. After a perfect mask, a trial repeats its last answer."""
+    """Measure the trials in rounds of one click each. A trial with a perfect mask repeats its last answer."""
     open_trials = list(trials)
     for number in range(settings.clicks):
         open_trials = [trial for trial in open_trials if trial.click()]

@@ -2,8 +2,8 @@
 
 Definitions: Perazzi et al., "A Benchmark Dataset and Evaluation Methodology for Video Object Segmentation", CVPR 2016,
 and Pont-Tuset et al., "The 2017 DAVIS Challenge on Video Object Segmentation": J is the IoU, F the harmonic mean of the
-precision and the recall of the contour pixels, where a pixel counts as found if the other contour is at most a small
-distance away. The distance is 0.8 % of the image's diagonal, rounded up, as in the toolkit of the data set.
+precision and the recall of the contour pixels. A pixel counts as found if the other contour is at most 0.8 % of the
+image's diagonal away, rounded up, as in the toolkit of the data set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ except ImportError as error:
     raise missing("the metrics need", "evaluate", error) from error
 
 BOUND = 0.008
-"""Largest distance of contours that count as equal, as a share of the image's diagonal."""
+"""Maximum distance of matching contours, as a share of the image's diagonal."""
 _RECALL_AT = 0.5  # the toolkit's recall: the share of frames above this value
 
 
@@ -34,8 +34,8 @@ class TrackResult:
     """The measurements of one object in one video.
 
     Args:
-        j: the IoU of each of these frames, 0..1.
-        f: the contour accuracy of each of these frames, 0..1.
+        j: the IoU of each measured frame, 0..1.
+        f: the contour accuracy of each measured frame, 0..1.
     """
 
     video: str
@@ -47,7 +47,7 @@ class TrackResult:
 
 @dataclass(frozen=True)
 class TrackSummary:
-    """The means over objects. As in the toolkit of DAVIS, each object counts once, however long its video is.
+    """The means over objects. As in the toolkit of DAVIS, each object counts once, regardless of its video's length.
 
     Args:
         j_recall: share of frames with J above 0.5, 0..1.
@@ -68,14 +68,14 @@ class TrackSummary:
 
 
 def region_similarity(mask: BoolArray, truth: BoolArray) -> float:
-    """Return J, the IoU of two masks bool (H,W), 0..1; 1 if both are empty."""
+    """Return J, the IoU of two bool masks (H,W), 0..1; 1 if both are empty."""
     return intersection_over_union(mask, truth)
 
 
 def contour_accuracy(mask: BoolArray, truth: BoolArray, bound: float = BOUND) -> float:
-    """Return F, the F-measure of the contours of two masks bool (H,W), 0..1.
+    """Return F, the F-measure of the contours of two bool masks (H,W), 0..1.
 
-    If both masks have no contour, F is 1; if only one has none, F is 0.
+    F is 1 if neither mask has a contour, and 0 if exactly one has a contour.
     """
     if mask.shape != truth.shape:
         raise InputError(f"cannot compare a mask of {mask.shape} with one of {truth.shape} rows and columns")
@@ -91,9 +91,9 @@ def contour_accuracy(mask: BoolArray, truth: BoolArray, bound: float = BOUND) ->
 
 
 def contour(mask: BoolArray) -> BoolArray:
-    """Return the contour of a mask, bool (H,W): pixels that differ from their right, lower or lower right neighbour.
+    """Return the contour of a mask, bool (H,W): pixels unlike their right, lower or lower right neighbour.
 
-    Contours are one pixel wide. The last column has no right neighbour, and the last row no lower one.
+    Contours are one pixel wide. The last column has no right neighbour, the last row no lower neighbour.
     """
     edges = np.zeros_like(mask)
     edges[:, :-1] |= mask[:, :-1] != mask[:, 1:]
@@ -103,7 +103,7 @@ def contour(mask: BoolArray) -> BoolArray:
 
 
 def _near(pixels: BoolArray, distance: float) -> BoolArray:
-    """Return the pixels at most a Euclidean distance away from given ones: a dilation by a disc."""
+    """Return the pixels within a Euclidean distance of the given pixels: a dilation by a disc."""
     return np.asarray(ndimage.distance_transform_edt(~pixels) <= distance)
 
 

@@ -1,4 +1,4 @@
-"""The results of videos as a plain-text table for people and as JSON for programs."""
+"""The results of videos as a plain-text table and as JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def videos_to_json(reports: Sequence[VideoReport], settings: VideoSettings) -> d
 
 
 def video_table(reports: Sequence[VideoReport]) -> str:
-    """Return the metrics as plain text, with a row for each video and one for the mean over all objects."""
+    """Return the metrics as plain text, with a row per video and a row for the mean over all objects."""
     width = max(24, *(2 + len(name) for report in reports for name in report.by_video))
     lines = []
     for report in reports:

@@ -1,4 +1,4 @@
-"""The measurement of tracking: prompt each object where it appears, track all of them, compare each frame."""
+"""The measurement of tracking: prompt each object where it appears, track all objects, compare each frame."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class VideoSettings:
     """The settings of a measurement of videos.
 
     Args:
-        prompt: the only prompt of an object, in the first frame in which it is visible: its true mask, its tight box,
-            or a click on the pixel that is farthest from its border.
+        prompt: the only prompt of an object, in the first frame that shows it: its true mask, its tight box, or a click
+            on the pixel that is farthest from its border.
     """
 
     prompt: PromptKind = "mask"
@@ -51,13 +51,13 @@ def measure_video(
     settings: VideoSettings,
     progress: Callable[[int, Mapping[int, VideoSegment]], None] = lambda _frame, _masks: None,
 ) -> list[TrackResult]:
-    """Track all objects of a video, and compare each frame that has a label map.
+    """Track all objects of a video and compare each frame with a label map.
 
-    As in the toolkit of DAVIS (semi-supervised): masks do not overlap (see tracks.label_map), and neither the frame of
-    the prompt nor the last frame of the video counts.
+    As in the toolkit of DAVIS (semi-supervised), masks do not overlap (see tracks.label_map), and the frame of the
+    prompt and the last frame of the video do not count.
 
     Returns:
-        One result for each object that has a measured frame.
+        One result for each object with a measured frame.
     """
     first = _first_frames(known, settings.most_objects)
     if not first:
@@ -79,7 +79,7 @@ def measure_video(
 
 
 def _first_frames(known: KnownVideo, most: int) -> dict[int, int]:
-    """Return the first frame in which each object is visible."""
+    """Return the first visible frame of each object."""
     first: dict[int, int] = {}
     for frame, load in sorted(known.truth.items()):
         for number in np.unique(load()):

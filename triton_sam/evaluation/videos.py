@@ -1,4 +1,4 @@
-"""Videos whose objects are known: folders in the layout of the data set DAVIS, and drawn clips."""
+"""Videos with known objects: folders in the layout of the data set DAVIS, and drawn clips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYOUT = "JPEGImages/NAME/00000.jpg ... and Annotations/NAME/00000.png ..., also
 _DEFAULT_CLIPS = 4
 _RESOLUTIONS = ("", "480p", "Full-Resolution", "1080p")
 _VOID = 255
-"""Pixels of DAVIS that belong neither to an object nor to the background; they count as background."""
+"""Value of DAVIS pixels that are neither object nor background. They count as background."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class KnownVideo:
     """One video and its objects.
 
     Args:
-        truth: functions that load the label map of a frame, integers (H,W), by its number. Frames may be missing.
+        truth: functions that load the label map of a frame, integers (H,W), by frame number. Frames may be missing.
     """
 
     name: str
@@ -44,7 +44,7 @@ class KnownVideo:
 
 @dataclass(frozen=True)
 class VideoDataset:
-    """A data set of videos. Each is opened when it is needed."""
+    """A data set of videos, which are opened when needed."""
 
     name: str
     about: str
@@ -52,7 +52,7 @@ class VideoDataset:
 
 
 def is_video_dataset(name: str) -> bool:
-    """Return whether a name of a data set means videos: "clips" or "davis:FOLDER"."""
+    """Return whether a data set consists of videos: "clips" or "davis:FOLDER"."""
     return name == CLIPS or name.startswith(DAVIS)
 
 
@@ -60,7 +60,7 @@ def open_videos(name: str, count: int | None = None, seed: int = 0) -> VideoData
     """Open a data set of videos without loading frames.
 
     Args:
-        count: maximum number of videos. None takes 4 clips, or all videos of a folder.
+        count: maximum number of videos. None: 4 clips, or all videos of a folder.
         seed: selects the clips. At least 0.
     """
     if seed < 0 or (count is not None and count < 1):
@@ -103,7 +103,7 @@ def _davis(folder: Path, count: int | None) -> VideoDataset:
 
 
 def _with_videos(folder: Path) -> dict[str, Path]:
-    """Return the folders of videos by name, from the first resolution that has any."""
+    """Return the folders of videos by name, from the first resolution with videos."""
     for resolution in _RESOLUTIONS:
         base = folder / resolution
         if base.is_dir():

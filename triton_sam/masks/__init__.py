@@ -1,7 +1,7 @@
-"""Turns the logits of a decoder into full-size masks, and encodes masks in every supported format.
+"""Converts a decoder's logits to full-size masks, and encodes masks in every supported format.
 
-`segment` has masks with their scores, and the one table of formats on the wire. `cleanup` has the changes that a
-caller may request, `parts` the connected parts that they need.
+`segment` has masks with their scores and the table of wire formats. `cleanup` has optional changes of masks, which use
+the connected parts of `parts`.
 """
 
 from .boxes import intersection_over_union, mask_to_box

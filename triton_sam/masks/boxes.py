@@ -1,4 +1,4 @@
-"""Boxes of masks, x1, y1, x2, y2 in pixels (x2 and y2 are one past the last pixel), and overlaps of masks."""
+"""Boxes of masks (x1, y1, x2, y2 in pixels; x2 and y2 are one past the last pixel), and overlaps of masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Box = tuple[int, int, int, int]
 
 
 def mask_to_box(mask: npt.ArrayLike) -> Box | None:
-    """Return the tight box (x1, y1, x2, y2) of a mask (H,W), None for an empty one.
+    """Return the tight box (x1, y1, x2, y2) of a mask (H,W); None for an empty mask.
 
     Coordinates are corners of pixels: x2 and y2 are one past the last foreground pixel, so that x2 - x1 is the width.
 
@@ -28,13 +28,13 @@ def mask_to_box(mask: npt.ArrayLike) -> Box | None:
 
 
 def corner_and_size(box: Box | None) -> list[int]:
-    """Return the COCO form of a box (x1, y1, x2, y2): x, y, width, height; zeros for the box of an empty mask."""
+    """Convert a box (x1, y1, x2, y2) to COCO's x, y, width, height; zeros for the box of an empty mask."""
     x1, y1, x2, y2 = box or (0, 0, 0, 0)
     return [x1, y1, x2 - x1, y2 - y1]
 
 
 def suppressed(boxes: npt.ArrayLike, scores: npt.ArrayLike, threshold: float) -> list[int]:
-    """Return the boxes that non-maximum suppression keeps, the highest score first: torchvision.ops.nms in FP32."""
+    """Return the boxes kept by non-maximum suppression, highest score first, as torchvision.ops.nms in FP32."""
     corners = np.asarray(boxes, np.float32).reshape(-1, 4)
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     order = np.argsort(-np.asarray(scores, np.float32), kind="stable")
@@ -47,26 +47,26 @@ def suppressed(boxes: npt.ArrayLike, scores: npt.ArrayLike, threshold: float) ->
         common = np.prod(np.maximum(high - low, 0), axis=1)
         with np.errstate(invalid="ignore"):
             overlap = common / (areas[first] + areas[order] - common)
-        order = order[~(overlap.astype(np.float64) > threshold)]  # torchvision compares with a double
+        order = order[~(overlap.astype(np.float64) > threshold)]  # torchvision compares in float64
     return kept
 
 
 def intersection_over_union(one: BoolArray, other: BoolArray) -> float:
-    """Return the IoU (Jaccard index) of two masks bool (H,W), 0..1; 1 when both are empty."""
+    """Return the IoU (Jaccard index) of two bool masks (H,W), 0..1; 1 if both are empty."""
     union = int(np.count_nonzero(one | other))
     return int(np.count_nonzero(one & other)) / union if union else 1.0
 
 
 def share_matched(masks: Sequence[BoolArray], others: Sequence[BoolArray], least: float) -> float:
-    """Return the share of masks that have a counterpart among others: an IoU of at least ``least``.
+    """Return the share of masks with a counterpart among others: an IoU of at least ``least``.
 
     Args:
         masks: bool (H,W), all of one size.
-        others: masks of the same size; several masks may have the same counterpart.
-        least: smallest IoU of a mask and its counterpart, above 0 and up to 1.
+        others: masks of the same size. Several masks may have the same counterpart.
+        least: minimum IoU of a mask and its counterpart, above 0 and at most 1.
 
     Returns:
-        0..1; 1 if there are no masks.
+        0..1; 1 without masks.
     """
     if not masks:
         return 1.0

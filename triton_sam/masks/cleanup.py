@@ -1,6 +1,6 @@
-"""Clean-up of masks: fill holes, drop specks, clip to the box, smooth the outline, keep the part under the click.
+"""Cleans masks: fills holes, drops specks, clips to the box, smooths the outline, keeps the clicked part.
 
-All of it is off by default, so that masks equal those of the official predictors.
+All steps are off by default, so that masks equal those of the official predictors.
 """
 
 from __future__ import annotations
@@ -23,36 +23,35 @@ from .parts import find_parts
 from .rle import BoolArray
 
 FILLED, DROPPED = 10.0, -10.0
-"""The logits that holes and specks get; those of SAM2Transforms.postprocess_masks."""
+"""The logits of filled holes and dropped specks, as in SAM2Transforms.postprocess_masks."""
 MAX_THRESHOLD = 32.0
 """Official predictors clamp logits to this range."""
 MAX_SMOOTH = 100.0
 REACH = 4
-"""A Gaussian blur does not change pixels that are more than this many radii away from an edge."""
+"""A Gaussian blur does not change pixels farther than this many radii from an edge."""
 CLIP_SLOPE = 8.0
-"""Logits fall by this much for each cell outside of a box, so that the outline on the screen follows the box."""
+"""Decrease of the logits per cell outside of a box, so that the outline on the screen follows the box."""
 
 
 @dataclass(frozen=True)
 class Cleanup:
-    """How masks are cleaned. The steps run in the order of these fields, but ``mask_threshold`` comes first; without
-    any, masks stay as they are.
+    """The steps that clean masks. They run in the order of these fields, but ``mask_threshold`` is first. Without
+    steps, masks are unchanged.
 
-    The threshold and the first two change the low-resolution logits before they are resized, as ``SAM2ImagePredictor``
-    does with its arguments of the same names: an area is in pixels of this small mask (256 x 256 over the whole image,
-    SAM3 288 x 288), and so means the same for an image of any size. The others change the full-size mask.
+    The threshold and the first two steps change the low-resolution logits before the resize, like the arguments of the
+    same names of ``SAM2ImagePredictor``. Their areas are in pixels of the low-resolution mask (256 x 256 over the whole
+    image, SAM3 288 x 288), and so are independent of the image size. The other steps change the full-size mask.
 
     Args:
-        max_hole_area: holes of at most this many low-resolution pixels are filled. 0: none.
-        max_sprinkle_area: connected parts of at most this many low-resolution pixels are dropped. 0: none.
-        clip_to_box: whether nothing outside the box of the prompt is kept. A prompt without a box is not clipped.
-        smooth: radius in pixels of the image, 0..100, over which the outline is smoothed. 0: not at all.
-        min_mask_region_area: holes are filled, and connected parts dropped, that have fewer pixels of the image than
-            this; of a mask with only such parts, the largest stays. 0: none. The argument of
-            ``SamAutomaticMaskGenerator``.
-        keep_clicked: whether only connected parts stay that a foreground click hits. A mask that no such click hits
-            stays as it is, so that a prompt without clicks keeps all parts.
-        mask_threshold: logits above it are foreground, -32..32. A lower number gives a larger mask.
+        max_hole_area: maximum area of the holes that are filled, in low-resolution pixels. 0: none.
+        max_sprinkle_area: maximum area of the connected parts that are dropped, in low-resolution pixels. 0: none.
+        clip_to_box: whether to clip the mask to the box of the prompt, if the prompt has a box.
+        smooth: radius in pixels of the image, 0..100, over which the outline is smoothed. 0: off.
+        min_mask_region_area: smaller holes are filled and smaller connected parts are dropped, in pixels of the image.
+            If all parts are smaller, the largest part is kept. 0: none. The argument of ``SamAutomaticMaskGenerator``.
+        keep_clicked: whether to keep only the connected parts that a foreground click hits. If no foreground click hits
+            the mask, for example without clicks, all parts are kept.
+        mask_threshold: logits above it are foreground, -32..32. A lower threshold gives a larger mask.
 
     Raises:
         InputError: a value has a wrong type or range.
@@ -71,10 +70,10 @@ class Cleanup:
 
     @classmethod
     def from_json(cls, members: Any) -> Cleanup:
-        """Read the members of a JSON object; members that are missing have their defaults.
+        """Read the members of a JSON object. Missing members have their defaults.
 
         Raises:
-            InputError: it is no object, there is no such member, or a value has a wrong type or range.
+            InputError: not an object, an unknown member, or a value with a wrong type or range.
         """
         names = [field.name for field in fields(cls)]
         if not isinstance(members, Mapping):
@@ -83,21 +82,21 @@ class Cleanup:
         return cls(**members)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the members that differ from their defaults, ready for JSON."""
+        """Return the members that differ from their defaults as JSON values."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every step is off."""
+        """Whether all steps are off."""
         return self == Cleanup()
 
     def clean_logits(self, logits: FloatArray) -> FloatArray:
-        """Take the steps for low-resolution logits (h,w).
+        """Apply the steps for low-resolution logits (h,w).
 
-        Equals sam2.utils.transforms.SAM2Transforms.postprocess_masks before its resize, less the threshold.
+        Equals sam2.utils.transforms.SAM2Transforms.postprocess_masks before its resize, minus the threshold.
 
         Returns:
-            float32 (h,w), foreground where > 0: holes get 10, specks -10. The array itself if nothing changes.
+            float32 (h,w), foreground where > 0: filled holes are 10, dropped specks -10. The array itself if unchanged.
         """
         if self.mask_threshold:
             logits = logits - np.float32(self.mask_threshold)
@@ -108,7 +107,7 @@ class Cleanup:
         return logits
 
     def clean_mask(self, mask: BoolArray, points: npt.ArrayLike = (), box: npt.ArrayLike | None = None) -> BoolArray:
-        """Take the steps for full-size masks.
+        """Apply the steps for full-size masks.
 
         Args:
             mask: bool (H,W).
@@ -116,7 +115,7 @@ class Cleanup:
             box: (4,) as x1,y1,x2,y2 in pixels of the image, or None.
 
         Returns:
-            bool (H,W); the array itself if nothing changes.
+            bool (H,W); the array itself if unchanged.
         """
         if self.clip_to_box and box is not None:
             mask = clip_to_box(mask, box)
@@ -129,7 +128,7 @@ class Cleanup:
     def clean_preview(
         self, logits: FloatArray, points: npt.ArrayLike = (), box: npt.ArrayLike | None = None
     ) -> FloatArray:
-        """Take the steps on logits alone, for an outline on a screen; without smooth and min_mask_region_area.
+        """Apply the steps to logits for an outline on a screen, except smooth and min_mask_region_area.
 
         Args:
             logits: float32 (h,w) of the decoder.
@@ -149,7 +148,7 @@ class Cleanup:
 
 
 def check_cleanup(cleanup: Any) -> None:
-    """Check an argument ``cleanup``: a Cleanup, or None.
+    """Check an argument ``cleanup``, a Cleanup or None.
 
     Raises:
         InputError: it is neither.
@@ -159,16 +158,16 @@ def check_cleanup(cleanup: Any) -> None:
 
 
 def remove_small_regions(mask: BoolArray, area: float) -> BoolArray:
-    """Fill holes, and then drop parts, of fewer than ``area`` pixels.
+    """Fill holes and then drop parts of fewer than ``area`` pixels.
 
-    Equals sam2.utils.amg.remove_small_regions(mask, area, "holes"), and then "islands" of its result.
+    Equals sam2.utils.amg.remove_small_regions(mask, area, "holes"), and then "islands" on its result.
 
     Args:
         mask: bool (H,W).
         area: pixels.
 
     Returns:
-        bool (H,W); the array itself if nothing changes.
+        bool (H,W); the array itself if unchanged.
     """
     holes = find_parts(~mask)
     if (holes.areas < area).any():
@@ -190,7 +189,7 @@ def keep_clicked(mask: BoolArray, points: npt.ArrayLike) -> BoolArray:
         points: (N,2) as x, y in pixels; a point on the right or lower edge belongs to the last pixel.
 
     Returns:
-        bool (H,W); the array itself if no point hits the mask, or if nothing changes.
+        bool (H,W); the array itself if no point hits the mask, or if unchanged.
     """
     height, width = mask.shape
     pixels = np.asarray(points, np.float64).reshape(-1, 2).astype(np.int64)
@@ -213,10 +212,10 @@ def clip_to_box(mask: BoolArray, box: npt.ArrayLike) -> BoolArray:
 
 
 def smooth_outline(mask: BoolArray, radius: float) -> BoolArray:
-    """Smooth the outline of a mask: blur it with a Gaussian, and cut it at one half.
+    """Smooth the outline of a mask by a Gaussian blur and a threshold at one half.
 
-    Straight edges stay where they are; corners become rounder, and details that are smaller than the radius vanish. It
-    is one step of the scheme by Merriman, Bence and Osher, "Diffusion generated motion by mean curvature" (1992).
+    Straight edges stay in place, corners become rounder, and details smaller than the radius vanish. This is one step
+    of the scheme by Merriman, Bence and Osher, "Diffusion generated motion by mean curvature" (1992).
 
     Args:
         mask: bool (H,W).
@@ -244,7 +243,7 @@ def _replace_small(logits: FloatArray, mask: BoolArray, area: float, value: floa
 
 
 def _inside(box: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    """Return how far the centre of each cell (h,w) lies inside a box, in cells; outside it is negative."""
+    """Return the distance of each cell's centre (h,w) inside a box, in cells; negative outside."""
     x1, y1, x2, y2 = np.asarray(box, np.float32)
     rows, columns = (np.arange(side, dtype=np.float32) + np.float32(0.5) for side in shape)
     across, down = np.minimum(columns - x1, x2 - columns), np.minimum(rows - y1, y2 - rows)

@@ -1,6 +1,6 @@
-"""COCO results of images with many objects: one JSON file with images, annotations and a category for each label.
+"""COCO results of images with many objects: a JSON file with images, annotations and a category for each label.
 
-Reference: https://cocodataset.org/#format-data. Masks are compressed RLE, which pycocotools reads.
+Reference: https://cocodataset.org/#format-data. Masks are compressed RLE, as in pycocotools.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .segment import UNNAMED, Segment
 
 
 def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict[str, Any]:
-    """Return the objects of images as plain Python types, ready for JSON. Empty masks are left out.
+    """Return the objects of images as JSON values. Empty masks are left out.
 
     Args:
         images: for each image its file name, its width and height in pixels, and its objects.

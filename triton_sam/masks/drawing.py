@@ -1,4 +1,4 @@
-"""Draws masks, points and boxes into an image, smooth and readable at any image size."""
+"""Draws masks, points and boxes into an image, antialiased and readable at any image size."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def overlay(
 
     Args:
         image: the image in any form that the client accepts. It is rotated by its EXIF orientation and drawn in 8 bits.
-        masks: arrays (H,W), foreground where not 0. The last mask is drawn on top.
+        masks: arrays (H,W), foreground where not 0. The last mask is on top.
         points: (N,2) or (P,N,2) x, y in pixels. Foreground is a green disc with a plus, background a red one with a
             minus.
         labels: (N,) or (P,N): 1 foreground, 0 background; points with other labels are not drawn. None: all foreground.
         boxes: (4,) or (P,4) as x1,y1,x2,y2 in pixels. Each has the colour of the mask with the same index.
-        colors: one colour for each mask, used in turn. None: PALETTE.
+        colors: colours of the masks, used in turn. None: PALETTE.
         alpha: opacity of the fill, 0..1.
         outline: whether to draw the border of the masks, an opaque line with a white line around it.
 
@@ -67,10 +67,10 @@ def overlay(
 
     Raises:
         ImageError: the image cannot be opened.
-        InputError: a mask and the image differ in size, points or boxes have a wrong shape or hold NaN or infinity, or
-            alpha is outside 0..1.
+        InputError: a mask and the image differ in size, points or boxes have a wrong shape or contain NaN or infinity,
+            or alpha is outside 0..1.
     """
-    canvas = open_image(image)  # always a new one: the caller's image stays as it is
+    canvas = open_image(image)  # always a copy: the caller's image is unchanged
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha must be within 0..1, not {alpha}")
     chosen = tuple(colors) if colors else PALETTE
@@ -87,11 +87,11 @@ def cutout(image: ImageSource, mask: npt.ArrayLike) -> Image.Image:
     """Cut an object out of an image.
 
     Args:
-        image: the image in any form that the client accepts. It is rotated by its EXIF orientation, in 8 bits.
+        image: the image in any form that the client accepts. It is rotated by its EXIF orientation and has 8 bits.
         mask: array (H,W), foreground where not 0.
 
     Returns:
-        RGBA image in the size of the object's box; its pixels outside the mask are transparent.
+        RGBA image in the size of the object's box; pixels outside the mask are transparent.
 
     Raises:
         ImageError: the image cannot be used.
@@ -104,12 +104,12 @@ def cutout(image: ImageSource, mask: npt.ArrayLike) -> Image.Image:
 
 
 def crop(image: ImageSource, mask: npt.ArrayLike, margin: int = 0) -> Image.Image:
-    """Return the part of an image that holds an object, with everything around it.
+    """Return the part of an image around an object, with the background.
 
     Args:
         image: see cutout().
         mask: array (H,W), foreground where not 0.
-        margin: pixels to keep around the object's box, as far as the image reaches.
+        margin: pixels to keep around the object's box, clipped to the image.
 
     Returns:
         RGB image in the size of the box and its margin.
@@ -140,7 +140,7 @@ def _object_in(image: ImageSource, mask: npt.ArrayLike) -> tuple[Image.Image, Bo
 def overlay_objects(
     image: ImageSource, masks: Sequence[BoolArray], *, alpha: float = 0.45, outline: bool = True
 ) -> Image.Image:
-    """Draw all objects of an image into a copy of it. Small masks lie on large ones, and neighbours differ in colour.
+    """Draw all objects of an image into a copy. Small masks are above large ones, and neighbours differ in colour.
 
     Args:
         image: see overlay().
@@ -175,9 +175,9 @@ def overlay_objects(
 
 
 def _distinct_colors(labels: LabelMap, count: int) -> list[Color]:
-    """Choose a colour of PALETTE for each object, another one than those of its neighbours as far as there are enough.
+    """Choose a colour of PALETTE for each object, different from its neighbours' colours if possible.
 
-    The objects take turns with the colours, so that all of them appear.
+    The colours are used in turn, so that all of them appear.
     """
     neighbours: dict[int, set[int]] = {}
     for one, other in ((labels[1:], labels[:-1]), (labels[:, 1:], labels[:, :-1])):
@@ -223,9 +223,9 @@ def _band(sigma: float, low: float, high: float) -> list[int]:
     The opacity is 255 where the distance from the border is ``low``..``high`` pixels; the inside is positive.
 
     A straight border blurred by a Gaussian of width sigma has the grey value 255 * Phi(distance / sigma), which
-    this function inverts to get the distance. Both ends of the band fade over one pixel, so that the line is smooth.
+    this function inverts. Both ends of the band fade over one pixel, so that the line is smooth.
     """
-    from statistics import NormalDist  # here, for a quicker `import triton_sam`
+    from statistics import NormalDist  # here, for a faster `import triton_sam`
 
     quantile = NormalDist().inv_cdf
     opacities = []
@@ -237,7 +237,7 @@ def _band(sigma: float, low: float, high: float) -> list[int]:
 
 
 def _draw_box(canvas: Image.Image, box: npt.NDArray[np.float64], color: Color, width: int) -> None:
-    """Draw a box in colour inside a thin white one."""
+    """Draw a coloured box inside a thin white box."""
     draw = ImageDraw.Draw(canvas)
     x1, y1, x2, y2 = (round(float(value)) for value in (*np.minimum(box[:2], box[2:]), *np.maximum(box[:2], box[2:])))
     casing = max(1, width // 2)
@@ -259,7 +259,7 @@ def _draw_points(canvas: Image.Image, points: Any, labels: Any) -> None:
 
 
 def _marker(color: Color, radius: float, *, plus: bool) -> Image.Image:
-    """Draw a disc with a white rim, a shadow, and a plus or a minus, as not everybody can tell red from green."""
+    """Draw a disc with a white rim and a shadow. A plus or a minus helps people with red-green colour blindness."""
     side = 2 * math.ceil(radius * 1.2)
     scale = _SUPERSAMPLING
     large = Image.new("RGBA", (side * scale, side * scale), (*_BLACK, 0))
@@ -276,7 +276,7 @@ def _marker(color: Color, radius: float, *, plus: bool) -> Image.Image:
 
 
 def _rows(values: Any, columns: int, name: str) -> npt.NDArray[np.float64]:
-    """Return points or boxes of any nesting as a float64 array (N,columns)."""
+    """Flatten nested points or boxes to a float64 array (N,columns)."""
     if values is None:
         return np.zeros((0, columns))
     try:
@@ -289,6 +289,6 @@ def _rows(values: Any, columns: int, name: str) -> npt.NDArray[np.float64]:
 
 
 def _nearby(coords: npt.NDArray[np.float64], canvas: Image.Image) -> npt.NDArray[np.float64]:
-    """Clip coordinates far outside of the image, which cannot be seen, to a range that does not overflow in Pillow."""
+    """Clip coordinates far outside of the image to an invisible range that does not overflow in Pillow."""
     side = max(*canvas.size, 64)
     return np.clip(coords, -side, 2 * side)

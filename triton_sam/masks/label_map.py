@@ -1,4 +1,4 @@
-"""PNG files of masks, and label maps of many objects, where each pixel holds the number of one object."""
+"""PNG files of masks, and label maps of many objects, in which each pixel is the number of one object."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ LabelMap = npt.NDArray[np.uint16]
 MAX_OBJECTS = 65535
 _PALETTE_SIZE = 256
 _RUNS = zlib.Z_RLE
-"""Masks consist of long runs: this strategy takes the time of low levels, and gives smaller files than high ones."""
+"""For the long runs of masks, this strategy is as fast as low levels, with smaller files than high levels."""
 
 
 def size_of_masks(shapes: Iterable[tuple[int, ...]]) -> Size:
-    """Return the size that all masks of a label map have, width and height.
+    """Return the common size of the masks of a label map, width and height.
 
     Args:
         shapes: height and width of each mask.
 
     Raises:
-        InputError: there is no mask, or the masks differ in size.
+        InputError: no masks, or the masks differ in size.
     """
     found = set(shapes)
     if len(found) != 1:
@@ -40,30 +40,30 @@ def size_of_masks(shapes: Iterable[tuple[int, ...]]) -> Size:
 
 
 def label_map_of(masks: Sequence[BoolArray]) -> LabelMap:
-    """Merge masks, which may overlap, so that each pixel belongs to one object at most: the smallest one.
+    """Merge masks, which may overlap, so that each pixel belongs to at most one object, the smallest.
 
-    So the parts of an object stay visible on it. Of masks with equal areas, the first one wins.
+    The parts of an object thus stay visible. Of masks with equal areas, the first one wins.
 
     Args:
-        masks: bool (H,W), at least one, all of one size. Mask i is the object i + 1.
+        masks: bool (H,W), at least one, all of one size. Mask i is object i + 1.
 
     Raises:
-        InputError: there is no mask, or more than 65535, or the masks differ in size.
+        InputError: no masks, more than 65535, or the masks differ in size.
     """
     size = size_of_masks(mask.shape for mask in masks)
     return label_map_by_area(size, [int(np.count_nonzero(mask)) for mask in masks], masks.__getitem__)
 
 
 def label_map_by_area(size: Size, areas: Sequence[int], mask_of: Callable[[int], BoolArray]) -> LabelMap:
-    """Merge masks like label_map_of(), with one of them in memory at a time.
+    """Merge masks like label_map_of(), with one in memory at a time.
 
     Args:
         size: width and height, pixels.
-        areas: the number of foreground pixels of each mask.
+        areas: number of foreground pixels of each mask.
         mask_of: returns the bool mask (H,W) of an index.
 
     Raises:
-        InputError: there are more than 65535 masks.
+        InputError: more than 65535 masks.
     """
     if len(areas) > MAX_OBJECTS:
         raise InputError(f"a label map holds {MAX_OBJECTS} objects, not {len(areas)}: filter the masks first")
@@ -82,7 +82,7 @@ def numbered_png(masks: Sequence[BoolArray], numbers: Sequence[int]) -> bytes:
             a single mask has the value 255.
 
     Raises:
-        InputError: there is no mask, so the size of the file is unknown; or a number exceeds 65535.
+        InputError: no masks, so that the size of the file is unknown; or a number exceeds 65535.
     """
     if not masks:
         raise InputError("there is no object, so there is no label image of them: request another format")
@@ -109,13 +109,13 @@ def mask_to_png(mask: npt.ArrayLike) -> bytes:
 
 
 def label_map_png(labels: LabelMap | npt.NDArray[np.uint8]) -> bytes:
-    """Encode a label map as PNG: with the palette of DAVIS up to 255 objects, else as 16 bits of grey.
+    """Encode a label map as PNG: with the palette of DAVIS for up to 255 objects, else as 16-bit greyscale.
 
     In both cases, the array of the opened file holds the numbers of the objects.
     """
     if labels.max(initial=0) < _PALETTE_SIZE:
         image = Image.fromarray(labels.astype(np.uint8))
-        image.putpalette(davis_palette())  # turns the same bytes into palette indices
+        image.putpalette(davis_palette())  # the same bytes become palette indices
     else:
         image = Image.fromarray(labels)
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Connected parts of a mask, found on its runs and not on its pixels, so that large masks cost little.
+"""Connected parts of a mask, found on its runs instead of its pixels, so that large masks are fast.
 
 A run is a maximal row of foreground pixels. Two runs of neighbouring rows touch if their columns overlap or meet at a
 corner (8-connectivity, as in cv2.connectedComponentsWithStats and in the kernel of sam2.utils.misc). Runs that touch
@@ -17,7 +17,7 @@ from .rle import BoolArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The connected parts of a mask with R runs and K parts.
+    """The K connected parts of a mask with R runs.
 
     Args:
         shape: height and width of the mask.
@@ -37,13 +37,13 @@ class Parts:
         return len(self.areas)
 
     def at(self, row: int, column: int) -> int | None:
-        """Return the part of a pixel; None if the pixel is background."""
+        """Return the part at a pixel; None for background."""
         pixel = row * self.shape[1] + column
         run = int(np.searchsorted(self.starts, pixel, "right")) - 1
         return int(self.labels[run]) if run >= 0 and pixel < self.ends[run] else None
 
     def mask(self, kept: BoolArray) -> BoolArray:
-        """Return a mask, bool (H,W), of some parts; ``kept`` is bool (K,)."""
+        """Return the mask, bool (H,W), of the parts selected by ``kept``, bool (K,)."""
         chosen = kept[self.labels]
         starts, ends = self.starts[chosen], self.ends[chosen]
         height, width = self.shape
@@ -62,9 +62,9 @@ def find_parts(mask: BoolArray) -> Parts:
 
 
 def innermost_points(parts: Parts, limit: int) -> list[list[float]]:
-    """Return a point well inside of each part, x, y in pixels; of the largest parts, at most ``limit``.
+    """Return a point well inside of each part, x, y in pixels, for at most ``limit`` of the largest parts.
 
-    It is the middle of the middle one of the part's longest rows, those of at least 0.9 times the longest.
+    The point is the centre of the middle one of the part's longest rows (at least 0.9 times the longest).
     """
     lengths, points = parts.ends - parts.starts, []
     for part in np.argsort(-parts.areas, kind="stable")[:limit]:
@@ -77,7 +77,7 @@ def innermost_points(parts: Parts, limit: int) -> list[list[float]]:
 
 
 def _runs(mask: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return for each run its row, its first column, and one past its last column."""
+    """Return the row of each run, its first column, and one past its last column."""
     height, width = mask.shape
     if mask.size == 0:
         return (np.zeros(0, np.int64),) * 3
@@ -92,8 +92,8 @@ def _runs(mask: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def _touching(rows: IntArray, first: IntArray, last: IntArray, width: int) -> tuple[IntArray, IntArray]:
-    """Return all pairs of runs that touch, as two arrays: a run, and one of the row above it."""
-    stride = width + 1  # so that the last end of a row is smaller than the first start of the next
+    """Return all pairs of touching runs as two arrays: a run, and a run in the row above."""
+    stride = width + 1  # so that the last end of a row is below the first start of the next
     starts, ends = rows * stride + first, rows * stride + last
     # With 8-connectivity, a run above touches if it ends at our first column or later, and starts at our end or before.
     lowest = np.searchsorted(ends, starts - stride, "left")
@@ -107,8 +107,7 @@ def _touching(rows: IntArray, first: IntArray, last: IntArray, width: int) -> tu
 def _joined(count: int, one: IntArray, other: IntArray) -> IntArray:
     """Return the number 0..K-1 of the set of each of ``count`` elements, after joining the given pairs.
 
-    Every round hooks each root onto the smallest root that it is paired with, and then lets each element point to its
-    root.
+    Every round hooks each root onto the smallest root in its pairs, and then points each element to its root.
     """
     root: npt.NDArray[np.int64] = np.arange(count)
     while len(one):

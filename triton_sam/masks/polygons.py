@@ -1,9 +1,9 @@
-"""Masks as polygons, and polygons as masks.
+"""Converts masks to polygons, and polygons to masks.
 
-Coordinates are x, y in pixels, with the pixel in column c and row r covering c..c+1 and r..r+1, as in COCO annotations
-and in SVG: (0, 0) is the outer corner of the first pixel, its centre lies at (0.5, 0.5). The exact outline runs
-half-way between the centres of foreground and background pixels (marching squares), so corners of pixels are cut at 45
-degrees. A polygon holds the pixels whose centres lie inside it.
+Coordinates are x, y in pixels. The pixel in column c and row r covers c..c+1 and r..r+1, as in COCO annotations and in
+SVG: (0, 0) is the outer corner of the first pixel, and (0.5, 0.5) its centre. The exact outline runs half-way between
+the centres of foreground and background pixels (marching squares), so corners of pixels are cut at 45 degrees. A
+polygon contains the pixels whose centres are inside it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .rings import EXACT, FloatPoints, area_of, bridged, form_a_polygon, simplif
 from .rle import BoolArray, IntArray, foreground
 
 SMALLEST_SHARE, SMALLEST_AREA = 0.01, 10.0
-"""Defaults of main_polygons(): the share of the largest part, and pixels."""
+"""Defaults of main_polygons(): a share of the largest part, and an area in pixels."""
 _CROSSINGS_AT_ONCE = 1 << 20
-"""Outlines are filled in bands of rows, so that polygons with many corners need little memory."""
+"""Rows per band when outlines are filled. Bands limit the memory for polygons with many corners."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +34,8 @@ class Polygon:
     """One connected piece of a mask.
 
     Args:
-        exterior: (N,2) float64 x, y of the outer ring; the last point is joined to the first, not repeated.
-        holes: rings of the same form, cut out of the exterior. A piece inside a hole is a polygon of its own.
+        exterior: (N,2) float64 x, y of the outer ring, implicitly closed: the first point is not repeated.
+        holes: rings of the same form, cut out of the exterior. A piece inside a hole is a separate polygon.
     """
 
     exterior: FloatPoints
@@ -48,13 +48,13 @@ class Polygon:
 
 
 Trace = Callable[[BoolArray, float], list[Polygon]]
-"""Turns a mask into polygons within a tolerance: trace_polygons(), or main_polygons() without the smallest parts."""
+"""Converts a mask to polygons within a tolerance: trace_polygons(), or main_polygons() without the smallest parts."""
 
 
 def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = EXACT) -> list[list[float]]:
-    """Turn a mask into COCO's ``segmentation``: one flat ring [x1, y1, x2, y2, ...] for each connected piece.
+    """Convert a mask to COCO's ``segmentation``: one flat ring [x1, y1, x2, y2, ...] for each connected piece.
 
-    COCO's polygons cannot have holes, so holes are filled. To keep them, use trace_polygons() or mask_to_rle().
+    COCO's polygons cannot have holes, so holes are filled. To keep holes, use trace_polygons() or mask_to_rle().
 
     Args:
         mask: (H,W), foreground where not 0.
@@ -71,13 +71,13 @@ def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = EXACT) -> list[list
 
 
 def trace_polygons(mask: npt.ArrayLike, tolerance: float = EXACT) -> list[Polygon]:
-    """Turn a mask into polygons with holes.
+    """Convert a mask to polygons with holes.
 
-    With a tolerance of up to 0.5, which is the default, fill_polygons() turns the polygons into the mask again, pixel
-    for pixel. The rings of a polygon never cross themselves or each other.
+    With a tolerance of at most 0.5, the default, fill_polygons() restores the mask exactly. The rings of a polygon
+    never cross themselves or each other.
 
     Args:
-        mask: (H,W), foreground where not 0. Pieces that only meet at a corner are polygons of their own.
+        mask: (H,W), foreground where not 0. Pieces that only meet at a corner are separate polygons.
         tolerance: maximum distance, in pixels, between rings and exact outline. Larger values give fewer points.
 
     Returns:
@@ -97,23 +97,23 @@ def main_polygons(
     smallest_share: float = SMALLEST_SHARE,
     smallest_area: float = SMALLEST_AREA,
 ) -> list[Polygon]:
-    """Turn a mask into polygons for a person who edits them: without specks and pinholes.
+    """Convert a mask to polygons for manual editing, without specks and pinholes.
 
     Args:
         mask: see trace_polygons().
         tolerance: see trace_polygons().
-        smallest_share: parts and holes that are smaller than this share of the largest part are left out, 0..1.
-        smallest_area: parts and holes that are smaller than this are left out, pixels.
+        smallest_share: parts and holes smaller than this share of the largest part are left out, 0..1.
+        smallest_area: parts and holes smaller than this are left out, pixels.
 
     Returns:
-        Polygons, largest exterior first. The first one is always there, however small it is; an empty mask has none.
+        Polygons, largest exterior first; empty for an empty mask. The first one is kept, however small it is.
 
     Raises:
         InputError: see trace_polygons().
         MissingDependencyError: contourpy is not installed.
     """
     outlines = _exact_outlines(mask, tolerance)
-    # An exact outline cuts off an eighth of a pixel at each corner, and cuts off four more corners than it fills.
+    # An exact outline removes an eighth of a pixel at outer corners and adds it at inner ones, which are four fewer.
     areas = [[area_of(ring) + (-0.5 if number else 0.5) for number, ring in enumerate(rings)] for rings in outlines]
     least = max(smallest_area, smallest_share * max((first - sum(holes) for first, *holes in areas), default=0))
     kept = []
@@ -125,10 +125,10 @@ def main_polygons(
 
 
 def joined_ring(polygons: Sequence[Polygon]) -> FloatPoints:
-    """Return polygons as one ring, for formats whose objects are one ring each, such as YOLO's.
+    """Join polygons to one ring, for formats with one ring per object, such as YOLO.
 
-    Holes and further polygons are joined to the first one by bridges without a width: the ring goes there and comes
-    back the same way. So fill_polygons() makes the same mask of the ring as of the polygons.
+    Zero-width bridges join holes and further polygons to the first one: the ring goes there and back on the same line.
+    fill_polygons() thus returns the same mask for the ring as for the polygons.
 
     Args:
         polygons: at least one.
@@ -143,11 +143,11 @@ def joined_ring(polygons: Sequence[Polygon]) -> FloatPoints:
 
 
 def fill_polygons(polygons: Iterable[Polygon | npt.ArrayLike], size: Size) -> BoolArray:
-    """Return the pixels whose centres lie inside any of the polygons, as a mask, bool (H,W).
+    """Return the mask, bool (H,W), of the pixels whose centres are inside any of the polygons.
 
-    The inverse of trace_polygons() and, for masks without holes, of mask_to_polygons(). A centre that lies exactly on a
-    left or upper edge is inside, one on a right or lower edge is not, so polygons that share an edge share no pixel.
-    Where a ring crosses itself, the even-odd rule holds.
+    This is the inverse of trace_polygons() and, for masks without holes, of mask_to_polygons(). A centre exactly on a
+    left or upper edge is inside, and a centre on a right or lower edge is outside, so polygons with a common edge never
+    share a pixel. If a ring crosses itself, the even-odd rule applies.
 
     Args:
         polygons: polygons with holes, or rings without: (N,2) x, y in pixels, or flat [x1, y1, x2, y2, ...].
@@ -165,7 +165,7 @@ def fill_polygons(polygons: Iterable[Polygon | npt.ArrayLike], size: Size) -> Bo
 
 
 def multi_polygon(mask: npt.ArrayLike, tolerance: float = EXACT) -> dict[str, Any]:
-    """Return a mask (H,W) as a geometry of GeoJSON: x, y in pixels, y downwards, holes as inner rings.
+    """Return a mask (H,W) as a GeoJSON geometry: x, y in pixels, y downwards, holes as inner rings.
 
     Raises:
         MissingDependencyError: contourpy is not installed.
@@ -174,19 +174,19 @@ def multi_polygon(mask: npt.ArrayLike, tolerance: float = EXACT) -> dict[str, An
 
 
 def to_geometry(polygons: Iterable[Polygon]) -> dict[str, Any]:
-    """Return polygons as a MultiPolygon of GeoJSON."""
+    """Return polygons as a GeoJSON MultiPolygon."""
     rings = [[_closed(ring) for ring in (polygon.exterior, *polygon.holes)] for polygon in polygons]
     return {"type": "MultiPolygon", "coordinates": rings}
 
 
 def to_feature(geometry: dict[str, Any], label: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Feature of GeoJSON, which QuPath imports as an annotation with a class.
+    """Return a GeoJSON Feature, which QuPath imports as an annotation with a class.
 
     Reference: QuPath's QuPathTypeAdapters.java.
 
     Args:
         geometry: see to_geometry().
-        label: name of the class; "" for none.
+        label: name of the class; "" for no class.
         properties: further properties.
     """
     known: dict[str, Any] = {"objectType": "annotation", **({"classification": {"name": label}} if label else {})}
@@ -209,11 +209,11 @@ def _closed(points: FloatPoints) -> list[list[float]]:
 
 
 def _filled(rings: Sequence[FloatPoints], size: Size) -> Iterator[tuple[slice, slice, BoolArray]]:
-    """Yield the pixels inside rings by the even-odd rule, in bands of rows: the rows, the columns and the pixels."""
+    """Yield the pixels inside rings by the even-odd rule in bands: the rows, the columns and the pixels."""
     starts, ends = np.concatenate(rings), np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
     if not len(starts):
         return
-    upwards = starts[:, 1] > ends[:, 1]  # edges run down, so that an edge of two polygons is the same for both
+    upwards = starts[:, 1] > ends[:, 1]  # all edges run down, so that a common edge is identical in both polygons
     starts[upwards], ends[upwards] = ends[upwards], starts[upwards]
     sides = np.concatenate((starts[:, 0], ends[:, 0]))
     left, right = (int(_first_centre(each, size[0])) for each in (sides.min(), sides.max()))
@@ -230,7 +230,7 @@ def _filled(rings: Sequence[FloatPoints], size: Size) -> Iterator[tuple[slice, s
         (x1, y1), (x2, y2) = starts[edges].T, ends[edges].T
         x = x1 + (x2 - x1) * ((rows + 0.5 - y1) / (y2 - y1))
         columns = np.clip(_first_centre(x, right) - left, 0, width)
-        # Pixels change sides at each crossing. Each row has an even number of them, so the next row begins outside.
+        # Pixels change sides at each crossing. The number of crossings per row is even, so the next row begins outside.
         changes = np.sort((rows - begin) * width + columns)
         runs = np.diff(np.concatenate(([0], changes, [(end - begin) * width])))
         filled = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(end - begin, width)
@@ -238,12 +238,12 @@ def _filled(rings: Sequence[FloatPoints], size: Size) -> Iterator[tuple[slice, s
 
 
 def _first_centre(coordinates: npt.ArrayLike, end: int) -> IntArray:
-    """Return the first pixels whose centres lie at coordinates or beyond, 0..end."""
+    """Return the first pixels whose centres are at or beyond the coordinates, 0..end."""
     return np.asarray(np.clip(np.ceil(np.asarray(coordinates) - 0.5), 0, end), np.int64)
 
 
 def _exact_outlines(mask: npt.ArrayLike, tolerance: float) -> list[list[FloatPoints]]:
-    """Return the exact rings of each piece, the outer one first; the piece with the largest outer ring first.
+    """Return the exact rings of each piece, outer ring first; the piece with the largest outer ring is first.
 
     Raises:
         InputError: see trace_polygons().
@@ -272,7 +272,7 @@ def _exact_outlines(mask: npt.ArrayLike, tolerance: float) -> list[list[FloatPoi
 
 
 def _polygon(rings: list[FloatPoints], tolerance: float) -> Polygon:
-    """Simplify exact rings, less than asked if they would cross otherwise; move the origin to the outer corner."""
+    """Simplify exact rings, with a smaller tolerance if they would cross; move the origin to the outer corner."""
     simple = [simplified(ring, tolerance) for ring in rings]
     while tolerance > EXACT and not form_a_polygon(simple):
         tolerance = max(tolerance / 4, EXACT)

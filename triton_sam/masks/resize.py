@@ -11,18 +11,18 @@ from ..families.base import Family, FloatArray, Size
 BoolArray = npt.NDArray[np.bool_]
 
 _BLOCK_ROWS = 16
-"""Number of rows blended at a time. It is small enough for the operands to stay in the processor's cache."""
+"""Rows blended at a time, few enough to keep the operands in the CPU's cache."""
 _ROUNDING = np.float32(1e-6)
-"""Share of the largest logit that exceeds the rounding of a bilinear sample: its 6 roundings are 6e-8 each."""
+"""Share of the largest logit that exceeds the rounding error of a bilinear sample: 6 roundings of 6e-8 each."""
 _FEW = 8
-"""Blending single pixels is faster than blending rows for fewer than this part, an eighth, of an image."""
+"""Below this fraction of an image, an eighth, blending single pixels is faster than blending rows."""
 
 
 def resize_logits(logits: npt.ArrayLike, size: Size) -> FloatArray:
     """Resize logits bilinearly, without antialiasing, as the official predictors do before they threshold at 0.
 
-    Equals torch.nn.functional.interpolate(mode="bilinear", align_corners=False): the sample for output position i lies
-    at max((i + 0.5) * n_in / n_out - 0.5, 0), between its two neighbours; computed in float32 as there.
+    Equals torch.nn.functional.interpolate(mode="bilinear", align_corners=False), also computed in float32: the sample
+    for output position i is at max((i + 0.5) * n_in / n_out - 0.5, 0), between its two neighbours.
 
     Args:
         logits: [..., h, w], any real type.
@@ -47,10 +47,10 @@ def resize_logits(logits: npt.ArrayLike, size: Size) -> FloatArray:
 
 
 def full_size_logits(logits: npt.ArrayLike, size: Size, family: Family) -> FloatArray:
-    """Bring low-resolution logits to the size of the original image, as the family's official predictor does.
+    """Resize low-resolution logits to the size of the original image, as the family's official predictor does.
 
-    For a family that squashes the image, this is one resize. For a family that pads it, the logits are resized to the
-    model's frame, the padding is cut off, and the rest is resized to the image, as in
+    For a family that stretches the image, this is one resize. For a family that pads the image, the logits are resized
+    to the model's frame, cropped to remove the padding, and resized to the image, as in
     segment_anything.modeling.Sam.postprocess_masks.
 
     Args:
@@ -71,7 +71,7 @@ def full_size_logits(logits: npt.ArrayLike, size: Size, family: Family) -> Float
 def full_size_mask(logits: FloatArray, size: Size, family: Family) -> BoolArray:
     """Return ``full_size_logits(logits, size, family) > 0`` for logits (h,w), as bool (height,width), but faster.
 
-    Between four logits of the same sign, no pixel is computed.
+    Pixels between four logits of the same sign are not computed.
     """
     if not family.keep_aspect:
         return _resized_mask(np.asarray(logits, np.float32), size)
@@ -81,9 +81,9 @@ def full_size_mask(logits: FloatArray, size: Size, family: Family) -> BoolArray:
 
 
 def _resized_mask(source: FloatArray, size: Size) -> BoolArray:
-    """Return ``resize_logits(source, size) > 0`` to the bit: uncertain pixels are computed by the same operations."""
+    """Return exactly ``resize_logits(source, size) > 0``: uncertain pixels are computed by the same operations."""
     (h, w), (width, height) = source.shape, size
-    if h > height or w > width:  # _resize() begins with the rows, or there is little between two logits
+    if h > height or w > width:  # _resize() begins with the rows, or few pixels are between two logits
         return resize_logits(source, size) > 0
     left, _, along = _taps(w, width)
     top, _, down = _taps(h, height)
@@ -97,7 +97,7 @@ def _resized_mask(source: FloatArray, size: Size) -> BoolArray:
     if len(row) * tallest * widest > width * height // _FEW:
         return resize_logits(source, size) > 0
     mask: BoolArray = (cells == 4).take(left, axis=1).take(top, axis=0)
-    # The pixels of each uncertain cell, (cells,tallest,1) and (cells,1,widest): a smaller cell repeats its last ones.
+    # The pixels of each uncertain cell, (cells,tallest,1) and (cells,1,widest). Smaller cells repeat their last pixels.
     y = np.minimum(first_y[row, None] + np.arange(tallest), first_y[row + 1, None] - 1)[:, :, None]
     x = np.minimum(first_x[column, None] + np.arange(widest), first_x[column + 1, None] - 1)[:, None, :]
 
@@ -113,7 +113,7 @@ def _resized_mask(source: FloatArray, size: Size) -> BoolArray:
 
 
 def _resize(source: FloatArray, result: FloatArray) -> None:
-    """Resize (h,w) into (H,W), starting with the axis that leaves less work for the second step."""
+    """Resize (h,w) into (H,W), first along the axis that leaves less work for the second step."""
     height, width = result.shape
     if source.shape[0] > height:
         rows = np.empty((height, source.shape[1]), np.float32)

@@ -1,4 +1,4 @@
-"""Geometry of rings: closed lines of straight edges, float64 (N,2) x, y, whose last point is joined to the first."""
+"""Geometry of rings: closed polygonal lines, float64 (N,2) x, y, without a repeated first point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 FloatPoints = npt.NDArray[np.float64]
 
 EXACT = 0.5
-"""The largest tolerance, in pixels, with which the pixel centres inside a ring stay exactly those of the mask."""
+"""The largest tolerance in pixels for which a ring contains exactly the pixel centres of the mask."""
 _LEAST = 1e-6
 _PAIRS_AT_ONCE = 1 << 20
 
@@ -22,16 +22,17 @@ def area_of(ring: FloatPoints) -> float:
 
 
 def simplified(ring: FloatPoints, tolerance: float) -> FloatPoints:
-    """Drop points of an exact outline.
+    """Drop points of an exact outline within a tolerance.
 
-    A point may go if the edge that replaces it passes through its gate. With a tolerance of up to 0.5, the gate lies
-    between the centres of the foreground and the background pixel that the point divides: so no centre changes sides,
-    and rings neither cross themselves nor each other. With a larger one, the gate is perpendicular to the edge.
+    A point may be dropped if the edge that replaces it passes through its gate. With a tolerance of at most 0.5, the
+    gate is between the centres of the foreground and the background pixel that the point divides. No centre then
+    changes sides, and rings never cross themselves or each other. With a larger tolerance, the gate is perpendicular
+    to the edge.
 
     Args:
-        ring: an outline at level 0.5 of a mask of zeros and ones, with foreground on the left: each point lies half-way
-            between the centres, which are whole numbers, of two neighbouring pixels.
-        tolerance: maximum distance between the points that are dropped and the ring.
+        ring: an outline at level 0.5 of a mask of zeros and ones, with foreground on the left. Each point is half-way
+            between the centres of two neighbouring pixels, which have integer coordinates.
+        tolerance: maximum distance between dropped points and the ring.
 
     Returns:
         At least three points of the ring.
@@ -49,7 +50,7 @@ def simplified(ring: FloatPoints, tolerance: float) -> FloatPoints:
 def _gates(ring: FloatPoints) -> FloatPoints:
     """Return the vector from each point towards its foreground pixel, of length 1."""
     along = np.sign(np.roll(ring, -1, axis=0) - np.roll(ring, 1, axis=0))
-    is_between_columns = ring[:, 1] % 1 == 0  # its two pixels lie in one row
+    is_between_columns = ring[:, 1] % 1 == 0  # its two pixels are in one row
     gates = np.zeros_like(ring)
     gates[:, 0] = np.where(is_between_columns, -along[:, 1], 0)
     gates[:, 1] = np.where(is_between_columns, 0, along[:, 0])
@@ -57,9 +58,9 @@ def _gates(ring: FloatPoints) -> FloatPoints:
 
 
 def _next(points: list[list[float]], gates: list[list[float]] | None, tolerance: float, start: int) -> int:
-    """Return the farthest point that a straight edge from ``start`` reaches through the gates of all points between.
+    """Return the farthest point that a straight edge from ``start`` reaches through all gates in between.
 
-    Seen from its start, they leave the edge a wedge, which two vectors bound: r on the right, l on the left. Plain
+    From the start, the gates limit the edge to a wedge between two vectors: r on the right, l on the left. Plain
     numbers are faster here than arrays.
     """
     x0, y0 = points[start]
@@ -87,13 +88,13 @@ def _next(points: list[list[float]], gates: list[list[float]] | None, tolerance:
 
 
 def _across(x: float, y: float, length: float) -> tuple[float, float]:
-    """Return the vector of a length to the left of x, y."""
+    """Return a vector of the given length, perpendicular to x, y on its left."""
     scale = length / (x * x + y * y) ** 0.5
     return -y * scale, x * scale
 
 
 def bridged(ring: FloatPoints, other: FloatPoints) -> FloatPoints:
-    """Return a ring that goes to another one where they are nearest, around it, and back."""
+    """Join two rings by a bridge between their nearest points."""
     step = max(1, _PAIRS_AT_ONCE // len(ring))
     least, place, start = np.inf, 0, 0
     for begin in range(0, len(other), step):
@@ -105,14 +106,14 @@ def bridged(ring: FloatPoints, other: FloatPoints) -> FloatPoints:
 
 
 def form_a_polygon(rings: Sequence[FloatPoints]) -> bool:
-    """Whether the first ring holds all others, which lie beside each other, and no edges cross or touch."""
+    """Return whether the first ring contains all other rings, side by side, and no edges cross or touch."""
     starts, ends = np.concatenate(rings), np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
     lengths = [len(ring) for ring in rings]
     return not _cross(starts, ends, lengths) and _lie_inside(starts, ends, lengths)
 
 
 def _lie_inside(starts: FloatPoints, ends: FloatPoints, lengths: Sequence[int]) -> bool:
-    """Whether all rings but the first lie inside an odd number of other rings."""
+    """Return whether all rings but the first are inside an odd number of other rings."""
     (x1, y1), (x2, y2) = starts.T, ends.T
     first = lengths[0]
     for length in lengths[1:]:
@@ -127,11 +128,11 @@ def _lie_inside(starts: FloatPoints, ends: FloatPoints, lengths: Sequence[int]) 
 
 
 def _cross(starts: FloatPoints, ends: FloatPoints, lengths: Sequence[int]) -> bool:
-    """Whether any two edges cross or touch, but for an edge and the one that follows it."""
+    """Return whether any two edges cross or touch, except consecutive edges."""
     numbers = np.arange(len(starts))
     following = np.concatenate([np.roll(part, -1) for part in np.split(numbers, np.cumsum(lengths)[:-1])])
     low, high = np.minimum(starts, ends), np.maximum(starts, ends)
-    # From left to right, an edge can only cross those that begin before it ends.
+    # From left to right, an edge can only cross edges that begin before it ends.
     order = np.argsort(low[:, 0], kind="stable")
     counts = np.searchsorted(low[order, 0], high[order, 0], "right") - numbers - 1
     totals, begin = np.concatenate(([0], np.cumsum(counts))), 0
@@ -151,6 +152,6 @@ def _cross(starts: FloatPoints, ends: FloatPoints, lengths: Sequence[int]) -> bo
 
 
 def _turn(start: FloatPoints, end: FloatPoints, point: FloatPoints) -> npt.NDArray[np.float64]:
-    """Return on which side of an edge a point lies: above 0 on one, below 0 on the other, 0 on its line."""
+    """Return the side of an edge on which a point is: positive, negative, or 0 on its line."""
     along, to = end - start, point - start
     return np.asarray(np.sign(along[:, 0] * to[:, 1] - along[:, 1] * to[:, 0]))

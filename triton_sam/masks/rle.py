@@ -1,4 +1,4 @@
-"""Encodes masks as COCO run-length encoding, compressed or not, with the same bytes as pycocotools.
+"""Encodes masks as COCO run-length encoding, compressed or not, byte-identical to pycocotools.
 
 Runs are counted column by column, starting with background. The compressed form stores each count from the fourth on as
 the difference from the count two places before. It splits each number into groups of 5 bits, lowest first, and writes
@@ -26,9 +26,9 @@ _SIGN = 0x10
 _MORE = 0x20
 _OFFSET = 48
 _NOISE = 128
-"""A mask with a change of value for this many pixels, as of random weights, is not that of an object."""
+"""A mask with one change of value per this many pixels, as from random weights, is not an object."""
 _MAX_GROUPS = 12
-"""60 bits, more than any count needs. The limit prevents damaged input from shifting beyond 64 bits."""
+"""60 bits, enough for any count. The limit prevents shifts beyond 64 bits for damaged input."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Rle:
 
 
 def foreground(mask: npt.ArrayLike) -> BoolArray:
-    """Return where a mask (H,W) is not 0.
+    """Return bool (H,W), true where a mask is not 0.
 
     Raises:
         InputError: the mask does not have two dimensions.
@@ -59,7 +59,7 @@ def mask_to_rle(mask: npt.ArrayLike, compressed: bool = True) -> dict[str, Any]:
         compressed: whether counts is a string, as in COCO result files, or a list, as in crowd annotations.
 
     Returns:
-        ``{"size": [H, W], "counts": ...}`` of plain Python types, ready for JSON. pycocotools takes either form.
+        ``{"size": [H, W], "counts": ...}`` as JSON values. pycocotools accepts both forms.
 
     Raises:
         InputError: the mask does not have two dimensions.
@@ -80,7 +80,7 @@ def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
         bool mask (H,W).
 
     Raises:
-        InputError: the counts are damaged, do not add up to H x W, or there is no memory for that many pixels.
+        InputError: the counts are damaged or do not add up to H x W, or there is not enough memory for the pixels.
     """
     height, width, counts = _read(rle)
     values = np.arange(len(counts)) % 2 == 1
@@ -99,7 +99,7 @@ def rle_json_to_mask(content: bytes) -> BoolArray:
 
 
 def rle_to_box(rle: Mapping[str, Any]) -> tuple[int, int, int, int] | None:
-    """Return the tight box of COCO RLE without decoding its pixels, see mask_to_box(); None for an empty mask.
+    """Return the tight box of COCO RLE without decoding pixels, see mask_to_box(); None for an empty mask.
 
     Raises:
         InputError: the counts are damaged, or do not add up to H x W.
@@ -130,14 +130,14 @@ def _read(rle: Mapping[str, Any]) -> tuple[int, int, IntArray]:
         counts = _decompress(text) if isinstance(text, bytes) else np.asarray(text, np.int64).reshape(-1)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError('this is not COCO RLE: give {"size": [H, W], "counts": text or list}') from error
-    # Python's sum, because a sum of 64 bits could overflow, and repeat() would then write beyond its buffer.
+    # Python's sum, because a 64-bit sum could overflow, and repeat() would then write beyond its buffer.
     if min(height, width) < 0 or (counts < 0).any() or sum(counts.tolist()) != height * width:
         raise InputError(f"damaged COCO RLE: the counts do not add up to {height} x {width} pixels")
     return height, width, counts
 
 
 def _runs(pixels: BoolArray) -> IntArray:
-    """Return the lengths of the runs. The first is background, and 0 if the mask begins with foreground."""
+    """Return the lengths of the runs. The first run is background, of length 0 if the mask begins with foreground."""
     if pixels.size == 0:
         return np.zeros(0, np.int64)
     height, width = pixels.shape
@@ -145,7 +145,7 @@ def _runs(pixels: BoolArray) -> IntArray:
     if np.count_nonzero(changed) > pixels.size // _NOISE:
         column_order = pixels.ravel(order="F")
         changes = np.flatnonzero(column_order[1:] != column_order[:-1]) + 1
-    else:  # sorting few changes is faster than turning all pixels into column order
+    else:  # sorting few changes is faster than reordering all pixels by column
         row, column = np.divmod(np.flatnonzero(changed), width)
         next_column = np.flatnonzero(pixels[0, 1:] != pixels[-1, :-1]) + 1
         changes = np.sort(np.concatenate((column * height + row + 1, next_column * height)))

@@ -1,7 +1,7 @@
 """Masks with their scores, and the table of all output formats of masks.
 
-To add a format, write the function that encodes a segment and add a row to FORMATS. The session models
-(``output_format``), the service (``format`` of ``/v1`` and its description) and `Segment.encode` read the table.
+To add a format, write a function that encodes a segment and add a row to FORMATS. The session models
+(``output_format``), the service (``format`` of ``/v1`` and its description) and `Segment.encode` use the table.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .rle import BoolArray, Rle, mask_to_rle, rle_json_to_mask
 TOLERANCE = EXACT
 """Default for the maximum distance, in pixels, between a polygon and the exact outline."""
 UNNAMED = "object"
-"""The class of objects without a label, in files and detections."""
+"""The class of unlabelled objects in files and detections."""
 
 Interface = Literal["session model", "service", "client"]
-"""An interface that offers formats: ``output_format`` of a session model, ``format`` of ``/v1``, `Segment.encode`."""
+"""An interface with formats: ``output_format`` of a session model, ``format`` of ``/v1``, `Segment.encode`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +43,12 @@ class Segment:
 
     Args:
         mask: bool (H,W) at the size of the original image.
-        score: the IoU with the true mask that the model predicts, about 0..1.
+        score: the predicted IoU with the true mask, about 0..1.
         logits: float32 (h,w) low-resolution logits; pass them to predict() as mask_input to refine the mask. None
-            without them. Empty (0,0), which mask_input refuses, if segment() left them out by default.
+            without logits. Empty (0,0), which mask_input refuses, if segment() left them out by default.
         object_index: index of the prompt, 0..P-1.
         candidate: index of the candidate for that prompt, from 0.
-        label: the text that found the object; empty if none did.
+        label: the text that found the object; empty without a text.
     """
 
     mask: BoolArray
@@ -73,20 +73,20 @@ class Segment:
         return mask_to_box(self.mask)
 
     def encode(self, form: str, tolerance: float = TOLERANCE) -> bytes:
-        """Return the mask as the content of a file, in any format of triton_sam.masks.segment.FORMATS.
+        """Return the content of a file with the mask, in any format of triton_sam.masks.segment.FORMATS.
 
         Args:
             form: name of the format: "rle", "polygons", "geojson" or "png".
             tolerance: maximum distance, in pixels, between a polygon and the exact outline.
 
         Raises:
-            InputError: there is no such format.
+            InputError: the format is unknown.
             MissingDependencyError: a polygon format, and contourpy is not installed.
         """
         return find_format(form, "client").to_bytes(self, tolerance)
 
     def to_png(self, path: str | os.PathLike[str] | None = None) -> bytes:
-        """Return the mask as PNG, see mask_to_png(). With a path, also write the file, either completely or not at all.
+        """Return the mask as PNG, see mask_to_png(). With a path, also write the file atomically.
 
         Raises:
             OSError: the file cannot be written; an existing file stays intact.
@@ -109,7 +109,7 @@ class Segment:
         return mask_to_polygons(self.mask, tolerance)
 
     def to_pycocotools(self) -> dict[str, Any]:
-        """Return the mask as the functions of pycocotools.mask take it: compressed RLE whose ``counts`` are bytes."""
+        """Return the mask for the functions of pycocotools.mask: compressed RLE with ``counts`` as bytes."""
         rle = self.to_rle()
         return {**rle, "counts": rle["counts"].encode()}
 
@@ -122,7 +122,7 @@ class Segment:
         return to_supervision([self])
 
     def cutout(self, image: ImageSource) -> Image.Image:
-        """Return the object alone, RGBA in the size of its box, see triton_sam.masks.cutout().
+        """Return the object without background, RGBA in the size of its box, see triton_sam.masks.cutout().
 
         Args:
             image: the image that was segmented, in any form that the client accepts.
@@ -134,11 +134,11 @@ class Segment:
         return cutout(image, self.mask)
 
     def crop(self, image: ImageSource, margin: int = 0) -> Image.Image:
-        """Return the part of an image that holds the object, with everything around it, as RGB.
+        """Return the part of an image around the object, with the background, as RGB.
 
         Args:
             image: the image that was segmented, in any form that the client accepts.
-            margin: pixels to keep around the box, as far as the image reaches.
+            margin: pixels to keep around the box, clipped to the image.
 
         Raises:
             ImageError: the image cannot be used.
@@ -156,7 +156,7 @@ class Segment:
         alpha: float = 0.5,
         outline: bool = True,
     ) -> Image.Image:
-        """Return the image with the mask drawn in, see triton_sam.masks.overlay().
+        """Return the image with the mask drawn into it, see triton_sam.masks.overlay().
 
         Args:
             image: the image that was segmented, in any form that the client accepts.
@@ -172,13 +172,12 @@ class Segment:
 class VideoSegment(Segment):
     """One object in one frame of a video.
 
-    ``object_index`` is the place of the object among the objects of the video, in the order in which they were added.
+    ``object_index`` is the index of the object in the video, in the order in which objects were added.
 
     Args:
-        object_id: the number that the caller gave to the object.
+        object_id: the id that the caller gave to the object.
         frame: index of the frame, from 0.
-        object_score: a logit: above 0 the model sees the object in this frame. The mask of an object that it does not
-            see is empty.
+        object_score: a logit, above 0 if the object is visible in this frame. The mask of an invisible object is empty.
     """
 
     object_id: int = 0
@@ -187,12 +186,12 @@ class VideoSegment(Segment):
 
     @property
     def is_visible(self) -> bool:
-        """Whether the model sees the object in this frame."""
+        """Whether the object is visible in this frame."""
         return self.object_score > 0
 
 
 def best_of(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the candidate with the highest score for each object, ordered by object; of equals the first."""
+    """Return the candidate with the highest score for each object, sorted by object; of equal scores the first."""
     best: dict[int, Segment] = {}
     for segment in segments:
         kept = best.get(segment.object_index)
@@ -202,15 +201,15 @@ def best_of(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def to_supervision(segments: Sequence[Segment]) -> Any:
-    """Return segments as supervision.Detections. Empty masks are left out, because a detection has a box.
+    """Return segments as supervision.Detections. Empty masks are left out, because detections need a box.
 
     Args:
         segments: masks of one image.
 
     Returns:
-        Detections with ``xyxy`` float32 (N,4), ``mask`` bool (N,H,W), ``confidence`` float32 (N,), which is the
-        predicted IoU, ``class_id`` int64 (N,), which numbers the labels in their order from 0, and the names
-        ``data["class_name"]`` (the labels, "object" without one), ``data["object_index"]`` and ``data["candidate"]``.
+        Detections with ``xyxy`` float32 (N,4), ``mask`` bool (N,H,W), ``confidence`` float32 (N,) (the predicted IoU),
+        ``class_id`` int64 (N,) (the index of the label in order of appearance), ``data["class_name"]`` (the label, or
+        "object"), ``data["object_index"]`` and ``data["candidate"]``.
 
     Raises:
         MissingDependencyError: supervision is not installed.
@@ -249,7 +248,7 @@ class Format:
         value: type of the encoded mask: bytes for binary formats, else the type of the JSON value.
         encode: encodes one mask; its second argument is the tolerance of polygons in pixels. None if the format cannot
             represent a single mask.
-        document: encodes all masks of an answer as one file. None if the format has no such file.
+        document: encodes all masks of an answer as one file. None if the format has no file for several masks.
         decode: decodes the bytes of one encoded mask, for clients that request this format from a server.
         interfaces: the interfaces that offer it.
     """
@@ -265,7 +264,7 @@ class Format:
 
     @property
     def is_binary(self) -> bool:
-        """Whether encoded masks are bytes and not JSON values."""
+        """Whether encoded masks are bytes instead of JSON values."""
         return self.value is bytes
 
     def to_bytes(self, segment: Segment, tolerance: float = TOLERANCE) -> bytes:
@@ -282,7 +281,7 @@ class Format:
         """Return the content of a file with all masks of an answer.
 
         Raises:
-            InputError: the format has no such file.
+            InputError: the format has no file for several masks.
             MissingDependencyError: a polygon format, and contourpy is not installed.
         """
         if self.document is None:
@@ -313,7 +312,7 @@ class Format:
 
 
 def find_format(name: str, interface: Interface) -> Format:
-    """Return the format of a name.
+    """Return the format with a name.
 
     Raises:
         InputError: the name is unknown, or this interface does not offer the format.
@@ -325,7 +324,7 @@ def find_format(name: str, interface: Interface) -> Format:
 
 
 def formats_of(interface: Interface) -> dict[str, Format]:
-    """Return the formats that an interface offers, by name, in the order of the table."""
+    """Return the formats of an interface by name, in the order of the table."""
     return {name: form for name, form in FORMATS.items() if interface in form.interfaces}
 
 
@@ -334,7 +333,7 @@ def _content(encoded: Any) -> bytes:
 
 
 def feature_collection(segments: Iterable[Segment], tolerance: float) -> dict[str, Any]:
-    """Return GeoJSON with one feature for each segment but empty ones: x, y in pixels, y downwards, with holes."""
+    """Return GeoJSON with one feature per nonempty segment: x, y in pixels, y downwards, with holes."""
     features = []
     for each in segments:
         known = {"object": each.object_index, "candidate": each.candidate, "score": each.score, "area": each.area}
@@ -394,4 +393,4 @@ FORMATS: dict[str, Format] = {
         ),
     )
 }
-"""All formats by name. If a caller accepts several equally, the service sends the first."""
+"""All formats by name. If a caller accepts several formats equally, the service sends the first."""

@@ -1,9 +1,8 @@
-"""Images that are too large for one request: slides of microscopes, aerial photographs, maps.
+"""Images that are too large for one request: microscope slides, aerial photographs, maps.
 
-They are read part by part, at the level of their pyramid that fits, and results are in pixels of the whole image.
-`opening` opens files (tifffile, zarr, rasterio), `pyramid` has levels and windows, `segmenting` cuts out parts
-around prompts, `joining` joins objects of several tiles, and `stored` and `precomputing` keep embeddings in
-micro-sam's layout.
+They are read part by part, at the best level of their pyramid. Results are in pixels of the whole image. `opening`
+opens files (tifffile, zarr, rasterio), `pyramid` has levels and windows, `segmenting` cuts out parts around prompts,
+`joining` joins objects of several tiles, and `stored` and `precomputing` store embeddings in micro-sam's layout.
 """
 
 from .objects import LargeObject

@@ -1,4 +1,4 @@
-"""How an image is cut into blocks whose embeddings are stored, each with some of its surroundings.
+"""Cuts an image into overlapping blocks, whose embeddings are stored.
 
 micro-sam cuts images in the same way: `tile_shape` is the size of a block, and `halo` the margin around it.
 """
@@ -24,11 +24,11 @@ def check_tiles(tile: int, overlap: int, dashes: str = "") -> None:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of one size that cover an image, counted row by row from 0. The last ones may be smaller.
+    """Blocks of one size that cover an image, numbered row by row from 0. The last blocks may be smaller.
 
     Args:
         size: width and height of the image in pixels.
-        halo: pixels that are added on each side, left and right, above and below; inside the image only.
+        halo: pixels added on the left and right, and above and below; clipped to the image.
     """
 
     size: Size
@@ -37,14 +37,14 @@ class Blocks:
 
     @classmethod
     def of_tiles(cls, size: Size, tile: int, overlap: int) -> Blocks:
-        """Return blocks that have ``tile`` pixels on a side with their surroundings, of which neighbours share some."""
+        """Return blocks whose sides have ``tile`` pixels with the halo, and whose neighbours overlap."""
         check_tiles(tile, overlap)
         halo = overlap // 2
         return cls(size, (tile - 2 * halo,) * 2, (halo,) * 2)
 
     @property
     def columns(self) -> int:
-        """Blocks from left to right."""
+        """Number of blocks in a row."""
         return -(-self.size[0] // self.block[0])
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Blocks:
         return row * self.columns + column
 
     def region(self, number: int) -> Region:
-        """Return a block with its surroundings, as x1, y1, x2, y2."""
+        """Return a block with its halo, as x1, y1, x2, y2."""
         row, column = divmod(number, self.columns)
         left, top = column * self.block[0], row * self.block[1]
         (width, height), (across, down) = self.size, self.halo

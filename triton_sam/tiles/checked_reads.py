@@ -1,8 +1,8 @@
-"""Reads of Zarr arrays whose stores note their failures, so that a failure leaves no part of the read behind.
+"""Reads of Zarr arrays whose stores record their failures, so that a failed read leaves no tasks behind.
 
-zarr reads the chunks of a part in tasks. If one of them raises an error, nobody awaits the others, and asyncio
-complains of each when the program ends. So the stores here return nothing in place of an error, and read_errors()
-raises it. An error of a codec, which decompresses chunks, still leaves such tasks behind.
+zarr reads the chunks of a part in tasks. If a task raises an error, zarr does not await the other tasks, and asyncio
+logs an error for each when the program ends. The stores here therefore return None instead of raising, and
+read_errors() raises the error. An error of a codec, which decompresses chunks, still leaves tasks behind.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from zarr.storage import WrapperStore
 
 FAILURES: ContextVar[list[Exception]] = ContextVar("failures")
-"""The failures of the read that a task is a part of."""
+"""The failures of the read to which a task belongs."""
 
 
 @contextlib.contextmanager
 def read_errors() -> Iterator[None]:
-    """Read from a store that notes its failures."""
+    """Raise the recorded failures of the reads in the block."""
     failures: list[Exception] = []
     token = FAILURES.set(failures)
     try:
@@ -36,7 +36,7 @@ def read_errors() -> Iterator[None]:
 
 
 class CheckedArray:
-    """An array of Zarr in a store that notes its failures."""
+    """A Zarr array in a store that records its failures."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -49,10 +49,10 @@ class CheckedArray:
 
 
 class NotingStore(WrapperStore[Any]):
-    """Another store, whose failures it notes. It is read inside read_errors()."""
+    """Wraps a store and records its failures. It is read inside read_errors()."""
 
     async def get(self, key: str, *arguments: Any, **options: Any) -> Any:
-        """Return the bytes of a key; None if it is not there, or if read_errors() will raise an error."""
+        """Return the bytes of a key; None if the key is missing, or if read_errors() will raise an error."""
         failures = FAILURES.get()
         if failures:
             return None

@@ -11,30 +11,30 @@ from ..inputs.names import name_of
 from ..inputs.remote import exists, is_remote, patiently
 
 _MARKS = ("zarr.json", ".zgroup", ".zattrs")
-"""Files at the top of an OME-Zarr image of the versions 3 and 2 of Zarr."""
+"""Files at the root of an OME-Zarr image in Zarr versions 3 and 2."""
 LAYOUT = "bioformats2raw.layout"
-"""The attribute of a folder whose images are the subfolders 0, 1 and so on."""
+"""The attribute of a folder whose images are subfolders 0, 1 and so on."""
 FEATURES = "features"
-"""The group of embeddings in a folder of Zarr, also in micro-sam's."""
+"""The group of embeddings in a Zarr folder of this project or micro-sam."""
 
 
 def is_zarr(path: Path) -> bool:
-    """Return whether a path, which may lie at a URL, is a folder of Zarr."""
+    """Return whether a local or remote path is a Zarr folder."""
     if is_remote(path):
         return path.suffix.lower() not in LARGE_SUFFIXES and any(exists(path / mark) for mark in _MARKS)
     return path.is_dir() and any((path / mark).is_file() for mark in _MARKS)
 
 
 def holds_embeddings(path: Path) -> bool:
-    """Return whether a folder of Zarr holds embeddings, as this project and micro-sam write them, and no image."""
+    """Return whether a Zarr folder holds embeddings of this project or micro-sam instead of an image."""
     return (path / FEATURES).is_dir()
 
 
 def large_images_below(folder: Path, others: list[Path] | None = None) -> list[tuple[str, Path]]:
-    """Return the large images below a folder, sorted, each with its path relative to the folder, with "/" in between.
+    """Return the large images below a folder, sorted, each with its relative path, with "/" as separator.
 
-    An OME-Zarr image is a folder, so nothing is looked for inside it, except for the series of one that bioformats2raw
-    wrote. Embeddings are not images. Links to folders are not followed. The folder may lie at a URL.
+    An OME-Zarr image is a folder, which is not searched except for the series in bioformats2raw's layout. Embeddings
+    are not images. Links to folders are not followed. The folder may be at a URL.
     """
     found: list[Path] = []
     left = others if others is not None else []
@@ -80,7 +80,7 @@ def _has_suffix(name: str) -> bool:
 
 
 def series_of(path: Path) -> list[Path]:
-    """Return the series of a folder on this machine that bioformats2raw wrote; none for an image of another layout."""
+    """Return the series of a local folder in bioformats2raw's layout; empty for other layouts."""
     if not any(LAYOUT in _text(path / mark) for mark in _MARKS):
         return []
     return sorted((each for each in path.iterdir() if each.name.isdecimal() and is_zarr(each)), key=_number)

@@ -1,4 +1,4 @@
-"""Where the pixels of a map lie: from pixels to the coordinates of its reference system.
+"""The georeference of a map: converts pixels to coordinates of its reference system.
 
 Reference: OGC GeoTIFF standard 1.1, sections 7.2 (raster space) and B.6 (ModelTiepoint, ModelPixelScale and
 ModelTransformation).
@@ -17,11 +17,11 @@ from ..masks.rings import FloatPoints
 
 @dataclass(frozen=True)
 class Georeference:
-    """The place of an image on Earth.
+    """The position of an image on Earth.
 
     Args:
-        matrix: a, b, c, d, e, f: a pixel x, y lies at a x + b y + c, d x + e y + f. Pixel 0, 0 covers 0 to 1.
-        epsg: number of the reference system in the EPSG register; None if the file names none.
+        matrix: a, b, c, d, e, f: pixel x, y is at a x + b y + c, d x + e y + f. Pixel 0, 0 covers 0 to 1.
+        epsg: number of the reference system in the EPSG register; None if the file has none.
     """
 
     matrix: tuple[float, float, float, float, float, float]
@@ -42,18 +42,18 @@ class Georeference:
 
     @property
     def crs(self) -> dict[str, Any] | None:
-        """The member ``crs`` of a GeoJSON file, which GDAL and QGIS read; None without an EPSG number."""
+        """The GeoJSON member ``crs``, which GDAL and QGIS read; None without an EPSG number."""
         if self.epsg is None:
             return None
         return {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{self.epsg}"}}
 
 
 def georeference_of(tags: Mapping[str, Any]) -> Georeference | None:
-    """Return the place that the tags of a GeoTIFF file describe, as tifffile names them; None if they describe none."""
+    """Return the georeference in the tags of a GeoTIFF file, named as in tifffile; None without one."""
     matrix = _matrix(tags)
     if matrix is None:
         return None
-    if int(tags.get("GTRasterTypeGeoKey", 1)) == 2:  # the coordinates belong to the centres of pixels
+    if int(tags.get("GTRasterTypeGeoKey", 1)) == 2:  # the coordinates refer to the centres of pixels
         a, b, c, d, e, f = matrix
         matrix = (a, b, c - (a + b) / 2, d, e, f - (d + e) / 2)
     epsg = next((int(tags[name]) for name in ("ProjectedCSTypeGeoKey", "GeographicTypeGeoKey") if name in tags), None)

@@ -1,4 +1,4 @@
-"""Joins the objects of overlapping tiles: an object that two tiles show is one object."""
+"""Joins the objects of overlapping tiles that show the same object."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .objects import LargeObject
 from .pyramid import Region
 
 SAME = 0.5
-"""Two masks are of one object if they have at least this IoU in the part that both tiles show."""
+"""Two masks show the same object if their IoU in the overlap of the tiles is at least this."""
 
 Box = tuple[int, int, int, int]
 
 
 def tiles(size: Size, side: int, overlap: int) -> Iterator[Region]:
-    """Yield tiles that cover an image, row by row. The last ones are moved inwards, so that all have the full side."""
+    """Yield tiles that cover an image, row by row. The last tiles are shifted inwards to have the full size."""
     for top in _starts(size[1], side, overlap):
         for left in _starts(size[0], side, overlap):
             yield left, top, min(size[0], left + side), min(size[1], top + side)
 
 
 class Placed:
-    """A mask, cropped to its box, at its place in a level.
+    """A mask, cropped to its box, with its position in a level.
 
     Args:
         left: column of the first pixel in the level.
@@ -70,7 +70,7 @@ class Placed:
 class Joiner:
     """Collects the objects of tiles and joins those that two tiles show.
 
-    All masks must have the same scale, in whole pixels of a level.
+    All masks must have the same scale, and positions in whole pixels of a level.
     """
 
     def __init__(self) -> None:
@@ -96,11 +96,11 @@ class Joiner:
         self._tiles.append((tile, numbers))
 
     def forget(self, bottom: int) -> None:
-        """Compare no more with tiles that end above a row, because no further tile reaches them."""
+        """Drop tiles that end above a row, which no further tile overlaps."""
         self._tiles = [(tile, numbers) for tile, numbers in self._tiles if tile[3] > bottom]
 
     def joined(self) -> list[Placed]:
-        """Return the objects in the order in which their first part was added."""
+        """Return the objects in the order in which their first parts were added."""
         groups: dict[int, list[Placed]] = {}
         for number, each in enumerate(self._objects):
             groups.setdefault(self._root(number), []).append(each)

@@ -1,4 +1,4 @@
-"""An object in a large image: a mask of a part, and its shape in pixels of the whole image or in map coordinates."""
+"""An object in a large image: a mask of a part, and its shape in pixels of the whole image or map coordinates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LargeObject:
     Args:
         mask: bool (h,w) of a part of the image. It has fewer pixels than the part if a smaller level was used.
         region: the part, in pixels of the whole image.
-        is_cut: whether the mask reaches a border of the part inside the image, so that some of it may be missing.
+        is_cut: whether the mask reaches a border of the part inside the image, so that it may be incomplete.
         candidate: index of the candidate for that prompt, from 0.
     """
 
@@ -41,7 +41,7 @@ class LargeObject:
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Pixels of the whole image for each pixel of the mask, across and down."""
+        """Pixels of the whole image per pixel of the mask, in x and y."""
         x1, y1, x2, y2 = self.region
         return (x2 - x1) / self.mask.shape[1], (y2 - y1) / self.mask.shape[0]
 
@@ -61,7 +61,7 @@ class LargeObject:
         return left + found[0] * across, top + found[1] * down, left + found[2] * across, top + found[3] * down
 
     def within(self, window: Window) -> BoolArray:
-        """Return the mask in the pixels of a window, bool (h,w): each takes the value at its centre."""
+        """Return the mask in the pixels of a window, bool (h,w), sampled at their centres."""
         height, width = window.pixels.shape[:2]
         x = window.outside(np.stack([np.arange(width) + 0.5, np.zeros(width)], axis=1))[:, 0]
         y = window.outside(np.stack([np.zeros(height), np.arange(height) + 0.5], axis=1))[:, 1]
@@ -90,13 +90,13 @@ def to_geojson(
     *,
     trace: Trace = main_polygons,
 ) -> dict[str, Any]:
-    """Return objects as a FeatureCollection, which QuPath imports as annotations, and GIS programs as a layer.
+    """Return objects as a FeatureCollection, which QuPath imports as annotations and GIS programs as a layer.
 
     Args:
-        objects: the objects. Those with empty masks are left out.
-        georeference: the place of the map. The coordinates are then those of its reference system, which the member
-            ``crs`` names; without it, they are pixels of the whole image, y downwards.
-        trace: the same. By default, specks and pinholes are left out; trace_polygons() keeps them.
+        objects: the objects. Objects with empty masks are left out.
+        georeference: the georeference of a map, for coordinates in its reference system, which is in the member
+            ``crs``. None: coordinates are pixels of the whole image, y downwards.
+        trace: traces the outlines. The default drops specks and pinholes; trace_polygons() keeps them.
     """
     document: dict[str, Any] = {"type": "FeatureCollection"}
     if georeference is not None and georeference.crs is not None:
@@ -115,7 +115,7 @@ def to_feature(
     label: str = "",
     **properties: Any,
 ) -> dict[str, Any]:
-    """Return an object as a Feature of GeoJSON. See to_geojson()."""
+    """Return an object as a GeoJSON Feature, see to_geojson()."""
 
     def ring(points: Any) -> list[list[float]]:
         placed: list[list[float]] = (points if georeference is None else georeference.to_map(points)).tolist()

@@ -40,16 +40,16 @@ from .turning import upright_reader
 
 _GIVE = "give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image"
 _BYTE_ORDERS = (b"II", b"MM")
-"""The beginning of every TIFF file."""
+"""The first bytes of TIFF files."""
 _NAMED = 4
-"""Images of a folder that an error names, at most."""
+"""Maximum number of images of a folder in an error message."""
 _SAMPLE = 1 << 22
-"""Pixels of the smallest level, at most, from which the range of deep values is taken."""
+"""Maximum number of pixels of the smallest level that determine the range of values above 8 bits."""
 
 
 @dataclass(frozen=True)
 class _View:
-    """What is shown of an image. See open_large_image()."""
+    """The shown part of an image's data, see open_large_image()."""
 
     channels: tuple[int, ...]
     index: Mapping[str, int]
@@ -63,15 +63,15 @@ def open_large_image(
     index: Mapping[str, int] | None = None,
     stretch: tuple[float, float] | None = None,
 ) -> LargeImage:
-    """Open a large image. Only parts of it are read, when they are needed.
+    """Open a large image. Parts are read on demand.
 
-    Palettes, inks, grey values where 0 is white, and premultiplied colours are shown as open_image() shows them.
+    Palettes, inks, inverted grey values (0 is white) and premultiplied colours are converted as in open_image().
 
     Args:
-        channels: the channels that become red, green and blue. An image with fewer channels is grey.
-        stretch: two percentiles of the values of the smallest level that become black and white, for example
-            ``(1, 99)``, for values of more than 8 bits; None: the smallest and the largest value. NaN, infinity and the
-            value that the file calls nodata do not count, and become black.
+        channels: the channels for red, green and blue. An image with fewer channels is grey.
+        stretch: for values of more than 8 bits, two percentiles of the smallest level that become black and white, for
+            example ``(1, 99)``; None: the smallest and the largest value. NaN, infinity and the file's nodata value do
+            not count and become black.
 
     Returns:
         The image.
@@ -83,7 +83,7 @@ def open_large_image(
     except (SamError, ImportError):
         raise
     except FileNotFoundError as error:
-        if not is_remote(place) and place.is_dir():  # zarr's error for a folder without a group
+        if not is_remote(place) and place.is_dir():  # replaces zarr's error for a folder without a group
             raise ImageError(f"{path} is a folder, but not one of an OME-Zarr image: {_GIVE}") from error
         raise ImageError(f"{path}: there is no such file") from error
     except Exception as error:  # tifffile and zarr raise almost any exception for damaged files
@@ -101,7 +101,7 @@ def _kind_of(place: Path) -> Callable[[Path, _View], LargeImage]:
 
 
 def check_packages() -> None:
-    """Check that large images can be opened."""
+    """Check that the packages for large images are installed."""
     try:
         import tifffile  # noqa: F401
         import zarr  # noqa: F401
@@ -110,12 +110,12 @@ def check_packages() -> None:
 
 
 def _line(error: Exception) -> str:
-    """Return the words of an error on one line."""
+    """Return an error message as one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _check_header(path: Path, file: IO[bytes]) -> None:
-    """Check the first bytes of a file, because tifffile's error for another format shows them as they are."""
+    """Check the first bytes of a file, because tifffile's error for other formats contains them verbatim."""
     if file.read(2) not in _BYTE_ORDERS:
         raise ImageError(
             f"{path} cannot be read as a large image: {_GIVE}; for small images, such as JPEG and PNG, "
@@ -132,7 +132,7 @@ def _open_tiff(path: Path, view: _View) -> LargeImage:
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
     with contextlib.ExitStack() as stack:
-        source: Any = path  # tifffile finds the other files of an OME-TIFF beside it
+        source: Any = path  # from a path, tifffile finds the other files of an OME-TIFF
         if is_remote(path):
             source = stack.enter_context(contextlib.closing(RemoteFile(path)))
             _check_header(path, source)
@@ -152,7 +152,7 @@ def _open_tiff(path: Path, view: _View) -> LargeImage:
             arrays, [level.axes for level in series.levels], samples_of_page(page), 1 if turn is None else turn.value
         )
         levels = _levels(stored, view, path.name)
-        if source is not path and source.failure:  # tifffile leaves out what it cannot read
+        if source is not path and source.failure:  # tifffile skips unreadable data
             raise source.failure
         return LargeImage(path.name, levels, georeference_of(tags), stack.pop_all().close)
 
@@ -196,13 +196,13 @@ def _arrays(path: Path, store: Any) -> tuple[list[Any], str]:
 
 
 def _described(group: Any) -> Any:
-    """Return the list of images that a group of Zarr describes; None if it describes none."""
+    """Return the list of images in the metadata of a Zarr group; None without one."""
     attributes: dict[str, Any] = dict(group.attrs)
     return attributes.get("ome", attributes).get("multiscales")
 
 
 def _series(group: Any) -> list[str]:
-    """Return the paths of the images of a group whose layout is that of bioformats2raw or of a plate.
+    """Return the paths of the images of a group in the layout of bioformats2raw or of a plate.
 
     Reference: OME-NGFF 0.5, sections "bioformats2raw.layout", "plate" and "well".
     """
@@ -230,7 +230,7 @@ def _open_raster(path: Path, view: _View) -> LargeImage:
 
 @dataclass(frozen=True)
 class _Stored:
-    """The levels of an opened file, and how to read their values."""
+    """The levels of an opened file and the meaning of their values."""
 
     arrays: Sequence[Any]
     axes: Sequence[str]
@@ -258,7 +258,7 @@ def _levels(stored: _Stored, view: _View, name: str) -> list[Level]:
 
 
 def _check_axes(array: Any, axes: str, view: _View, name: str) -> None:
-    """Check the axes of a level, and say which positions along further axes are shown."""
+    """Check the axes of a level, and report which positions along further axes are shown."""
     if not {"Y", "X"} <= set(axes):
         raise ImageError(f"an image with the axes {axes} has no Y and X")
     if 0 in array.shape:
@@ -275,7 +275,7 @@ def _check_axes(array: Any, axes: str, view: _View, name: str) -> None:
 
 
 def _values(array: Any, axes: str, index: Mapping[str, int], x1: int, y1: int, x2: int, y2: int) -> Values:
-    """Return a part of a level as (h,w) or (h,w,c) in the array's type."""
+    """Return a part of a level, (h,w) or (h,w,c), in the array's type."""
     colors = next((axis for axis in axes if axis in "CS"), None)
     selection = {axis: index.get(axis, 0) for axis in axes} | {"Y": slice(y1, y2), "X": slice(x1, x2)}
     if colors:
@@ -286,19 +286,19 @@ def _values(array: Any, axes: str, index: Mapping[str, int], x1: int, y1: int, x
 
 
 def _shown(read: Any, samples: Samples, channels: tuple[int, ...], *corners: int) -> Values:
-    """Return a part of a level as grey (h,w,1) or colours (h,w,3)."""
+    """Return a part of a level as grey (h,w,1) or RGB (h,w,3)."""
     return samples.colours(read(*corners), channels)
 
 
 def _type_shown(stored: _Stored, channels: tuple[int, ...]) -> np.dtype[Any]:
-    """Return the type of the colours of an image, without reading any."""
+    """Return the type of an image's colours without reading pixels."""
     array, axes = stored.arrays[0], stored.axes[0]
     count = next((array.shape[axes.index(axis)] for axis in axes if axis in "CS"), 1)
     return stored.samples.colours(np.zeros((1, 1, count), array.dtype), channels).dtype
 
 
 def _stretch_of(read: Any, size: Sequence[int], samples: Samples, percentiles: tuple[float, float] | None) -> Stretch:
-    """Return how the colours of an image become bytes, by the range of a sample of its smallest level."""
+    """Return the conversion of an image's colours to bytes, from the range of a sample of the smallest level."""
     width, height = size
     rows = max(1, min(height, _SAMPLE // width))
     top = (height - rows) // 2
@@ -313,7 +313,7 @@ def _as_bytes(read: Any, stretch: Stretch, x1: int, y1: int, x2: int, y2: int) -
 
 
 def _readable(read: Any, x1: int, y1: int, x2: int, y2: int) -> np.ndarray[Any, Any]:
-    """Return a part of a level."""
+    """Read a part of a level; errors become ImageErrors."""
     try:
         values: np.ndarray[Any, Any] = read(x1, y1, x2, y2)
     except DownloadError:

@@ -1,4 +1,4 @@
-"""Which part of a large image is sent for a prompt."""
+"""Selects the part of a large image that is sent for a prompt."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ..masks.rle import BoolArray
 from .pyramid import Region
 
 SIDE = 1024
-"""Pixels of the longest side of a part, as the encoders take them."""
+"""Pixels of the longest side of a part, the input size of the encoders."""
 ROOM = 1.5
-"""A part is at least this many times as long as the box around the prompts."""
+"""Minimum length of a part, as a multiple of the box around the prompts."""
 STEPS = 4
-"""Parts begin at multiples of their length / STEPS, so that clicks that are near each other share a part."""
+"""Parts begin at multiples of their length / STEPS, so that nearby clicks share a part."""
 
 
 def length_for(around: np.ndarray[Any, Any], least: float) -> int:
     """Return the length of the part for prompts.
 
     Args:
-        around: (N,2) points of the prompts, and corners of their box, in pixels of the whole image.
+        around: (N,2) points of the prompts and corners of their box, in pixels of the whole image.
     """
     return max(int(np.ceil(least)), int(np.ceil(ROOM * np.ptp(around, axis=0).max())))
 
 
 def part_around(around: np.ndarray[Any, Any], length: int, size: Size) -> Region:
-    """Return a square of a length around points (N,2), moved into an image of a size. It may reach beyond the image."""
+    """Return a square around points (N,2), moved into the image. It may still exceed the image."""
     step = max(1, length // STEPS)
     starts = []
     for low, high, whole in zip(around.min(axis=0), around.max(axis=0), size, strict=True):
@@ -39,7 +39,7 @@ def part_around(around: np.ndarray[Any, Any], length: int, size: Size) -> Region
 
 
 def is_cut(mask: BoolArray, region: Region, size: Sequence[int]) -> bool:
-    """Whether a mask reaches a border of its region that is not a border of the image."""
+    """Return whether a mask reaches a border of its region that is not a border of the image."""
     x1, y1, x2, y2 = region
     return bool(
         (x1 > 0 and mask[:, 0].any())

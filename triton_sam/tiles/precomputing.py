@@ -1,4 +1,4 @@
-"""Computes the embeddings of an image's tiles ahead, so that clicks need no encoder. The same call resumes."""
+"""Precomputes the embeddings of an image's tiles, so that clicks need no encode. The same call resumes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .pyramid import LargeImage
 from .stored import OWN, PIXELS, StoredTiles, group_of, hash_of, signature_of
 
 THREADS = 2
-"""Tiles at a time: while the server encodes one, the other is read or written."""
+"""Concurrent tiles: while the server encodes one tile, another is read or written."""
 _NEW = ".new-"
 
 
@@ -40,12 +40,12 @@ def precompute(
     micro_sam: str | None = None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> StoredTiles:
-    """Compute the embeddings of all tiles of a level, and write them to a folder. Tiles that are there stay.
+    """Compute the embeddings of all tiles of a level and write them to a folder. Existing tiles are kept.
 
-    A tile is there completely or not at all, whenever the process is killed.
+    Tiles are written atomically, even if the process is killed.
 
     Args:
-        path: the folder, whose parent exists. See `stored` for its layout.
+        path: the folder, whose parent must exist. `stored` describes its layout.
     """
     chosen = image.level_at(level)
     if micro_sam is not None and client.family.name != SAM1.name:
@@ -62,7 +62,7 @@ def precompute(
 
 
 def _attributes(blocks: Blocks, own: dict[str, Any], micro_sam: str | None) -> dict[str, Any]:
-    """Return the attributes of the folder that do not change from its first tile to its last."""
+    """Return the attributes of the folder that are constant for all tiles."""
     name = micro_sam or own["encoder"]
     return {
         "tile_shape": [*reversed(blocks.block)],
@@ -79,7 +79,7 @@ def _fill(stored: StoredTiles, folder: _Folder, client: SamTritonClient, progres
 
     def work(number: int) -> None:
         if stored.has(number):
-            stored.window(number)  # the image may have changed since
+            stored.window(number)  # the image may have changed meanwhile
             return
         pixels = level.read(*stored.blocks.region(number))
         folder.write(number, client.encode_here(pixels), hash_of(pixels))
@@ -101,7 +101,7 @@ def _fill(stored: StoredTiles, folder: _Folder, client: SamTritonClient, progres
 
 
 class _Folder:
-    """The Zarr folder while it is filled."""
+    """The Zarr folder being filled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,7 +113,7 @@ class _Folder:
 
     @contextlib.contextmanager
     def opened(self, attributes: dict[str, Any], blocks: Blocks) -> Iterator[None]:
-        """Hold the folder for this process while the block runs."""
+        """Lock the folder for this process while the block runs."""
         with contextlib.suppress(FileExistsError):
             self.path.mkdir()
         if not self.path.is_dir():
@@ -125,7 +125,7 @@ class _Folder:
             yield
 
     def write(self, number: int, embeddings: ImageEmbeddings, pixels: str) -> None:
-        """Write a tile, completely or not at all."""
+        """Write a tile atomically."""
         new = self.path / f"{_NEW}{number}"
         for name, values in embeddings.items():
             group = group_of(embeddings.family, name)
@@ -143,13 +143,13 @@ class _Folder:
         new.rmdir()
 
     def finish(self, signature: Callable[[], str]) -> None:
-        """Write what micro-sam expects in a complete file."""
+        """Write the attributes that micro-sam expects in a complete file."""
         root = self._zarr.open_group(self.path, mode="r+")
         if "input_size" not in root.attrs:
             root.attrs.update({"data_signature": signature(), "input_size": None, "original_size": None})
 
     def _check(self, attributes: dict[str, Any], blocks: Blocks) -> None:
-        """Begin the folder, or check that it was begun with the same attributes."""
+        """Create the folder, or check that it was created with the same attributes."""
         if not any(each.name != ".lock" for each in self.path.iterdir()):
             self._begin(attributes, blocks)
         try:
@@ -185,6 +185,6 @@ def _groups(family: str) -> Iterator[str]:
 
 
 def _input_size(sides: list[int]) -> list[int]:
-    """Return height and width in the encoder's input of SAM1, whose longest side has 1,024 pixels."""
+    """Return height and width in SAM1's encoder input, whose longest side has 1,024 pixels."""
     scale = SAM1.image_size / max(sides)
     return [int(side * scale + 0.5) for side in sides]

@@ -1,4 +1,4 @@
-"""A large image as a pyramid of levels, of which any part can be read as RGB."""
+"""A large image as a pyramid of levels. Any part can be read as RGB."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .georeference import Georeference
 
 Bytes = npt.NDArray[np.uint8]
 Region = tuple[int, int, int, int]
-"""x1, y1, x2, y2 in pixels of the whole image; x2 and y2 lie outside."""
+"""x1, y1, x2, y2 in pixels of the whole image; x2 and y2 are exclusive."""
 
 MAX_READ = 1 << 27
-"""Pixels of a level that are read at once, at most: 400 MB as RGB."""
+"""Maximum number of pixels of a level per read: 400 MB as RGB."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Level:
 
     Args:
         read: returns the pixels x1, y1, x2, y2 of the level as uint8 (h,w,3).
-        values: returns the same part as the file holds it, (h,w), or (h,w,c) with all channels; None without a file.
+        values: returns the same part in the file's values, (h,w) or (h,w,c) with all channels; None without a file.
     """
 
     size: Size
@@ -39,34 +39,34 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """A part of a large image, as it is sent to a server."""
+    """A part of a large image in the form that is sent to a server."""
 
     pixels: Bytes
     region: Region
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Pixels of the whole image for each pixel of the window, across and down."""
+        """Pixels of the whole image per pixel of the window, in x and y."""
         x1, y1, x2, y2 = self.region
         height, width = self.pixels.shape[:2]
         return (x2 - x1) / width, (y2 - y1) / height
 
     def inside(self, points: npt.ArrayLike) -> FloatPoints:
-        """Return points (...,2) of the whole image as points of the window."""
+        """Convert points (...,2) of the whole image to points of the window."""
         moved: FloatPoints = (np.asarray(points, np.float64) - self.region[:2]) / self.scale
         return moved
 
     def outside(self, points: npt.ArrayLike) -> FloatPoints:
-        """Return points (...,2) of the window as points of the whole image."""
+        """Convert points (...,2) of the window to points of the whole image."""
         moved: FloatPoints = np.asarray(points, np.float64) * self.scale + self.region[:2]
         return moved
 
 
 class LargeImage:
-    """An image of which parts are read as they are needed.
+    """An image whose parts are read on demand.
 
     Args:
-        georeference: the place of a map; None if the file describes none.
+        georeference: the georeference of a map; None if the file has none.
 
     Attributes:
         size: width and height of the largest level in pixels.
@@ -98,7 +98,7 @@ class LargeImage:
         """Read a part of the image, at the coarsest level that still has ``side`` pixels along its longest side.
 
         Args:
-            side: width or height of the result at most, in pixels. Smaller parts are not enlarged.
+            side: maximum width and height of the result in pixels. Smaller parts are not enlarged.
         """
         region = self.clip(region)
         longest = max(region[2] - region[0], region[3] - region[1])
@@ -120,7 +120,7 @@ class LargeImage:
         return Window(pixels, shown)
 
     def level_at(self, number: int) -> Level:
-        """Return the level with a number; 0 is the largest one."""
+        """Return the level with a number; 0 is the largest level."""
         last = len(self.levels) - 1
         if not 0 <= number <= last:
             known = f"0 to {last}" if last else f"0, the only one of {self.name}"
@@ -135,7 +135,7 @@ class LargeImage:
         return int(((x2 - x1) * across + 1) * ((y2 - y1) * down + 1))
 
     def clip(self, region: Region) -> Region:
-        """Return the part of a region that lies inside the image."""
+        """Clip a region to the image."""
         x1, y1 = max(0, region[0]), max(0, region[1])
         x2, y2 = min(self.size[0], region[2]), min(self.size[1], region[3])
         if x1 >= x2 or y1 >= y2:

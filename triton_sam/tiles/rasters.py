@@ -16,15 +16,15 @@ from ..inputs.samples import Kind, Samples, nodata_of
 from .georeference import Georeference
 
 _KINDS: dict[str, Kind] = {"cyan": "cmyk", "Y": "ycbcr"}
-"""The meaning of the channels by that of the first one, where they are neither grey nor RGB."""
+"""The meaning of channels other than grey and RGB, by the meaning of the first channel."""
 
 
 class Bands:
-    """One level of a map as an array (c,y,x) of which parts can be read. Threads may share it."""
+    """One level of a map as a thread-safe array (c,y,x) that is read in parts."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._lock = threading.Lock()  # GDAL's datasets are for one thread at a time
+        self._lock = threading.Lock()  # GDAL datasets are not thread-safe
         self.shape = (dataset.count, dataset.height, dataset.width)
         self.dtype = np.dtype(dataset.dtypes[0])
 
@@ -36,7 +36,7 @@ class Bands:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[list[Bands], Samples, Georeference | None]]:
-    """Open a map while the block runs: its levels from the largest one, what its values mean, and its place."""
+    """Open a map while the block runs; yield its levels, largest first, the meaning of values, and the georeference."""
     try:
         import rasterio
     except ImportError as error:

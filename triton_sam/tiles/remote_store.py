@@ -1,4 +1,4 @@
-"""A Zarr folder at a URL, whose storage is asked again if it is away for a moment."""
+"""A Zarr folder at a URL, with retries if the storage is briefly unavailable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .checked_reads import FAILURES
 
 
 class PatientStore(FsspecStore):
-    """A store of Zarr over a file system of fsspec. It is read inside read_errors()."""
+    """A Zarr store over an fsspec file system. It is read inside read_errors()."""
 
     async def get(self, key: str, *arguments: Any, **options: Any) -> Any:
-        """Return the bytes of a key; None if it is not there, or if read_errors() will raise an error."""
+        """Return the bytes of a key; None if the key is missing, or if read_errors() will raise an error."""
         failures = FAILURES.get()
         for pause in (*pauses(), None):
             if failures:

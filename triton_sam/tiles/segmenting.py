@@ -1,4 +1,4 @@
-"""Segments objects in a large image: each request sends one part of it."""
+"""Segments objects in a large image. Each request sends one part of the image."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class LargeImageClient:
         ...     print(found.box, found.polygons())
 
     Args:
-        side: pixels of the longest side of a part that is sent.
-        embeddings: a folder that precompute() or micro-sam filled. A prompt then looks at the tile around it, which is
-            not encoded again, and at a larger part if the mask reaches the border of the tile.
+        side: pixels of the longest side of the parts that are sent.
+        embeddings: a folder filled by precompute() or micro-sam. A prompt then uses the stored tile around it without
+            an encode, or a larger part if the mask reaches the border of the tile.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class LargeImageClient:
             point_coords: (N,2) points, x and y in pixels of the whole image.
             point_labels: (N,): 1 foreground, 0 background; None: all foreground.
             box: (4,) x1, y1, x2, y2 in pixels of the whole image.
-            view: the part that the user sees, as x1, y1, x2, y2. None: the tile of the embeddings, or 1,024 pixels
-                around the prompts, or more if they lie further apart.
-            enlarge: without ``view``, how often a part of twice the length is tried if the mask reaches its border.
+            view: the visible part as x1, y1, x2, y2. None: the tile of the embeddings, or 1,024 pixels around the
+                prompts, or more if the prompts are farther apart.
+            enlarge: without ``view``, how many times the part is doubled in length if the mask reaches its border.
 
         Returns:
             One object, or three with multimask_output.
@@ -132,14 +132,14 @@ class LargeImageClient:
         if not len(around):
             raise PromptError("there is nothing to go by: give point_coords or box")
         x1, y1, x2, y2 = view or (0, 0, *self.image.size)
-        outside = ~((around >= [x1, y1]) & (around <= [x2, y2])).all(axis=1)  # also what is not a number
+        outside = ~((around >= [x1, y1]) & (around <= [x2, y2])).all(axis=1)  # also true for NaN
         if outside.any():
             x, y = around[outside][0]
             place = f"the view {x1}, {y1}, {x2}, {y2}" if view else f"the image, which has {x2} x {y2} pixels"
             raise PromptError(f"the point or corner {x:g}, {y:g} lies outside of {place}")
 
     def _around(self, around: np.ndarray[Any, Any], length: int) -> Region:
-        """Return the part for prompts: a tile whose embeddings are stored, or else one that is encoded."""
+        """Return the part for prompts: a tile with stored embeddings, else a part to encode."""
         if self._stored is not None and length == self._stored.length:
             tile = self._stored.around(around)
             if tile is not None:
@@ -147,7 +147,7 @@ class LargeImageClient:
         return part_around(around, length, self.image.size)
 
     def _checked(self, stored: StoredTiles) -> str:
-        """Check that the client's encoder made the embeddings, and return its name."""
+        """Check that the client's encoder computed the embeddings, and return its name."""
         encoder = encoder_of(self._client.encode)
         if not stored.check_encoder(encoder) and (sample := stored.sample()) is not None:
             number, pixels = sample
@@ -167,7 +167,7 @@ class LargeImageClient:
         return part
 
     def _read(self, region: Region) -> tuple[Window, ImageEmbeddings] | None:
-        """Return a tile whose embeddings are stored."""
+        """Return a tile with its stored embeddings."""
         number = None if self._stored is None else self._stored.number_of(region)
         if self._stored is None or number is None:
             return None
@@ -189,7 +189,7 @@ class LargeImageClient:
 
 
 def _array(name: str, values: PromptArray, columns: int) -> np.ndarray[Any, Any]:
-    """Return points (N,2) or a box (1,4) as float64; without values, no rows."""
+    """Return points (N,2) or a box (1,4) as float64; without values, zero rows."""
     if values is None:
         return np.empty((0, columns))
     try:

@@ -1,9 +1,9 @@
-"""Embeddings of the tiles of a large image, in a file that the encoder filled ahead of the clicks.
+"""Precomputed embeddings of the tiles of a large image.
 
 The file is a Zarr folder in the layout of micro-sam (`micro_sam.util.precompute_image_embeddings`, version 1.8): the
-group `features` has an array float32 (1,256,64,64) for each block, named by its number, and says in the attributes
-`shape`, `tile_shape` and `halo` (height first) how the image was cut. Without tiles, `features` is one array. Families
-with several tensors keep the others in further groups, and the attribute `triton_sam` has what only this project needs.
+group `features` has an array float32 (1,256,64,64) for each block, named by its number. Its attributes `shape`,
+`tile_shape` and `halo` (height first) describe the tiles. Without tiles, `features` is one array. Families with several
+tensors store the others in further groups. The attribute `triton_sam` has the data that only this project needs.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from .parts import length_for
 from .pyramid import Bytes, LargeImage, Level, Region, Window
 
 OWN = "triton_sam"
-"""The attribute with what micro-sam does not know: the encoder. Files of micro-sam do not have it."""
+"""The attribute that identifies the encoder. Files of micro-sam lack it."""
 PIXELS = "triton_sam_pixels"
 """The attribute of a tile with the hash of its pixels."""
 SUFFIX = ".embeddings.zarr"
 
 _ROWS = 1024
-"""Rows of an image that are read at once for its signature, at most."""
+"""Maximum number of rows per read for the signature of an image."""
 _STRIP = 1 << 25
-"""Pixels of an image that are read at once for its signature, about."""
+"""Approximate number of pixels per read for the signature of an image."""
 _AGREES = 0.05
-"""Embeddings of one tile and two encoders may differ by this share (RMS of differences / RMS of values). The same
-weights in another precision, or on another processor, give other values, and have to pass. The bound is a choice:
-nobody has measured how far such encoders differ."""
+"""Maximum difference between the embeddings of a tile by two encoders (RMS of differences / RMS of values). The same
+weights in another precision or on another processor give different values and must pass. The bound is a choice, not a
+measurement of their differences."""
 
 
 def default_path(image: str | os.PathLike[str], model: str) -> Path:
-    """Return the path of the embeddings of an image by a model: beside the image."""
+    """Return the default path of an image's embeddings by a model, beside the image."""
     path = Path(image)
     return path.with_name(f"{path.name}.{model}{SUFFIX}")
 
 
 def group_of(family: str, tensor: str) -> str:
-    """Return the name of the group with a tensor of the encoder. micro-sam reads the first one alone."""
+    """Return the group name of a tensor of the encoder. micro-sam reads only the first group."""
     return FEATURES if tensor == get_family(family).encoder.output_names[0] else tensor
 
 
@@ -73,7 +73,7 @@ def signature_of(level: Level) -> str:
 
 
 class StoredTiles:
-    """The embeddings of an image's tiles. Threads may share it. Tiles that are not computed yet are just not there.
+    """The embeddings of an image's tiles, thread-safe. Tiles that were not computed yet are missing.
 
     Attributes:
         length: pixels of the whole image along the side of a tile.
@@ -101,10 +101,10 @@ class StoredTiles:
         return str(self._own.get("family", SAM1.name))
 
     def check_encoder(self, encoder: EncoderIdentity) -> bool:
-        """Compare the names and the marks of encoders.
+        """Compare the names and fingerprints of encoders.
 
         Returns:
-            Whether that was enough. If not, encode sample() and call check_sample().
+            Whether this was conclusive. If not, encode sample() and call check_sample().
         """
         made_by = (self.family, self._own.get("encoder", encoder.encoder))
         if made_by != (encoder.family, encoder.encoder):
@@ -120,26 +120,26 @@ class StoredTiles:
         return True
 
     def sample(self) -> tuple[int, Bytes] | None:
-        """Return the number of a tile that is there, and its pixels as its encoder saw them; None if there is none."""
+        """Return the number of a stored tile and its pixels as given to the encoder; None without stored tiles."""
         number = next((number for number in range(len(self.blocks)) if self.has(number)), None)
         return None if number is None else (number, self._seen(number))
 
     def check_sample(self, number: int, tensors: Mapping[str, FloatArray], encoder: str) -> None:
-        """Compare the embeddings of a tile with those that the server makes of its pixels."""
+        """Compare the embeddings of a tile with embeddings that the server computed from its pixels."""
         name = get_family(self.family).encoder.output_names[0]
         before, now = self._tensor(name, number), tensors[name]
         if before.shape != now.shape or _rms(before - now) > _AGREES * _rms(before):
             raise self._other_weights(encoder)
 
     def has(self, number: int) -> bool:
-        """Whether the embeddings of a tile are there."""
+        """Return whether the embeddings of a tile are stored."""
         return not self._is_tiled or (self.path / FEATURES / str(number)).is_dir()
 
     def around(self, points: npt.NDArray[Any]) -> Region | None:
-        """Return the tile for prompts, in pixels of the whole image; None if no tile that is there shows enough.
+        """Return the tile for prompts, in pixels of the whole image; None if no stored tile shows enough.
 
         Args:
-            points: (N,2) points of the prompts, and corners of their box, in pixels of the whole image.
+            points: (N,2) points of the prompts and corners of their box, in pixels of the whole image.
         """
         if length_for(points, self.length) > self.length:
             return None
@@ -156,7 +156,7 @@ class StoredTiles:
         return round(x1 * across), round(y1 * down), round(x2 * across), round(y2 * down)
 
     def number_of(self, region: Region) -> int | None:
-        """Return the number of the tile with a region; None if there is none."""
+        """Return the number of the tile with a region; None if no tile has the region."""
         across, down = self._scale
         number = self.blocks.at((region[0] + region[2]) / 2 / across, (region[1] + region[3]) / 2 / down)
         return number if self.region(number) == region and self.has(number) else None
@@ -211,10 +211,10 @@ class StoredTiles:
 
 
 def stretched(values: npt.NDArray[Any]) -> Bytes:
-    """Return the values (h,w) or (h,w,c) of a tile as micro-sam shows them to an encoder: uint8 (h,w,3).
+    """Convert the values (h,w) or (h,w,c) of a tile to uint8 (h,w,3), as micro-sam does for an encoder.
 
-    Each channel is stretched from its own range in the tile; one channel is grey, two get a third one of zeros, and of
-    more the first three count.
+    Each channel is stretched from its own range in the tile. One channel becomes grey, two channels get a third channel
+    of zeros, and of more than three channels the first three are used.
     """
     values = values[:, :, None] if values.ndim == 2 else values
     if values.shape[2] == 1:
@@ -241,7 +241,7 @@ def _opened(path: Path) -> Any:
 
 
 def _blocks_of(group: Any) -> tuple[Blocks, bool]:
-    """Return how the image was cut, and whether it was cut at all."""
+    """Return the blocks, and whether the image was cut into tiles."""
     features = group[FEATURES]
     if hasattr(features, "ndim"):
         if features.ndim != 4:
@@ -255,7 +255,7 @@ def _blocks_of(group: Any) -> tuple[Blocks, bool]:
 
 
 def _turned(values: Any) -> Size:
-    """Return height and width, as micro-sam writes them, as width and height."""
+    """Convert height and width, micro-sam's order, to width and height."""
     height, width = (int(value) for value in values)
     return width, height
 

@@ -1,4 +1,4 @@
-"""Large images whose file says that they lie on their side: parts are read as if they stood upright."""
+"""Large images with an orientation tag: parts are read in upright orientation."""
 
 from __future__ import annotations
 

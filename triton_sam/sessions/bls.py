@@ -1,4 +1,4 @@
-"""The side of the session models towards Triton: calls to other models (BLS, Business Logic Scripting), and answers.
+"""The interface of the session models to Triton: calls to other models (BLS, Business Logic Scripting), and answers.
 
 Only the entries of the session models (``triton_model.py``) import this module, because it needs the module
 ``triton_python_backend_utils``, which exists only inside Triton.
@@ -35,7 +35,7 @@ from .messages import Reply
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
-"""Bytes of shared memory that running requests use in addition to the cache, in the processes of the models."""
+"""Bytes of shared memory that running requests use in the processes of the models, in addition to the cache."""
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -49,8 +49,8 @@ def run(
     """Run another model of this Triton, and return its outputs by name.
 
     Args:
-        held: tensors of Triton by the names of the inputs.
-        memory: where the outputs stay, as tensors of Triton; None: they become arrays.
+        held: Triton tensors by the names of the inputs.
+        memory: where the outputs stay, as Triton tensors; None: they become arrays.
     """
     tensors = [renamed(name, tensor) for name, tensor in held.items()] + to_tensors(arrays)
     answer = call(model, tensors, outputs, memory or cpu())
@@ -71,7 +71,7 @@ def call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -
         preferred_memory=memory,
         **options,
     )
-    # In one hour of ten busy clients, one answer of Triton 24.10 lacked an output, so ask a second time.
+    # In one hour of ten busy clients, one answer of Triton 24.10 lacked an output, so retry once.
     for _ in range(2):
         response = request.exec()
         if response.has_error():
@@ -92,7 +92,7 @@ def read_failure(text: str) -> ServerError:
 
 
 def weights_identity(folder: Path) -> str:
-    """Return a hash that identifies an encoder's weights and is equal on all replicas.
+    """Return a hash that identifies an encoder's weights, equal on all replicas.
 
     It covers name, size, first 64 KiB and last 64 KiB of each file of the newest version.
     """
@@ -109,7 +109,7 @@ def weights_identity(folder: Path) -> str:
 
 
 def check_ready(model: str, remedy: str) -> None:
-    """Check that Triton has a model ready."""
+    """Check that a model is ready."""
     if not pb_utils.is_model_ready(model_name=model):
         raise ModelNotReadyError(f"this server does not have {model}: {remedy}")
 
@@ -126,12 +126,12 @@ def trace_of(request: Any) -> Any:
 
 
 def to_tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
-    """Return arrays as tensors of Triton."""
+    """Return arrays as Triton tensors."""
     return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
 
 
 def renamed(name: str, tensor: Any) -> Any:
-    """Return a tensor under the name that a model has for it, without copying."""
+    """Return a tensor under another name, without copying."""
     return tensor if tensor.name() == name else pb_utils.Tensor.from_dlpack(name, tensor)
 
 
@@ -163,13 +163,13 @@ def fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
 
 
 def response(reply: Reply, wanted: Container[str]) -> Any:
-    """Return a reply as a response of Triton with the requested outputs; without any of them, as an error."""
+    """Return a reply as a Triton response with the requested outputs; without any of them, as an error."""
     # Send only requested outputs. Triton 24.10 frees others without holding Python's lock (fixed in 24.12), which may
-    # damage memory, and ends the process with Python 3.12.
+    # corrupt memory, and crashes with Python 3.12.
     asked = {name: array for name, array in reply.tensors.items() if name in wanted}
     if asked:
         return pb_utils.InferenceResponse(to_tensors(asked))
-    if reply.error is None:  # an answer without outputs would look like success
+    if reply.error is None:  # a response without outputs would look like success
         reply.counts["failures"] += 1
         reply.error = InputError(
             f"this request has none of the requested outputs: request some of {', '.join(reply.tensors)}"
@@ -178,7 +178,7 @@ def response(reply: Reply, wanted: Container[str]) -> Any:
 
 
 def failure(message: str, code: Any) -> Any:
-    """Return an error as a response of Triton."""
+    """Return an error as a Triton response."""
     return pb_utils.InferenceResponse([], error=pb_utils.TritonError(message, code))
 
 
@@ -188,7 +188,7 @@ def send_cancelled(sender: Any) -> None:
 
 
 def send_error(sender: Any, message: str, code: Any) -> None:
-    """Answer a request with an error of Triton. If that fails, nothing more can be done for it."""
+    """Answer a request with a Triton error. If that fails, the request stays without an answer."""
     try:
         sender.send(failure(message, code), flags=FINAL)
     except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
@@ -198,7 +198,7 @@ def send_error(sender: Any, message: str, code: Any) -> None:
 def send(reply: Reply, sender: Any, wanted: Container[str]) -> None:
     """Send an answer. If that fails, for example because shared memory is full, send an error instead.
 
-    If the answer does not reach its client, whatever the request has opened is closed.
+    If the answer does not reach its client, undo the request: for example, close the session that it has opened.
     """
     try:
         if reply.undo is not None and sender.is_cancelled():

@@ -1,8 +1,8 @@
-"""The models of a variant that are not ONNX, written from the wire contract: config.pbtxt and programs.
+"""Writes the models of a variant that are not ONNX from the wire contract: config.pbtxt and programs.
 
 These are the session models of images and videos, and the models that only encode compressed images. An export writes
-those of its variant, complete_repository() those that an earlier version of the package left out, and
-`tools/maintain/write_configs.py` those of the demo model, which are committed.
+the models of its variant, complete_repository() those missing in repositories of earlier versions, and
+`tools/maintain/write_configs.py` the committed models of the demo model.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ..wire.pair import ModelPair
 
 PROGRAM = "1/model.py"
 Files = Mapping[str, str]
-"""Texts by the path in the folder of the model."""
+"""Texts by path in the folder of the model."""
 ENCODING_FAMILIES = ("sam2",)
-"""Families with models that only encode compressed images, for clients with a decoder of their own."""
+"""Families with models that only encode compressed images, for clients with their own decoder."""
 SIZE = WireTensor(contract.IMAGE_SIZE, "INT32", (2,), note="width, height of the original")
 ENCODED_IMAGE = (
     f"input [{tensor_text(Tensor(contract.ENCODED_IMAGE, 'BYTES', (1,)))}]  # JPEG, PNG, WebP, TIFF, BMP, ..."
@@ -53,7 +53,7 @@ def programs(family: Family, variant: str | None = None, *, video: bool = True) 
     found: dict[str, Files] = {}
     if family.name in ENCODING_FAMILIES and name == family.name:
         found[preprocess_name(name)] = {CONFIG_NAME: preprocess_config(family), PROGRAM: preprocess_program(family)}
-        # Triton requires the folder of a version, and git keeps none that is empty.
+        # Triton requires a version folder, and git does not store empty folders.
         found[encoder_jpeg_name(name)] = {CONFIG_NAME: encoder_jpeg_config(family), "1/.gitkeep": ""}
     if family.image_size == get_family(family.name).image_size:
         found[name] = {CONFIG_NAME: session_config(family, name), PROGRAM: session_program(family)}
@@ -80,7 +80,7 @@ class Missing:
 def missing_programs(repository: Path, family: Family, variant: str | None = None, *, video: bool = True) -> Missing:
     """Return the programs of a variant that a repository lacks, or has for tensors of other sizes or names.
 
-    A config.pbtxt with the same tensors stays as it is, because it may have settings of the host.
+    A config.pbtxt with the same tensors stays unchanged, because it may have settings of the host.
     """
     missing = Missing()
     for model, files in programs(family, variant, video=video).items():
@@ -106,16 +106,17 @@ def write_programs(repository: Path, family: Family, variant: str | None = None,
 
 
 def complete_repository(repository: Path) -> list[Path]:
-    """Write what the models with weights in an older repository lack, and return the files that were written.
+    """Write the missing programs of the models with weights in an older repository; return the written files.
 
-    The package once had the config.pbtxt files and the session models of all families. Today an export writes them.
+    Earlier versions of the package contained the config.pbtxt files and session models of all families. Now an export
+    writes them.
     """
     written = []
     for model in list_models(repository):
         config = repository / model.name / CONFIG_NAME
         graphs = [file for file in weights_in(config.parent) if file.suffix == ".onnx"]
         if model.role and len(graphs) == 1 and not config.exists():
-            with contextlib.suppress(RepositoryError):  # a damaged file; servers leave its model out
+            with contextlib.suppress(RepositoryError):  # a damaged file, whose model servers do not load
                 _write(config, config_for(graphs[0], model.name, graphs[0].name))
                 written.append(config)
     models = {model.name: model for model in list_models(repository) if model.has_weights and not model.problem}
@@ -135,7 +136,7 @@ def complete_repository(repository: Path) -> list[Path]:
 
 
 def _family_of(decoder: Path, metadata: Mapping[str, str]) -> Family | None:
-    """Return the family of a pair in the size of its images, by the encoder's metadata or the decoder's tensors."""
+    """Return the family of a pair at the size of its images, from the encoder's metadata or the decoder's tensors."""
     family = FAMILIES.get(metadata.get("triton_sam.family", ""))
     if family is None:  # published files have no metadata
         spec = spec_of(tensor.name for tensor in _config_in(decoder).input)
@@ -166,7 +167,7 @@ def _config_in(folder: Path) -> Any:
 
 
 def _is_program(there: Any, wanted: Any) -> bool:
-    """Return whether a model is of the same kind as the wanted one."""
+    """Return whether two models are of the same kind."""
     return bool(
         (there.backend, there.platform) == (wanted.backend, wanted.platform)
         and (FAMILY_KEY in there.parameters) == (FAMILY_KEY in wanted.parameters)
@@ -311,7 +312,7 @@ def video_config(family: Family, variant: str | None = None) -> str:
 
 
 def program(package: str, purpose: str, module: str = "triton_model") -> str:
-    """Return the text of a model.py that takes its program from a package in triton_sam.sessions."""
+    """Return the text of a model.py that imports its program from a package in triton_sam.sessions."""
     return f'''"""{purpose}"""
 
 try:
@@ -327,7 +328,7 @@ __all__ = ["TritonPythonModel"]
 
 
 def with_note(tensor: WireTensor) -> ConfigTensor:
-    """Return a tensor with its comment for config.pbtxt: its free dimensions, and its note."""
+    """Return a tensor with its comment for config.pbtxt: its dynamic dimensions, and its note."""
     is_free = any(isinstance(side, str) for side in tensor.shape)
     words = [" x ".join(map(str, tensor.shape))] if is_free else []
     comment = ", ".join([*words, *([tensor.note] if tensor.note else [])])

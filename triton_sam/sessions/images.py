@@ -1,4 +1,4 @@
-"""Finds images in the cache by the hash of their file, or opens and encodes them: shared by all session models."""
+"""Finds images in the cache by the hash of their file, or opens and encodes them, for all session models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 PARALLEL_ENCODES = 2
-"""Number of images that are opened and encoded at a time: one is opened while the encoder processes another."""
+"""Number of images opened and encoded concurrently: one is opened while the encoder processes another."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class HeldImage:
 
     Args:
         image_size: width and height of the original image, pixels.
-        tensors: the decoder's inputs by name; numpy arrays, or tensors of Triton that may lie on a GPU.
+        tensors: the decoder's inputs by name; numpy arrays, or Triton tensors that may be on a GPU.
     """
 
     image_id: str
@@ -51,14 +51,14 @@ class NoRoomError(InferenceError):
 
 
 Run = Callable[[str, Mapping[str, Any], Mapping[str, npt.NDArray[Any]], tuple[str, ...], bool], Mapping[str, Any]]
-"""Runs a model: its role, tensors that were kept, arrays, the names of the outputs, and whether these are kept as the
-tensors of later calls; otherwise they are arrays. It may raise NoRoomError."""
+"""Runs a model. The arguments are its role, kept tensors, arrays, the names of the outputs, and whether to keep the
+outputs as tensors for later calls; otherwise they are arrays. It may raise NoRoomError."""
 Encode = Callable[[Mapping[str, FloatArray]], Mapping[str, Any]]
-"""Runs an encoder, whose outputs are kept; see Run."""
+"""Runs an encoder, and keeps its outputs; see Run."""
 
 
 def nbytes_of(tensors: Mapping[str, Any]) -> int:
-    """Return the size of arrays or of tensors of Triton, which are all float32 in the wire contract, in bytes."""
+    """Return the size of arrays or Triton tensors, which are all float32 in the wire contract, in bytes."""
     return sum(
         each.nbytes if isinstance(each, np.ndarray) else 4 * math.prod(each.shape()) for each in tensors.values()
     )
@@ -72,7 +72,7 @@ class SingleFlight(Generic[Key, Value]):
         self._lock = threading.Lock()
 
     def run(self, key: Key, work: Callable[[], Value]) -> Value:
-        """Return ``work()``, or the result (or error) of the thread that already does the work of this key."""
+        """Return ``work()``, or the result (or error) of the thread that is already working on this key."""
         with self._lock:
             flight = self._flights.get(key)
             mine = None if flight else self._flights.setdefault(key, Future())
@@ -98,7 +98,7 @@ class ImageStore:
     Args:
         limit: maximum size of the embeddings that it keeps, in bytes.
         select: returns the outputs of the encoder that the other models take, by the names of their inputs.
-        identity: text that identifies everything apart from the image on which the embeddings depend: the encoder, its
+        identity: text that identifies everything except the image that affects the embeddings: the encoder, its
             weights, and how images are resized.
     """
 
@@ -120,16 +120,16 @@ class ImageStore:
         self._flights: SingleFlight[str, HeldImage] = SingleFlight()
         self._encoders = threading.BoundedSemaphore(PARALLEL_ENCODES)
         self._floors: dict[str, int] = {}
-        """Bytes in the cache below which calls that run out of memory may not evict images, by step."""
+        """By step: bytes in the cache below which calls that run out of memory may not evict images."""
 
     def image_id(self, content: bytes) -> str:
-        """Return the id of an image. Equal bytes have equal ids as long as the encoder does not change."""
+        """Return the id of an image. Equal bytes have equal ids while the encoder does not change."""
         digest = blake2b(content, digest_size=16)
         digest.update(self._identity)
         return digest.hexdigest()
 
     def get(self, image_id: str, reply: Reply) -> HeldImage | None:
-        """Return an image from the cache, or None, and count the hit or the miss."""
+        """Return an image from the cache, or None, and count the hit or miss."""
         image = self.cache.get(image_id)
         reply.counts["cache_misses" if image is None else "cache_hits"] += 1
         return image
@@ -141,7 +141,7 @@ class ImageStore:
         return image or self._flights.run(image_id, partial(self._encode_once, image_id, content, reply))
 
     def encode_part(self, part: Image.Image, reply: Reply) -> HeldImage:
-        """Encode a part of an image, which the cache does not keep."""
+        """Encode a part of an image, without caching it."""
         with place_in(self._encoders), reply.timed("encode"):
             pixels = self._prepare(part)
             embeddings = self.with_room("encode", partial(self._encode, pixels), reply)
@@ -150,7 +150,7 @@ class ImageStore:
         return HeldImage("", part.size, self._select(embeddings), nbytes_of(embeddings))
 
     def gauges(self, reply: Reply | None = None) -> dict[str, float]:
-        """Return the size of the cache by its gauges; empty if the request of a reply did not change it."""
+        """Return the gauges of the cache by name; empty if the request of a reply did not change it."""
         if reply is not None and not reply.counts.get("encodes") and not reply.counts.get("cache_evictions"):
             return {}
         cache = self.cache
@@ -159,11 +159,11 @@ class ImageStore:
     def with_room(self, step: str, call: Callable[[], Result], reply: Reply, keep: int = 0) -> Result:
         """Call a model. If memory runs out, evict images one by one and repeat.
 
-        If that helps, the cache was too large, and its limit stays lower. If it does not help, memory lacks for another
-        reason: the limit stays as it was, and so does half of the images, until a call of this step succeeds.
+        If that helps, the cache was too large, and its limit stays lower. Otherwise memory is short for another reason:
+        the limit stays unchanged, and half of the images stay until a call of this step succeeds.
 
         Args:
-            keep: bytes of images that stay in any case.
+            keep: bytes of images that are never evicted.
         """
         evicted = 0
         while True:
@@ -182,7 +182,7 @@ class ImageStore:
                 return result
 
     def encode_file(self, content: bytes, encode: Encode, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
-        """Open and encode an image file, which the cache does not keep.
+        """Open and encode an image file, without caching it.
 
         Returns:
             Width and height of the image in pixels, and all outputs of the encoder.
@@ -200,11 +200,11 @@ class ImageStore:
         return size, outputs
 
     def keep(self, image_id: str, size: Size, outputs: Mapping[str, Any], reply: Reply) -> HeldImage:
-        """Put the outputs of the encoder that the other models take into the cache."""
+        """Cache the outputs of the encoder that the other models take."""
         return self.put(image_id, size, self._select(outputs), reply)
 
     def put(self, image_id: str, size: Size, tensors: Mapping[str, Any], reply: Reply) -> HeldImage:
-        """Put an image into the cache, and return it. The least recently used ones make room."""
+        """Put an image into the cache, and return it. The least recently used images are evicted."""
         image = HeldImage(image_id, size, tensors, nbytes_of(tensors))
         if image.nbytes > self.cache.limit:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The parts that the requests and answers of all session models share."""
+"""The common parts of the requests and answers of all session models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reply:
 
     Args:
         tensors: outputs by name; after an error only ``result_json``, if the request can read the error there.
-        undo: closes what the request has opened, if its client does not get the answer.
+        undo: reverts the request, for example closes its new session, if its client does not receive the answer.
     """
 
     tensors: Tensors = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Reply:
     def fail(self, error: Exception, tensors: Tensors | None = None) -> Reply:
         """Make this the answer to a request that failed, and return it."""
         self.counts["failures"] += 1
-        self.error = error.with_traceback(None)  # which refers to this reply, and to images
+        self.error = error.with_traceback(None)  # the traceback refers to this reply, and to images
         self.tensors = tensors or {}
         return self
 
@@ -66,7 +66,7 @@ def read_bytes(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> bytes | No
 
 
 def read_format(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Return the format of masks that a request asks for, one of OUTPUT_FORMATS."""
+    """Return the requested format of masks, one of OUTPUT_FORMATS."""
     content = read_bytes(tensors, contract.OUTPUT_FORMAT)
     if content is None:
         return contract.LOGITS

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
-"""The environment variable in which the supervisor of Triton says how often it has started Triton again."""
+"""The environment variable with the number of times that the supervisor has restarted Triton."""
 PREFIX = "triton_sam_"
 COUNTERS = {
     "cache_hits": "Requests whose image was in the cache",
@@ -59,7 +59,7 @@ VIDEO_GAUGES = {
     "session_bytes": "Bytes of the outputs that all video sessions keep",
 }
 FRONT_COUNTERS = {name: COUNTERS[name] for name in ("failures", "faults", "refusals")}
-"""Counters of the front ends, which keep no images."""
+"""Counters of the front ends, which do not cache images."""
 REQUEST_SECONDS = "request_seconds"
 WAITING_SECONDS = "waiting_seconds"
 WAITING_REQUESTS = "waiting_requests"
@@ -69,7 +69,7 @@ TIMES = {
     "process; with cancelled requests",
     WAITING_REQUESTS: "Requests that wait in the model",
 }
-"""Metrics with the label ``kind``, because a search takes a thousand times as long as a click."""
+"""Metrics with the label ``kind``: a search takes a thousand times as long as a click."""
 _DECADES = [10.0**exponent for exponent in range(-3, 3)]
 BUCKETS = {
     REQUEST_SECONDS: [number * decade for decade in _DECADES for number in (1, 1.5, 2, 3, 5, 7)],
@@ -79,7 +79,7 @@ BUCKETS = {
 
 
 class TritonMetrics:
-    """Reports to custom metrics of Triton, ``triton_sam_*{model="NAME"}``, those of TIMES also with a ``kind``.
+    """Updates Triton's custom metrics ``triton_sam_*{model="NAME"}``, those of TIMES also with a ``kind``.
 
     Only one thread may call the methods, see tasks.Reports.
     """
@@ -88,7 +88,7 @@ class TritonMetrics:
         self, pb_utils: Any, model: str, kinds: Iterable[str], counters: Mapping[str, str], gauges: Mapping[str, str]
     ) -> None:
         types = pb_utils.MetricFamily
-        # Triton drops a family as soon as nothing refers to it.
+        # Triton drops a family as soon as it has no reference.
         self._families: list[Any] = []
         self._metrics: dict[str, Any] = {}
         for names, kind, ending in ((counters, types.COUNTER, "_total"), (gauges, types.GAUGE, "")):

@@ -1,9 +1,9 @@
-"""The base of the programs that Triton runs: parameters, pools of threads, admission, metrics and the end.
+"""The base of the programs that Triton runs: parameters, thread pools, admission, metrics and shutdown.
 
 ``execute`` passes each request to a thread, which answers through the response sender of the request, and returns at
-once. So one instance, and thus one cache, works on many requests at a time. A request that belongs to a trace of
-OpenTelemetry is the exception: Triton frees its trace when ``execute`` returns, so ``execute`` waits for its answer.
-Other requests wait for that.
+once. One instance with one cache therefore serves many requests concurrently. The exception is a request that belongs
+to a trace of OpenTelemetry: Triton frees the trace when ``execute`` returns, so ``execute`` waits for the answer, and
+other requests wait meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .tasks import Pool, Reports, Submit, Task, TaskCancelledError, Waiting
 
 
 class PythonModel(ABC):
-    """The base. A subclass sets itself up in initialize(), which ends with measure(), and has admit()."""
+    """The base class. A subclass implements admit(), and initialize(), which ends with measure()."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the parameters. Other models cannot be called yet, because they may still be loading."""
@@ -48,7 +48,7 @@ class PythonModel(ABC):
         self._refusals_wait = threading.Event()
 
     def number(self, key: str, default: int) -> int:
-        """Return a parameter of config.pbtxt, which must be a whole number above 0."""
+        """Return a parameter of config.pbtxt, which must be a positive integer."""
         text = self.parameters.get(key, str(default))
         if not text.isdecimal() or int(text) < 1:
             raise pb_utils.TritonModelException(f"parameter {key} must be a whole number above 0, not {text!r}")
@@ -62,10 +62,10 @@ class PythonModel(ABC):
         sizes: Callable[[Reply | None], Mapping[str, float]] = lambda _: {},
         other_kinds: Iterable[str] = (),
     ) -> None:
-        """Begin to measure the requests of some pools, and those of other kinds.
+        """Start measuring the requests of some pools, and those of other kinds.
 
         Args:
-            sizes: returns the gauges that the request of a reply has changed, by name; all of them for None.
+            sizes: returns the gauges that the request of a reply has changed, by name; all gauges for None.
         """
         self._sizes = sizes
         self._pools = tuple(pools)
@@ -78,7 +78,7 @@ class PythonModel(ABC):
             self.metrics.report({"restarts": restarts}, {})
 
     def execute(self, requests: list[Any]) -> None:
-        """Admit or refuse every request. Wait for those that are traced."""
+        """Admit or refuse every request. Wait for traced requests."""
         traced: list[Future[None]] = []
         for request in requests:
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
@@ -111,17 +111,17 @@ class PythonModel(ABC):
         """Answer a request, or start() it. Return its future if it is traced.
 
         Args:
-            inputs: its tensors by name. The arrays of a request that is refused need not be read.
+            inputs: its tensors by name. A refused request does not need its arrays.
         """
 
     def error_tensors(self, error: Exception, inputs: Mapping[str, Any]) -> Tensors:  # noqa: ARG002 - for subclasses
-        """Return the outputs that carry the error of a refused request beside the status; usually none."""
+        """Return the outputs with the error of a refused request, in addition to the status; usually none."""
         return {}
 
     def start(
         self, task: Task, pool: Pool, answer: Callable[[], Reply], submit: Submit | None = None
     ) -> Future[None] | None:
-        """Let a thread of a pool answer a request. Return the future if the request is traced."""
+        """Answer a request in a thread of a pool. Return the future if the request is traced."""
         running = task.start(pool, partial(self.run, task, answer), submit)
         running.add_done_callback(partial(self._ended, task))
         return None if task.trace is None else running
@@ -129,7 +129,7 @@ class PythonModel(ABC):
     def run(self, task: Task, answer: Callable[[], Reply]) -> None:
         """Answer a request in this thread, unless it was cancelled while it waited.
 
-        The place is given back before the answer is sent, so that the client can send its next request.
+        The place is released before the answer is sent, so that the client can send its next request.
         """
         reply = Reply()
         try:
@@ -146,7 +146,7 @@ class PythonModel(ABC):
             self.report(reply, task)
 
     def report(self, reply: Reply, task: Task | None = None) -> None:
-        """Report the counts of a reply, and the times of its request, later: each metric is a call to the server."""
+        """Report the counts of a reply and the times of its request later: each metric is a call to the server."""
         self._reports.submit(self._report, reply, task)
 
     def _report(self, reply: Reply, task: Task | None) -> None:
@@ -155,7 +155,7 @@ class PythonModel(ABC):
         self.metrics.report(reply.counts, self._sizes(reply))
 
     def _ended(self, task: Task, future: Future[None]) -> None:
-        """Answer a request whose work failed, or whose thread ended before it ran."""
+        """Answer a request whose work failed, or never ran because the threads ended."""
         task.release()
         if future.cancelled():
             bls.send_error(task.sender, "the server stops", pb_utils.TritonError.UNAVAILABLE)
@@ -163,7 +163,7 @@ class PythonModel(ABC):
             bls.send_error(task.sender, f"{INTERNAL}: {one_line(error)}", pb_utils.TritonError.INTERNAL)
 
     def _refuse(self, error: ServerBusyError, inputs: Mapping[str, Any], sender: Any, wanted: Container[str]) -> None:
-        """Answer at once that too many requests wait. Refusals are reported together, to cost others little."""
+        """Answer at once that too many requests wait. Refusals are reported in batches, at little cost to others."""
         bls.send(Reply(self.error_tensors(error, inputs), error.with_traceback(None)), sender, wanted)
         self._refused += 1
         if not self._refusals_wait.is_set():

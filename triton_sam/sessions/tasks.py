@@ -1,7 +1,7 @@
-"""The requests that a model works on: their places and threads, and how long they wait and take.
+"""The requests of a model: their places and threads, and how long they wait and take.
 
 Triton's own timing of a request ends when ``execute`` returns, so its durations and its number of pending requests are
-wrong for these models. So each `Task` measures itself.
+wrong for these models. Each `Task` therefore measures itself.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from ..errors import ServerBusyError
 
 MAX_WAITING = 8
-"""Requests of one Strand that may run or wait, so that one client cannot take the places of all others."""
+"""Maximum number of requests of one Strand that run or wait, so that one client cannot take all places."""
 
 
 class TaskCancelledError(Exception):
-    """Nobody waits for the answer to a request any more."""
+    """The request was cancelled, so that its answer is not needed."""
 
 
 class Reports:
@@ -37,12 +37,12 @@ class Reports:
             self._thread.submit(report, *arguments)
 
     def close(self) -> None:
-        """Wait for the running report and drop the others."""
+        """Wait for the running report and drop all others."""
         self._thread.shutdown(cancel_futures=True)
 
 
 class Waiting:
-    """Counts the requests of each kind that wait, and reports the counts. All methods are thread-safe.
+    """Counts the waiting requests of each kind, and reports the counts. All methods are thread-safe.
 
     Args:
         kinds: kinds of requests, the values of the label ``kind``.
@@ -60,7 +60,7 @@ class Waiting:
         """Change the number of waiting requests."""
         with self._lock:
             self._numbers[kind] += change
-            # One report covers all changes until it runs, so a request that starts at once rarely causes an update.
+            # One report covers all changes until it runs; a request that starts at once rarely causes an update.
             due = not self._report_is_due and self._numbers != self._reported
             self._report_is_due |= due
         if due:
@@ -76,9 +76,9 @@ class Waiting:
 
 
 class Pool:
-    """The threads for one kind of requests, and the places of those that run or wait.
+    """The threads for one kind of requests, and the places of running and waiting requests.
 
-    Each kind of requests has a pool of its own, so that one kind is never refused because of another.
+    Each kind of requests has its own pool, so that one kind is never refused because of another.
 
     Args:
         name: the kind of requests, used as a label of metrics and as prefix of thread names.
@@ -91,12 +91,12 @@ class Pool:
         self._lock = threading.Lock()
 
     def check_room(self) -> None:
-        """Check that a place is free. Only the thread that calls this takes places."""
+        """Check that a place is free. Only the thread that calls this method takes places."""
         if self._free <= 0:
             raise ServerBusyError("too many requests wait here already: try again in a moment")
 
     def change_free(self, change: int) -> None:
-        """Take a place (-1), or give one back (1)."""
+        """Take a place (-1), or release one (1)."""
         with self._lock:
             self._free += change
 
@@ -105,13 +105,13 @@ _Work = tuple[Callable[[], None], "Future[None]"]
 
 
 class Strand:
-    """Runs work one after the other on the threads of an executor. Waiting work takes no thread."""
+    """Runs work in sequence on the threads of an executor. Waiting work does not occupy a thread."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._waiting: deque[_Work] = deque()
         self._is_running = False
-        self._lock = threading.RLock()  # re-entrant, because work that is dropped may be dropped in submit()
+        self._lock = threading.RLock()  # re-entrant, because submit() may drop work
 
     @property
     def is_busy(self) -> bool:
@@ -119,7 +119,7 @@ class Strand:
         return self._is_running
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Run some work after all work that came before. The future is cancelled if the threads end before that."""
+        """Run work after all earlier work. The future is cancelled if the threads end before that."""
         future: Future[None] = Future()
         with self._lock:
             if len(self._waiting) >= MAX_WAITING:
@@ -165,10 +165,10 @@ class Strand:
 
 
 class Task:
-    """One request, from its arrival to its answer: it waits for a thread, and is worked on inside ``with task:``.
+    """One request, from its arrival to its answer: it waits for a thread, and is processed inside ``with task:``.
 
     Args:
-        trace: the trace of OpenTelemetry that the request belongs to, or None.
+        trace: the OpenTelemetry trace that the request belongs to, or None.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Task:
         waiting.change(kind, 1)
 
     def start(self, pool: Pool, work: Callable[[], None], submit: Submit | None = None) -> Future[None]:
-        """Take a place and let a thread work on the request. The place is given back by release() or at the end.
+        """Take a place and process the request in a thread. The place is released by release() or at the end.
 
         Args:
             submit: runs the work later; None: a thread of the pool runs it.
@@ -204,7 +204,7 @@ class Task:
         return future
 
     def release(self) -> None:
-        """Give the place back, and end the waiting."""
+        """Release the place, and end the waiting."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.change_free(1)
@@ -240,12 +240,12 @@ class Task:
 
 
 Submit = Callable[[Callable[[], None]], "Future[None]"]
-"""Runs some work later, in whichever thread."""
+"""Runs work later, in any thread."""
 _CURRENT: ContextVar[Task | None] = ContextVar("task", default=None)
 
 
 def current() -> Task | None:
-    """Return the task that this thread works on."""
+    """Return the task of this thread."""
     return _CURRENT.get()
 
 
@@ -266,7 +266,7 @@ def waiting() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def place_in(places: threading.Semaphore) -> Iterator[None]:
-    """Hold a place of a semaphore during the block. Time until a place is free counts as waiting."""
+    """Hold a place of a semaphore during the block. The time until a place is free counts as waiting."""
     with waiting():
         places.acquire()
     try:

@@ -1,4 +1,4 @@
-"""Turns what a client of a front end sends into the input of the encoder."""
+"""Turns the input of a front end into the input of the encoder."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ...inputs.images import encoder_input, open_image
 from ...wire.encoder_front import JPEG_IMAGE, PIXELS, VALID_SIZE, Pixels
 
 TOLERANCE = 1e-3
-"""In the mode `auto`, values may leave 0..1 by this much and still count as RGB in 0..1: less than a step of a byte."""
+"""In the mode `auto`, values outside 0..1 by at most this still count as RGB in 0..1: less than a step of a byte."""
 LIMIT = 10.0
-"""Largest absolute value of a raw tensor. Normalised bytes lie between -2.2 and 2.7."""
+"""Largest absolute value of a raw tensor. Normalised bytes are between -2.2 and 2.7."""
 _BYTE = np.float32(1 / 255)
 _SNAP = 1e-3
-"""Largest distance from a whole byte, in bytes, at which a value counts as that byte. Rounding makes 1e-4."""
+"""Largest distance from an integer, in steps of a byte, at which a value counts as that byte. Rounding causes 1e-4."""
 
 
 def from_raw(tensor: FloatArray, family: Family, pixels: Pixels, valid_size: Size | None = None) -> FloatArray:
-    """Return the encoder's input for a raw tensor; it is the tensor itself if nothing must be changed.
+    """Return the encoder's input for a raw tensor; the tensor itself if no change is needed.
 
     Args:
         tensor: float32 (B,3,S,S) RGB, either in 0..1 or normalised by the family's mean and standard deviation.
         family: the SAM family, for S images of S pixels.
-        pixels: what the tensor holds. `auto` means: SAM3's tensors are normalised, since all of its clients send
-            -1..1; other tensors are normalised if any value is below 0 or above 1 by more than TOLERANCE, and else RGB
-            in 0..1.
+        pixels: the content of the tensor. `auto` means: SAM3's tensors are normalised, since all of its clients send
+            -1..1; other tensors are normalised if any value is below 0 or above 1 by more than TOLERANCE, otherwise
+            RGB in 0..1.
         valid_size: width and height of the image inside the square; the rest becomes the family's padding.
 
     Returns:
@@ -40,7 +40,7 @@ def from_raw(tensor: FloatArray, family: Family, pixels: Pixels, valid_size: Siz
     if len(tensor) == 0:
         raise InputError("the tensor has no image: send at least one")
     low, high = float(tensor.min()), float(tensor.max())
-    if not max(abs(low), abs(high)) <= LIMIT:  # also if one is NaN
+    if not max(abs(low), abs(high)) <= LIMIT:  # also true for NaN
         raise InputError(
             f"the values of the tensor lie between {low:g} and {high:g}: send RGB / 255, or normalise it ({PIXELS})"
         )
@@ -57,9 +57,9 @@ def from_raw(tensor: FloatArray, family: Family, pixels: Pixels, valid_size: Siz
 
 
 def from_jpeg(content: bytes, family: Family, valid_size: Size | None = None) -> FloatArray:
-    """Return the encoder's input for a compressed image, which has the size of the encoder's input already.
+    """Return the encoder's input for a compressed image, which already has the size of the encoder's input.
 
-    It is exactly what this package's own clients send for the same file.
+    It equals the input that this package's own clients send for the same file.
 
     Returns:
         float32 (1,3,S,S) in family.value_range.
@@ -70,7 +70,7 @@ def from_jpeg(content: bytes, family: Family, valid_size: Size | None = None) ->
 
 
 def padded(tensor: FloatArray, family: Family, valid_size: Size) -> FloatArray:
-    """Return a copy of (B,3,S,S) with the family's padding outside of the image at the top left."""
+    """Return a copy of (B,3,S,S) with the family's padding outside the image, which is at the top left."""
     width, height = valid_size
     side = tensor.shape[-1]
     if not (1 <= width <= side and 1 <= height <= side):
@@ -83,7 +83,7 @@ def padded(tensor: FloatArray, family: Family, valid_size: Size) -> FloatArray:
 
 
 def _check_size(content: bytes, side: int) -> None:
-    """Check the size in the header of an image before its pixels are read: a small file may say that it has many."""
+    """Check the size in the header of an image before its pixels are read: a small file may claim a huge size."""
     try:
         with open_header(io.BytesIO(content), FORMATS) as header:
             width, height = header.size
@@ -106,8 +106,8 @@ def read_valid_size(array: npt.NDArray[np.int32] | None) -> Size | None:
 def _denormalised(tensor: FloatArray, family: Family) -> FloatArray:
     """Return normalised RGB (B,3,S,S) as RGB in 0..1.
 
-    If all values were bytes before, they become exactly the values that RGB / 255 has, so that the embeddings do not
-    depend on the way of the image. A value of 0 is padding, and becomes the mean.
+    If all values come from bytes, they become exactly the values of RGB / 255, so that the embeddings do not depend on
+    the form in which the image was sent. A value of 0 is padding, and becomes the mean.
     """
     mean, std = (np.array(values, np.float32)[:, None, None] for values in (family.pixel_mean, family.pixel_std))
     unit: FloatArray = tensor * std + mean

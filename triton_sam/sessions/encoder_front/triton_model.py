@@ -1,8 +1,8 @@
 """The entry of the front end of an encoder in Triton. It calls the encoder by BLS (Business Logic Scripting).
 
-``execute`` prepares one request while the encoder works on the one before. All others stay in Triton's queue, where
-those with priority 1 overtake, and where a cancelled one is dropped. A request that is cancelled between the queue and
-the encoder is not computed either, because ``_encode`` asks once more when the encoder is free.
+``execute`` prepares one request while the encoder computes the previous one. All others stay in Triton's queue, where
+requests with priority 1 overtake, and where cancelled requests are dropped. A request that is cancelled between the
+queue and the encoder is not computed either, because ``_encode`` checks again when the encoder is free.
 
 Parameters in config.pbtxt: ``family``, ``alias_of`` (name of the encoder), ``pixels`` (see wire.encoder_front).
 """
@@ -55,13 +55,13 @@ class TritonPythonModel(PythonModel):
         except ConfigurationError as error:
             raise pb_utils.TritonModelException(str(error)) from error
         self._encoder_is_free = threading.Semaphore()
-        self._pool = Pool("encode", 2, 2)  # one thread encodes, one sends the embeddings of the call before
+        self._pool = Pool("encode", 2, 2)  # one thread encodes, one sends the embeddings of the previous call
         self.measure([self._pool], FRONT_COUNTERS, {})
 
     def admit(
         self, request: Any, inputs: Mapping[str, Any], sender: Any, wanted: Container[str]
     ) -> Future[None] | None:
-        """Prepare a request, wait for the encoder, and let a thread do the rest; see PythonModel."""
+        """Prepare a request, wait for the encoder, and pass the request to a thread; see PythonModel."""
         task = Task(self._pool.name, self.waiting, sender, wanted, bls.trace_of(request))
         try:
             job = self._prepare(request, inputs, task)
@@ -91,7 +91,7 @@ class TritonPythonModel(PythonModel):
         else:
             sent = inputs[self._raw].as_numpy()
             pixels = from_raw(sent, self.family, options.pixels, size)
-            # The tensor of the request lies in shared memory already, so it is handed on without a copy.
+            # The tensor of the request is already in shared memory, so it is passed on without a copy.
             tensor = inputs[self._raw] if pixels is sent else pb_utils.Tensor(self._raw, pixels)
         return _Job(task, options, tensor)
 
@@ -112,7 +112,7 @@ class TritonPythonModel(PythonModel):
             self._send(answer, job)
 
     def _call(self, job: _Job) -> dict[str, Any]:
-        """Return the requested embeddings by the names of the front end, as tensors of Triton."""
+        """Return the requested embeddings by the names of the front end, as Triton tensors."""
         names = {ours: theirs for ours, theirs in self._outputs.items() if ours in job.task.wanted}
         # Embeddings stay on the GPU, unless numpy must convert them.
         memory = bls.cpu() if job.options.fp16 else self.memory

@@ -1,8 +1,8 @@
-"""The search for all instances of concepts in the session model, which lets clicks go first.
+"""The search for all instances of concepts in the session model. Clicks take precedence.
 
-One pass of the backbone computes the feature maps of the detector and the embeddings for clicks. So an image that was
-searched by words is not encoded again for a click. The feature maps take five times as much memory as the embeddings,
-and are in the cache by themselves.
+One pass of the backbone computes the feature maps of the detector and the embeddings for clicks. An image that was
+searched by words is therefore not encoded again for a click. The feature maps take five times as much memory as the
+embeddings, and are separate entries in the cache.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .messages import write_image, write_result
 
 _COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.FIND, contract.EXAMPLE_IMAGE}
 _TEXTS_BYTES = 64 << 20
-"""Size of the cache of text features: some 2,000 texts."""
+"""Size of the cache of text features: about 2,000 texts."""
 
 
 @dataclass(frozen=True)
 class Concepts:
-    """What searches need besides the models.
+    """The settings and functions that searches need in addition to the models.
 
     Args:
         at_a_time: maximum number of concepts in one call of the detector.
@@ -51,7 +51,7 @@ class Concepts:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request with everything that its calls need.
+    """A request with the data for its calls.
 
     Args:
         mask: (P,T): 1 for a token, 0 for padding.
@@ -93,7 +93,7 @@ class ConceptSearch:
         if others:
             raise InputError(f"{contract.FIND} cannot be combined with {min(others)}: send it with an image alone")
         query = read_query(read_bytes(tensors, contract.FIND) or b"")
-        ids, mask = self._concepts.tokens(query.prompts)  # before the encode, which a wrong text must not cost
+        ids, mask = self._concepts.tokens(query.prompts)  # before encoding: an invalid text fails early
         image = self._find(tensors, contract.IMAGE, contract.IMAGE_ID, reply)
         shown = image
         if contract.EXAMPLE_IMAGE in tensors:
@@ -108,7 +108,7 @@ class ConceptSearch:
         return {**write_image(plain), **write_result(result, reply.seconds)}
 
     def _objects(self, asked: _Asked) -> Iterator[dict[str, Any]]:
-        """Yield the records of all instances. Texts without an instance cost no masks."""
+        """Yield the records of all instances. The mask head runs only for texts with instances."""
         features = self._text_features(asked)
         step = self._concepts.at_a_time
         for start in range(0, len(asked.ids), step):
@@ -157,7 +157,7 @@ class ConceptSearch:
             return self._images.with_room(role, run, asked.reply, asked.image.nbytes)
 
     def _text_features(self, asked: _Asked) -> npt.NDArray[np.float32]:
-        """Return the features of the texts (P,T,C). Those of the last texts are kept, whatever their images were."""
+        """Return the features of the texts (P,T,C). Those of the last texts are cached for all images."""
         keys = [row.tobytes() for row in asked.ids]
         held = {key: self._texts.get(key) for key in keys}
         absent = [index for index, key in enumerate(keys) if held[key] is None]

@@ -1,9 +1,9 @@
-"""A decoder that runs inside the process of its session model, instead of in a model of its own.
+"""A decoder that runs inside the process of its session model, instead of as a separate model.
 
-A session model gets the embeddings of an image from the encoder once. When the decoder is another model of Triton, they
-are copied to its process for each click; here they stay. Both ways open the same file with the same settings
-(`_common/onnx_session.py`), so their results are equal to the bit, if the other way is the local `onnxruntime` backend.
-NVIDIA's backend has an ONNX Runtime of its own.
+A session model receives the embeddings of an image from the encoder once. If the decoder is a separate model in Triton,
+they are copied to its process for each click; here they stay. Compared with the local `onnxruntime` backend, results
+are equal to the bit, because both open the same file with the same settings (`_common/onnx_session.py`). NVIDIA's
+backend has its own ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class Decoder:
     """The version of a decoder that Triton serves, on ONNX Runtime in this process, on the CPU.
 
     Args:
-        folder: the folder of the decoder in the model repository. The version that its config.pbtxt names, else the
-            newest one is opened; the parameters there also count.
+        folder: the folder of the decoder in the model repository. Its config.pbtxt chooses the version (default: the
+            newest), and its parameters apply.
     """
 
     def __init__(self, folder: Path) -> None:
         self._name = folder.name
         self.file, parameters = _read_folder(folder)
         # One thread opens the decoder and runs it. ONNX Runtime sets denormals to zero only in the thread that opens
-        # the first model of a process, and clicks decode in their order, as in a model with one instance.
+        # the first model of a process, and clicks are decoded in order, as in a model with one instance.
         self._thread = ThreadPoolExecutor(1, "decode")
         self._session = self._thread.submit(_open, self.file, parameters).result()
 
     def run(self, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]) -> Mapping[str, FloatArray]:
-        """Run the decoder, after the calls of other threads that came before."""
+        """Run the decoder, after earlier calls of other threads."""
         try:
             with waiting() as work:
 
@@ -57,7 +57,7 @@ class Decoder:
             text = f"{self._name} failed: {onnx_session.one_line(error)}"
         else:
             return dict(zip(outputs, answers, strict=True))
-        # Outside of the block, because an error that refers to the first one would keep its arrays.
+        # Outside the block, because an error that refers to the first one would keep its arrays in memory.
         raise bls.read_failure(text)
 
     def close(self) -> None:
@@ -67,11 +67,11 @@ class Decoder:
 
 
 def is_asked_for(parameters: Mapping[str, str]) -> bool:
-    """Return whether a session model shall run its decoder itself.
+    """Return whether a session model has to run its decoder itself.
 
     Args:
-        parameters: those of its config.pbtxt. Without the parameter `decoder_in_session` the environment of Triton
-            decides, which `triton-sam serve --decoder-in-session` sets.
+        parameters: the parameters of its config.pbtxt. Without `decoder_in_session`, the environment of Triton decides,
+            which `triton-sam serve --decoder-in-session` sets.
     """
     text = parameters.get(DECODER_IN_SESSION)
     if text is None:

@@ -1,8 +1,8 @@
-"""The search for all objects as a job of the session model, which lets clicks go first.
+"""The search for all objects as a job of the session model. Clicks take precedence.
 
 The algorithm is triton_sam.everything.search, as in the clients, so both find the same objects. A request may also
-search one part, the objects under some points. Its client then holds the grid, suppresses duplicates and shows
-progress. Such a request names the image and all parameters, so each part may go to another server.
+search only one part, the objects under some points. Its client then has the grid, suppresses duplicates and shows
+progress. A request for a part names the image and all parameters, so that each part may go to a different server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..tasks import TaskCancelledError
 from .messages import SessionRequest
 
 _LONGEST_WAIT = 0.5
-"""Seconds that a job waits for clicks before each decode, so that it also ends if clicks never cease."""
+"""Maximum seconds that a job waits for clicks before each decode, so that it also ends if clicks never stop."""
 _COMPANIONS = {contract.IMAGE, contract.EVERYTHING}
 _PART_COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.EVERYTHING_PART}
 _MEMBERS = ("points", "parameters", "crop", "image_size")
@@ -43,7 +43,7 @@ _EXAMPLE = '{"points": [[8, 8]], "parameters": {}}'
 
 
 class Turns:
-    """Lets clicks go before the decodes of jobs. One job decodes at a time, so a click waits for one decode at most."""
+    """Decodes clicks before jobs. One job decodes at a time, so a click waits for at most one decode."""
 
     def __init__(self) -> None:
         self._clicks = 0
@@ -52,7 +52,7 @@ class Turns:
 
     @contextlib.contextmanager
     def click(self) -> Iterator[None]:
-        """Decode a click; jobs wait."""
+        """Decode a click while jobs wait."""
         with self._clicks_changed:
             self._clicks += 1
         try:
@@ -64,7 +64,7 @@ class Turns:
 
     @contextlib.contextmanager
     def job(self) -> Iterator[None]:
-        """Decode a part of a job as soon as no click is under way."""
+        """Decode a part of a job when no click is running."""
         with self._jobs:
             with self._clicks_changed:
                 self._clicks_changed.wait_for(lambda: not self._clicks, _LONGEST_WAIT)
@@ -73,7 +73,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class JobNetworks:
-    """Answers the requests of a search. Clicks go first, and a job that is stopped decodes no more.
+    """Answers the requests of a search. Clicks take precedence, and a stopped job does not decode further.
 
     Args:
         step: number of points in one call of the decoder.
@@ -107,7 +107,7 @@ class JobNetworks:
 
 
 Thresholds = Mapping[str, float]
-"""The thresholds that hold where a request names none, see triton_sam.everything.parameters."""
+"""The default thresholds of requests, see triton_sam.everything.parameters."""
 
 
 def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: Thresholds) -> tuple[bytes, Parameters]:
@@ -140,7 +140,7 @@ def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) 
         if not isinstance(given["cleanup"], dict):
             raise InputError('cleanup must be an object such as {"max_hole_area": 10}')
         given["cleanup"] = Cleanup.from_json(given["cleanup"])
-    given.pop("adaptive", None)  # earlier clients send it with every search; all points are tried now
+    given.pop("adaptive", None)  # earlier clients send it with every search; now all points are tried
     try:
         return parameters_of(family, {**thresholds, **given})
     except ConfigurationError as error:
@@ -184,9 +184,9 @@ def see_part(part: Part, family: Family, networks: JobNetworks) -> Found:
 
 
 def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:
-    """Return ``result_json``: objects with the keys of the official generators, counts, and the reason for none.
+    """Return ``result_json``: objects with the keys of the official generators, counts, and why there is no object.
 
-    Full-size masks are made one by one.
+    Full-size masks are computed one by one.
     """
     result = {
         "objects": [_record(each) for each in found.masks],
@@ -225,7 +225,7 @@ class PartRequest:
     """A request for a part of a search.
 
     Args:
-        image: names the image, which is a crop if ``crop`` is given.
+        image: refers to the image, which is a crop if ``crop`` is given.
         points: float64 (N,2), x and y in pixels of that image.
         crop: x1, y1, x2, y2 of the crop in pixels of the whole image; None without crops.
         whole: width and height of the whole image; None without crops.
@@ -273,7 +273,7 @@ def read_part(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: 
 
 
 def _check_crop(crop: Box, whole: Size) -> None:
-    """Check that a crop lies in an image, and that the image is not larger than those that Pillow opens."""
+    """Check that a crop is inside an image, and that Pillow would open an image of this size."""
     left, top, right, bottom = crop
     if not (0 <= left < right <= whole[0] and 0 <= top < bottom <= whole[1]):
         raise InputError(f"crop {list(crop)} does not lie in an image of {whole[0]} x {whole[1]} pixels")
@@ -292,7 +292,7 @@ def _points(given: Any) -> npt.NDArray[np.float64]:
 
 
 def _whole_numbers(given: Mapping[str, Any], name: str, count: int) -> Any:
-    """Return a member as a tuple of whole numbers; None if there is none."""
+    """Return a member as a tuple of integers; None if it is missing."""
     value = given.get(name)
     if value is None:
         return None

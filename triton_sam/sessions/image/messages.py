@@ -1,6 +1,6 @@
 """Requests and answers of the session model.
 
-A request consists either of tensors, or of base64 and JSON. An answer has logits, encoded masks, or one JSON text.
+A request consists of tensors, or of base64 and JSON. An answer has logits, encoded masks, or one JSON text.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class SessionRequest:
 
     @property
     def has_prompt(self) -> bool:
-        """Whether the request asks for masks."""
+        """Whether the request is for masks."""
         parts = (self.point_coords, self.point_labels, self.box, self.mask_input)
         return any(part is not None for part in parts)
 
     def prompts(self, image_size: tuple[int, int], mask_size: int) -> Prompts:
         """Check the prompt against the image."""
-        # A tensor can claim any number of objects although it has no values; the wire limits the size of a list.
+        # An empty tensor can claim any number of objects; the size of a list is limited by the request.
         parts = (self.point_coords, self.mask_input)
         claimed = max((len(part) for part in parts if isinstance(part, np.ndarray) and part.ndim > 2), default=0)
         if claimed > contract.MAX_OBJECTS:
@@ -140,7 +140,7 @@ def _read_json(tensors: Inputs) -> SessionRequest:
     return SessionRequest(
         image=None if encoded is None else _decode(encoded),
         image_id=_typed(prompt, "image_id", str),
-        # A form without clicks sends empty lists, which mean no prompt.
+        # A form without clicks sends empty lists: no prompt.
         point_coords=_typed(prompt, "points", list) or None,
         point_labels=_typed(prompt, "labels", list) or None,
         box=_typed(prompt, "boxes", list) or None,
@@ -229,9 +229,9 @@ def write_masks(pair: ModelPair, prediction: Prediction, request: SessionRequest
 def write_json(
     image: HeldImage, segments: Iterable[Segment], request: SessionRequest, timings: Mapping[str, float]
 ) -> Tensors:
-    """Return ``result_json``: all masks, the best of them as ``mask``, image id and size, milliseconds.
+    """Return ``result_json``: all masks, the best mask as ``mask``, image id and size, milliseconds.
 
-    Masks are computed and encoded one by one, because all full-size masks of a request could fill the memory.
+    Masks are computed and encoded one by one, because all full-size masks of a request could exhaust the memory.
     """
     masks = [_mask(segment, request) for segment in segments]
     result = {
@@ -244,7 +244,7 @@ def write_json(
 
 
 def write_result(result: Mapping[str, Any], timings: Mapping[str, float]) -> Tensors:
-    """Return ``result_json`` with a result and the duration of each step, given in seconds, in milliseconds."""
+    """Return ``result_json`` with a result and the milliseconds of each step; ``timings`` are in seconds."""
     taken = {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in timings.items()}
     return {contract.RESULT_JSON: json_tensor({**result, "timings": taken})}
 

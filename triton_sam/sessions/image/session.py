@@ -40,9 +40,9 @@ class SessionModel:
     Args:
         run: runs the encoder, the decoder and the models of concepts.
         objects_at_a_time: maximum number of objects in one call of the decoder.
-        identity: text that identifies the encoder and its weights, on which the embeddings depend, as on the image.
-        concepts: what searches for concepts need; None if the family has no models for them.
-        thresholds: of searches for all objects that name none; without any, those of the family's official generator.
+        identity: text that identifies the encoder and its weights, on which the embeddings depend.
+        concepts: the settings of searches for concepts; None if the family has no models for them.
+        thresholds: defaults for searches for all objects; missing ones are those of the family's official generator.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class SessionModel:
         prompts = request.prompts(image.image_size, family.mask_size)
         parts = [prompts]
         if len(prompts) > 1:
-            # A single object needs no padding, which this decoder would not mask out.
+            # One object per call needs no padding, which this decoder would not mask out.
             alone = prompts.has_padding and not family.masks_out_padding
             parts = prompts.parts(1 if alone else self._objects_at_a_time)
         with reply.timed("decode"):
@@ -163,9 +163,9 @@ class SessionModel:
         return Prediction(logits, scores, prompts)
 
     def _decode_part(self, image: HeldImage, part: Prompts, request: SessionRequest, reply: Reply) -> list[Prediction]:
-        """Decode some objects in one call, or in several calls if the memory does not suffice for one.
+        """Decode some objects in one call, or in several calls if memory does not suffice for one.
 
-        This is a method because a function that calls itself would keep the memory of the image until Python looks for
+        This is a method because a recursive inner function would keep the image in memory until Python collects
         circular references.
         """
         if len(part) == 1:  # evicting the image of this request would free nothing
@@ -173,7 +173,7 @@ class SessionModel:
             return [self.images.with_room("decode", call, reply, image.nbytes)]
         with contextlib.suppress(NoRoomError):
             return [self._call_decoder(image, part, request)]
-        # Fewer objects take less memory, and no image has to go.
+        # Fewer objects take less memory, without evicting images.
         halves = part.parts((len(part) + 1) // 2)
         return [each for half in halves for each in self._decode_part(image, half, request, reply)]
 

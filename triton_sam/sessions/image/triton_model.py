@@ -1,7 +1,7 @@
 """The entry of the session model in Triton. It calls the encoder and the decoder by BLS (Business Logic Scripting).
 
-Requests with an image have separate threads because they may wait for the encoder, so that a click never waits behind
-them. Searches have threads of their own.
+Requests with an image have separate threads because they may wait for the encoder; a click never waits behind them.
+Searches have their own threads.
 
 Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
 ``max_pending``, ``max_jobs``, and ``decoder_in_session`` ("true": this process runs the decoder itself, decoder.py).
@@ -41,9 +41,10 @@ from .messages import wants_json, write_json_error
 from .session import SessionModel
 
 CONCEPTS_AT_A_TIME = 4
-"""Maximum number of concepts in one call of the detector on a GPU: each takes some hundred MB of memory there. A CPU
-gains nothing, because the tensors of several concepts do not stay in its caches. Nor do those of several objects in the
-decoder."""
+"""Maximum number of concepts in one call of the detector on a GPU, where each takes a few hundred MB of memory.
+
+A CPU gains nothing, because the tensors of several concepts do not stay in its caches. The same applies to several
+objects in the decoder."""
 
 
 class TritonPythonModel(PythonModel):
@@ -91,9 +92,9 @@ class TritonPythonModel(PythonModel):
         if search is None:
             task = Task(pool.name, self.waiting, sender, wanted, bls.trace_of(request))
             return self.start(task, pool, partial(self._model.answer, tensors))
-        # Without its trace, or `execute`, and so every click, would wait for its end: the Python backend frees each
-        # request with its trace when `execute` returns, so that later calls would hand on a pointer to freed memory.
-        # Python can open no trace of its own: a trace has only `get_context`.
+        # Without its trace: the Python backend frees each request with its trace when `execute` returns, and later
+        # calls would pass on a pointer to freed memory. With the trace, `execute`, and therefore every click, would
+        # wait for the end of the task. Python cannot open its own trace: a trace has only `get_context`.
         task = Task(pool.name, self.waiting, sender, wanted)
         return self.start(task, pool, partial(search[1], tensors, lambda: self.stops.is_set() or sender.is_cancelled()))
 
@@ -115,13 +116,13 @@ class TritonPythonModel(PythonModel):
         outputs: tuple[str, ...],
         is_kept: bool,
     ) -> Mapping[str, Any]:
-        """Run a model; see images.Run. Kept outputs are tensors of Triton, which stay where the model put them."""
+        """Run a model; see images.Run. Kept outputs are Triton tensors, which stay where the model put them."""
         if role == DECODER and self._decoder is not None:  # as_numpy() does not copy
             return self._decoder.run({**{name: tensor.as_numpy() for name, tensor in held.items()}, **arrays}, outputs)
         return bls.run(self._names[role], held, arrays, outputs, self.memory if is_kept else None)
 
     def _concepts(self) -> Concepts | None:
-        """Return what searches for concepts need; None if the parameters name no models for them."""
+        """Return the settings of searches for concepts; None if the parameters name no models for them."""
         names = self.parameters.get(contract.CONCEPT_MODELS, "").split()
         if not names:
             return None
@@ -133,7 +134,7 @@ class TritonPythonModel(PythonModel):
 
     @cached_property
     def _weights_of_concepts(self) -> str:
-        """A text that identifies the weights of the encoder of concepts, which are read when they are first needed."""
+        """A text that identifies the weights of the encoder of concepts. The weights are read on first use."""
         return bls.weights_identity(self.repository / self._names[CONCEPT_ENCODER])[:8]
 
     def _tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -142,7 +143,7 @@ class TritonPythonModel(PythonModel):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, opened when it is first needed. Only one thread at a time may use it."""
+        """The tokenizer, opened on first use. Only one thread at a time may use it."""
         remedy = f"run `triton-sam setup {self.family.name} --concepts`, and start it again"
         for role in self.family.concepts:
             bls.check_ready(self._names[role], remedy)
@@ -152,7 +153,7 @@ class TritonPythonModel(PythonModel):
 
 
 def _thresholds(folder: Path, filename: str) -> dict[str, float]:
-    """Return the thresholds of searches that fit the weights of the decoder; those that cannot be read are ignored."""
+    """Return the thresholds of searches that fit the weights of the decoder; unreadable thresholds are ignored."""
     try:
         return thresholds_in(folder, filename)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The memory of one object: its prompts, the outputs of its frames, and the choice of those that a frame attends to.
+"""The memory of one object: its prompts, the outputs of its frames, and the choice of outputs that a frame attends to.
 
 Reference: SAM2Base._prepare_memory_conditioned_features, SAM2VideoPredictor.
 """
@@ -22,7 +22,7 @@ from ...wire import contract, video
 Halves = npt.NDArray[np.uint16]
 StoredMemory = Halves | FloatArray
 MAX_RUNS = 256
-"""Number of runs that are kept. A pass over every frame, or over every n-th, is one run."""
+"""Maximum number of runs that are kept. A pass over every frame, or every n-th frame, is one run."""
 
 
 def to_bfloat16(values: FloatArray) -> Halves:
@@ -39,12 +39,12 @@ def memory_dtype(table: Tracking) -> np.dtype[Any]:
 
 
 def stored_memory(memory: FloatArray, table: Tracking) -> StoredMemory:
-    """Return memories in the form in which a session keeps them."""
+    """Return memories in the form that a session keeps."""
     return to_bfloat16(memory) if table.bfloat16_memories else memory
 
 
 def stacked_memories(rows: Sequence[Sequence[StoredMemory]], table: Tracking) -> FloatArray:
-    """Return float32 (objects,memories,*shape) of the memories of several objects, each with equally many."""
+    """Return the memories of several objects, each with equally many, as float32 (objects,memories,*shape)."""
     if table.bfloat16_memories:
         bits = np.empty((len(rows), len(rows[0]), *rows[0][0].shape), np.uint32)
         for place, row in enumerate(rows):
@@ -84,8 +84,8 @@ class Selected:
     """The outputs that an object attends to in one frame, with their ages.
 
     Args:
-        memories: (age, output) pairs: the prompted frames, age 0, then the frames before, the oldest first.
-        pointers: (age, output) pairs: the prompted frames in the past, then the frames before, the youngest first.
+        memories: (age, output) pairs: the prompted frames, age 0, then the previous frames, oldest first.
+        pointers: (age, output) pairs: the prompted frames in the past, then the previous frames, newest first.
     """
 
     memories: list[tuple[int, Output]]
@@ -93,7 +93,7 @@ class Selected:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of memories and of pointers. Objects of equal shape can go through one call."""
+        """Number of memories and of pointers. Objects of equal shape can be computed in one call."""
         return len(self.memories), len(self.pointers)
 
 
@@ -107,7 +107,7 @@ class Points:
 
 @dataclass
 class Run:
-    """Frames first, first + step, ..., last, all visited in one direction. A single frame has step 0."""
+    """Frames first, first + step, ..., last, visited in one direction. A single frame has step 0."""
 
     first: int
     last: int
@@ -127,7 +127,7 @@ class Run:
         return True
 
     def without(self, frame: int) -> list[Run]:
-        """Return the runs that remain without a frame of this run."""
+        """Return the runs that remain after removing a frame of this run."""
         parts = ((self.first, frame - self.step), (frame + self.step, self.last)) if self.step else ()
         return [
             Run(first, last, self.step if first != last else 0, self.reverse)
@@ -139,7 +139,7 @@ class Run:
 class TrackedFrames:
     """The frames that a pass has visited, each with the direction of its last visit.
 
-    They are kept as runs, so that a video without an end takes no more memory.
+    They are kept as runs, so that memory stays bounded for a video without an end.
     """
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
@@ -150,7 +150,7 @@ class TrackedFrames:
         return next((run.reverse for run in reversed(self.runs) if frame in run), None)
 
     def add(self, frame: int, reverse: bool) -> None:
-        """Note a visit."""
+        """Record a visit."""
         if self.direction(frame) == reverse:
             return
         if self.runs and self.runs[-1].extend(frame, reverse):
@@ -159,19 +159,19 @@ class TrackedFrames:
         del self.runs[:-MAX_RUNS]
 
     def remove(self, frame: int) -> None:
-        """Forget all visits of a frame."""
+        """Remove all visits of a frame."""
         self.runs = [part for run in self.runs for part in (run.without(frame) if frame in run else [run])]
 
 
 @dataclass(eq=False)
 class ObjectMemory:
-    """Everything that a session knows of one object.
+    """The state of one object in a session.
 
-    The order of the frames inside each dictionary is that in which they came, since the order of memories in a call
-    decides how sums round.
+    Each dictionary has the frames in their order of arrival, because the order of memories in a call affects how sums
+    are rounded.
 
     Args:
-        prompted: outputs of prompted frames, which every other frame attends to (``cond_frame_outputs``).
+        prompted: outputs of prompted frames, to which every other frame attends (``cond_frame_outputs``).
         new_prompted: outputs of prompts that the next pass moves to ``prompted`` (``temp_output_dict``).
         new_tracked: outputs of corrections that the next pass moves to ``tracked``.
         frames: the frames that a pass has visited, with its direction.
@@ -196,7 +196,7 @@ class ObjectMemory:
         return {*self.prompted, *self.new_prompted, *self.points, *self.masked}
 
     def shown(self, frame: int, is_new_prompted: bool) -> Output | None:
-        """Return the output that a frame shows after a prompt, see _consolidate_temp_output_across_obj."""
+        """Return the output of a frame after a prompt, see _consolidate_temp_output_across_obj."""
         new = self.new_prompted if is_new_prompted else self.new_tracked
         return new.get(frame) or self.prompted.get(frame) or self.tracked.get(frame)
 
@@ -226,10 +226,10 @@ class ObjectMemory:
 
 
 def closest(prompted: Collection[int], frame: int, count: int | None) -> Collection[int]:
-    """Return the prompted frames that a frame attends to: the next one on each side, and the closest of the others.
+    """Return the prompted frames that a frame attends to: the nearest on each side, and the closest of the others.
 
     Args:
-        count: how many; None: all.
+        count: maximum number of frames; None: all.
     """
     if count is None or len(prompted) <= count:
         return prompted
@@ -241,13 +241,12 @@ def closest(prompted: Collection[int], frame: int, count: int | None) -> Collect
 
 
 def pointer_limit(num_frames: int | None, table: Tracking) -> int:
-    """Return the maximum number of pointers; a stream has more frames than pointers."""
+    """Return the maximum number of pointers; a stream is assumed to have more frames than pointers."""
     return table.pointers if num_frames is None else min(num_frames, table.pointers)
 
 
 STREAM_FRAMES = 128
-"""A stream keeps the outputs of this many frames behind the one that is tracked, and no more, so that its memory soon
-stops growing."""
+"""A stream keeps only the outputs of this many frames before the tracked frame, so that its memory stays bounded."""
 
 
 @dataclass(frozen=True)
@@ -267,12 +266,12 @@ class Limits:
         }
 
     def check_objects(self, count: int) -> None:
-        """Refuse more objects than a session may have."""
+        """Raise an error for more objects than a session may have."""
         if count > self.objects:
             raise PromptError(f"max_objects: a session may have at most {self.objects} objects: remove one first")
 
     def check_prompted_frames(self, object_id: int, count: int) -> None:
-        """Refuse more prompted frames than an object may have."""
+        """Raise an error for more prompted frames than an object may have."""
         if count > self.prompted_frames:
             raise PromptError(
                 f"max_prompted_frames: object {object_id} may have prompts in at most {self.prompted_frames} frames: "
@@ -281,13 +280,13 @@ class Limits:
 
     @staticmethod
     def check_points(count: int) -> None:
-        """Refuse more points than one object may have in a frame. A box counts as two."""
+        """Raise an error for more points than one object may have in a frame. A box counts as two points."""
         if count > contract.MAX_POINTS:
             raise PromptError(f"{count} points: an object may have at most {contract.MAX_POINTS} in a frame")
 
 
 def check_room(prompted: Mapping[int, Collection[int]], limits: Limits, table: Tracking) -> None:
-    """Refuse prompts whose outputs, which are never dropped, would not fit into ``session_bytes``."""
+    """Raise an error for prompts whose outputs, which are never dropped, would not fit into ``session_bytes``."""
     memory, logits, pointer = sizes(table)
     frames = sum(map(len, prompted.values()))
     window = len(prompted) * (table.memories * memory + table.pointers * pointer)
@@ -308,13 +307,13 @@ def sizes(table: Tracking) -> tuple[int, int, int]:
 def drop_outputs(
     objects: Collection[ObjectMemory], frame: int, is_stream: bool, limits: Limits, table: Tracking
 ) -> int:
-    """Drop the outputs farthest from a frame until the rest fits; never those of prompts, or those that the next need.
+    """Drop the outputs farthest from a frame until the rest fits, but keep those of prompts and for the next frames.
 
-    Outputs beyond the reach of pointers go first, then memories and logits beyond the reach of memories, then logits,
-    which only corrections need.
+    Outputs beyond the reach of pointers are dropped first, then memories and logits beyond the reach of memories, then
+    logits, which only corrections need.
 
     Returns:
-        The size of the outputs that are left, in bytes.
+        The size of the remaining outputs in bytes.
     """
     if is_stream:
         for memory in objects:

@@ -31,7 +31,7 @@ NO_OBJECT = -1024.0
 """The logits and the score of an object without an output in a frame, as in the official predictor."""
 
 WITH_STEP = (video.ADD_PROMPT, video.PROPAGATE, video.REMOVE_OBJECT, video.CLEAR_PROMPTS, video.RESET_SESSION)
-"""The operations that change what a session computes. Each has the number of its step, so that none happens twice."""
+"""The operations that change the state of a session. Each has a step number, so that it never runs twice."""
 _LISTS = ("points", "labels", "box")
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     video.START_SESSION: ("num_frames", "frame_size"),
@@ -46,7 +46,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }
 """The keys of the arguments of each operation."""
 _NUMBERS = {"frame_index": (0, MAX_FRAME), "object_id": (-(1 << 63), (1 << 63) - 1), "step": (1, MAX_FRAME)}
-"""Arguments that are whole numbers, with the least and the largest one. An operation that has one needs it."""
+"""Integer arguments with their minimum and maximum. They are required by the operations that have them."""
 _FLAGS = {"reverse": False, "first": False, "clear_old_points": True}
 """Arguments that are true or false, with their defaults."""
 _TENSORS: Mapping[str, tuple[str, ...]] = {
@@ -63,7 +63,7 @@ class VideoRequest:
     """One request.
 
     Args:
-        arguments: the checked JSON object, with the defaults of true and false.
+        arguments: the checked JSON object, with the defaults of the flags.
     """
 
     operation: str
@@ -76,7 +76,7 @@ class VideoRequest:
     wants_snapshot: bool = False
 
     def check_frames(self, num_frames: int | None) -> None:
-        """Refuse frames behind the end of the video."""
+        """Raise an error for frames after the end of the video."""
         if num_frames is None:
             return
         last = max((self.arguments.get("frame_index", 0), *self.frames))
@@ -99,7 +99,7 @@ class VideoRequest:
         if checked.boxes is not None:
             coords = np.concatenate([checked.boxes.reshape(2, 2), coords])
             kinds = np.concatenate([np.array([LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT], np.float32), kinds])
-        # The order of the operations is that of the official predictor, so that the last bit is equal.
+        # The operations have the order of the official predictor, so that results are equal to the last bit.
         scaled = coords / np.array(size, np.float32) * np.float32(image_size)
         return Points(scaled.astype(np.float32), kinds.astype(np.float32))
 
@@ -144,7 +144,7 @@ def read_request(tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool =
 
 
 def _arguments(operation: str, content: bytes, has_snapshot: bool) -> dict[str, Any]:
-    """Read and check the arguments of an operation; those that are null count as missing."""
+    """Read and check the arguments of an operation; null counts as missing."""
     try:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -170,7 +170,7 @@ def _arguments(operation: str, content: bytes, has_snapshot: bool) -> dict[str, 
 def _check_argument(key: str, value: Any) -> None:
     if key in _NUMBERS:
         least, most = _NUMBERS[key]
-        if type(value) is not int or not least <= value <= most:  # True is an int, but no number here
+        if type(value) is not int or not least <= value <= most:  # True is an int, but not a valid number
             raise InputError(f"arguments: {key} must be a whole number from {least} to {most}, not {_short(value)}")
     elif key in _FLAGS and not isinstance(value, bool):
         raise InputError(f"arguments: {key} must be true or false, not {_short(value)}")

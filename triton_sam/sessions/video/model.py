@@ -38,11 +38,11 @@ class VideoModelSettings:
 
 
 class VideoModel:
-    """Answers requests. Operations of one session must come one after the other, see sessions.Strand.
+    """Answers requests. Operations of one session must run in sequence, see tasks.Strand.
 
     Args:
         family: the family at the size of its encoder's image; it must have a tracker.
-        cache_bytes: size of the embeddings of frames that it keeps.
+        cache_bytes: maximum size of the cached embeddings of frames, in bytes.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class VideoModel:
     def read(
         self, tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool = False
     ) -> tuple[VideoRequest, VideoSession | None]:
-        """Read a request. Return it with its session, which thereby counts as used; None for start_session."""
+        """Read a request. Return it with its session, which is marked as used; None for start_session."""
         request = read_request(tensors, wants_snapshot)
         return request, None if request.operation == video.START_SESSION else self.sessions.find(request.session_id)
 
@@ -98,7 +98,7 @@ class VideoModel:
         return reply
 
     def gauges(self, reply: Reply | None = None) -> dict[str, float]:
-        """Return the size of the sessions by its gauges, and that of the cache if the request of a reply changed it."""
+        """Return the gauges of the sessions by name, and those of the cache if the request of a reply changed it."""
         return {
             "sessions": len(self.sessions),
             "session_bytes": self.sessions.nbytes,
@@ -175,7 +175,7 @@ class VideoModel:
         try:
             rows = self._changes[operation](request, session, frames, reply)
         finally:
-            if operation != video.PROPAGATE:  # which notes what it keeps
+            if operation != video.PROPAGATE:  # propagate records what it keeps
                 tracker.kept_bytes = tracker.nbytes
             session.used = time.monotonic()
         result = {
@@ -183,7 +183,7 @@ class VideoModel:
             video.FIRST_PROMPTED_FRAME: tracker.first_prompted,
             "step": step,
         }
-        size = session.known_size or (1, 1)  # without a frame there are no rows with masks
+        size = session.known_size or (1, 1)  # without a frame, no row has a mask
         answer = {
             video.RESULT: json_tensor(result),
             **write_rows(rows, request.output_format, self._family, size),
@@ -206,7 +206,7 @@ class VideoModel:
         return {video.RESULT: json_tensor({"closed": True})}
 
     def _find(self, session: VideoSession, contents: Mapping[int, bytes], reply: Reply, frame: int) -> Embeddings:
-        """Return the embeddings of a frame that the request brings, or that the session has."""
+        """Return the embeddings of a frame that the request contains, or that the session has."""
         content = contents.get(frame)
         if content is not None:
             image = self.images.find(content, reply)

@@ -1,4 +1,4 @@
-"""The models that a tracker calls, and what goes in and comes out."""
+"""The models that a tracker calls, with their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, 
 from ..images import Run
 
 Embeddings = Mapping[str, Any]
-"""The encoder's outputs for one frame by name, in whatever form the models accept, for example tensors of Triton."""
+"""The encoder's outputs for one frame by name, in a form that the models accept, for example Triton tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,8 @@ class Memories:
     """The memories of objects, for one call.
 
     Args:
-        ages: int64 (objects,memories): steps between the frame of each memory and the frame that is tracked, 1 to 6; 0
-            for a prompted frame.
+        ages: int64 (objects,memories): steps between the frame of each memory and the tracked frame, 1 to 6; 0 for a
+            prompted frame.
     """
 
     memories: FloatArray
@@ -40,8 +40,8 @@ class DecoderPrompt:
 
     Args:
         coords: float32 (objects,points,2) in pixels of the encoder's image.
-        mask_prompt: 0: ``mask`` holds earlier logits. 1: it is the output of the mask_prompt model. -1:
-            the same, and the mask is empty.
+        mask_prompt: 0: ``mask`` contains earlier logits. 1: it is the output of the mask_prompt model. -1: the same,
+            and the mask is empty.
     """
 
     coords: FloatArray

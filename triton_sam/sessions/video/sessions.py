@@ -1,4 +1,4 @@
-"""The table of sessions: ids, limits, idle time, and what each session knows in addition to its tracker."""
+"""The table of sessions: ids, limits, idle time, and the data of each session in addition to its tracker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..tasks import Strand
 from .tracker import Tracker
 
 KNOWN_FRAMES = 1024
-"""A session knows the ids of this many frames, those that came last."""
+"""A session stores the ids of this many frames, the most recent ones."""
 
 
 class VideoSession:
-    """One session. Its operations run one after the other, in a Strand; only add_frame() comes between.
+    """One session. Its operations run in sequence, in a Strand; only add_frame() may run at the same time.
 
     Args:
-        frame_size: width and height of the frames, if they are known.
+        frame_size: width and height of the frames, if known.
     """
 
     def __init__(self, session_id: str, tracker: Tracker, frame_size: Size | None, strand: Strand) -> None:
@@ -46,7 +46,7 @@ class VideoSession:
         return self.known_size
 
     def add_frame(self, index: int, image_id: str, size: Size) -> None:
-        """Note the image of a frame."""
+        """Store the image id of a frame."""
         with self._lock:
             expected = self.known_size or size
             if size != expected:
@@ -109,7 +109,7 @@ class SessionTable:
         return session
 
     def find(self, session_id: str) -> VideoSession:
-        """Return a session and note that it is in use."""
+        """Return a session and mark it as used."""
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
@@ -118,13 +118,13 @@ class SessionTable:
         return session
 
     def close(self, session: VideoSession) -> None:
-        """Remove a session. Its running operation ends first."""
+        """Remove a session after its running operation has ended."""
         session.is_closed = True
         with self._lock:
             self._sessions.pop(session.session_id, None)
 
     def close_idle(self) -> int:
-        """Close the sessions that nobody has used for the idle time; return their number."""
+        """Close the sessions that were unused for the idle time; return their number."""
         earliest = time.monotonic() - self._idle_seconds
         with self._lock:
             idle = [each for each in self._sessions.values() if each.used < earliest and not each.strand.is_busy]

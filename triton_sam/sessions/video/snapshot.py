@@ -1,8 +1,8 @@
 """Writes and reads the state of a tracker, so that a lost session can continue with equal masks.
 
-A snapshot is a line of JSON between a mark, a hash and the bytes of all arrays. It holds what later frames of the same
-pass attend to, what a pass from the first prompted frame attends to, and all prompts. It does not hold the outputs of
-other frames: a correction there, after a restart, has no earlier logits.
+A snapshot is a mark, a hash, a line of JSON and the bytes of all arrays. It contains the outputs that later frames of
+the same pass attend to, those that a pass from the first prompted frame attends to, and all prompts. It does not
+contain the outputs of other frames: a correction there, after a restart, has no earlier logits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write_snapshot(tracker: Tracker, frame_size: Size | None, identity: str) -> 
         "position": tracker.position,
         "objects": [_describe(name, memory, tracker, arrays) for name, memory in tracker.objects.items()],
     }
-    head = json.dumps(state, separators=(",", ":")).encode() + b"\n"  # noqa: TID251 - read here alone
+    head = json.dumps(state, separators=(",", ":")).encode() + b"\n"  # noqa: TID251 - read only here
     body = b"".join([head, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
     return MARK + blake2b(body, digest_size=DIGEST_BYTES).digest() + body
 
@@ -92,7 +92,7 @@ def _output(frame: int, output: Output, arrays: list[npt.NDArray[Any]]) -> list[
 
 
 def _kept(tracker: Tracker, memory: ObjectMemory) -> Iterator[tuple[int, Output]]:
-    """Yield the outputs of tracked frames that later frames may attend to, each without the parts that they do not."""
+    """Yield the outputs of tracked frames that later frames may attend to, reduced to the parts that they use."""
     table = tracker.table
     starts = [frame for each in tracker.objects.values() for frame in (*each.prompted, *each.new_prompted)]
     start = min(starts, default=None)
@@ -117,7 +117,7 @@ def _kept(tracker: Tracker, memory: ObjectMemory) -> Iterator[tuple[int, Output]
 
 
 class _Arrays:
-    """Takes arrays one after the other from bytes."""
+    """Reads arrays from bytes, in sequence."""
 
     def __init__(self, data: bytes, table: Tracking) -> None:
         self._data = data
@@ -125,7 +125,7 @@ class _Arrays:
         self._table = table
 
     def floats(self, *shape: int) -> npt.NDArray[np.float32]:
-        """Return the next array of float32."""
+        """Return the next float32 array."""
         return self._take(np.dtype(np.float32), shape)
 
     def output(self, row: Sequence[Any]) -> Output:
@@ -141,7 +141,7 @@ class _Arrays:
         )
 
     def end(self) -> None:
-        """Refuse bytes behind the last array."""
+        """Raise an error for bytes after the last array."""
         if self._at != len(self._data):
             raise ValueError("bytes are left")
 
@@ -182,7 +182,7 @@ def _fill(tracker: Tracker, state: dict[str, Any], arrays: _Arrays) -> Size | No
 
 
 def _check_parts(memory: ObjectMemory) -> None:
-    """Refuse outputs of prompts that lack what a pass takes for granted."""
+    """Raise an error for outputs of prompts that lack parts required by a pass."""
     new = (*memory.new_prompted.values(), *memory.new_tracked.values())
     if any(output.logits is None or output.memory is None for output in memory.prompted.values()):
         raise ValueError("a prompted frame has no memory")

@@ -44,11 +44,11 @@ PRESENT, ABSENT = 10.0, -10.0
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of a request, and room in memory for its calls.
+    """Access to the frames of a request, and calls that free memory if needed.
 
     Args:
         find: returns the embeddings of a frame.
-        with_room: runs a call that may raise NoRoomError; makes room and repeats it. Its first argument is the step.
+        with_room: runs a call; if it raises NoRoomError, frees memory and retries. Its first argument is the step.
     """
 
     find: Callable[[int], Embeddings]
@@ -57,7 +57,7 @@ class Frames:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One object in one frame. ``output`` is None if the session knows no output of it there."""
+    """One object in one frame. ``output`` is None if the session has no output of the object there."""
 
     frame: int
     object_id: int
@@ -65,7 +65,7 @@ class Row:
 
 
 class Tracker:
-    """Tracks the objects of one video. It is not thread-safe: its session runs one operation after the other.
+    """Tracks the objects of one video. It is not thread-safe: its session runs operations in sequence.
 
     Args:
         num_frames: number of frames of the video; None for a stream.
@@ -77,7 +77,7 @@ class Tracker:
         self.objects: dict[int, ObjectMemory] = {}
         self.num_frames = num_frames
         self.position: tuple[int, bool] | None = None
-        """The frame that was tracked last, and whether in reverse."""
+        """The last tracked frame, and whether in reverse."""
         self.kept_bytes = 0
         """Size of all outputs after the last operation, for other threads."""
         self.limits = limits
@@ -104,7 +104,7 @@ class Tracker:
 
         Args:
             points: points in pixels of the encoder's image; the corners of a box come first, with labels 2 and 3.
-            clear_old_points: whether the points replace those that the object has in this frame.
+            clear_old_points: whether the points replace the earlier points of the object in this frame.
 
         Returns:
             One row for each object.
@@ -136,7 +136,7 @@ class Tracker:
         """Add a mask as prompt; see SAM2VideoPredictor.add_new_mask and SAM2Base._use_mask_as_output.
 
         Args:
-            mask: bool (H,W) in the size of the frames.
+            mask: bool (H,W) at the size of the frames.
 
         Returns:
             One row for each object.
@@ -179,7 +179,7 @@ class Tracker:
                 memory.tracked.pop(frame, None)
 
     def check_prompts(self) -> None:
-        """Refuse a pass without objects, or with an object that has no prompt."""
+        """Raise an error for a pass without objects, or with an object without prompts."""
         if not self.objects:
             raise PromptError("there is no object to track: add a prompt first")
         for object_id, memory in self.objects.items():
@@ -189,7 +189,7 @@ class Tracker:
     def track(self, frame: int, reverse: bool, frames: Frames) -> list[Row]:
         """Track all objects in one frame; see SAM2VideoPredictor.propagate_in_video.
 
-        Objects that were added after the pass began wait for the next pass.
+        Objects added after the pass began wait for the next pass.
 
         Returns:
             One row for each object.
@@ -231,7 +231,7 @@ class Tracker:
         """Remove an object; see SAM2VideoPredictor.remove_object.
 
         Returns:
-            One row for each frame in which it had prompts and each other object.
+            One row for each of its prompted frames and each other object.
         """
         memory = self._known(object_id)
         del self.objects[object_id]
@@ -240,7 +240,7 @@ class Tracker:
         return [row for frame in sorted({*memory.points, *memory.masked}) for row in self.rows(frame)]
 
     def reset(self) -> None:
-        """Forget all objects; see SAM2VideoPredictor.reset_state."""
+        """Remove all objects; see SAM2VideoPredictor.reset_state."""
         self.objects.clear()
         self.position = None
 
@@ -259,7 +259,7 @@ class Tracker:
         return self.objects[object_id]
 
     def _memory_for(self, object_id: int, frame: int) -> ObjectMemory:
-        """Return the memory of a known object, or a new one, if the limits allow one more prompt."""
+        """Return the memory of a known or new object, if the limits allow one more prompt."""
         memory = self.objects.get(object_id) or ObjectMemory()
         after = {**self.objects, object_id: memory}
         self.limits.check_objects(len(after))
@@ -297,7 +297,7 @@ class Tracker:
         return output
 
     def _track_part(self, embeddings: Embeddings, part: Sequence[Selected], frames: Frames) -> list[Output]:
-        """Track some objects in one call of each model, or in several calls if memory lacks for one."""
+        """Track some objects in one call of each model, or in several calls if memory does not suffice for one."""
         if len(part) == 1:
             found: list[Output] = frames.with_room("track", partial(self._call, embeddings, part))
             return found
@@ -341,7 +341,7 @@ class Tracker:
 
 
 def _no_points(objects: int) -> tuple[FloatArray, FloatArray]:
-    """Return the point with label -1 that stands for no point, see SAM2Base._forward_sam_heads."""
+    """Return the padding point with label -1 for objects without points, see SAM2Base._forward_sam_heads."""
     return np.zeros((objects, 1, 2), np.float32), np.full((objects, 1), -1, np.float32)
 
 

@@ -1,8 +1,8 @@
 """The entry of the video model in Triton. It calls the models of the tracker by BLS (Business Logic Scripting).
 
-``execute`` answers what takes no time at once: new sessions and their end. It passes all other requests to threads:
-operations of one session run one after the other, those of other sessions at the same time, and frames are opened and
-encoded in threads of their own, so that frame t + 1 is encoded while t is tracked.
+``execute`` starts and ends sessions at once, because this takes no time. It passes all other requests to threads:
+operations of one session run in sequence, those of different sessions concurrently, and frames are opened and encoded
+in separate threads, so that frame t + 1 is encoded while t is tracked.
 
 Parameters in config.pbtxt: see wire.video.parameters.
 """
@@ -30,7 +30,7 @@ from .models import Embeddings, TrackingModels
 SWEEP_SECONDS = 1.0
 """Seconds between sweeps for idle sessions."""
 _SESSION = "session"
-"""Kind of the requests that are answered at once, a label of metrics."""
+"""Kind of the requests that are answered at once; a label of metrics."""
 
 
 class TritonPythonModel(PythonModel):
@@ -91,11 +91,11 @@ class TritonPythonModel(PythonModel):
         outputs: tuple[str, ...],
         is_kept: bool,
     ) -> Mapping[str, Any]:
-        """Run a model; see images.Run. Kept outputs are tensors of Triton, which stay where the model put them."""
+        """Run a model; see images.Run. Kept outputs are Triton tensors, which stay where the model put them."""
         return bls.run(self.parameters[role], held, arrays, outputs, self.memory if is_kept else None)
 
     def _sweep(self) -> None:
-        """Close idle sessions from time to time."""
+        """Close idle sessions periodically."""
         while not self.stops.wait(SWEEP_SECONDS):
             reply = self._model.close_idle()
             if reply.counts["sessions_expired"]:

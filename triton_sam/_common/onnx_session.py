@@ -89,7 +89,7 @@ def one_line(error: Exception) -> str:
 def shown(file: Path) -> str:
     """Return the path of a file for a message: the user's path, without the links of a local server.
 
-    A path that is not UTF-8 gets replacement characters, because Triton's C++ code rejects other texts.
+    A path that is not UTF-8 is shown with replacement characters, because Triton's C++ code rejects other texts.
     """
     return str(file.resolve()).encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
 

@@ -1,7 +1,7 @@
 """Spans of OpenTelemetry, for programs that use it.
 
-The program decides where its traces go: it sets up OpenTelemetry's SDK. A program that never imports OpenTelemetry pays
-nothing, because this module does not import it either.
+The program sets up OpenTelemetry's SDK, which determines where traces are sent. For a program that never imports
+OpenTelemetry, this module costs nothing, because it does not import it either.
 """
 
 from __future__ import annotations

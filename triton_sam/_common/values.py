@@ -1,4 +1,4 @@
-"""Values that come from JSON: whether they are numbers or base64, and words for their kinds."""
+"""Checks of values from JSON: finite numbers, base64, and the names of JSON types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state machine, without I/O, threads or clocks, that decides which request goes to the server next.
+"""A state machine, without I/O, threads or clocks, that decides which request is sent next.
 
 A lane is the queue of one mouse. Only its newest request matters: a new request replaces the one that waits. Lanes take
 turns. Every change returns `Actions` for the caller to carry out.
@@ -82,7 +82,7 @@ class Lanes(Generic[Work]):
     Args:
         cancel_running: whether a new request cancels a running one if its lane already runs ``per_lane`` requests. It
             cancels the youngest, because the oldest is closest to its answer: a lane that always cancelled the oldest
-            would never get an answer while requests come faster than answers.
+            would never receive an answer while requests arrive faster than answers.
         history: number of idle lanes whose counts are kept. The lane that has been idle longest is evicted first.
     """
 

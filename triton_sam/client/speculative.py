@@ -143,7 +143,7 @@ class SpeculativeSAM2Client(ImagesInThreads):
             The embeddings, as in ``image_embeddings``.
 
         Raises:
-            ConfigurationError: the encoder takes another image_size.
+            ConfigurationError: the encoder has another image_size.
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """

@@ -126,7 +126,7 @@ class SamTritonClient:
         Assign saved embeddings to continue with an image without encoding it again.
 
         Raises:
-            ConfigurationError: (on assignment) the embeddings come from another encoder than this client's.
+            ConfigurationError: (on assignment) the embeddings come from an encoder other than this client's.
             InputError: (on assignment) a tensor is missing, or it has a wrong shape or type.
         """
         return self._embeddings
@@ -153,7 +153,7 @@ class SamTritonClient:
     def encode_here(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image and return its tensors, which predict() then sends with each click. See encode().
 
-        Use it to save the embeddings of an image, and for an object of more than 1,024 points.
+        Use it to save the embeddings of an image, and for an object with more than 1,024 points.
         """
         return self._carry(self._flows.encode_here(image))
 
@@ -169,7 +169,7 @@ class SamTritonClient:
             The embeddings, as in ``image_embeddings``.
 
         Raises:
-            ConfigurationError: the encoder takes another image_size.
+            ConfigurationError: the encoder has another image_size.
         """
         check_image_size(image_size, self.family)
         self._embeddings = embeddings = self.encode(image)

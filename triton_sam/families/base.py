@@ -45,7 +45,7 @@ class Family:
     title: str = ""
     """The family's name in tables for users, for example "SAM2.1". If it is empty, they show the label."""
     models: Mapping[str, ModelSpec]
-    """The family's models by role. "encoder" and "decoder" are required; a family names any further roles itself."""
+    """The family's models by role. "encoder" and "decoder" are required; a family may have further roles."""
     tracking: Tracking | None = None
     """The models that follow objects through a video; None if the family has none."""
     concepts: Mapping[str, ModelSpec] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Family:
     """The official predictor clamps the low-resolution logits that it returns to [-limit, limit]. None: no clamping."""
 
     sizes: tuple[ModelSize, ...] = ()
-    """The sizes of the model; the official ones come in ascending order."""
+    """The sizes of the model; the official sizes are in ascending order."""
     default_size: str = ""
     """The default size of a checkpoint to download."""
     random_size: str = ""
@@ -107,7 +107,7 @@ class Family:
     fine_tunes: tuple[Checkpoint, ...] = ()
     """Checkpoint files of the family's architecture: trained by others, or official ones of earlier versions."""
     checkpoint_takes_size: bool = True
-    """Whether the caller may name the size of a checkpoint. False if the checkpoint determines its size itself."""
+    """Whether the caller may choose the size of a checkpoint. False if the checkpoint determines its size."""
     hub: HubFiles | None = None
     """The family's published ONNX models and gated checkpoint on the Hugging Face hub, if it has them."""
 

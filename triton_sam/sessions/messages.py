@@ -27,7 +27,7 @@ class Reply:
     """The answer to one request, with the counts for its metrics.
 
     Args:
-        tensors: outputs by name; after an error only ``result_json``, if the request can read the error there.
+        tensors: outputs by name; after an error only ``result_json``, if the request expects its answer there.
         undo: reverts the request, for example closes its new session, if its client does not receive the answer.
     """
 

@@ -142,7 +142,7 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         failed = InferenceError(f"{model} failed: {message}")
         if message.startswith(f"{INTERNAL}: "):  # Triton's message about a model that this one called
             return _error_of_model(model, url, message) or failed
-        meant = read_error(failed)  # the callers that know the model read other codes
+        meant = read_error(failed)  # the flows of the clients convert other codes
         return ServerBusyError(f"{url} is busy: {meant}") if isinstance(meant, ServerBusyError) else failed
     if (known := _error_of_model(model, url, message)) is not None:
         return known

@@ -26,7 +26,7 @@ def hint(url: ServerUrl, error: SamError | None = None) -> str:
 
     Args:
         url: the URL that failed.
-        error: the error that is shown before the hint. If it names the ports of Triton itself, there is no second hint.
+        error: the error that is shown before the hint. If it already names Triton's ports, no hint is added.
     """
     if url.is_secure:
         return ""  # the URL is that of a proxy

@@ -186,7 +186,7 @@ class Threads:
                 resolve = partial(future.set_result, work())
             except BaseException as error:  # noqa: BLE001 - the waiting caller receives every error
                 resolve = partial(future.set_exception, error)
-        with self._changed:  # first, because the caller may submit the next call as soon as it gets the result
+        with self._changed:  # first, because the caller may submit the next call as soon as it receives the result
             self._futures.discard(future)
             self._busy -= 1
             self._idle += 1

@@ -20,7 +20,7 @@ class ServerUrl:
 
     Args:
         scheme: http, https, grpc or grpcs.
-        address: ``host:port`` with an optional base path for HTTP, as tritonclient wants it.
+        address: ``host:port`` with an optional base path for HTTP, as tritonclient expects it.
     """
 
     scheme: str

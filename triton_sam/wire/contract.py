@@ -251,7 +251,7 @@ def unknown_form(model: str) -> InferenceError:
 
 
 def has_code(message: str) -> bool:
-    """Whether an error message comes from one of our models, which begin theirs with a code."""
+    """Whether an error message comes from one of our models, whose messages begin with a code."""
     return _CODE.search(message) is not None
 
 

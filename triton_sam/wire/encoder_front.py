@@ -83,7 +83,7 @@ def check_pixels(value: Any) -> Pixels:
 
 
 def read_options(text: str, pixels: Pixels) -> FrontOptions:
-    """Read the parameters of a request. Parameters with other names are ignored, as Triton itself does.
+    """Read the parameters of a request. Parameters with other names are ignored, as in Triton.
 
     Args:
         text: the parameters as a JSON object, as Triton passes them to a Python model; empty for none.

@@ -21,7 +21,7 @@ from ..masks.rle import BoolArray
 from ..masks.segment import FORMATS, Segment
 
 FULL_SIZE = FORMATS["rle"]
-"""The format in which clients ask a server for full-size masks, because it takes the fewest bytes."""
+"""The format in which clients request full-size masks from a server, because it takes the fewest bytes."""
 
 
 @dataclass(frozen=True)

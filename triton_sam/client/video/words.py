@@ -1,4 +1,4 @@
-"""Find the objects of a video by words: SAM3 searches chosen frames, and a tracker says which objects are new there."""
+"""Finds the objects of a video by words: SAM3 searches chosen frames, and a tracker shows which objects are new."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FoundObject:
         frame: index of the frame.
         text: the text that it is an instance of.
         score: the detector's score, 0..1.
-        box: x1, y1, x2, y2 in pixels of the video, as the detector gives it.
+        box: x1, y1, x2, y2 in pixels of the video, from the detector.
         mask: bool (H,W), the object in this frame: a prompt for Video.add().
     """
 

@@ -99,7 +99,7 @@ class TritonPythonModel(PythonModel):
         return self.start(task, pool, partial(search[1], tensors, lambda: self.stops.is_set() or sender.is_cancelled()))
 
     def error_tensors(self, error: Exception, inputs: Mapping[str, Any]) -> Tensors:
-        """Return ``result_json`` with the error, if the request can read it there."""
+        """Return ``result_json`` with the error, if the request expects its answer there."""
         return write_json_error(error) if wants_json(inputs) else {}
 
     def finalize(self) -> None:

@@ -98,7 +98,7 @@ class ImageStore:
     Args:
         limit: maximum size of the embeddings that it keeps, in bytes.
         select: returns the outputs of the encoder that the other models take, by the names of their inputs.
-        identity: text that identifies everything except the image that affects the embeddings: the encoder, its
+        identity: text that identifies everything that affects the embeddings, except the image: the encoder, its
             weights, and how images are resized.
     """
 

@@ -22,7 +22,7 @@ MAX_WAITING = 8
 
 
 class TaskCancelledError(Exception):
-    """The request was cancelled, so that its answer is not needed."""
+    """The answer to a request is no longer needed."""
 
 
 class Reports:

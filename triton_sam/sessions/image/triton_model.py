@@ -92,9 +92,9 @@ class TritonPythonModel(PythonModel):
         if search is None:
             task = Task(pool.name, self.waiting, sender, wanted, bls.trace_of(request))
             return self.start(task, pool, partial(self._model.answer, tensors))
-        # Without its trace: the Python backend frees each request with its trace when `execute` returns, and later
-        # calls would pass on a pointer to freed memory. With the trace, `execute`, and therefore every click, would
-        # wait for the end of the task. Python cannot open its own trace: a trace has only `get_context`.
+        # A search runs without its trace. The Python backend frees each request with its trace when `execute` returns,
+        # so that later calls would pass on a pointer to freed memory; otherwise `execute`, and with it every click,
+        # would wait for the end of the search. Python cannot open its own trace: a trace has only `get_context`.
         task = Task(pool.name, self.waiting, sender, wanted)
         return self.start(task, pool, partial(search[1], tensors, lambda: self.stops.is_set() or sender.is_cancelled()))
 

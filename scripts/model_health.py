@@ -15,7 +15,7 @@ import urllib.parse
 
 
 def status(host: str, port: int, method: str, path: str, timeout: float) -> tuple[int, bytes]:
-    """Send one request, and return the status and the body of the answer."""
+    """Send one request and return the status and the body of the response."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
         connection.request(method, path)
@@ -26,14 +26,14 @@ def status(host: str, port: int, method: str, path: str, timeout: float) -> tupl
 
 
 def fault(host: str, port: int, timeout: float = 4.0, live: bool = False) -> str | None:
-    """Return the reason why a server is not healthy, or None.
+    """Return why a server is unhealthy; None if it is healthy.
 
     Args:
         host: name or address of the server.
         port: its HTTP port.
         timeout: seconds for each request.
-        live: ask whether the server lives instead of whether it is ready. A server that loads a model again, or failed
-            to load a model, is not ready, but a restart would not help it.
+        live: check liveness instead of readiness. A server that reloads a model, or failed to load a model, is not
+            ready, but a restart would not help.
 
     Raises:
         OSError, http.client.HTTPException: the server does not answer.
@@ -43,7 +43,7 @@ def fault(host: str, port: int, timeout: float = 4.0, live: bool = False) -> str
         return f"{question} says no"
     code, body = status(host, port, "POST", "/v2/repository/index", timeout)
     if code != 200:
-        return None  # the operator has locked the list of models
+        return None  # access to the list of models is restricted
     for model in json.loads(body or b"[]"):
         path = "/v2/models/" + urllib.parse.quote(model["name"], safe="") + "/ready"
         if model.get("state") == "READY" and status(host, port, "GET", path, timeout)[0] != 200:

@@ -1,4 +1,4 @@
-"""Training clips, which many processes draw, their feature maps, and the prompts that start a track."""
+"""Training clips (drawn by many processes), their feature maps, and the prompts that start a track."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLIP_FRAMES = 10
 """Number of frames of a training clip."""
 
 _SHAPES = {"images": (CLIP_FRAMES, SIDE, SIDE, 3), "labels": (CLIP_FRAMES, SIDE, SIDE)}
-_MIN_PIXELS = 400  # smaller objects of the first frame are not tracked
+_MIN_PIXELS = 400  # minimum area of tracked objects in the first frame
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def map_clip(model: nn.Module, clip: Clip) -> MappedClip:
     no_memory: Tensor = model.no_mem_embed.detach().view(1, -1, 1, 1)  # type: ignore[operator]
     images = torch.from_numpy(np.ascontiguousarray(clip.images)).to(no_memory.device)
     with torch.no_grad():
-        parts = torch.split(images, len(images) if images.is_cuda else 1)  # a CPU is faster with one at a time
+        parts = torch.split(images, len(images) if images.is_cuda else 1)  # on a CPU, one at a time is faster
         kept = [network.encode(model, network.normalise(part)) for part in parts]
     return MappedClip(
         torch.cat([maps.embedding - no_memory for maps in kept]).half(),
@@ -78,7 +78,7 @@ class ClipPool:
         self._mapped: dict[int, MappedClip] = {}
 
     def fill(self, processes: int, should_stop: Callable[[], bool]) -> bool:
-        """Let a number of processes draw all clips.
+        """Draw all clips in several processes.
 
         Returns:
             False if should_stop() ended the wait.
@@ -88,7 +88,7 @@ class ClipPool:
             return self._pool.take(None, should_stop)
 
     def clip(self, number: int) -> MappedClip:
-        """Return training clip 0, 1, 2, ..., which is encoded when it is first needed."""
+        """Return training clip 0, 1, 2, ..., encoded on first use."""
         if number not in self._mapped:
             images, labels = (np.array(self._pool.tensors[name][number]) for name in ("images", "labels"))
             self._mapped[number] = map_clip(self._model, Clip(TRAINING_CLIPS + number, images, labels))
@@ -102,7 +102,7 @@ def draw_clip(_folder: Path, number: int) -> Arrays:
 
 
 def draw_track(rng: np.random.Generator, clip: MappedClip, frames: int) -> Track | None:
-    """Choose an object and a first frame, in which it is visible, at random. None if no object is large enough."""
+    """Choose a random object and a first frame that shows it. None if no object is large enough."""
     start = int(rng.integers(len(clip.labels) - frames + 1))
     areas = np.bincount(clip.labels[start].ravel())
     fitting = [number for number in range(1, len(areas)) if areas[number] >= _MIN_PIXELS]
@@ -110,7 +110,7 @@ def draw_track(rng: np.random.Generator, clip: MappedClip, frames: int) -> Track
 
 
 def frame_maps(tracks: list[Track], offset: int) -> FrameMaps:
-    """Return the maps of the frame `offset` after the first one of each track, in single precision."""
+    """Return the maps of the frame `offset` after the first frame of each track, in single precision."""
 
     def gather(name: str) -> Tensor:
         maps = torch.stack([getattr(track.clip, name)[track.start + offset] for track in tracks]).float()
@@ -135,7 +135,7 @@ def first_masks(tracks: list[Track]) -> Tensor:
 
 
 def first_prompt(tracks: list[Track], kind: str) -> FirstPrompt:
-    """Draw the prompts of the first frames, on the maps' device: a "box" drawn in haste, or a "click"."""
+    """Draw the prompts of the first frames, on the maps' device: an inaccurate "box", or a "click"."""
     regions = first_masks(tracks)[:, 0] > 0
     side, device = regions.shape[-1], regions.device
     if kind == "click":

@@ -1,7 +1,7 @@
-"""Collect cut-outs and photographs that packages carry into one folder with a manifest, for `composites.py`.
+"""Collect cut-outs and photographs from packages into one folder with a manifest, for `composites.py`.
 
-A source that is not there is left out: each adds variety, and none is needed. The photographs of
-`photos.py` are never collected.
+Missing sources are left out: each adds variety, and none is required. The photographs of `photos.py` are never
+collected.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from triton_sam.errors import ConfigurationError
 from triton_sam.masks.boxes import mask_to_box
 
 CUTOUT_SIDE, PHOTOGRAPH_SIDE = 320, 1280
-"""Longest side of a collected cut-out and of a collected photograph, in pixels."""
+"""Maximum side of a collected cut-out and of a collected photograph, in pixels."""
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
-_MIN_SIDE = 48  # a smaller cut-out has no outline to learn from
+_MIN_SIDE = 48  # the outline of a smaller cut-out is useless for training
 _FILL = (0.12, 0.93)  # share of its bounding box that the silhouette of a useful cut-out covers
-_MAIN_SHARE = 0.8  # of the silhouette that is in one piece
-_LONGEST = 5.0  # times as long as wide
+_MAIN_SHARE = 0.8  # minimum share of the silhouette in one piece
+_LONGEST = 5.0  # maximum ratio of length and width
 _MIN_PHOTOGRAPH_SIDE = 256  # pixels
-_MIN_DETAIL = 4.0  # mean change between neighbouring pixels of 256 px: gradients and plain surfaces have less
-_SKIN_TONES = ("1f3fb", "1f3fc", "1f3fd", "1f3fe", "1f3ff")  # emoji that differ from others by the skin alone
+_MIN_DETAIL = 4.0  # minimum mean difference of neighbouring pixels at 256 px; gradients and plain surfaces have less
+_SKIN_TONES = ("1f3fb", "1f3fc", "1f3fd", "1f3fe", "1f3ff")  # emoji that differ only in skin tone
 
 
 @dataclass(frozen=True)
 class Source:
-    """A package that carries materials."""
+    """A package with materials."""
 
     name: str
     kind: str
@@ -96,7 +96,7 @@ def collect(
     limit: int = 3000,
     photographs: Iterable[Path] = (),
 ) -> list[Material]:
-    """Copy the materials of all sources that are there to a folder, scaled down, and write its manifest.
+    """Copy the materials of all available sources to a folder, scaled down, and write its manifest.
 
     Returns:
         The materials, in the order of the manifest.
@@ -105,7 +105,7 @@ def collect(
     out.mkdir(parents=True, exist_ok=True)
     roots = tuple(roots)
     materials: list[Material] = []
-    seen = set(forbidden)  # one set for all, since the folder of one source may contain that of another
+    seen = set(forbidden)  # shared, because the folder of one source may contain another's folder
     for source in SOURCES:
         materials += _collect_source(out, source, roots, seen, limit)
     for folder, source in own:
@@ -128,7 +128,7 @@ def _own_photographs(folder: Path) -> tuple[Path, Source]:
 def _collect_source(
     out: Path, source: Source, roots: tuple[Path, ...], seen: set[str], limit: int
 ) -> Iterator[Material]:
-    """Yield the materials of a source whose hash is not yet in `seen`, and add them to it."""
+    """Yield the materials of a source whose hash is not in `seen`, and add their hashes."""
     taken = 0
     for origin, content in _files(source, roots):
         digest = hashlib.sha256(content).hexdigest()
@@ -147,7 +147,7 @@ def _collect_source(
 
 
 def _files(source: Source, roots: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
-    """Yield (path, content) in an order that mixes the source's subfolders and is the same on every machine."""
+    """Yield (path, content) in a machine-independent order that mixes the source's subfolders."""
     for root in roots:
         for base in (root / folder for folder in source.folders):
             found = base.rglob("*") if source.nested else base.glob("*")
@@ -173,14 +173,14 @@ def _is_usable(source: Source, base: Path, path: Path) -> bool:
         return False
     if source.kind == "cutout":
         return not any(tone in path.stem for tone in _SKIN_TONES)
-    # A wallpaper comes in many sizes: 1920x1080.jpg and its like, of which one is enough.
+    # Wallpapers have files in several sizes, such as 1920x1080.jpg. One is enough.
     in_sizes = re.match(r"\d+x\d", path.stem) is not None
     chosen = {"1920x1080", "5120x2880", "3840x2160"}
     return path.stat().st_size >= source.min_bytes and (not in_sizes or path.stem in chosen)
 
 
 def _prepare(decoded: NDArray[np.generic], kind: str) -> Pixels | None:
-    """Return the material as it is stored, or None if it is of no use."""
+    """Return the material in its stored form; None if it is unusable."""
     if decoded.dtype != np.uint8 or decoded.ndim not in (2, 3):
         return None
     pixels = np.asarray(decoded, np.uint8)
@@ -207,7 +207,7 @@ def _prepare_cutout(pixels: Pixels) -> Pixels | None:
 
 
 def _prepare_photograph(pixels: Pixels) -> Pixels | None:
-    """Scale a photograph down and drop its alpha; small ones and plain surfaces are of no use."""
+    """Scale a photograph down and drop its alpha; None for small photographs and plain surfaces."""
     if min(pixels.shape[:2]) < _MIN_PHOTOGRAPH_SIDE:
         return None
     colour = cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR) if pixels.ndim == 2 else pixels[..., :3]

@@ -1,8 +1,7 @@
-"""Scenes of cut-outs over photographs, with the exact mask of each visible region.
+"""Scenes of cut-outs over photographs, with an exact mask of each visible region.
 
-A cut-out is turned, scaled, recoloured, lit and softened before it is drawn, often with the texture of a photograph, so
-that flat colours do not betray an object. Regions of one colour inside a cut-out, and smaller cut-outs on it, are its
-parts.
+A cut-out is rotated, scaled, recoloured, lit and softened before it is drawn, often with the texture of a photograph,
+so that flat colours do not reveal an object. Its parts are regions of one colour inside it, and smaller cut-outs on it.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from triton_sam.scenes import shapes, textures
 from triton_sam.scenes.canvas import Canvas, Scene, random_position
 from triton_sam.scenes.scenes import HELD_OUT_SEED
 
-_COLOURS = 5  # clusters of colours in which parts are searched
-_PART_SIDE = 72  # side in pixels at which they are searched
+_COLOURS = 5  # clusters of colours for finding parts
+_PART_SIDE = 72  # side in pixels for finding parts
 _MAX_PARTS = 3
 _PART_SHARE = (0.03, 0.6)  # of the cut-out's area
 
 
 @dataclass(frozen=True, eq=False)
 class _Sprite:
-    """An object that is ready to be drawn.
+    """An object ready to be drawn.
 
     Args:
         pixels: float32 (h, w, 3), RGB in 0..1.
@@ -70,7 +69,7 @@ def held_out_composite(materials: Materials, number: int, size: int = 512) -> Sc
 
 
 def _objects(canvas: Canvas, materials: Materials) -> None:
-    """Draw some cut-outs of all sizes that occlude each other, the larger ones first."""
+    """Draw some cut-outs of all sizes that occlude each other, larger ones first."""
     rng, size = canvas.rng, canvas.size
     count = int(rng.integers(1, int(5 + 9 * canvas.difficulty)))
     for radius in _radii(canvas, (0.05, 0.42), count):
@@ -87,7 +86,7 @@ def _radii(canvas: Canvas, shares: tuple[float, float], count: int) -> list[floa
 
 
 def _swarm(canvas: Canvas, materials: Materials) -> None:
-    """Draw many instances of one cut-out or of two, in rows or in a heap."""
+    """Draw many instances of one or two cut-outs, in rows or in a heap."""
     rng, size = canvas.rng, canvas.size
     radius = size * np.exp(rng.uniform(np.log(0.04), np.log(0.15)))
     kinds = [materials.cutout(rng) for _ in range(1 + int(rng.random() < 0.3))]
@@ -123,7 +122,7 @@ def _rows(rng: np.random.Generator, size: int, radius: float) -> list[tuple[floa
 
 
 def _patches(canvas: Canvas, materials: Materials) -> None:
-    """Draw shapes with the texture of photographs, which differ from the ground by texture more than by colour."""
+    """Draw shapes with textures of photographs, which differ from the background more in texture than in colour."""
     rng, size = canvas.rng, canvas.size
     for radius in _radii(canvas, (0.06, 0.35), int(rng.integers(2, int(5 + 8 * canvas.difficulty)))):
         side = max(8, int(2.6 * radius))
@@ -133,7 +132,7 @@ def _patches(canvas: Canvas, materials: Materials) -> None:
 
 
 def _clutter(canvas: Canvas, materials: Materials) -> None:
-    """Draw a crowd of different cut-outs that hides most of the ground, and a few more on top."""
+    """Draw a crowd of different cut-outs that hides most of the background, and a few more on top."""
     _scatter(canvas, materials, int(canvas.rng.integers(10, int(16 + 24 * canvas.difficulty))), (0.05, 0.22))
 
 
@@ -147,9 +146,9 @@ def _scatter(canvas: Canvas, materials: Materials, count: int, shares: tuple[flo
 
 
 def _chimeras(canvas: Canvas, materials: Materials) -> None:
-    """Draw objects whose parts have nothing in common but the outline of the whole, like a person in clothes.
+    """Draw objects whose parts look unrelated, like a person in clothes.
 
-    One texture for each object would teach that an object ends where its texture does.
+    With one texture per object, the model would learn that objects end with their texture.
     """
     rng, size = canvas.rng, canvas.size
     count = int(rng.integers(1, int(4 + 6 * canvas.difficulty)))
@@ -158,7 +157,7 @@ def _chimeras(canvas: Canvas, materials: Materials) -> None:
 
 
 def _large(canvas: Canvas, materials: Materials) -> None:
-    """Draw one to three objects that fill much of the image or leave it, most of them at the bottom, as people do."""
+    """Draw one to three objects that fill much of the image or exceed it, most of them at the bottom like people."""
     rng, size = canvas.rng, canvas.size
     for radius in _radii(canvas, (0.22, 0.6), int(rng.integers(1, 4))):
         place = (float(rng.uniform(0.1, 0.9) * size), float(rng.uniform(0.3, 1.0) * size))
@@ -212,11 +211,11 @@ def _cutout_sprite(
     turn: float | None = None,
     with_parts: bool = True,
 ) -> _Sprite:
-    """Turn, scale and recolour a cut-out whose longer side becomes twice the radius, in pixels.
+    """Rotate, scale and recolour a cut-out, whose longer side becomes twice the radius, in pixels.
 
     Args:
         cutout: uint8 (h, w, 4).
-        turn: largest angle in degrees; None turns most cut-outs a little and some by any angle.
+        turn: maximum angle in degrees; None rotates most cut-outs slightly and some by any angle.
     """
     placed = _turned(rng, cutout, radius, turn)
     pixels = placed[..., :3].astype(np.float32) / 255
@@ -230,14 +229,14 @@ def _cutout_sprite(
 
 
 def _turned(rng: np.random.Generator, cutout: Pixels, radius: float, turn: float | None) -> Pixels:
-    """Scale, stretch, flip and turn a cut-out. Returns uint8 (h, w, 4)."""
+    """Scale, stretch, flip and rotate a cut-out. Returns uint8 (h, w, 4)."""
     limit = turn if turn is not None else (20.0 if rng.random() < 0.75 else 180.0)
     height, width = cutout.shape[:2]
     scale = 2 * radius / max(height, width)
     across, down = (scale * float(np.exp(rng.normal(0, 0.12))) for _ in range(2))
     if rng.random() < 0.5:
         cutout = cutout[:, ::-1]
-    if max(across, down) < 0.7:  # average first, because a warp takes single pixels
+    if max(across, down) < 0.7:  # average first, because a warp samples single pixels
         size = (max(2, round(width * across)), max(2, round(height * down)))
         cutout = np.asarray(cv2.resize(np.ascontiguousarray(cutout), size, interpolation=cv2.INTER_AREA), np.uint8)
         (height, width), across, down = cutout.shape[:2], 1.0, 1.0
@@ -251,7 +250,7 @@ def _turned(rng: np.random.Generator, cutout: Pixels, radius: float, turn: float
 
 
 def _recolour(rng: np.random.Generator, pixels: textures.Image) -> textures.Image:
-    """Change hue, saturation and contrast at random, strongly in a third of the cases."""
+    """Change hue, saturation and contrast randomly, strongly in a third of the cases."""
     strong = rng.random() < 0.35
     if strong:
         pixels = pixels[..., rng.permutation(3)]
@@ -316,7 +315,7 @@ def _paste_part(canvas: Canvas, materials: Materials, radius: float) -> None:
 
 
 def _paste(canvas: Canvas, sprite: _Sprite, place: tuple[float, float], as_part: bool = False) -> None:
-    """Draw a sprite with its middle at x, y, and by chance with a shadow."""
+    """Draw a sprite centred at x, y, randomly with a shadow."""
     rng = canvas.rng
     window, cut = _overlap(sprite.alpha.shape, place, canvas.size)
     alpha, pixels = sprite.alpha[cut], sprite.pixels[cut]
@@ -352,4 +351,4 @@ def _overlap(
 _KINDS: dict[Callable[[Canvas, Materials], None], float] = {
     _objects: 0.3, _swarm: 0.1, _patches: 0.06, _clutter: 0.09, _chimeras: 0.17, _large: 0.28,
 }  # fmt: skip
-"""The kinds of composites, and the share of each."""
+"""The share of each kind of composite."""

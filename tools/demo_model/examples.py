@@ -14,7 +14,7 @@ from triton_sam.scenes.scenes import HELD_OUT_SEED
 
 
 def training_seeds(first: int, count: int) -> range:
-    """Return the seeds first..first+count-1 after checking that none of them is held out."""
+    """Check that no seed is held out, and return the seeds first..first+count-1."""
     if first < 0 or first + count > HELD_OUT_SEED:
         raise ConfigurationError(
             f"seeds {first}..{first + count - 1} cannot be used for training: use seeds from 0 to "
@@ -24,19 +24,19 @@ def training_seeds(first: int, count: int) -> range:
 
 
 def spread(seed: int) -> float:
-    """Return a number of 0..1 for a seed; those of successive seeds are spread evenly."""
+    """Return a number in 0..1 for a seed; numbers of successive seeds are evenly spread."""
     return seed * 0.6180339887 % 1  # multiples of the golden ratio
 
 
 @dataclass(frozen=True)
 class Example:
-    """A square training example: a scene, augmented or not.
+    """A square training example: a scene, optionally augmented.
 
     Attributes:
         image: uint8 (S, S, 3), RGB.
         labels: uint8 (S, S), the number of the object at each pixel, or 0 for the background.
         parts: uint8 (S, S), the number of the part at each pixel, or 0.
-        complete: False if the background, a photograph, may show objects without a number.
+        complete: False if the background, a photograph, may show unnumbered objects.
     """
 
     image: NDArray[np.uint8]
@@ -56,8 +56,8 @@ def augment(
     """Crop, resize, rotate, flip and recolour an example at random.
 
     Args:
-        min_crop: smallest side of a crop, as a share of the example's side. The logarithm of the share is distributed
-            uniformly, so that all scales are equally frequent.
+        min_crop: minimum side of a crop, as a share of the example's side. The logarithm of the share is uniformly
+            distributed, so that all scales are equally frequent.
         whole_share: probability that the example is not cropped, 0..1.
     """
     side = example.image.shape[0]
@@ -97,7 +97,7 @@ def resize_example(example: Example, size: int) -> Example:
 
 
 def recolour(rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Change gamma, contrast and brightness at random; sometimes swap the channels, invert them, or make them grey.
+    """Change gamma, contrast and brightness randomly; sometimes swap or invert the channels, or make them grey.
 
     Args:
         image: uint8 (H, W, 3), not modified.

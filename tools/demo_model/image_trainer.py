@@ -1,7 +1,7 @@
-"""Training from a teacher, made for a GPU: its embeddings of all images, its masks of photographs, masks of scenes.
+"""Training from a teacher on a GPU: its embeddings of all images, its masks of photographs, and masks of scenes.
 
-The first phase asks only for the embeddings (Zhang et al., "Faster Segment Anything", 2023, section 3.2). In the second
-phase everything learns, from photographs and scenes in the same step.
+The first phase uses only the embeddings (Zhang et al., "Faster Segment Anything", 2023, section 3.2). The second phase
+trains all parameters, with photographs and scenes in the same step.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tools.demo_model.targets import Targets, scene_targets, target_loss, taught
 from tools.demo_model.teacher import VARIANCE
 from triton_sam.families.base import LABEL_NO_POINT
 
-_LOGIT_LIMIT = 32.0  # SAM2ImagePredictor clamps the logits that it returns for use as a mask input
-_MASK_INPUT_SHARE = 0.7  # share of the later rounds that get the previous logits and not only clicks
-_ABSENT_SHARE = 0.04  # of the prompts on drawn scenes
+_LOGIT_LIMIT = 32.0  # SAM2ImagePredictor clamps the logits that it returns for mask inputs
+_MASK_INPUT_SHARE = 0.7  # share of later rounds with the previous logits in addition to clicks
+_ABSENT_SHARE = 0.04  # share of the prompts on drawn scenes
 _ROUND_SHARES = (0.5, 0.3, 0.2)  # shares of the steps with one, two and three rounds
 _TINT = 0.2  # largest change of the contrast
 _SHIFT = 0.14  # standard deviation of a change of the colour
@@ -49,7 +49,7 @@ class Drawn:
         embeddings: float32 (B, 256, S/16, S/16), the teacher's.
         labels: uint8 (B', S/2, S/2), the objects of the B' scenes.
         parts: uint8 (B', S/2, S/2), their parts.
-        complete: whether the scenes show nothing but their objects.
+        complete: whether all objects in the scenes are numbered.
     """
 
     pixels: Tensor
@@ -60,10 +60,10 @@ class Drawn:
 
 
 class ImageTrainer(Run):
-    """Trains a SAM2Base on the teacher's embeddings, and on masks if there is a teacher to ask.
+    """Trains a SAM2Base on the teacher's embeddings and, with a teacher, on masks.
 
     Args:
-        teacher: the decoder that answers for the teacher, of targets.teacher_decoder(); None: no masks.
+        teacher: the teacher's decoder, from targets.teacher_decoder(); None: no masks.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ImageTrainer(Run):
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Add the gradients of all rounds of prompts to the decoder's weights.
 
-        The graph of each round is freed before the next one, which saves most of the memory.
+        The graph of each round is freed before the next round, which saves most of the memory.
 
         Returns:
             The gradients of the embedding and of the two high-resolution maps, and "masks" (the loss) and the IoUs.
@@ -160,7 +160,7 @@ class ImageTrainer(Run):
         return points, torch.where(boxed[:, None], corners, click), boxed
 
     def _record(self, measured: dict[str, Tensor], number: int, iou: Tensor, boxed: Tensor, targets: Targets) -> None:
-        """Add mean IoUs: of the first round for each kind of prompt and image, later "click3" for the third prompt."""
+        """Add mean IoUs: first round for each kind of prompt and image, later "click3" for the third prompt."""
         counted = (targets.known * targets.present) > 0
         if number > 0:
             measured[f"click{number + 1}"] = iou[counted, 0].mean()
@@ -172,7 +172,7 @@ class ImageTrainer(Run):
 
 
 def _tinted(rng: np.random.Generator, images: Tensor) -> Tensor:
-    """Normalise images, uint8 (B, S, S, 3), and change the contrast and colour of each: masks survive that."""
+    """Normalise images, uint8 (B, S, S, 3), and change the contrast and colour of each, which keeps masks valid."""
     count = len(images)
     scale = torch.from_numpy(rng.uniform(1 - _TINT, 1 + _TINT, (count, 1, 1, 1)).astype(np.float32))
     shift = torch.from_numpy(rng.normal(0, _SHIFT, (count, 3, 1, 1)).astype(np.float32))

@@ -1,6 +1,6 @@
-"""The images of a training from a teacher: parts of photographs, and views of composites and of drawn scenes.
+"""The images for training from a teacher: parts of photographs, and views of composites and drawn scenes.
 
-None of them shows a material or a scene that is held out.
+They contain no held-out materials or scenes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LABEL_SIDE = SIDE // 2
 """Side in pixels of the label maps of scenes, whose images have `teacher.SIDE`."""
 
 _SCENE_SIDE = 512  # pixels of a scene before it is enlarged
-_VIEWS = 3  # of a scene: all of it, and two parts
+_VIEWS = 3  # per scene: the whole and two parts
 _MIN_CROP = 0.5  # side of a part as a share of the scene's
 _FIRST_SEED = 3_000_000
 _PHOTOGRAPH = {"image": (SIDE, SIDE, 3)}
@@ -49,7 +49,7 @@ class Images:
         self.drawn = Pool(folder / "drawn", draw_scene, _SCENE, _VIEWS * amounts.drawn, device)
 
     def fill(self, executor: Executor, materials: Path, teacher: Teacher, should_stop: Callable[[], bool]) -> bool:
-        """Let the processes of an executor draw all images, and the teacher embed them.
+        """Draw all images in the processes of an executor, and embed them with the teacher.
 
         Returns:
             False if should_stop() ended the wait.
@@ -60,7 +60,7 @@ class Images:
         return all(pool.take(teacher.embed, should_stop) for pool in pools)
 
     def draw_scenes(self, rng: np.random.Generator) -> Pool:
-        """Return the composites or the drawn scenes, by chance, in proportion to their numbers."""
+        """Return the composites or the drawn scenes at random, in proportion to their numbers."""
         share = len(self.drawn) / (len(self.drawn) + len(self.composites))
         return self.drawn if rng.random() < share else self.composites
 
@@ -86,7 +86,7 @@ def _materials(folder: Path) -> Materials:
     return Materials(folder)
 
 
-@lru_cache(1)  # the views of a scene follow each other
+@lru_cache(1)  # the views of a scene are consecutive
 def _composite(folder: Path, number: int) -> Example:
     (seed,) = training_seeds(_FIRST_SEED + number, 1)
     scene = generate_composite(_materials(folder), seed, _SCENE_SIDE, spread(seed))
@@ -101,7 +101,7 @@ def _drawn(number: int) -> Example:
 
 
 def _view(number: int, example: Example) -> Arrays:
-    """Return the arrays of a view of an example: all of it, or a part."""
+    """Return the arrays of a view of an example: the whole, or a part."""
     rng = np.random.default_rng([_FIRST_SEED, number])
     view = augment(rng, example, SIDE, _MIN_CROP, whole_share=float(number % _VIEWS == 0))
     small = resize_example(view, LABEL_SIDE)

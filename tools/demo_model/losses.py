@@ -1,9 +1,9 @@
 """The losses of SAM, computed on low-resolution logits.
 
 Targets are soft: each is the share of a low-resolution cell that the object covers, so that the model learns outlines
-more precisely than the size of a cell. Sources: Lin et al., "Focal Loss" (2017); Milletari et al., "V-Net" (2016) for
-the dice loss; Kirillov et al., "Segment Anything" (2023), appendix A, and Ravi et al., "SAM 2" (2024), appendix D, for
-the weights and for the minimum over the masks.
+with subcell precision. Sources: Lin et al., "Focal Loss" (2017); Milletari et al., "V-Net" (2016) for the dice loss;
+Kirillov et al., "Segment Anything" (2023), appendix A, and Ravi et al., "SAM 2" (2024), appendix D, for the weights and
+for the minimum over the masks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from tools.demo_model.network import Prediction
 
 FOCAL_WEIGHT = 5.0
-"""SAM uses 20. In a short run from scratch, that weight first teaches the model to predict background everywhere."""
+"""SAM uses 20. In a short run from scratch, the model would first learn to predict background everywhere."""
 DICE_WEIGHT = 1.0
 OFFSET_WEIGHT = 0.05
 MULTIMASK_WEIGHT_LATER = 0.5
-"""Weight of the multimasks for a prompt that is not ambiguous: several clicks, or a box."""
+"""Weight of the multimasks for an unambiguous prompt: several clicks, or a box."""
 
 _ALPHA, _GAMMA = 0.25, 2.0
 
@@ -50,7 +50,7 @@ def mask_costs(logits: Tensor, target: Tensor) -> Tensor:
 def mask_iou(logits: Tensor, target: Tensor) -> Tensor:
     """Return the IoU of logits > 0 and target > 0.5 over the last two axes of (..., H, W), without a gradient.
 
-    The IoU is 1 where both masks are empty.
+    The IoU of two empty masks is 1.
     """
     with torch.no_grad():
         predicted, expected = logits > 0, target > 0.5
@@ -61,7 +61,7 @@ def mask_iou(logits: Tensor, target: Tensor) -> Tensor:
 def offset_loss(embedding: Tensor) -> Tensor:
     """Return the weighted mean square of the offset: the mean of each channel of embeddings (B, C, H, W).
 
-    The trunk does not end with a normalisation, so a growing offset would hide the image and the position codes.
+    The trunk has no final normalisation, so a growing offset would hide the image and the position codes.
     """
     return OFFSET_WEIGHT * (embedding.mean((0, 2, 3)) ** 2).mean()
 
@@ -78,7 +78,7 @@ def prompt_loss(
         target: (P, H, W), the share of each cell that the object covers, 0..1; or (P, 4, H, W), one for each mask.
         present: (P,), 1 if the prompt points at an object, else 0.
         ambiguous: bool (P,), True if the prompt is a single click.
-        known: (P,), 0 for a prompt that does not count, else 1; None: all count.
+        known: (P,), 0 for an ignored prompt, else 1; None: all count.
 
     Returns:
         The loss, a scalar, and the IoU of each mask, (P, 4).

@@ -1,7 +1,7 @@
-"""A folder of collected materials: cut-outs with exact alpha, and photographs as backgrounds, with a manifest.
+"""A folder of collected materials with a manifest: cut-outs with exact alpha, and photographs as backgrounds.
 
-`scenes.collect` writes such a folder. One material in `HELD_OUT_SHARE` is held out, by the hash of its source, so that
-held-out scenes show cut-outs and backgrounds that training never sees.
+`scenes.collect` writes the folder. One material in `HELD_OUT_SHARE` is held out, by the hash of its source, so that
+held-out scenes contain only cut-outs and backgrounds that are not used for training.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from triton_sam.errors import ConfigurationError
 
 MANIFEST = "manifest.json"
 HELD_OUT_SHARE = 16
-"""One of so many materials is held out."""
+"""One in this number of materials is held out."""
 
 _VERSION = 1
 _SOURCE_POWER = {"cutout": 0.4, "background": 1.0}
-"""With a power below 1, cut-outs of a small source appear more often than their share, since photographs are few."""
+"""With a power below 1, cut-outs of small sources are more frequent than their share, because photographs are few."""
 _CACHED_PHOTOGRAPHS, _CACHED_CUTOUTS = 24, 512
 
 Pixels = NDArray[np.uint8]
@@ -50,7 +50,7 @@ class Material:
 
 
 def write_manifest(folder: Path, materials: list[Material]) -> None:
-    """Write the manifest of a folder, atomically."""
+    """Write the manifest of a folder atomically."""
     content = {"version": _VERSION, "materials": [asdict(material) for material in materials]}
     atomic_write(folder / MANIFEST, strict_json.dumps(content, indent=0).encode())
 
@@ -70,7 +70,7 @@ def read_manifest(folder: Path) -> list[Material]:
 
 
 class Materials:
-    """The materials of a folder, of which either the held-out ones or the others are used."""
+    """The materials of a folder, either the held-out ones or the others."""
 
     def __init__(self, folder: Path, held_out: bool = False) -> None:
         chosen = [material for material in read_manifest(folder) if material.held_out == held_out]
@@ -79,16 +79,16 @@ class Materials:
             if not sources:
                 share = "held-out " if held_out else ""
                 raise ConfigurationError(f"{folder} contains no {share}{kind}: collect more materials")
-        # lru_cache on a method would keep the folder alive for ever.
+        # lru_cache on a method would keep the folder alive forever.
         self._cutout = lru_cache(_CACHED_CUTOUTS)(lambda path: _read(path, 4))
         self._photograph = lru_cache(_CACHED_PHOTOGRAPHS)(lambda path: _read(path, 3))
 
     def cutout(self, rng: np.random.Generator) -> Pixels:
-        """Return a cut-out at random: uint8 (h, w, 4), RGB and alpha, trimmed to its silhouette."""
+        """Return a random cut-out: uint8 (h, w, 4), RGB and alpha, trimmed to its silhouette."""
         return self._choose(rng, "cutout", self._cutout)
 
     def photograph(self, rng: np.random.Generator, shape: tuple[int, int]) -> Pixels:
-        """Return a random part of a background, flipped by chance: uint8 (H, W, 3), RGB, of the given shape."""
+        """Return a random part of a background, randomly flipped: uint8 (H, W, 3), RGB, of the given shape."""
         whole = self._choose(rng, "background", self._photograph)
         scale = max(shape[0] / whole.shape[0], shape[1] / whole.shape[1])  # of the largest part that fits
         zoom = scale * float(np.exp(rng.uniform(0, np.log(3.0))))

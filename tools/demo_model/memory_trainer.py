@@ -17,7 +17,7 @@ from tools.demo_model.runs import Run, Settings, Stage
 from tools.demo_model.tracking import Tracker, freeze_images, memory_parameters, object_head, track_loss
 from triton_sam.errors import ConfigurationError
 
-_FIRST_CLIPS, _TRACKS_FOR_CLIP = 16, 24  # the run starts with few clips, and each 24 tracks add one
+_FIRST_CLIPS, _TRACKS_FOR_CLIP = 16, 24  # the run starts with few clips and adds one per 24 tracks
 _PROMPTS, _PROMPT_SHARES = ("box", "click"), (0.7, 0.3)
 _MASK_SHARE = 0.3  # share of the objects that start from their true mask
 
@@ -82,10 +82,10 @@ class MemoryTrainer(Run):
 
 
 def speed_up_norms(model: nn.Module) -> None:
-    """Let torch's own layer_norm compute the LayerNorm2d modules, which takes a fraction of the time."""
+    """Compute the LayerNorm2d modules with torch's layer_norm, in a fraction of the time."""
     for module in model.modules():
         if isinstance(module, LayerNorm2d):
-            module.forward = types.MethodType(_normed, module)  # a copy of the model gets a method of its own
+            module.forward = types.MethodType(_normed, module)  # a copy of the model has its own method
 
 
 def _normed(module: Any, x: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class Features:
         return Features(self.embedding.float(), (self.high_res[0].float(), self.high_res[1].float()))
 
     def repeat(self, count: int) -> Features:
-        """Return (B * count, ...) features, in which those of each image are repeated for its `count` prompts."""
+        """Return (B * count, ...) features, repeated for the `count` prompts of each image."""
 
         def repeated(x: Tensor) -> Tensor:  # expand, not index: its gradient is a sum, not a slow scatter
             return x[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1)
@@ -63,7 +63,7 @@ class Prediction:
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the names and parameters that images use. The memory modules have a trainer of their own."""
+    """Yield the names and parameters that images use. The memory modules have their own trainer."""
     for name, parameter in model.named_parameters():
         if name.split(".")[0] in _TRAINED or name == "no_mem_embed":
             yield name, parameter
@@ -79,7 +79,7 @@ def set_side(model: nn.Module, side: int) -> None:
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Turn RGB images, uint8 (B, S, S, 3), into float32 (B, 3, S, S), normalised by ImageNet's mean and deviation."""
+    """Convert RGB images, uint8 (B, S, S, 3), to float32 (B, 3, S, S), normalised by ImageNet's mean and deviation."""
     scaled = images.permute(0, 3, 1, 2).float() / 255
     mean = torch.tensor(PIXEL_MEAN, device=images.device).view(1, 3, 1, 1)
     return (scaled - mean) / torch.tensor(PIXEL_STD, device=images.device).view(1, 3, 1, 1)
@@ -89,7 +89,7 @@ def encode(model: nn.Module, pixels: Tensor) -> Features:
     """Run the image encoder.
 
     The result equals that of SAM2ImagePredictor.set_image, which calls SAM2Base.forward_image and adds no_mem_embed. At
-    the two fine levels, a linear projection to 256 channels is followed by another one to 32 or 64 channels. Both are
+    the two fine levels, a linear projection to 256 channels is followed by a projection to 32 or 64 channels. Both are
     combined into one projection, which halves the time.
 
     Args:
@@ -110,7 +110,7 @@ def encode(model: nn.Module, pixels: Tensor) -> Features:
 
 
 def _project_twice(x: Tensor, first: Any, second: Any) -> Tensor:
-    """Apply two successive 1x1 convolutions as the single convolution that equals them."""
+    """Apply two successive 1x1 convolutions as one equivalent convolution."""
     outer, inner = second.weight.flatten(1), first.weight.flatten(1)
     return F.conv2d(x, (outer @ inner)[..., None, None], outer @ first.bias + second.bias)
 

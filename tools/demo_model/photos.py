@@ -1,9 +1,9 @@
-"""Photographs that Python packages carry, with masks that were drawn by hand or that come with the photograph.
+"""Photographs in Python packages, with masks that are drawn by hand or part of the package.
 
-`photos.json` beside this module names each file with its SHA-256, so that a package with another file gives no wrong
-truth. An outline was drawn as a polygon by hand, moved to the nearest edge by GrabCut (Rother et al., 2004) inside a
-band of 3 to 8 pixels around it, and checked by eye. No photograph may be used for training: `collect_materials.py`
-refuses them by their `hashes`.
+`photos.json` beside this module lists each file with its SHA-256, so that a changed file never gets a wrong ground
+truth. Each outline was drawn by hand as a polygon, moved to the nearest edge by GrabCut (Rother et al., 2004) inside a
+band of 3 to 8 pixels around it, and visually checked. The photographs must not be used for training:
+`collect_materials.py` refuses them by their `hashes`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw
 from triton_sam._common.extras import find_package
 from triton_sam.errors import ConfigurationError
 
-_MIN_AREA = 400  # pixels; smaller pieces of chairs in the photograph of VOC are not objects that a user would click
+_MIN_AREA = 400  # pixels; users would not click smaller pieces of chairs in the photograph of VOC
 _SHARED = 0.01  # share of an object that may belong to another one of the same label map
 
 Mask = NDArray[np.bool_]
@@ -46,7 +46,7 @@ class Photo:
     masks_sha256: str = ""
 
     def find(self) -> Path | None:
-        """Return the path of the photograph, or None if this machine lacks the files, or has others of their names."""
+        """Return the path of the photograph; None if the files are missing or different on this machine."""
         root = _folder(self.package)
         files = [(self.file, self.sha256), (self.masks, self.masks_sha256)]
         if root is None or any(name and _sha256(root / name) != expected for name, expected in files):
@@ -54,7 +54,7 @@ class Photo:
         return root / self.file
 
     def read_masks(self, shape: tuple[int, int]) -> list[Mask]:
-        """Return the mask of each object, bool (H, W), which may overlap (a cup and the coffee in it).
+        """Return the mask of each object, bool (H, W). Masks may overlap (a cup and the coffee in it).
 
         Args:
             shape: (H, W) of the photograph.
@@ -71,7 +71,7 @@ class Photo:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """An image whose objects are known.
+    """An image with known objects.
 
     Args:
         labels: uint8 (H, W), the number of the object at each pixel, or 0.
@@ -83,9 +83,9 @@ class Labelled:
 
 
 def open_photos() -> Iterator[Labelled]:
-    """Yield the photographs that are on this machine, and print the others.
+    """Yield the available photographs, and print the missing ones.
 
-    A photograph with objects inside others gives several, since a label map has one object at each pixel.
+    A photograph with nested objects yields several images, because a label map has one object per pixel.
     """
     for photo in read_list():
         path = photo.find()
@@ -99,7 +99,7 @@ def open_photos() -> Iterator[Labelled]:
 
 
 def read_list() -> tuple[Photo, ...]:
-    """Return all photographs, also those that this machine has not."""
+    """Return all photographs, including missing ones."""
     content = json.loads(Path(__file__).with_name("photos.json").read_text(encoding="utf-8"))
     return tuple(_photo(entry) for entry in content)
 
@@ -133,7 +133,7 @@ def _fill(outline: tuple[int, ...], shape: tuple[int, int]) -> Mask:
 
 
 def _layers(photo: Photo, shape: tuple[int, int]) -> list[NDArray[np.uint8]]:
-    """Return label maps, uint8 (H, W), so that no object hides another one of its map."""
+    """Return label maps, uint8 (H, W), in which no object hides another one."""
     layers: list[NDArray[np.uint8]] = []
     for mask in sorted(photo.read_masks(shape), key=lambda mask: -int(mask.sum())):
         layer = next((item for item in layers if (item[mask] > 0).mean() < _SHARED), None)

@@ -1,7 +1,7 @@
 """Training images in the memory of a device, drawn by many processes.
 
-A GPU learns from a hundred images in a second; reading or drawing them would take longer. So other processes draw each
-image once, into files that they share with the run, which copies them to its device.
+A GPU trains on a hundred images per second, faster than they can be read or drawn. Other processes therefore draw each
+image once, into files that are shared with the run, which copies them to its device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Arrays = Mapping[str, NDArray[np.uint8]]
 Draw = Callable[[Path, int], Arrays]
 """A function (folder of the materials, number) that returns the arrays of an example. Processes import it by name."""
 Embed = Callable[[Tensor], Tensor]
-"""A function that turns images, uint8 (B, S, S, 3), into embeddings (B, C, h, w) on the same device."""
+"""A function that converts images, uint8 (B, S, S, 3), to embeddings (B, C, h, w) on the same device."""
 
 
 class Pool:
@@ -55,19 +55,19 @@ class Pool:
             self.tensors = {
                 name: torch.empty((count, *shape), dtype=torch.uint8, device=device) for name, shape in shapes.items()
             }
-        except RuntimeError as error:  # torch.OutOfMemoryError is one, too
+        except RuntimeError as error:  # includes torch.OutOfMemoryError
             raise ConfigurationError(f"{count} images do not fit into the memory of {device}: draw fewer") from error
         self.embeddings = torch.empty(0, device=device)
         self._tasks: dict[Future[None], range] = {}
 
     def start(self, executor: Executor, materials: Path) -> None:
-        """Let the processes of an executor draw the examples."""
+        """Draw the examples in the processes of an executor."""
         for first in range(0, self._count, _CHUNK):
             numbers = range(first, min(first + _CHUNK, self._count))
             self._tasks[executor.submit(_draw_chunk, self._draw, materials, self._paths, numbers)] = numbers
 
     def take(self, embed: Embed | None, should_stop: Callable[[], bool]) -> bool:
-        """Wait for the examples, copy them to the device, and embed their images.
+        """Wait for the examples, copy them to the device and embed their images.
 
         Args:
             embed: embeds images; None: nothing is embedded.
@@ -122,7 +122,7 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _prepare_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too, but the run shall end it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches this process, but the run ends it
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
 

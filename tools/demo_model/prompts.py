@@ -1,4 +1,4 @@
-"""Simulated prompts as tensor operations: clicks and boxes for thousands of regions in a second on a GPU.
+"""Simulated prompts as tensor operations: clicks and boxes for thousands of regions per second on a GPU.
 
 Coordinates are x and y in pixels of the frame.
 """
@@ -16,7 +16,7 @@ _CENTRE_SHARE = 0.5  # share of clicks at the centre of a region; the others are
 _JITTER = 0.05  # standard deviation of a corner as a share of the box's side (SAM: 10 %, at most 20 of 1024 pixels)
 _STEADY_SHARE = 0.3  # boxes without jitter
 _LIMIT = 20 / 1024  # largest movement of a corner, as a share of the frame
-_DEPTHS = 48  # cells from the outline that are told apart
+_DEPTHS = 48  # maximum distance from the outline, in cells
 
 
 def click_inside(regions: Tensor, side: int) -> Tensor:
@@ -26,7 +26,7 @@ def click_inside(regions: Tensor, side: int) -> Tensor:
         regions: bool (P, h, w).
 
     Returns:
-        float32 (P, 2); the place of an empty region means nothing.
+        float32 (P, 2); undefined for empty regions.
     """
     count, height, width = regions.shape
     noise = torch.rand((count, height, width), device=regions.device)
@@ -40,7 +40,7 @@ def click_inside(regions: Tensor, side: int) -> Tensor:
 
 
 def _depths(regions: Tensor) -> Tensor:
-    """Return how many cells (up to `_DEPTHS`) each cell of a region is away from what is not region, (P, h, w)."""
+    """Return the distance of each cell of a region from the outside, up to `_DEPTHS` cells, (P, h, w)."""
     left = F.pad(regions.float(), (1, 1, 1, 1))[:, None]
     depth = torch.zeros_like(left)
     for _ in range(_DEPTHS):
@@ -50,7 +50,7 @@ def _depths(regions: Tensor) -> Tensor:
 
 
 def shaken_boxes(regions: Tensor, side: int) -> Tensor:
-    """Return the boxes of regions as drawn in haste.
+    """Return inaccurate boxes of regions.
 
     Args:
         regions: bool (P, h, w), not empty.
@@ -60,7 +60,7 @@ def shaken_boxes(regions: Tensor, side: int) -> Tensor:
     """
     cell = side / regions.shape[-1]
     edges = []
-    for axis in (1, 2):  # columns are left after the rows are gone
+    for axis in (1, 2):  # reducing the rows leaves the columns
         line = regions.any(axis).float()
         length = line.shape[1]
         edges.append((line.argmax(1), length - line.flip(1).argmax(1)))
@@ -79,7 +79,7 @@ def correction_clicks(masks: Tensor, targets: Tensor, side: int) -> tuple[Tensor
         targets: bool (P, h, w), the true masks.
 
     Returns:
-        float32 points (P, 2) and float32 labels (P,). Masks without an error get another click inside the object.
+        float32 points (P, 2) and float32 labels (P,). Masks without errors get another click inside the object.
     """
     missing, surplus = targets & ~masks, masks & ~targets
     lacking, excess = (error.flatten(1).sum(1) for error in (missing, surplus))

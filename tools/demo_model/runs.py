@@ -1,4 +1,4 @@
-"""A run of the training: timed stages, the learning rate, averaged weights, and the state from which it resumes."""
+"""A training run: timed stages, the learning rate, averaged weights, and the state for resuming."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXIT_INTERRUPTED = 130
 
 _EMBEDDINGS = re.compile(r"embed|_tokens?\.weight$")  # must not match the matrices of cross_attn_token_to_image
 _MIN_MUON_SIDE = 32  # AdamW updates smaller matrices
-_SLOW = 0.3  # learning rate of the slow parameters, as a share of the others'
+_SLOW = 0.3  # learning rate of the slow parameters, relative to the others
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Stage:
 
     @classmethod
     def parse(cls, text: str, frames: int = 1) -> Stage:
-        """Return the stage of a length in minutes ("25m") or steps ("2000")."""
+        """Parse a length in minutes ("25m") or steps ("2000") as a stage."""
         found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)m", text)
         if found is None:
             raise ConfigurationError(f"cannot read the length {text!r}: write it like 5m or 600")
@@ -117,7 +117,7 @@ class Progress:
         return settings.rate * warm * (0.02 + 0.98 * 0.5 * (1 + float(np.cos(np.pi * min(1.0, fall)))))
 
     def count_step(self, stage: Stage, seconds: float) -> None:
-        """Count the duration of a step, and go to the next stage if this one is finished."""
+        """Add the duration of a step, and go to the next stage if this one is finished."""
         self.stage_steps += 1
         self.stage_seconds += seconds
         self.seconds += seconds
@@ -148,7 +148,7 @@ class Run(ABC):
         """Train on one batch, by learn(). Returns the loss and other values by name."""
 
     def random(self) -> np.random.Generator:
-        """Return the source of randomness of this step, and seed that of torch."""
+        """Return the random generator of this step, and seed torch's generator."""
         rng = np.random.default_rng([self.settings.seed, self.progress.step])
         torch.manual_seed(int(rng.integers(2**62)))
         return rng
@@ -156,7 +156,7 @@ class Run(ABC):
     def learn(self, loss: Tensor) -> None:
         """Update the weights and their moving average.
 
-        The gradient of the loss is added to that which the weights have. If it is not finite, the weights stay.
+        The gradient of the loss is added to the existing gradients. If it is not finite, the weights are unchanged.
         """
         loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self._parameters, 1.0)
@@ -176,7 +176,7 @@ class Run(ABC):
         measure: Callable[[nn.Module], float] | None = None,
         seconds: float = 45.0,
     ) -> None:
-        """Run the remaining stages, from the saved state of a folder if it has one."""
+        """Run the remaining stages, from the saved state of a folder if one exists."""
         if (out / "state.pt").is_file():
             self.load(out / "state.pt")
             print(f"resuming at step {self.progress.step}", flush=True)
@@ -203,7 +203,7 @@ class Run(ABC):
         print(" ".join(f"{key} {value:.4g}" for key, value in self.progress.history[-1].items()), flush=True)
 
     def _measure(self, measure: Callable[[nn.Module], float] | None) -> None:
-        """Measure the averaged weights, and keep them if none before were better."""
+        """Measure the averaged weights, and keep them if they are the best so far."""
         if measure is None:
             return
         iou = measure(self.averaged.module)
@@ -213,7 +213,7 @@ class Run(ABC):
         self._note({"held_out": iou, "best": self.best["iou"]})
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the averaged weights: the best on held-out examples, or those of now if none were measured."""
+        """Return the averaged weights: the best on held-out examples, or the current ones without a measurement."""
         best: dict[str, Tensor] = self.averaged.module.state_dict() if self.best is None else self.best["state"]
         return best
 
@@ -286,9 +286,9 @@ def _groups(named: list[tuple[str, nn.Parameter]], settings: Settings, share: fl
 
 
 def write(content: dict[str, Any], path: Path) -> None:
-    """Write a file of torch, completely or not at all."""
+    """Write a torch file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Given a path, torch would store its name in the file.
+    # With a path, torch would store its name in the file.
     with atomic_path(path) as partial, partial.open("wb") as file:
         torch.save(content, file)
 
@@ -299,9 +299,9 @@ def half(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def prepare_device(name: str) -> str:
-    """Return the device that --device names, "auto" for the best one, and let GPUs multiply in TF32."""
+    """Return the device of --device ("auto": the best one), and enable TF32 on GPUs."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.set_flush_denormal(True)  # sharp attention produces denormal numbers, and they are a hundred times slower
+    torch.set_flush_denormal(True)  # sharp attention produces denormals, which are a hundred times slower
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -316,7 +316,7 @@ def prepare_device(name: str) -> str:
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether Ctrl-C or SIGTERM arrived, so that a run can end between two steps.
 
-    A second Ctrl-C ends the program at once.
+    A second Ctrl-C ends the program immediately.
     """
     received: list[int] = []
 

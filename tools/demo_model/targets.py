@@ -15,25 +15,25 @@ from tools.demo_model.losses import prompt_loss
 from tools.demo_model.prompts import CELL, click_inside
 from tools.demo_model.teacher import Teacher, adopt_decoder
 
-_TRIES = 3  # points for each prompt that is wanted, since the teacher is not sure of a mask at every point
-_TRUSTED = 0.75  # lower scores of the teacher are not believed
+_TRIES = 3  # points per required prompt, because the teacher is not confident at every point
+_TRUSTED = 0.75  # minimum score of the teacher's masks
 _AREAS = (0.0006, 0.7)  # of the teacher's masks, as shares of the frame
 _MIN_CELLS = 6  # of a region of a scene
 _AREA_POWER, _PART_WEIGHT = 0.4, 0.3  # of the choice of a region
 _NUMBERS = 64  # of the regions that can be chosen
-_MIN_GROUND = 0.1  # share of the background of which a click on it has a sense
+_MIN_GROUND = 0.1  # minimum share of the background for a click on it
 _HIGH_RES = ((32, 4), (64, 2))  # channels of the high-resolution features, and cells for each cell of the embedding
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The answers that P prompts ask for, at a quarter of the side S.
+    """The expected answers to P prompts, at a quarter of the side S.
 
     Attributes:
-        single: float32 (P, S/4, S/4), the mask that the single mask shall give: the share of each cell, 0..1.
+        single: float32 (P, S/4, S/4), the target of the single mask: the covered share of each cell, 0..1.
         whole: float32 (P, S/4, S/4), the same for the other masks, for boxes and for later clicks.
         present: float32 (P,), 1 if there is an object, else 0.
-        known: float32 (P,), 0 for a prompt that teaches nothing.
+        known: float32 (P,), 0 for ignored prompts.
         clicks: float32 (P, 2), x and y in pixels of the first click.
     """
 
@@ -49,16 +49,16 @@ class Targets:
         return CELL * self.whole.shape[-1]
 
     def region(self) -> Tensor:
-        """Return the object that the user has in mind, bool (P, S/4, S/4)."""
+        """Return the object that the user means, bool (P, S/4, S/4)."""
         return self.whole >= 0.5
 
     def join(self, other: Targets) -> Targets:
-        """Return these targets and, after them, those of other prompts."""
+        """Return these targets, followed by the targets of other prompts."""
         return Targets(*(torch.cat([getattr(self, name), getattr(other, name)]) for name in Targets.__annotations__))
 
 
 def teacher_decoder(model: nn.Module, teacher: Teacher) -> nn.Module:
-    """Return a SAM2Base that answers with the teacher's masks, given its embeddings; its scores are approximate."""
+    """Return a SAM2Base that predicts the teacher's masks from its embeddings; scores are approximate."""
     answering: Any = copy.deepcopy(model)
     adopt_decoder(answering, teacher)
     answering.sam_mask_decoder.pred_obj_scores = False  # the teacher has no token for the object score
@@ -68,7 +68,7 @@ def teacher_decoder(model: nn.Module, teacher: Teacher) -> nn.Module:
 
 @torch.no_grad()
 def ask(decoder: nn.Module, embeddings: Tensor, points: Tensor, bf16: bool = False) -> network.Prediction:
-    """Return the teacher's answers to clicks, those of the first image first.
+    """Return the teacher's answers to clicks, image by image.
 
     Args:
         embeddings: (B, 256, S/16, S/16), the teacher's.
@@ -85,7 +85,7 @@ def ask(decoder: nn.Module, embeddings: Tensor, points: Tensor, bf16: bool = Fal
 
 
 def taught_targets(decoder: nn.Module, embeddings: Tensor, count: int, bf16: bool = False) -> Targets:
-    """Ask the teacher at random points of photographs, and take the masks of which it is sure.
+    """Return the teacher's confident masks at random points of photographs.
 
     Args:
         embeddings: (B, 256, S/16, S/16), the teacher's.
@@ -109,7 +109,7 @@ def taught_targets(decoder: nn.Module, embeddings: Tensor, count: int, bf16: boo
 
 
 def scene_targets(labels: Tensor, parts: Tensor, count: int, absent_share: float = 0.0) -> Targets:
-    """Choose objects and parts of scenes at random, and click into each.
+    """Choose random objects and parts of scenes, and click into each.
 
     Args:
         labels: uint8 (B, S/2, S/2), the number of the object at each pixel, or 0 for the background.

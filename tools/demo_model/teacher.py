@@ -1,9 +1,9 @@
-"""The teacher MobileSAM: its embeddings and masks, and its prompt encoder and mask decoder as a beginning for SAM2.
+"""The teacher MobileSAM: its embeddings and masks, and its prompt encoder and mask decoder as initial weights for SAM2.
 
-The mask decoder of SAM2 is that of SAM with three additions (Ravi et al., "SAM 2", 2024, appendix C): high-resolution
-features, a token for the object score, and a sigmoid after the score of a mask. So it can begin with weights of SAM,
-whose training on 11 million photographs gives it the shapes of real objects. MobileSAM (Zhang et al., "Faster Segment
-Anything", 2023) has the decoder of SAM's largest model, and a small encoder with nearly the same embeddings.
+The mask decoder of SAM2 is SAM's decoder with three additions (Ravi et al., "SAM 2", 2024, appendix C): high-resolution
+features, a token for the object score, and a sigmoid after the score of a mask. It can therefore start from weights of
+SAM, which were trained on 11 million photographs of real objects. MobileSAM (Zhang et al., "Faster Segment Anything",
+2023) has the decoder of SAM's largest model, and a small encoder with nearly the same embeddings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tools.demo_model import network
 from triton_sam.export.mobilesam.recipe import EXPORTER
 
 SIDE = 1024
-"""Side in pixels of the images of MobileSAM, whose code allows no other."""
+"""Side in pixels of the images of MobileSAM, whose code supports only this size."""
 VARIANCE = 0.0105
-"""Mean square of the values of MobileSAM's embeddings: losses are relative to it."""
+"""Mean square of MobileSAM's embeddings. Losses are relative to it."""
 
 _PARTS = {"prompt_encoder": "sam_prompt_encoder", "mask_decoder": "sam_mask_decoder"}  # SAM's name: SAM2's name
 _LAYERS = {"mlp.lin1": "mlp.layers.0", "mlp.lin2": "mlp.layers.1"}
 _SLOPE = 4.0  # sigmoid(4 x - 2) is close to x for scores 0..1
-_RIDGE = 1e-4  # share of the mean square of a feature that is added to its own
+_RIDGE = 1e-4  # share of a feature's mean square that is added to it
 
 
 class Teacher:
@@ -70,9 +70,9 @@ class Teacher:
 def adopt_decoder(model: nn.Module, teacher: Teacher) -> None:
     """Give a SAM2Base the teacher's prompt encoder and mask decoder, in place.
 
-    The additions of SAM2 begin without an influence, or with the least possible one: no high-resolution features and no
-    code for the missing memory; the token of the object score equals that of the scores; and the head of the scores is
-    scaled so that their values stay nearly the same after the sigmoid.
+    The additions of SAM2 start with no or minimal influence: no high-resolution features and no code for the missing
+    memory. The token of the object score equals the token of the scores. The head of the scores is scaled so that
+    values stay nearly the same after the sigmoid.
     """
     adopted = teacher.decoder_state()
     model.load_state_dict(adopted, strict=False)

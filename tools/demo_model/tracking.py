@@ -1,7 +1,7 @@
 """Tracking with gradients: the steps of SAM2VideoPredictor for a batch of objects, and the loss of the masks.
 
-The image encoder, the prompt encoder and the mask decoder stay as they are, except for the head of the object score. So
-the answers to prompts on images do not change.
+The image encoder, the prompt encoder and the mask decoder are unchanged except for the head of the object score, so
+that masks of prompts on images do not change.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Answer:
         return self.logits[torch.arange(len(self.best), device=self.best.device), self.best][:, None]
 
     def shown(self) -> Tensor:
-        """Return the mask that a user sees, 0 or 1, (B, S/4, S/4): empty where the object is not visible."""
+        """Return the visible mask, 0 or 1, (B, S/4, S/4): empty if the object is not visible."""
         return (self.present[:, :, None] > 0).float() * (self.mask()[:, 0] > 0)
 
 
@@ -87,26 +87,26 @@ def memory_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def object_head(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the names and parameters of the head of the object score, which decides no mask of an image."""
+    """Yield the names and parameters of the head of the object score, which does not affect masks of images."""
     for name, parameter in model.named_parameters():
         if name.startswith(_OBJECT_HEAD):
             yield name, parameter
 
 
 def freeze_images(model: nn.Module) -> None:
-    """Take the gradient from all parameters except those of the memory half and of the object score."""
+    """Disable the gradients of all parameters except those of the memory half and the object score."""
     trained = {name for name, _ in (*memory_parameters(model), *object_head(model))}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
 
 
 def prepare_memory(model: nn.Module, embedding: Tensor) -> None:
-    """Set initial weights of the memory half, in place, with which the memories help after few steps.
+    """Set initial weights of the memory half in place, so that memories are useful after few steps.
 
-    - The memory attention adds nothing at first. Its last normalisation is fitted to the embeddings that the decoder
-      knows, so the decoder starts with familiar maps.
-    - Queries and keys start with equal biases, and the rotations of RoPE turn these into an attention to the nearest
-      places of the memories.
+    - The memory attention adds nothing at first. Its last normalisation is fitted to the embeddings with which the
+      decoder was trained, so the decoder starts with familiar maps.
+    - Queries and keys start with equal biases. The rotations of RoPE turn these into an attention to the nearest
+      positions of the memories.
     - A mask prompt reaches the decoder as the average of each cell in the scale of logits.
 
     Args:
@@ -144,10 +144,9 @@ def prepare_memory(model: nn.Module, embedding: Tensor) -> None:
 
 
 def _local_bias(channels: int) -> Tensor:
-    """Return a bias of queries and keys for which rotated products are largest at equal places.
+    """Return a bias of queries and keys whose rotated products are largest at equal positions.
 
-    RoPE rotates pairs of channels: the first half of the pairs with the column, the others with the row, the fastest
-    rotation first.
+    RoPE rotates pairs of channels, fastest rotation first: the first half of the pairs by column, the others by row.
     """
     bias = torch.zeros(channels)
     for axis in (0, channels // 2):
@@ -157,7 +156,7 @@ def _local_bias(channels: int) -> Tensor:
 
 
 class Tracker:
-    """Tracks B objects through frames, one frame after the other."""
+    """Tracks B objects through frames, one at a time."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model: Any = model
@@ -167,11 +166,11 @@ class Tracker:
         }
 
     def start(self, maps: FrameMaps, prompt: FirstPrompt, mask: Tensor | None, is_mask: Tensor | None) -> Answer:
-        """Answer the prompts of the first frame, and remember the masks.
+        """Segment the prompts of the first frame, and store the masks in the memory.
 
         Args:
             mask: (B, 1, S, S) true masks 0..1, or None.
-            is_mask: bool (B,), True for objects that are remembered by their true mask instead of the answer.
+            is_mask: bool (B,), True for objects whose true mask is stored instead of the answer.
         """
         with torch.no_grad():
             image = maps.embedding + self._model.no_mem_embed.view(1, -1, 1, 1)
@@ -183,10 +182,10 @@ class Tracker:
         return answer
 
     def step(self, frame: int, maps: FrameMaps, present: Tensor | None = None) -> Answer:
-        """Find the objects in the next frame, and remember the masks.
+        """Segment the objects in the next frame, and store the masks in the memory.
 
         Args:
-            present: (B, 1), 1 where the object is visible, else 0; None leaves this to the score.
+            present: (B, 1), 1 if the object is visible, else 0; None: according to the score.
         """
         model = self._model
         side = maps.embedding.shape[-1]
@@ -208,7 +207,7 @@ class Tracker:
 
     def _enlarge(self, logits: Tensor) -> Tensor:
         side = self._model.image_size
-        # What a memory says about a mask is learned from the loss of later frames; the mask itself from its own.
+        # Memories of masks are learned from the loss of later frames; the mask from the loss of its own frame.
         return F.interpolate(logits.detach(), size=(side, side), mode="bilinear", align_corners=False)
 
     def _decode(self, image: Tensor, maps: FrameMaps, prompt: FirstPrompt | None) -> Answer:
@@ -262,8 +261,8 @@ def track_loss(
 ) -> tuple[Tensor, Tensor]:
     """Track objects from their prompts through all frames and return the loss.
 
-    All three candidates get a gradient, the best of them a stronger one, because the mask of a tracked object is not
-    ambiguous. Weights of focal and dice loss: those of the training on images.
+    All three candidates get a gradient, the best a stronger one, because the mask of a tracked object is unambiguous.
+    The weights of focal and dice loss are those of the training on images.
 
     Args:
         targets: (T, B, S/4, S/4), the share of each cell that the object covers, 0..1.

@@ -42,7 +42,6 @@ _EMBEDDINGS_WEIGHT = 1.5  # of the embeddings' error in the second phase
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the options."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = options.add_argument
     add("--teacher", type=Path, required=True, metavar="CHECKPOINT", help="checkpoint of MobileSAM")
@@ -71,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, and return the exit code: 0, or 130 if the run was interrupted."""
     options = parser().parse_args(arguments)
     device = prepare_device(options.device)
-    Materials(options.materials)  # raises an error now and not in another process
+    Materials(options.materials)  # raises errors now instead of in another process
     teacher = Teacher(options.teacher).to(device, options.bf16)
     model = EXPORTER.build(CONFIG, SIDE).to(device)
     EXPORTER.restore(model, options.init, CONFIG)
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _learn(
     options: argparse.Namespace, model: Any, images: Images, teacher: Teacher, should_stop: Callable[[], bool]
 ) -> None:
-    """Run both phases, each from its saved state if there is one."""
+    """Run both phases, each from its saved state if one exists."""
     asked = teacher_decoder(model, teacher)
     half = options.images // 2
     first, second = options.out / "embeddings", options.out / "masks"
@@ -110,7 +109,7 @@ def _learn(
 
 
 def _lessons(images: Images) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield photographs, uint8 (S, S, 3), and the teacher's embeddings of them, spread over all."""
+    """Yield evenly chosen photographs, uint8 (S, S, 3), and their embeddings by the teacher."""
     pool = images.photographs
     for number in range(0, len(pool), max(1, len(pool) // _FITTED)):
         yield pool.tensors["image"][number], pool.embeddings[number].float()

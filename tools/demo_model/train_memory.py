@@ -31,12 +31,11 @@ from triton_sam.commands._options import run_script
 from triton_sam.export.sam2.recipe import EXPORTER
 from triton_sam.scenes.clip import generate_clip
 
-_HELD_OUT = (500, 501)  # seeds of clips that neither training nor the default evaluation shows
+_HELD_OUT = (500, 501)  # seeds of clips that neither training nor the default evaluation uses
 _FITTED = 6  # clips to which prepare_memory fits the last normalisation
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the options."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = options.add_argument
     add("--init", type=Path, required=True, metavar="CHECKPOINT", help="weights with a trained image half")
@@ -77,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _begin(model: nn.Module, fresh: dict[str, torch.Tensor], clips: ClipPool, fitted: int) -> None:
-    """Set the weights of the memory half with which a run begins."""
+    """Set the initial weights of the memory half."""
     with torch.no_grad():
         for name, parameter in memory_parameters(model):
             parameter.copy_(fresh[name])
@@ -85,7 +84,7 @@ def _begin(model: nn.Module, fresh: dict[str, torch.Tensor], clips: ClipPool, fi
 
 
 def _measurer(model: nn.Module) -> Callable[[nn.Module], float]:
-    """Return a function that measures the mean IoU of held-out clips. All models have the image half of this one."""
+    """Return a function that measures the mean IoU of held-out clips. All models must share this image half."""
     held_out = [map_clip(model, generate_clip(seed)) for seed in _HELD_OUT]
     return lambda measured: float(torch.cat([track_iou(measured, clip).flatten() for clip in held_out]).mean())
 

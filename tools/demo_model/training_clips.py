@@ -1,4 +1,4 @@
-"""Drawn clips for training: objects move along free paths, cross each other, hide behind things, leave and return."""
+"""Drawn training clips: objects move along free paths, cross each other, hide behind things, leave and return."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from triton_sam.errors import ConfigurationError
 from triton_sam.scenes import textures
 from triton_sam.scenes.clip import TRAINING_CLIPS, Clip, Layer, draw_layer, generate_clip, photograph, sprite
 
-_LIKE_EVALUATION = 0.4  # share of the training clips that are drawn as those of the evaluation, with other seeds
+_LIKE_EVALUATION = 0.4  # share of training clips drawn like the evaluation's clips, with other seeds
 _LONG = 32  # frames in which the objects of a clip cross the whole image
 _MAX_OBJECTS = 5
-_THING_SHARE = 0.35  # share of the layers that are no objects: they hide the objects behind them
+_THING_SHARE = 0.35  # share of layers that only hide the objects behind them
 
 
 def generate_training_clip(seed: int, frames: int, size: int) -> Clip:
-    """Draw a training clip, which shows a part of the movements of a long clip. The same arguments give the same clip.
+    """Draw a training clip, a part of the movements of a long clip. The same arguments give the same clip.
 
     Args:
         seed: number of the clip, at least TRAINING_CLIPS.
@@ -40,7 +40,7 @@ def generate_training_clip(seed: int, frames: int, size: int) -> Clip:
 
 
 def _wander(rng: np.random.Generator, seed: int, frames: int, size: int) -> Clip:
-    """Draw layers on free paths over a ground that moves as if the camera did."""
+    """Draw layers on free paths over a background that moves as with the camera."""
     ground = textures.random_colour(rng)
     margin = size // 8
     wide = textures.paint(rng, (size + 2 * margin, size + 2 * margin), ground, 1.0)
@@ -63,7 +63,7 @@ def _layers(rng: np.random.Generator, size: int, ground: textures.Field) -> list
     layers: list[Layer] = []
     objects = int(rng.integers(2, _MAX_OBJECTS + 1))
     label = 0
-    twin = float(rng.random()) < 0.25  # objects of one colour, which only their place and outline tell apart
+    twin = float(rng.random()) < 0.25  # objects of one colour, distinguishable only by position and outline
     shared = textures.contrasting_colour(rng, ground, 0.2)
     while label < objects:
         is_thing = float(rng.random()) < _THING_SHARE
@@ -78,7 +78,7 @@ def _layers(rng: np.random.Generator, size: int, ground: textures.Field) -> list
 
 
 def _path(rng: np.random.Generator, size: int) -> Callable[[float], tuple[float, float]]:
-    """Return a path: a straight line with waves, of any speed between rest and a crossing of the image."""
+    """Return a path: a wavy line, with any speed up to a crossing of the image."""
     start = rng.uniform(0.1, 0.9, 2) * size
     speed = rng.uniform(0, 1.2) * size
     angle = rng.uniform(0, 2 * np.pi)

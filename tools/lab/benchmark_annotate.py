@@ -39,12 +39,11 @@ Figures = dict[str, float]
 
 
 class TimedTransport(OnnxTransport):
-    """Runs the models in this process, and adds up the seconds that ONNX Runtime takes."""
+    """Runs the models in this process, and sums the seconds of ONNX Runtime."""
 
     seconds = 0.0
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-        """Run one inference."""
         begin = time.perf_counter()
         try:
             return super().infer(model, inputs, outputs)
@@ -63,8 +62,8 @@ def run(job: Job, inputs: Inputs, folder: Path, threads: int) -> float:
 
 
 def limit(job: Job, inputs: Inputs, transport: TimedTransport) -> tuple[float, float]:
-    """Annotate all images in this process; return the seconds of both models, and those of everything."""
-    client = SamTritonClient("localhost", embeddings="client", transport=transport)  # it opens no connection
+    """Annotate all images in this process; return the seconds of both models, and the total seconds."""
+    client = SamTritonClient("localhost", embeddings="client", transport=transport)  # no connection is opened
     transport.seconds, begin, work = 0.0, time.perf_counter(), job.work(inputs)
     for item in inputs.items:
         work(client, item)
@@ -72,7 +71,7 @@ def limit(job: Job, inputs: Inputs, transport: TimedTransport) -> tuple[float, f
 
 
 def measure(count: int, side: int, rounds: int, threads: int, *, decoder_in_session: bool = False) -> Figures:
-    """Return the medians: images a second of the command, of the models alone, and of everything in this process."""
+    """Return the median images per second of the command, of only the models, and of the whole run in this process."""
     models = bundled("model_repository")
     files = {name: models / name / "1" / "model.onnx" for name in ("sam2_encoder", "sam2_decoder")}
     local = LocalServer(models, models=["sam2"], decoder_in_session=decoder_in_session)
@@ -97,7 +96,6 @@ def measure(count: int, side: int, rounds: int, threads: int, *, decoder_in_sess
 
 
 def main() -> int:
-    """Run the measurement and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=40, metavar="N", help="drawn scenes (default: 40)")
     parser.add_argument("--side", type=int, default=512, metavar="PIXELS", help="their side (default: 512)")

@@ -47,9 +47,9 @@ from triton_sam.wire import contract
 
 FAMILY = "sam2"
 OFFICIAL = "official generator"
-_PATIENCE = 3600.0  # seconds for one request; the session model answers at the end of the search
-_PAUSE = 0.1  # seconds between two clicks of a person
-_WARM_UP = 4  # points along one side in a search that does not count; more would only take time
+_PATIENCE = 3600.0  # timeout of a request in seconds; the session model responds at the end of the search
+_PAUSE = 0.1  # seconds between two clicks of a user
+_WARM_UP = 4  # points along one side in an unmeasured search; more would only take time
 
 Say = Callable[[str], None]
 
@@ -66,18 +66,18 @@ class SearchSpeed:
 
 
 class Parts:
-    """Asks the session model for the parts of a search, as clients do that show progress."""
+    """Requests the parts of a search from the session model, as clients with a progress bar do."""
 
     def __init__(self, client: SAM2TritonClient) -> None:
         self._client = client
 
     def generate(self, image: ImageSource, **parameters: Any) -> list[Any]:
-        """See verify.everything.Generator. The objects are no records; only their number counts here."""
+        """See verify.everything.Generator. The objects are not records; only their number is used."""
         return list(self._client.everything(image, **parameters))
 
 
 class SessionJob:
-    """Sends one request to the session model, which searches on the server."""
+    """Sends one request to the session model, which runs the search on the server."""
 
     def __init__(self, url: str) -> None:
         self._transport = Transport(parse_url(url), timeout=_PATIENCE)
@@ -93,17 +93,15 @@ class SessionJob:
         return objects
 
     def close(self) -> None:
-        """Close the connections."""
         self._transport.close()
 
 
 def measure_searches(
     server: LocalServer, image: Path, points: Sequence[int], rounds: int, say: Say
 ) -> Iterator[SearchSpeed]:
-    """Measure searches of the built-in model in turns: the official generator, this process, both ways through Triton.
+    """Measure searches of the demo model in turns: the official generator, this process, both ways through Triton.
 
-    The thresholds are those that half of the candidates of a small grid pass: the official ones leave no mask of the
-    built-in model.
+    Half of the candidates of a small grid pass the thresholds. No mask of the demo model passes the official ones.
     """
     pixels = np.asarray(open_image(image))
     with contextlib.ExitStack() as stack:
@@ -129,7 +127,7 @@ def measure_searches(
 def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -> dict[str, Times]:
     """Measure the clicks of one user without and with another user's search inside the session model, of both kinds.
 
-    The clicks are a tenth of a second apart. The search is repeated until they are done.
+    The clicks are a tenth of a second apart. The search is repeated until the clicks are done.
     """
     with (
         SAM2TritonClient(server.grpc_url) as client,
@@ -181,7 +179,7 @@ def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Gene
 
 
 def _times_beside(client: SAM2TritonClient, places: npt.NDArray[Any], search: Callable[[], object]) -> Times:
-    """Return the times of clicks while a search runs again and again."""
+    """Return the times of clicks during repeated searches."""
     over = threading.Event()
 
     def repeat() -> None:
@@ -191,11 +189,11 @@ def _times_beside(client: SAM2TritonClient, places: npt.NDArray[Any], search: Ca
     with ThreadPoolExecutor(1) as pool:
         searching = pool.submit(repeat)
         try:
-            time.sleep(1)  # until the search decodes
+            time.sleep(1)  # wait until the search decodes
             times = _click_times(client, places)
         finally:
             over.set()
-        searching.result()  # clicks beside a search that failed were alone
+        searching.result()  # raises if the search failed, because the clicks were then measured without load
     return Times.of(times)
 
 
@@ -209,7 +207,6 @@ def _click_times(client: SAM2TritonClient, places: npt.NDArray[Any]) -> list[flo
 
 
 def main() -> int:
-    """Run the measurement and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--image", type=Path, metavar="FILE", help="image (default: a photo of this project)")
     parser.add_argument("--points", type=int, nargs="+", default=[16], metavar="N", help="points a side (default: 16)")

@@ -35,18 +35,18 @@ from triton_sam.verify.video import ClientRunner, ReferenceRunner, VideoRunner
 from triton_sam.verify.video_transport import VideoTransport
 
 FIRST_COUNTED = 8
-"""From this frame on, each frame attends to all seven memories. Earlier frames are not counted."""
+"""From this frame on, each frame attends to all seven memories. Earlier frames are not measured."""
 _OFFICIAL = "official predictor"
 _SEED = 10_000_100
-_JPEG_QUALITY = 95  # JPEG files are the usual frames
-_PATIENCE = 600.0  # seconds; a frame of a large model on a busy processor takes long
+_JPEG_QUALITY = 95  # frames are usually JPEG files
+_PATIENCE = 600.0  # seconds; a frame of a large model takes long on a busy CPU
 
 Frames = Sequence[npt.NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
 class VideoSpeed:
-    """The time of one frame, from the request for it until its masks are there."""
+    """The time of one frame, from the request until the masks are available."""
 
     runner: str
     objects: int
@@ -56,13 +56,13 @@ class VideoSpeed:
 
     @property
     def frames_per_second(self) -> float:
-        """Frames a second, by the median."""
+        """Median frames per second."""
         return 1 / self.median
 
 
 @dataclass(frozen=True)
 class VideoBenchmark:
-    """The choices of a measurement.
+    """The settings of a measurement.
 
     Args:
         checkpoint: official checkpoint; None for random weights.
@@ -83,7 +83,7 @@ class VideoBenchmark:
 
 
 def measure_video(settings: VideoBenchmark, *, progress: bool = True) -> list[VideoSpeed]:
-    """Export the models, serve them with a local Triton, and measure all runners in turns."""
+    """Export the models, serve them with a local Triton and measure all runners in turns."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_video_")))
         files = _export(settings, folder, progress)
@@ -129,7 +129,7 @@ def _export(settings: VideoBenchmark, folder: Path, progress: bool) -> Mapping[s
 
 def _measure(settings: VideoBenchmark, clients: Mapping[str, SAM2VideoClient]) -> dict[tuple[str, int], list[float]]:
     """Return the seconds of the counted frames by runner and number of objects."""
-    # Every pass has a clip of its own, because a server would know the frames of an earlier pass.
+    # Every pass has its own clip, because a server caches the frames of earlier passes.
     clips = (list(generate_clip(number, settings.frames).images) for number in itertools.count(_SEED))
     times: dict[tuple[str, int], list[float]] = {}
     for _, count in itertools.product(range(settings.rounds), settings.objects):
@@ -170,7 +170,6 @@ def _speed(name: str, objects: int, seconds: Sequence[float]) -> VideoSpeed:
 
 
 def main() -> int:
-    """Run the measurement and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tracking_families(), default="sam2", help="model family (default: sam2)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")

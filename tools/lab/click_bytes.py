@@ -36,8 +36,8 @@ class Counter:
 
     Attributes:
         url: HTTP URL of the loopback port.
-        request: number of bytes that were sent to the server.
-        answer: number of bytes that were received from the server.
+        request: number of bytes sent to the server.
+        answer: number of bytes received from the server.
     """
 
     def __init__(self, url: str) -> None:
@@ -62,7 +62,7 @@ class Counter:
     def _carry(self, name: str, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while content := source.recv(1 << 16):
-                # Count the bytes before they are forwarded, so that the count is complete when the answer arrives.
+                # Bytes are counted before they are forwarded, so that the count is complete when the answer arrives.
                 setattr(self, name, getattr(self, name) + len(content))
                 sink.sendall(content)
 
@@ -85,7 +85,7 @@ def measure(url: str) -> dict[str, list[tuple[int, int]]]:
     if parsed.is_grpc or parsed.is_secure:
         raise ConfigurationError(f"bytes are counted over plain HTTP, and not over {url}: name an http:// URL")
     with contextlib.closing(Transport(parsed)) as direct:
-        direct.ready_models()  # so that the error of an unreachable server names the server and not the counter
+        direct.ready_models()  # so that the error of an unreachable server contains its URL instead of the counter's
     counter = Counter(str(parse_url(url)))
     transport = Transport(parse_url(counter.url))
     found: dict[str, list[tuple[int, int]]] = {name: [] for name in contract.output_formats()}
@@ -103,7 +103,6 @@ def measure(url: str) -> dict[str, list[tuple[int, int]]]:
 
 
 def main() -> int:
-    """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", help="HTTP URL of a running server with the model sam2")
     args = parser.parse_args()

@@ -176,7 +176,6 @@ def measure(link: Link, seconds: float) -> Results:
 
 
 def main() -> int:
-    """Measure, and print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("link", nargs="?", default="1gbit,1ms", help="rate and delay (default: 1gbit,1ms)")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measurement (default: 3)")

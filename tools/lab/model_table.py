@@ -58,10 +58,10 @@ class Size:
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a size.
+    """The figures of a size.
 
     Args:
-        checkpoint: bytes of the official checkpoint; None: it is in no catalogue.
+        checkpoint: bytes of the official checkpoint; None if it is not in a catalogue.
         click: predict() of one point, low-resolution logits, milliseconds.
     """
 
@@ -79,7 +79,7 @@ def official_sizes() -> list[Size]:
 
 
 def parse_size(text: str) -> Size:
-    """Read FAMILY/SIZE."""
+    """Parse FAMILY/SIZE."""
     family, _, name = text.partition("/")
     if family not in FAMILIES or name not in {size.name for size in FAMILIES[family].sizes}:
         known = ", ".join(map(str, official_sizes()))
@@ -88,17 +88,17 @@ def parse_size(text: str) -> Size:
 
 
 def prepare(size: Size, folder: Path, *, progress: bool) -> Weights:
-    """Return a repository of one size with seeded random weights, below ``folder``; it is exported once."""
+    """Return a repository of one size with seeded random weights below ``folder``, exported once."""
     repository = folder / f"{size.family}_{size.name}"
     found = find_weights(size.family, repository, None) if repository.is_dir() else None
     return found or make_weights(size.family, f"random:{size.name}", repository, progress)
 
 
 def measure(size: Size, weights: Weights, *, rounds: int) -> Row:
-    """Serve a pair with its session model on a local Triton and ask it over gRPC.
+    """Serve a pair with its session model on a local Triton and measure it over gRPC.
 
     Args:
-        rounds: how often at least, after one unmeasured round.
+        rounds: minimum number of rounds, after one unmeasured round.
     """
     with LocalServer(weights.repository, models=[size.family]) as server:
         source = bundled("test/images") / "coffee.jpg"
@@ -172,7 +172,7 @@ def main() -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure one size after another. Without --keep, remove each export before the next, because they are large."""
+    """Measure each size. Without --keep, remove each export before the next, because exports are large."""
     if args.rounds < 1:
         raise ConfigurationError("--rounds must be at least 1")
     if args.export_only and args.keep is None:
@@ -184,7 +184,7 @@ def run(args: argparse.Namespace) -> int:
             weights = prepare(size, folder, progress=not args.quiet)
             if not args.export_only:
                 rows.append(measure(size, weights, rounds=args.rounds))
-                if not args.quiet:  # a run over all sizes takes long and may be interrupted
+                if not args.quiet:  # a run over all sizes is long and may be interrupted
                     print(table(rows[-1:]), file=sys.stderr)
     if rows:
         print(table(rows))

@@ -32,37 +32,37 @@ from triton_sam.transport.url import parse_url
 
 LONE_CLICKS = 10
 MAX_HALF_SECONDS = 30.0
-"""Longest duration of the half load, in seconds. Its percentiles settle early; only the overload needs more time, to
-show a queue that grows without end."""
+"""Maximum duration of the half load, in seconds. Its percentiles settle early; the overload needs more time to show an
+endlessly growing queue."""
 CALM_CLICKS = 3
-"""The server has recovered when this many clicks in a row are fast."""
+"""The server has recovered after this number of consecutive fast clicks."""
 CALM_FACTOR = 2.0
-"""A click is fast when it takes at most this many times as long as the median click before the load."""
+"""Maximum duration of a fast click, as a multiple of the median before the load."""
 RECOVERY_TIMEOUT = 60.0
 """Seconds after which a server counts as not recovered."""
 
 
 @dataclass
 class _Users:
-    """Users who click on one image, each with a client of its own."""
+    """Users who click on one image, each with their own client."""
 
     clients: list[SAM2TritonClient]
     image: ImageEmbeddings
     points: list[Point]
 
     def click(self, user: int, number: int) -> None:
-        """Let one user click. ``number`` counts the clicks of this user."""
+        """Click as one user. ``number`` counts the clicks of this user."""
         self.clients[user].predict([self.points[(17 * user + number) % len(self.points)]], image=self.image)
 
     def click_alone(self) -> float:
-        """Let the first user click, and return the milliseconds of this click."""
+        """Click as the first user and return the milliseconds."""
         return milliseconds(lambda: self.click(0, 0))
 
 
 def measure_overload(target: Target, results: Results, session: bool, count: int, duration: float) -> None:
-    """Let half as many users click as the server accepts, then `count` users, then one.
+    """Measure clicks of half as many users as the server accepts, then of `count` users, then of one.
 
-    All use the target's last protocol. Users do not pause between clicks, except for a moment after a refusal.
+    All use the target's last protocol. Users pause only after a refusal.
     """
     protocol, who = target.protocols[-1], "session" if session else "request"
     limit = max_pending_clicks(target, session)
@@ -79,13 +79,13 @@ def measure_overload(target: Target, results: Results, session: bool, count: int
         results.add(*crowd_row("overload", "accepted", who, protocol, busy, watch.metrics))
         results.add(*_refused(who, protocol, busy))
         after, seconds, recovered = _recover(users, before)
-    seconds += max(0.0, busy.seconds - duration)  # the last answers came after the last request
+    seconds += max(0.0, busy.seconds - duration)  # the last answers arrived after the last request
     more = {"recovered_s" if recovered else "not_recovered_s": seconds}
     results.add(Row("overload", "after", who, protocol, 1, after, more=more))
 
 
 def max_pending_clicks(target: Target, session: bool) -> int | None:
-    """Return the number of waiting clicks above which a server refuses more; None when it has no limit."""
+    """Return the maximum number of queued clicks of a server; None without a limit."""
     with contextlib.closing(Transport(parse_url(target.urls[target.protocols[0]]), **target.access)) as transport:
         config = transport.model_config(target.session_model if session else target.pair.decoder)
     if session:
@@ -102,7 +102,7 @@ def _users(target: Target, protocol: str, session: bool, count: int) -> Iterator
         clients = [stack.enter_context(target.client(protocol, place)) for _ in range(count)]
         users = _Users(clients, clients[0].encode(target.content), list(islice(target.points(), 256)))
         for user in range(count):
-            users.click(user, 0)  # connects; over HTTP each thread has a connection, so a crowd's threads connect later
+            users.click(user, 0)  # connects; over HTTP each thread has its own connection, so a crowd's connect later
         yield users
 
 
@@ -117,7 +117,7 @@ def _recover(users: _Users, before: Times) -> tuple[Times, float, bool]:
     """Click until clicks are as fast as before the load.
 
     Returns:
-        The times of the clicks; the seconds until the first fast click ended, or until the last click where the server
+        The times of the clicks; the seconds until the end of the first fast click, or of the last click if the server
         did not recover; and whether it recovered within RECOVERY_TIMEOUT.
     """
     began = time.perf_counter()
@@ -131,7 +131,6 @@ def _recover(users: _Users, before: Times) -> tuple[Times, float, bool]:
 
 
 def main() -> int:
-    """Measure, and print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=64, metavar="N", help="number of users (default: 64)")
     parser.add_argument("--seconds", type=float, default=15.0, help="duration of the overload (default: 15)")

@@ -29,7 +29,7 @@ from triton_sam.service.settings import TOKEN_VARIABLE
 
 MEMORY = re.compile(r"^process_resident_memory_bytes ([\d.e+]+)$", re.MULTILINE)
 MAX_GROWTH = 1.2
-"""Memory is flat when its maximum in the second half of the run is at most this many times that of the first half."""
+"""Memory is flat if its maximum in the second half of the run is at most this multiple of that in the first half."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Report:
 
     @property
     def failures(self) -> int:
-        """The number of broken connections and of answers with status 500 and above."""
+        """The number of broken connections and of responses with status 500 and above."""
         return sum(count for status, count in self.statuses.items() if status >= 500 or status == 0)
 
     @property
@@ -77,11 +77,11 @@ class Report:
 
 
 def run_load(url: str, images: Sequence[Path], *, users: int, seconds: float, token: str | None = None) -> Report:
-    """Let some users click for some seconds.
+    """Simulate users who click for some seconds.
 
     Args:
         users: number of concurrent users, at least 1.
-        token: the service's token; None sends none.
+        token: the service's token; None: no token is sent.
     """
     if users < 1 or seconds <= 0 or not images:
         raise ConfigurationError("users must be at least 1, seconds must be above 0, and at least one image is needed")
@@ -106,7 +106,7 @@ def run_load(url: str, images: Sequence[Path], *, users: int, seconds: float, to
         for thread in threads:
             thread.start()
         deadline[0] = time.monotonic() + 24 * 3600
-        ready.wait()  # until every user has uploaded an image
+        ready.wait()  # wait until every user has uploaded an image
         deadline[0] = time.monotonic() + seconds
         while any(thread.is_alive() for thread in threads):
             report.memory += _memory(probe, url)
@@ -134,7 +134,7 @@ def _user(
                 image = json.loads(answer.data)
             else:
                 _record(report, lock, answer.status)
-        except (urllib3.exceptions.HTTPError, ValueError):  # no answer, or one that is not JSON
+        except (urllib3.exceptions.HTTPError, ValueError):  # no response, or not JSON
             _record(report, lock, 0)
         finally:
             ready.wait()
@@ -177,7 +177,6 @@ def _percentile(ordered: Sequence[float], percent: int) -> float:
 
 
 def main() -> int:
-    """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--url", default="http://localhost:5000", help="URL of the service (default: http://localhost:5000)"

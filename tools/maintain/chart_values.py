@@ -18,7 +18,7 @@ START, END = "<!-- values: written by tools/maintain/chart_values.py -->", "<!--
 
 
 def descriptions(text: str) -> dict[str, str]:
-    """Return the description of each value that has one, by its path with dots."""
+    """Return the descriptions of values by dotted path."""
     found: dict[str, str] = {}
     path: list[tuple[int, str]] = []
     words: list[str] = []
@@ -40,7 +40,7 @@ def descriptions(text: str) -> dict[str, str]:
 
 
 def leaves(values: Any, described: set[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value with its path: the described ones as a whole, and of the others those below them."""
+    """Yield each value with its path: described values as a whole, other values recursively."""
     if prefix in described or not isinstance(values, dict) or not values:
         yield prefix, values
         return
@@ -63,7 +63,7 @@ def table(chart: Path = CHART) -> str:
 
 
 def renewed(chart: Path = CHART) -> str:
-    """Return the text of README.md with the table of today."""
+    """Return the text of README.md with the current table."""
     text = (chart / "README.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(START)
     return f"{before}{START}\n\n{table(chart)}\n\n{END}{rest.partition(END)[2]}"

@@ -45,13 +45,13 @@ FILES_AROUND = tuple(
     f"{PACKAGE}/sessions/{name}.py"
     for name in ("bls", "tasks", "metrics", "python_model", "image/triton_model", "video/triton_model")
 )
-"""The queue, the clocks, the calls of other models and the metrics of a session model."""
+"""The queue, the clocks, the calls to other models and the metrics of a session model."""
 FILES_OF_IMAGES = tuple(f"{PACKAGE}/inputs/{name}" for name in ("images.py", "header.py", "deep.py", "video/"))
-"""Reading a frame from its source and decoding its image file, on both sides. A click has this in set_image()."""
+"""Reading a frame from its source and decoding its image file, on both sides. For a click, set_image() does this."""
 
 
 class Calls:
-    """Notes the calls of functions, in all threads that begin after this is made, and in this one."""
+    """Records function calls in this thread and in all threads that start after its creation."""
 
     def __init__(self) -> None:
         self._notes: list[tuple[str, CodeType]] | None = None
@@ -67,7 +67,7 @@ class Calls:
             self._notes.append((IMAGES if code.co_filename.startswith(FILES_OF_IMAGES) else side, code))
 
     def of(self, work: Callable[[], object]) -> dict[str, list[tuple[CodeType, int]]]:
-        """Repeat some work. Return, for each side, its functions in order and how often one repetition calls each."""
+        """Repeat some work. Return, for each side, its functions in order and their calls per repetition."""
         runs = []
         for _ in range(REPETITIONS):
             self._notes = []
@@ -98,7 +98,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Hands the inferences of HTTP to a server in this process."""
+    """Forwards inferences over HTTP to a server in this process."""
 
     server: _Server
     protocol_version = "HTTP/1.1"
@@ -146,7 +146,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def over_http(triton: Any) -> Iterator[str]:
-    """Yield the URL at which a server in this process answers inferences."""
+    """Yield the URL of a server in this process."""
     server = _Server(triton)
     with server, triton:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -155,7 +155,7 @@ def over_http(triton: Any) -> Iterator[str]:
 
 
 def count_click() -> dict[str, list[tuple[CodeType, int]]]:
-    """Return the functions of a click on an image that the server keeps."""
+    """Return the functions of a click on an image in the server's cache."""
     calls = Calls()
     from support.image_server import ImageServer
 
@@ -168,7 +168,7 @@ def count_click() -> dict[str, list[tuple[CodeType, int]]]:
 
 
 def count_frame() -> dict[str, list[tuple[CodeType, int]]]:
-    """Return the functions of a frame of a pass through a video."""
+    """Return the functions of a frame during tracking."""
     calls = Calls()
     from support.video_server import VideoServer
 
@@ -223,7 +223,7 @@ def count_setup() -> dict[str, list[tuple[CodeType, int]]]:
 
 
 def _tiny_checkpoint() -> bytes:
-    """Return a file of safetensors with the tensors of SAM2.1 tiny, all of them zeros."""
+    """Return a safetensors file with the tensors of SAM2.1 tiny, all zeros."""
     from triton_sam.export.templates import templates
     from triton_sam.families.sam2 import SAM2
 
@@ -240,7 +240,6 @@ COUNTS = {"click": count_click, "frame": count_frame, "setup": count_setup}
 
 
 def main() -> None:
-    """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="?", choices=COUNTS, help="default: all")
     parser.add_argument("--list", action="store_true", help="print each function, and its calls")

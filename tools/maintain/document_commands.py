@@ -1,4 +1,4 @@
-"""Checks of commands, options and Pixi tasks: those that documents name, and those that pyproject.toml defines."""
+"""Checks of the commands, options and Pixi tasks in documents and in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def options(command: Parser) -> set[str]:
 
 
 def parses(words: list[str]) -> bool:
-    """Return whether the command line accepts the words behind `triton-sam`, as far as they are all there."""
+    """Return whether the command line accepts the arguments of `triton-sam`, if they are complete."""
     if any(word == "..." or "|" in word for word in words):
         return True
     with contextlib.redirect_stderr(None), contextlib.redirect_stdout(None):
@@ -43,7 +43,7 @@ def parses(words: list[str]) -> bool:
 
 
 def shown_commands(checkout: Checkout) -> Iterator[str]:
-    """Yield shown commands that do not parse: lines of code blocks, and the proofs of docs/evidence/claims.md."""
+    """Yield commands that do not parse, in lines of code blocks and in the evidence of docs/evidence/claims.md."""
     for document in checkout.documents:
         for language, position, block in document.blocks():
             for line in re.sub(r" *\\\n *", " ", block).splitlines() if language in SHELLS else ():
@@ -57,9 +57,9 @@ def shown_commands(checkout: Checkout) -> Iterator[str]:
 
 
 def named_commands(checkout: Checkout) -> Iterator[str]:
-    """Yield commands and their options that do not exist, wherever a document names them."""
+    """Yield missing commands and options that a document mentions."""
     for document in checkout.documents:
-        # A kubectl namespace has the name of the project, and Compose has a service between program and arguments.
+        # A kubectl namespace is named like the project, and Compose has a service between program and arguments.
         text = re.sub(r"(?m)^.*\bkubectl\b.*$", lambda match: " " * len(match[0]), document.text)
         text = re.sub(r"--entrypoint triton-sam [a-z-]+ ", lambda match: "triton-sam ".rjust(len(match[0])), text)
         for match in COMMAND.finditer(text):
@@ -73,7 +73,7 @@ def named_commands(checkout: Checkout) -> Iterator[str]:
 
 
 def table_of_commands(checkout: Checkout) -> Iterator[str]:
-    """Yield commands that docs/reference/commands.md does not describe."""
+    """Yield commands that are missing in docs/reference/commands.md."""
     page = checkout.read("docs/reference/commands.md")
     for name in commands():
         if not re.search(rf"`{name}\b|triton-sam {name}\b", page):
@@ -81,7 +81,7 @@ def table_of_commands(checkout: Checkout) -> Iterator[str]:
 
 
 def options_of_scripts(checkout: Checkout) -> Iterator[str]:
-    """Yield options of named scripts that these do not have."""
+    """Yield missing options of mentioned scripts."""
     for document in checkout.documents:
         text = document.text.replace("\\\n", "  ")
         for match in SCRIPT.finditer(text):
@@ -91,7 +91,7 @@ def options_of_scripts(checkout: Checkout) -> Iterator[str]:
 
 
 def script_options(checkout: Checkout, name: str) -> set[str]:
-    """Return the options of a script: those in its source, and in the modules with parsers that it imports."""
+    """Return the options of a script, from its source and the imported modules with parsers."""
     pending, seen, found = [name], set(), {"--help"}
     while pending:
         name = pending.pop()
@@ -109,13 +109,13 @@ def script_options(checkout: Checkout, name: str) -> set[str]:
 
 
 def named_tasks(checkout: Checkout) -> Iterator[str]:
-    """Yield Pixi tasks that documents name and pyproject.toml lacks."""
+    """Yield Pixi tasks that documents mention and pyproject.toml lacks."""
     for document in checkout.documents:
         named = [
             (match.start(), match[1]) for match in re.finditer(r"pixi run (?:-e \w+ )?([a-z][\w-]*)", document.text)
         ]
         if document.path.as_posix() == "docs/reference/commands.md":
-            # The second column of the table. Short forms in it begin with "-".
+            # The second column of the table, in which short forms begin with "-".
             start = document.text.find("| `pixi run ...` |")
             for row in re.compile(r"(?m)^\|[^|]*\| ([^|]*) \|").finditer(document.text, max(start, 0)):
                 named += [(row.start(), name) for name in re.findall(r"`([a-z][\w-]*)`", row[1])]
@@ -125,7 +125,7 @@ def named_tasks(checkout: Checkout) -> Iterator[str]:
 
 
 def environments(checkout: Checkout) -> Iterator[str]:
-    """Yield features that do not exist, and tasks whose environment Pixi cannot tell."""
+    """Yield missing features, and tasks with an ambiguous environment."""
     pixi = checkout.project["tool"]["pixi"]
     features = pixi.get("feature", {})
     places = {name: ["default"] if name in pixi.get("tasks", {}) else [] for name in checkout.tasks}
@@ -136,7 +136,7 @@ def environments(checkout: Checkout) -> Iterator[str]:
             for name in features.get(feature, {}).get("tasks", {}):
                 places[name].append(feature)
     for name, found in places.items():
-        # Pixi uses the default environment if every other one has the task, else the only one that has it.
+        # Pixi uses the default environment if all others also have the task, else the only environment with the task.
         if len(found) != 1:
             yield f"pyproject.toml: task {name} is in {len(found)} environments: {', '.join(found)}"
 
@@ -163,7 +163,7 @@ def tasks(checkout: Checkout) -> Iterator[str]:
 
 
 def starts(checkout: Checkout, words: list[str]) -> bool:
-    """Return whether a task's command names a known program, existing files, and options that they have."""
+    """Return whether a task's command consists of a known program, existing files and their options."""
     program, *arguments = words
     if program == "triton-sam":
         return parses(["track", "clip.mp4", "--out", "masks"] if arguments == ["track"] else arguments)

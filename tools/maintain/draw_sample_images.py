@@ -27,11 +27,9 @@ class Pen:
         self._pen.rounded_rectangle(_scaled(corners), radius * OVERSAMPLE, fill=fill)
 
     def disc(self, x: float, y: float, radius: float, fill: Colour) -> None:
-        """Fill a disc."""
         self._pen.ellipse(_scaled((x - radius, y - radius, x + radius, y + radius)), fill=fill)
 
     def polygon(self, corners: list[tuple[float, float]], fill: Colour) -> None:
-        """Fill a polygon."""
         self._pen.polygon([(x * OVERSAMPLE, y * OVERSAMPLE) for x, y in corners], fill=fill)
 
 
@@ -40,7 +38,7 @@ def _scaled(corners: tuple[float, ...]) -> list[float]:
 
 
 def draw_street() -> Image.Image:
-    """Return houses, a tree, a bus and a car: things of many sizes that have parts."""
+    """Return houses, a tree, a bus and a car: things of many sizes with parts."""
     pen = Pen()
     for y in range(HEIGHT):
         share = y / HEIGHT
@@ -92,7 +90,7 @@ def _car(pen: Pen, x: int, y: int) -> None:
 
 
 def draw_cells() -> Image.Image:
-    """Return cells under a microscope: many alike objects, as searches for everything or by examples find them."""
+    """Return cells under a microscope: many similar objects for searches for everything or by examples."""
     random = np.random.default_rng(5)
     pen = Pen()
     pen.box((0, 0, WIDTH, HEIGHT), (236, 222, 232))
@@ -130,7 +128,6 @@ def _photographed(pen: Pen, random: np.random.Generator) -> Image.Image:
 
 
 def main() -> None:
-    """Write both files."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     draw_street().save(FOLDER / "street.jpg", quality=88)
     draw_cells().save(FOLDER / "cells.jpg", quality=88)

@@ -44,7 +44,7 @@ def draw_labels() -> npt.NDArray[np.uint8]:
     pen.ellipse([380 * k, 290 * k, 500 * k, 410 * k], fill=5)
     pen.ellipse([410 * k, 320 * k, 470 * k, 380 * k], fill=0)
     pen.ellipse([640 * k, 150 * k, 740 * k, 250 * k], fill=6)
-    # Nearest-neighbour resampling, because an average of two labels is no label.
+    # Nearest-neighbour resampling, because an average of two labels is not a label.
     return np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.NEAREST))
 
 
@@ -68,7 +68,6 @@ def shade(labels: npt.NDArray[np.uint8]) -> Image.Image:
 
 
 def main() -> None:
-    """Write both files."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     labels = draw_labels()
     shade(labels).save(FOLDER / "shapes.jpg", quality=93)

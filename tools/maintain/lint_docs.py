@@ -33,7 +33,7 @@ OF_OTHERS = {
     *("InferenceService", "ModelInfer", "RawDeployment", "TRITON_ENABLE_GPU", "lock_exception"),
     *("raw_input_contents", "raw_output_contents"),
 }
-"""Names of other programs that no code of this project mentions."""
+"""Names of other programs that the project's code does not contain."""
 ERRORS_OF_OTHERS = {
     'could not select device driver "nvidia"',
     "This container was built for NVIDIA Driver Release",
@@ -42,9 +42,9 @@ ERRORS_OF_OTHERS = {
     "No space left on device",
     "permission denied",
 }
-"""Errors on the page for troubleshooting that Docker, Triton and the system print."""
+"""Errors on the troubleshooting page that Docker, Triton and the system print."""
 PLACEHOLDERS = {"MyFamily", "vVERSION", "triton_sam.ask"}
-"""Names that a reader replaces, or that an example makes."""
+"""Names that a reader replaces, or that an example creates."""
 ODD = {
     r"\b(server|service|client|page|program|model)s? (knows?|hears?|asks?|tells?|forgets?|heals?)\b": "software "
     "stores, receives, sends, calls, returns",
@@ -66,7 +66,7 @@ ODD = {
 
 
 def links(checkout: Checkout) -> Iterator[str]:
-    """Yield links and images whose target, or whose heading, does not exist."""
+    """Yield links and images with a missing target or heading."""
     known = {document.path.as_posix(): document for document in checkout.documents}
     link = re.compile(r'\]\(([^)\s#]*)(?:#([^)\s]*))?[^)]*\)| (?:src|srcset)="([^"]+)"')
     for document in checkout.documents:
@@ -84,7 +84,7 @@ def links(checkout: Checkout) -> Iterator[str]:
 
 
 def files(checkout: Checkout) -> Iterator[str]:
-    """Yield named files that do not exist: paths anywhere, and names of source files in code."""
+    """Yield mentioned files that do not exist: paths anywhere, and names of source files in code."""
     for document in checkout.documents:
         for match in NAMED_FILE.finditer(document.text):
             name = match[1]
@@ -114,7 +114,7 @@ def navigation(checkout: Checkout) -> Iterator[str]:
 
 
 def documents_in_code(checkout: Checkout) -> Iterator[str]:
-    """Yield documents that the code names and that do not exist."""
+    """Yield missing documents that the code mentions."""
     folders = ("triton_sam/", "scripts/", "deploy/", "model_repository/", "examples/", "tools/")
     for name, text in checkout.code.items():
         if name.startswith(folders):
@@ -147,19 +147,19 @@ def names(checkout: Checkout) -> Iterator[str]:
         found = [(match.start(), match[0]) for match in CAPITALS.finditer(document.text)]
         for position, code in document.inline():
             for name in NAME.findall(code):
-                # A word of plain letters may be anything.
+                # A word of plain letters may mean anything.
                 is_name = "_" in name.strip("_") or re.search("[a-z][A-Z]", name)
                 if is_name and not TEST.fullmatch(name):
                     found.append((position, name))
         for position, name in sorted(set(found)):
-            # A document may leave out the start of a metric. The code adds `triton_sam_` and `_total` to all of them.
+            # A document may omit the start of a metric. The code adds `triton_sam_` and `_total` to all metrics.
             metric = name.removeprefix("triton_sam_").removeprefix("_").removesuffix("_total")
             if not {name, metric} & checkout.words and name not in OF_OTHERS | PLACEHOLDERS:
                 yield f"{document.at(position)}: no code contains {name}"
 
 
 def tests(checkout: Checkout) -> Iterator[str]:
-    """Yield named tests that do not exist."""
+    """Yield mentioned tests that do not exist."""
     sources: dict[str, list[str]] = {}
     for name in checkout.code:
         for end in (name, PurePosixPath(name).name, PurePosixPath(name).stem):
@@ -176,7 +176,7 @@ def tests(checkout: Checkout) -> Iterator[str]:
 
 
 def is_defined(test: str, defined: set[str]) -> bool:
-    """Return whether a test is defined. `test_a_click...comes_back` may leave out parts, and end early."""
+    """Return whether a test is defined. The name may omit parts, as in `test_a_click...comes_back`, or end early."""
     if "..." in test:
         return any(all(part.strip("_") in name for part in test.split("...")) for name in defined)
     return not test or all(part in defined for part in test.split("."))
@@ -186,7 +186,7 @@ def is_defined(test: str, defined: set[str]) -> bool:
 
 
 def claims(checkout: Checkout) -> Iterator[str]:
-    """Yield claims of docs/evidence/claims.md for which the page names neither a test nor a command."""
+    """Yield claims of docs/evidence/claims.md without a test or a command."""
     page = checkout.read("docs/evidence/claims.md")
     for claim, proof in re.findall(r"(?m)^\| (?!claim \|)([^|\n]+) \| ([^|\n]*) \|$", page):
         if "`" not in proof:
@@ -194,7 +194,7 @@ def claims(checkout: Checkout) -> Iterator[str]:
 
 
 def repository(checkout: Checkout) -> Iterator[str]:
-    """Yield clones of another repository than that of pyproject.toml, which README must name."""
+    """Yield clones of repositories other than pyproject.toml's, which README must mention."""
     url = checkout.project["project"]["urls"]["Repository"]
     for document in checkout.documents:
         for match in re.finditer(r"git clone (http\S+)", document.text):
@@ -205,7 +205,7 @@ def repository(checkout: Checkout) -> Iterator[str]:
 
 
 def continuous_integration(checkout: Checkout) -> Iterator[str]:
-    """Yield a fault if .ci/run or the task `test` does something else than README's test command."""
+    """Yield a fault if .ci/run or the task `test` differs from README's test command."""
     found = re.search(r"pip install (-c \S+ -e \S+) && (pytest[^\n`]*)", checkout.read("README.md"))
     if found is None:
         yield "README.md: it lacks the command that installs the project and runs its tests"
@@ -220,7 +220,7 @@ def continuous_integration(checkout: Checkout) -> Iterator[str]:
 
 
 def deployment(checkout: Checkout) -> Iterator[str]:
-    """Yield a release or alerts in docs/how-to/deploy.md other than those of the Dockerfile and of the rules."""
+    """Yield a release or alerts in docs/how-to/deploy.md that differ from the Dockerfile and the rules."""
     page = checkout.read("docs/how-to/deploy.md")
     tag = re.findall(r"(?m)^ARG TRITON_TAG=(\S+)$", checkout.read("Dockerfile"))[0]
     for words in (f"| `{tag}` (default) |", f"{tag.removesuffix('-py3')} unless you set it"):
@@ -233,7 +233,7 @@ def deployment(checkout: Checkout) -> Iterator[str]:
 
 
 def errors(checkout: Checkout) -> Iterator[str]:
-    """Yield error texts on the page for troubleshooting that no code contains."""
+    """Yield error texts on the troubleshooting page that the code does not contain."""
     page = next(each for each in checkout.documents if each.path.name == "troubleshooting.md")
     code = "\n".join(text for name, text in checkout.code.items() if name.startswith("triton_sam/"))
     for row in re.finditer(r"(?m)^\| ([^|]+) \|", page.text):
@@ -275,7 +275,6 @@ def prose(root: Path = ROOT) -> list[str]:
 
 
 def main() -> int:
-    """Print all faults, and return the status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prose", action="store_true", help="list wording that sounds translated; never fails")
     if parser.parse_args().prose:

@@ -33,12 +33,12 @@ from triton_sam.families.tables import ModelSize
 
 SEEDS, OTHER_SEED = (1, 2), 3
 SIDES = {"sam2": (1024, 512)}
-"""Image sizes besides the official one: 512 is that of fast videos."""
+"""Image sizes in addition to the official one: 512 for fast videos."""
 TRACED_VIDEOS = ("sam3",)
-"""Families whose models for videos have no templates."""
+"""Families whose video models have no templates."""
 LIMIT = 2
-"""Largest difference of a weight in units in the last place of the largest one. torch rounds x ** 0.5, which EdgeTAM's
-folded normalisations contain, not to the nearest number, and a product doubles the difference."""
+"""Maximum difference of a weight in units in the last place of the largest weight. EdgeTAM's folded normalisations
+contain x ** 0.5, which torch does not round to nearest, and a product doubles the difference."""
 PACKAGES = (
     "torch",
     "onnx",
@@ -52,7 +52,7 @@ PACKAGES = (
 
 
 def recipe_of(first: Traced, second: Traced) -> tuple[onnx.ModelProto, dict[str, Tree]]:
-    """Return a graph without the weights that a checkpoint gives, and the trees of these weights."""
+    """Return a graph without the weights of a checkpoint, and the trees of these weights."""
     recipes = Recipes(first.state, first.made, onnx.ModelProto.FromString(first.raw), first.leaves, second.leaves)
     skeleton = onnx.ModelProto.FromString(first.graph)
     users = {name: node for node in skeleton.graph.node for name in node.input}
@@ -67,7 +67,7 @@ def recipe_of(first: Traced, second: Traced) -> tuple[onnx.ModelProto, dict[str,
 
 
 def differences(skeleton: onnx.ModelProto, trees: Mapping[str, Tree], trace: Traced) -> dict[str, float]:
-    """Return what a template gives differently from a trace, in units in the last place; empty if nothing."""
+    """Return the differences of a template from a trace, in units in the last place; empty if equal."""
     found = {}
     given = {item.name: item for item in skeleton.graph.initializer}
     if list(skeleton.graph.node) != list(onnx.ModelProto.FromString(trace.graph).graph.node):
@@ -85,7 +85,7 @@ def differences(skeleton: onnx.ModelProto, trees: Mapping[str, Tree], trace: Tra
 
 
 def has_video(family: Family) -> bool:
-    """Return whether a family has templates of its models for videos."""
+    """Return whether a family has templates of its video models."""
     return family.tracking is not None and family.name not in TRACED_VIDEOS
 
 
@@ -98,7 +98,7 @@ def run(family: Family, size: ModelSize, side: int, seed: int, folder: Path) -> 
 
 
 def prove(label: str, skeleton: onnx.ModelProto, trees: Mapping[str, Tree], found: Traced) -> None:
-    """Compare what a template gives with a trace."""
+    """Compare the result of a template with a trace."""
     wrong = differences(skeleton, trees, found)
     largest = max(wrong.values(), default=0)
     print(f"{label}: {len(trees)} weights, largest difference {largest:g} ulp", flush=True)
@@ -132,7 +132,7 @@ def check(family: Family, size: ModelSize, side: int) -> None:
 
 
 def pack(family: str, work: Path) -> Path:
-    """Put the templates of a family into its archive, and return its path."""
+    """Pack the templates of a family into its archive, and return the path."""
     made = {"sources": digest(family), "versions": {name: version(name) for name in PACKAGES}}
     (work / MADE).write_text(json.dumps(made))
     target = FOLDER / f"{family}.tar.xz"

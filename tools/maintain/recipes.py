@@ -1,8 +1,8 @@
-"""Finds how the weights of a traced graph follow from a state dict: the recipe of a template.
+"""Finds how the weights of a traced graph are derived from a state dict: the recipe of a template.
 
-Weights are derived in two places. Modules compute some while they are built, with torch, and `Recorder` watches them.
-The exporter's optimiser computes others from the graph as it was traced, where they still have their names and their
-nodes. A weight that has the same value for two state dicts is a constant.
+Weights are derived in two places. Modules compute some with torch while they are built, which `Recorder` records. The
+exporter's optimiser computes others from the traced graph, in which they still have their names and nodes. A weight
+with the same value for two state dicts is a constant.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ONNX_ARITHMETIC = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "
 
 
 class UnknownDerivationError(Exception):
-    """A weight of a graph depends on the checkpoint in a way that the recipe has no operation for."""
+    """A weight of a graph depends on the checkpoint by an operation that recipes do not support."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the operations on real tensors, by the content of their results."""
+    """Records the operations on real tensors, by the content of their results."""
 
     def __init__(self, state: Mapping[str, Array]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -42,7 +42,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            frozen = tuple(self._frozen(each) for each in args)  # before an operation in place changes them
+            frozen = tuple(self._frozen(each) for each in args)  # before an in-place operation changes them
         except TypeError:
             return func(*args, **(kwargs or {}))
         found = func(*args, **(kwargs or {}))
@@ -51,16 +51,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with contextlib.suppress(TypeError):
                 array = self._frozen(result)
                 if isinstance(array, np.ndarray):
-                    name = func._overloadpacket.__name__  # noqa: SLF001 - there is no other name of an operator
+                    name = func._overloadpacket.__name__  # noqa: SLF001 - the only name of an operator
                     self.made.setdefault(key(array), (name, frozen, bool(kwargs), index, array))
         return found
 
     def _frozen(self, thing: Any) -> Any:
-        """Return a tensor as an array that stays as it is; equal ones are kept once."""
+        """Return a tensor as an immutable array; equal arrays are stored once."""
         if isinstance(thing, torch.Tensor):
             if isinstance(thing, FakeTensor) or thing.device.type != "cpu":
                 raise TypeError("a tensor without content")
-            with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001 - it would see the conversion
+            with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001 - it would record the conversion
                 array = thing.detach().numpy()
             name = key(array)
             if name not in self._kept:
@@ -74,7 +74,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def key(array: Array) -> bytes:
-    """Return a digest of type and content, whatever the shape."""
+    """Return a digest of type and content, regardless of the shape."""
     return hashlib.blake2b(
         np.ascontiguousarray(array).tobytes(), person=array.dtype.str.encode(), digest_size=16
     ).digest()
@@ -126,7 +126,7 @@ class Recipes:
                 return turned if found.T.shape == array.shape else ["reshape", turned, list(array.shape)]
         own = key(array)
         made = self.made.get(own)
-        if made is None or own in self.pending:  # an operation that changes nothing has its own result as an argument
+        if made is None or own in self.pending:  # an identity operation has its own result as an argument
             return None
         self.pending.add(own)
         tree = self._recorded(*made)
@@ -134,14 +134,14 @@ class Recipes:
         return tree if tree is None or made[4].shape == array.shape else ["reshape", tree, list(array.shape)]
 
     def _argument(self, thing: Any) -> Tree:
-        """Return the tree of an argument of a recorded operation: what is no tensor of the checkpoint is a constant."""
+        """Return the tree of an argument of a recorded operation. Anything but checkpoint tensors is a constant."""
         if not isinstance(thing, np.ndarray):
             return value(np.asarray(thing, np.float32))
         found = self._by_content(thing)
         return value(thing) if found is None else found
 
     def _recorded(self, name: str, args: tuple[Any, ...], has_options: bool, index: int, out: Array) -> Tree | None:
-        """Return the tree of what an operation of torch returned; None if it does not depend on the state dict."""
+        """Return the tree of a torch operation's result; None if it does not depend on the state dict."""
         if name == "copy_":
             return self._by_content(args[1])
         if name == "cat":
@@ -155,7 +155,7 @@ class Recipes:
         return None if source is None else self._moved(source, name, args, index, out)
 
     def _moved(self, source: Tree, name: str, args: tuple[Any, ...], index: int, out: Array) -> Tree | None:
-        """Return the tree of a result that holds elements of the first argument; None for another operation."""
+        """Return the tree of a result that consists of elements of the first argument; None for other operations."""
         if name == "_to_copy" and out.dtype != args[0].dtype:
             return ["cast", source, out.dtype.str]
         if name == "constant_pad_nd":
@@ -194,7 +194,7 @@ class Recipes:
         return ["part", source, axis, index * step, index * step + out.shape[axis]]
 
     def _folded(self, name: str, node: onnx.NodeProto) -> Tree | None:
-        """Return the tree of a convolution's weight or bias that a batch normalisation was folded into.
+        """Return the tree of a convolution's weight or bias with a folded batch normalisation.
 
         Reference: onnxscript.rewriter.rules.common._fuse_batchnorm.
         """
@@ -230,7 +230,7 @@ class Recipes:
         if name not in self.nodes:
             raise UnknownDerivationError(f"{name} is an input of the graph")
         node = self.nodes[name]
-        if node.op_type == "CastLike":  # the other input has the type alone, which is FP32
+        if node.op_type == "CastLike":  # the other input only has the type, FP32
             tree = self._named(node.input[0])
             return tree if _depends(tree) else value(_array(tree).astype(np.float32))
         inputs = [self._named(each) if each else value(np.zeros(0, np.int64)) for each in node.input]
@@ -264,7 +264,7 @@ class Recipes:
 
 
 def _taken(node: onnx.NodeProto, inputs: list[Tree], options: Mapping[str, Any], name: str) -> Tree:
-    """Return the tree of a node that takes some elements."""
+    """Return the tree of a node that selects elements."""
     tree = inputs[0]
     if node.op_type in ("Gather", "GatherND"):
         places = _array(inputs[1])

@@ -25,12 +25,11 @@ VIEWS: tuple[tuple[str, tuple[int, int], Literal["dark", "light"]], ...] = (
     ("page-phone.webp", (390, 844), "dark"),
 )
 POINTS = {"ball": (178, 189, 2), "rectangle": (553, 159, 1), "ring": (402, 354, 5)}
-"""By name: x and y on test/images/shapes.jpg, and the object's number in shapes_labels.png."""
+"""Name: x and y on test/images/shapes.jpg, and the object's number in shapes_labels.png."""
 QUALITY = 88
 
 
 def main() -> int:
-    """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--url", default="http://localhost:5000", help="URL of the service (default: http://localhost:5000)"
@@ -78,7 +77,7 @@ def _show(page: Any) -> None:
 
 
 def _best(page: Any, x: int, y: int, truth: Any) -> int:
-    """Return the index of the candidate mask that a person would choose, which has the highest IoU with the object."""
+    """Return the index of the candidate with the highest IoU with the object, as a person would choose."""
     answer = page.evaluate(
         """async (prompt) => { const url = `/v1/images/${tritonSam.image.id}/segment`;
         const headers = {"Content-Type": "application/json"};

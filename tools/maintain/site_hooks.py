@@ -1,6 +1,6 @@
 """Hooks of `mkdocs build`: the repository's URL, the help of every command, and links of included documents.
 
-MkDocs loads this file because mkdocs.yml names it.
+mkdocs.yml lists this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAGES = {
     "checkpoints/README.md": "background/demo-model.md",
     "triton_sam/families/new_family.md": "contribute/new-family.md",
 }
-"""Documents outside of ``docs``, and the pages that include them."""
+"""Documents outside of ``docs``, and the pages in which they are included."""
 
 
 def on_config(config: Any) -> Any:
@@ -35,7 +35,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Insert the help of every command, and the text of a document that lies outside of ``docs``."""
+    """Insert the help of every command, and the text of a document outside of ``docs``."""
     if HELP_MARK in markdown:
         return markdown.replace(HELP_MARK, command_help())
     root = Path(config.config_file_path).parent
@@ -43,7 +43,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def included(root: Path, name: str, page: str, repository: str) -> str:
-    """Return the text of a document with links that work from a page of the site."""
+    """Return the text of a document, with links adapted to a page of the site."""
     folder = (root / name).parent
 
     def link(found: re.Match[str]) -> str:
@@ -61,7 +61,7 @@ def included(root: Path, name: str, page: str, repository: str) -> str:
 
 def command_help() -> str:
     """Return a section of Markdown for each command of ``triton-sam``, in the order of ``triton-sam --help``."""
-    os.environ["COLUMNS"] = "100"  # argparse asks the terminal otherwise
+    os.environ["COLUMNS"] = "100"  # otherwise, argparse uses the terminal's width
     from triton_sam.cli import build_parser
 
     sections = []

@@ -1,4 +1,4 @@
-"""The digest of the code that decides what a template contains. A test compares it with that of the stored ones."""
+"""The digest of the code that determines templates. A test compares it with the digest of the stored templates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FOLDERS = {
 """The folders whose modules build and trace the models of each family."""
 
 UNRELATED = ("reference", "filled", "names", "tokenizer")
-"""How the names of modules end that neither build nor trace a model."""
+"""Suffixes of modules that neither build nor trace a model."""
 
 
 def digest(family: str) -> str:
-    """Return the digest for a family; comments, docstrings and layout do not count."""
+    """Return the digest for a family, without comments, docstrings and layout."""
     points = () if family == "sam3" else ("point_graphs.py",)
     files = [EXPORT / name for name in (*COMMON, *points)]
     for folder in FOLDERS[family]:

@@ -1,6 +1,6 @@
-"""Traces the models of a family with random weights, each seed in a process of its own.
+"""Traces the models of a family with random weights, each seed in a separate process.
 
-The results go to files that are mapped, because those of three seeds need more memory than a machine of 24 GB has.
+The results are written to memory-mapped files, because three seeds need more than 24 GB of memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Traced:
 
 
 def traced(family: str, settings: Settings, folder: Path) -> dict[str, Traced]:
-    """Trace all models of a family with the random weights of the settings, by role; the results lie in a folder."""
+    """Trace all models of a family with the random weights of the settings into a folder; return them by role."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned) as pool:
         roles = pool.submit(_trace, family, settings, folder).result()
@@ -73,7 +73,7 @@ def _trace(family: str, settings: Settings, folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _raw_graphs(known: Mapping[bytes, Array]) -> Iterator[list[tuple[bytes, dict[str, Array]]]]:
-    """Keep each graph as it was before the exporter's optimiser changed it; triton_sam then sees the optimised one."""
+    """Store each graph before the exporter's optimiser changes it; triton_sam then receives the optimised graph."""
     raw: list[tuple[bytes, dict[str, Array]]] = []
     original = tracing.export_program
 
@@ -96,10 +96,10 @@ def _raw_graphs(known: Mapping[bytes, Array]) -> Iterator[list[tuple[bytes, dict
 
 
 def _take_weights(graph: onnx.ModelProto, known: Mapping[bytes, Array]) -> dict[str, Array]:
-    """Return the weights of a graph, and remove their content from it, but for the small ones that are no raw data.
+    """Return the weights of a graph and remove their content from it, except small weights that are not raw data.
 
     Args:
-        known: arrays by key(), which take the place of equal weights, so that memory has them once.
+        known: arrays by key(), which replace equal weights, so that they are in memory once.
     """
     weights = {}
     for item in graph.graph.initializer:
@@ -111,7 +111,7 @@ def _take_weights(graph: onnx.ModelProto, known: Mapping[bytes, Array]) -> dict[
 
 
 def _dump(thing: Any, path: Path) -> None:
-    """Write an object to a file, and its arrays to another one; equal arrays are there once."""
+    """Write an object to a file and its arrays to another file; equal arrays are written once."""
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
     places: dict[bytes, tuple[int, int]] = {}

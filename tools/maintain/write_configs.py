@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 
 
 def main() -> int:
-    """Write the files and name those that are different now."""
+    """Write the files and print the changed ones."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     changed = [*write_configs(REPOSITORY), *write_onnx_configs(REPOSITORY), *write_hashes(REPOSITORY)]
     for path in changed:
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def write_onnx_configs(repository: Path) -> list[Path]:
-    """Write the config.pbtxt of the ONNX models of version 1; return the files that are different now."""
+    """Write the config.pbtxt of the ONNX models of version 1; return the changed files."""
     changed = []
     for family in map(get_family, FAMILIES):
         for spec in family.every_model.values():
@@ -47,7 +47,7 @@ def write_onnx_configs(repository: Path) -> list[Path]:
 
 
 def write_hashes(repository: Path) -> list[Path]:
-    """Write the hashes of the committed graphs, those of version 1; return the files that are different now."""
+    """Write the hashes of the committed graphs (version 1); return the changed files."""
     changed = []
     for family in map(get_family, FAMILIES):
         for spec in family.every_model.values():

@@ -1,7 +1,7 @@
 """Join the parts on the GPU machine, check them, and unpack them: `python3 assemble.py PARTS TARGET`.
 
-Writes TARGET/environment.sh, which sets the paths for measure.py. Needs only the standard library, and a PyTorch whose
-CUDA libraries it names.
+Writes TARGET/environment.sh, which sets the paths for measure.py. Requires only the standard library, and a PyTorch for
+its CUDA libraries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def unpack(name: str, pieces: list[Path], target: Path) -> None:
 
 
 def backends(target: Path) -> None:
-    """Make a folder of Triton's backends with NVIDIA's C++ backend for ONNX, if one travelled."""
+    """Create a folder of Triton's backends with NVIDIA's C++ backend for ONNX, if it is in the archives."""
     built = target / "project" / "backend"
     if not built.is_dir():
         return

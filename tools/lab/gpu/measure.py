@@ -23,7 +23,7 @@ import steps
 
 
 def serve(backend: str, size: str) -> None:
-    """Serve all models of a size until the input ends; write the URLs to a file."""
+    """Serve all models of a size until standard input ends; write the URLs to a file."""
     from triton_sam.local_server import LocalServer
 
     repository = steps.REPOSITORY
@@ -62,7 +62,7 @@ STEPS: dict[str, tuple[float, Callable[..., None], tuple[Any, ...]]] = {}
 
 
 def plan(sizes: list[str]) -> None:
-    """Fill the table of steps: what matters most comes first."""
+    """Fill the table of steps, most important first."""
     first, last = sizes[0], sizes[-1]
     for size in sizes:
         STEPS[f"clicks {size}"] = (45, steps.clicks, ("cpp", size))
@@ -144,14 +144,14 @@ def wait_for(servers: dict[str, subprocess.Popen[bytes]], seconds: float = 100) 
 
 
 def step(name: str, out: Path) -> None:
-    """Run one step, and write the figures that it has when it ends, fails or reaches its time limit."""
+    """Run one step. Write its figures when it ends, fails or reaches its time limit."""
     limit, function, arguments = STEPS.get(name) or (120, steps.models, (name.removeprefix("models "),))
     result: steps.Result = {}
     signal.signal(signal.SIGALRM, out_of_time)
     signal.alarm(int(limit * (4 if steps.QUICK else 1)))
     try:
         function(result, *arguments)
-    except Exception as error:  # noqa: BLE001 - the figures before a failure count
+    except Exception as error:  # noqa: BLE001 - figures before a failure are valid
         result["error"] = traceback.format_exc()
         print(f"{name} FAILED: {error}", flush=True)
     target = out / (name.replace(" ", "_").replace(",", "") + ".json")
@@ -163,7 +163,7 @@ def out_of_time(*_: object) -> None:
 
 
 def table(out: Path) -> None:
-    """Print every result in a line for each figure."""
+    """Print every result with one line per figure."""
     for file in sorted(out.glob("*.json"), key=lambda file: file.stat().st_mtime):
         content = json.loads(file.read_text())
         if not isinstance(content, dict) or "step" not in content:

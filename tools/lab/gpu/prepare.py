@@ -33,7 +33,7 @@ PRECISIONS = ("fp32", "fp16")
 RUNTIME = "onnxruntime-gpu==1.31.1"
 WHEELS = (
     "nvidia-pytriton==0.7.0",
-    "numpy==1.26.4",  # nvidia-pytriton needs NumPy below 2, and with it these two
+    "numpy==1.26.4",  # nvidia-pytriton needs NumPy below 2, which needs these two
     "ml_dtypes==0.5.4",
     "protobuf==6.33.6",
     "grpcio==1.85.1",
@@ -72,13 +72,13 @@ def main() -> None:
         make(work / "runtime.tar.xz", lambda folder: collect_wheels(folder, (RUNTIME,))),
     ]
     project = work / "project.tar.xz"
-    project.unlink(missing_ok=True)  # always the present state
+    project.unlink(missing_ok=True)  # always rebuilt from the current state
     archives.append(make(project, lambda folder: copy_project(folder, arguments.backend)))
     split(archives, arguments.folder / "parts", arguments.part_mb * 10**6)
 
 
 def make(archive, fill_folder):
-    """Make an archive from the folder that a function fills, unless it exists."""
+    """Create an archive of a folder that a function fills, unless the archive exists."""
     if not archive.exists():
         with tempfile.TemporaryDirectory(dir=archive.parent) as name:
             fill_folder(Path(name))
@@ -91,7 +91,7 @@ def make(archive, fill_folder):
 
 
 def export_models(folder: Path, sizes: list[str]) -> None:
-    """Export every size in both precisions, with its models for videos, and leave the weights out."""
+    """Export every size in both precisions, with its video models, without weights."""
     family = get_family("sam2")
     for size in sizes:
         checkpoint = folder / f"sam2.1_hiera_{size}.pt"
@@ -130,7 +130,7 @@ def export_models(folder: Path, sizes: list[str]) -> None:
 
 
 def collect_wheels(folder: Path, names: tuple[str, ...]) -> None:
-    """Unpack wheels for Python 3.12 on Linux; build those that exist as sources only."""
+    """Unpack wheels for Python 3.12 on Linux; build packages without wheels."""
     platforms = [f"--platform=manylinux_{version}_x86_64" for version in PLATFORMS] + [
         "--platform=manylinux2014_x86_64"
     ]

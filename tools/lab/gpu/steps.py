@@ -1,4 +1,4 @@
-"""The measurements, each a function that fills a table of figures: see measure.py."""
+"""The measurements for measure.py. Each is a function that fills a table of figures."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DEVICE = "cpu" if QUICK else "cuda"
 PROVIDER = "CPUExecutionProvider" if QUICK else "CUDAExecutionProvider"
 Result = dict[str, Any]
 NOISY = ("tiny", "base_plus")
-"""Sizes with random weights. Their masks are noise, whose run lengths cost many times those of real masks, so they are
-measured with logits."""
+"""Sizes with random weights. They are measured with logits, because their masks are noise, whose run lengths take many
+times longer than those of real masks."""
 
 
 def photographs(count: int, size: tuple[int, int] = (1600, 1200)) -> list[bytes]:
-    """Return different JPEG files: a photograph, moved by some pixels."""
+    """Return different JPEG files: a photograph, shifted by some pixels."""
     source = Image.open(ROOT / "project" / "images" / "street.jpg").convert("RGB").resize((size[0] + 64, size[1] + 64))
     files = []
     for number in range(count):
@@ -61,7 +61,7 @@ def clip(frames: int, size: tuple[int, int] = (1280, 720)) -> list[np.ndarray]:
 
 
 def places(objects: int) -> list[list[float]]:
-    """Return the middles of the first discs in the first frame."""
+    """Return the centres of the first discs in the first frame."""
     return [[120 + number % 4 * 280, 90 + number // 4 * 170] for number in range(objects)]
 
 
@@ -132,7 +132,7 @@ def official(size: str) -> Any:
 
 
 def provider(result: Result, size: str) -> None:
-    """Run encoder and decoder in this process with the tensors on the device, and name the provider that computed."""
+    """Run encoder and decoder in this process with the tensors on the device, and record the execution provider."""
     import onnxruntime as ort
 
     if not QUICK:
@@ -213,7 +213,7 @@ def clicks(result: Result, backend: str, size: str, protocols: tuple[str, ...] =
 
 
 def inside(backend: str, size: str, model: str) -> Result:
-    """Return the mean milliseconds that a model spent on a request, by Triton's own count."""
+    """Return the mean milliseconds per request of a model, from Triton's statistics."""
     with urllib.request.urlopen(f"{urls(backend, size)['http']}/v2/models/{model}/stats") as answer:
         found = json.load(answer)["model_stats"][0]["inference_stats"]
     parts = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -221,7 +221,7 @@ def inside(backend: str, size: str, model: str) -> Result:
 
 
 def crowd(result: Result, size: str, users: int = 16) -> None:
-    """Let users encode different images, and click, at the same time."""
+    """Simulate concurrent users who encode different images and click."""
     from triton_sam import SAM2TritonClient
 
     span = 2.0 if QUICK else 4.0
@@ -243,7 +243,7 @@ def crowd(result: Result, size: str, users: int = 16) -> None:
                     began = time.perf_counter()
                     if kind == "encode":
                         number += users
-                        # A byte after the end of a JPEG file makes another image of it for the server's cache.
+                        # With a byte after the end of a JPEG file, it is another image for the server's cache.
                         clients[user].set_image(files[number % 64] + bytes([number // 64 % 256]))
                     else:
                         clients[user].predict([[number % 1600, 600]], [1])
@@ -262,7 +262,7 @@ def crowd(result: Result, size: str, users: int = 16) -> None:
 
 
 def video(result: Result, size: str, objects: int) -> None:
-    """Track objects through a clip by the client, and by the official predictor."""
+    """Track objects through a clip with the client and with the official predictor."""
     from triton_sam.client.video.sync import SAM2VideoClient
 
     frames = clip(11 if QUICK else 96)
@@ -276,14 +276,14 @@ def video(result: Result, size: str, objects: int) -> None:
 
 
 def rate(steps: Iterator[Any]) -> Result:
-    """Return the rate of the frames from the eighth on, which attend to seven memories."""
+    """Return the frame rate from the eighth frame on, which attends to seven memories."""
     times = [time.perf_counter() for _ in steps]
     spans = np.diff(times)[8:]
     return {"frames a second": 1 / float(spans.mean()), **summary(spans.tolist())}
 
 
 def everything(result: Result, size: str) -> None:
-    """Search all objects of an image of 1024 x 1024 pixels with 32 x 32 points."""
+    """Find all objects of an image of 1024 x 1024 pixels with 32 x 32 points."""
     from triton_sam import SAM2TritonClient
 
     for precision in PRECISIONS:
@@ -300,7 +300,7 @@ def everything(result: Result, size: str) -> None:
 
 @contextlib.contextmanager
 def arithmetic(kind: str) -> Iterator[None]:
-    """Let PyTorch compute in FP32 or, as Meta's documents recommend, in bfloat16 where it is allowed."""
+    """Run PyTorch in FP32 or, as Meta's documentation recommends, under bfloat16 autocast."""
     import torch
 
     with torch.inference_mode(), torch.autocast(DEVICE, torch.bfloat16) if kind == "bf16" else contextlib.nullcontext():
@@ -343,7 +343,7 @@ def torch_video(result: Result, size: str, objects: int) -> None:
 
 
 def torch_everything(result: Result, size: str) -> None:
-    """Search all objects with the official generator."""
+    """Find all objects with the official generator."""
     from triton_sam.export.sam2.reference import Sam2EverythingReference
 
     image = np.asarray(Image.open(io.BytesIO(photographs(1, (1024, 1024))[0])))

@@ -1,7 +1,7 @@
 """The model repository: the folders of the models, their config.pbtxt files, and their names.
 
-`install` moves all files of an export or none, `hashes` checks them before they are served, `selection` chooses the
-models to load, `aliases` adds names, and `accelerators` writes the settings of GPUs and OpenVINO.
+`install` moves all files of an export or none, `hashes` verifies files before serving, `selection` chooses the models
+to load, `aliases` adds names, and `accelerators` writes the settings of GPUs and OpenVINO.
 """
 
 from .config import config_for, parse_config

@@ -1,8 +1,8 @@
-"""Settings of a host in config.pbtxt: devices, instances and execution accelerators.
+"""Host-specific settings in config.pbtxt: devices, instances and execution accelerators.
 
-This module writes only parameters that NVIDIA's ONNX Runtime backend reads. The backend ignores some unknown parameters
-silently, and refuses the model for others. The one exception is the precision of OpenVINO: of an accelerator for CPUs,
-NVIDIA's backend reads the name alone (src/onnxruntime.cc, lines 912 to 951 in June 2026), and the local backend both.
+This module writes only parameters that NVIDIA's ONNX Runtime backend reads. The backend silently ignores some unknown
+parameters, and refuses the model for others. The only exception is the precision of OpenVINO: for a CPU accelerator,
+NVIDIA's backend reads only the name (src/onnxruntime.cc, lines 912 to 951 in June 2026); the local backend reads both.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .names import CONFIG_NAME, DECODER_IN_SESSION
 Accelerator = Literal["none", "cuda", "tensorrt", "openvino"]
 ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt", "openvino")
 DECODER_ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt")
-"""Those of decoders. OpenVINO makes constants of inputs with defaults, which decoders have (the mask, the box)."""
+"""Accelerators for decoders. OpenVINO turns inputs with defaults (a decoder's mask and box) into constants."""
 Precision = Literal["fp32", "bf16"]
 OPENVINO_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 ENGINE_CACHE = "/var/cache/triton-sam"
-"""The folder for TensorRT's engines in the container of docker-compose.yml, which has a volume for it."""
+"""The folder for TensorRT engines in the container of docker-compose.yml, which mounts a volume there."""
 
 _BEGIN = "# Written by `triton-sam config`; `triton-sam config --accelerator none` takes it out again."
 _END = "# End of `triton-sam config`."
@@ -39,19 +39,19 @@ class Tuning:
 
     Args:
         accelerator: "cuda" or "tensorrt" for encoders on GPUs, "openvino" for image encoders on CPUs; "none" for the
-            defaults of the backend.
+            backend's defaults.
         decoder_accelerator: "cuda", "tensorrt" or "none" for decoders.
         precision: precision of OpenVINO's arithmetic. NVIDIA's backend ignores it, and computes in fp32.
-        gpus: numbers of the GPUs that get instances. If it is empty, Triton uses all GPUs that it sees, or the CPU.
+        gpus: numbers of the GPUs that get instances. If it is empty, Triton uses all visible GPUs, or the CPU.
         instances: number of instances on each GPU.
-        memory_limit: GPU memory that ONNX Runtime may use for one instance, in bytes; 0 for no limit.
+        memory_limit: maximum GPU memory of ONNX Runtime for one instance, in bytes; 0 for no limit.
         tf32: round the inputs of FP32 matrix products to TF32, as ONNX Runtime does by default; this is faster and less
             exact.
-        engine_cache: folder on the server where TensorRT stores the engines that it builds.
+        engine_cache: folder on the server for TensorRT's engines.
         max_images: largest number of images in one call of the encoder, for TensorRT.
         max_prompts: largest number of objects in one call of the decoder, for TensorRT.
         max_points: largest number of points of an object, for TensorRT; a box counts as two points.
-        decoder_in_session: let session models of images run their decoders in their own processes, for CPUs.
+        decoder_in_session: run the decoders of image session models in the session models' processes, for CPUs.
     """
 
     accelerator: Accelerator = "none"
@@ -88,10 +88,10 @@ class Tuning:
 
 
 def tune(text: str, tuning: Tuning) -> str:
-    """Return a config.pbtxt with other settings. It is that of an encoder, a decoder or a session model.
+    """Return the config.pbtxt of an encoder, a decoder or a session model with other settings.
 
-    The settings of an earlier call are replaced. The default `Tuning` has no settings, so it restores the text that the
-    exporter wrote, byte for byte.
+    The settings of an earlier call are replaced. The default `Tuning` has no settings, so it restores the exporter's
+    text, byte for byte.
     """
     plain = _BLOCK.sub("", text)
     config = parse_config(plain)
@@ -113,7 +113,7 @@ def tune(text: str, tuning: Tuning) -> str:
 
 
 def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
-    """Return the names of the models of some variants, or of all variants, that have settings of a host."""
+    """Return the names of the models with host-specific settings, of some variants or all."""
     found: dict[str, dict[str, str]] = {}
     for folder in sorted(path.parent for path in repository.glob(f"*/{CONFIG_NAME}")):
         if split := split_model_name(folder.name):
@@ -149,7 +149,7 @@ def _instances(gpus: tuple[int, ...], count: int) -> str:
 
 
 def _session_instances(tuning: Tuning) -> str:
-    # Every instance of a session model has its own cache. With two instances, half of the clicks would miss.
+    # Every instance of a session model has its own cache. With two instances, half of the clicks would miss it.
     return _instances(tuning.gpus[:1], 1)
 
 
@@ -197,16 +197,16 @@ def _openvino(config: Any, tuning: Tuning) -> list[str]:
 
 
 def _cuda(tuning: Tuning) -> dict[str, str]:
-    """Return the options of ONNX Runtime's CUDA provider that the backend passes on from the accelerator, unchanged."""
+    """Return the options of ONNX Runtime's CUDA provider that the backend copies from the accelerator."""
     return {"cudnn_conv_use_max_workspace": "1", "use_tf32": "1" if tuning.tf32 else "0"}
 
 
 def _cuda_parameters(tuning: Tuning) -> dict[str, str]:
-    """Return the options of the CUDA provider that the backend reads from the `parameters` of the model alone.
+    """Return the options of the CUDA provider that the backend reads only from the model's `parameters`.
 
     NVIDIA's backend (src/onnxruntime.cc, the same in 25.01 and 26.05) first copies the parameters of the accelerator,
-    and then sets these options from the `parameters` of the model. An option that is missing there gets the default of
-    the backend, whatever the accelerator says. Two of them are numbers there.
+    and then sets these options from the model's `parameters`. An option that is missing there gets the backend's
+    default, even if the accelerator sets it. Two of the options are numbers there.
     """
     parameters = {
         # HEURISTIC. The default, EXHAUSTIVE, measures every algorithm when a shape occurs for the first time.
@@ -220,9 +220,10 @@ def _cuda_parameters(tuning: Tuning) -> dict[str, str]:
 def _tensorrt(config: Any, tuning: Tuning) -> dict[str, str]:
     """Return the options of ONNX Runtime's TensorRT provider.
 
-    There is no `precision_mode` among them. Without one, ONNX Runtime makes a strongly typed network: the engine
-    computes in the types of the graph, in FP16 after an export with --precision fp16. TensorRT 10 and 11 do so alike.
-    TensorRT 11 has no other networks: it removed what `precision_mode` and `trt_layer_norm_fp32_fallback` set.
+    They do not include `precision_mode`. Without it, ONNX Runtime builds a strongly typed network: the engine computes
+    in the types of the graph, in FP16 after an export with --precision fp16. TensorRT 10 and 11 both support this.
+    TensorRT 11 supports no other networks: it removed the features behind `precision_mode` and
+    `trt_layer_norm_fp32_fallback`.
     """
     return {
         "max_workspace_size_bytes": str(4 << 30),
@@ -252,6 +253,6 @@ def _profile(config: Any, images: int, prompts: int, points: int) -> str:
 
 
 def _symbols(config: Any) -> dict[str, tuple[int | str, ...]]:
-    """Return the shapes of the model's inputs from the table of its family; empty if it belongs to no family."""
+    """Return the shapes of the model's inputs from its family's table; empty without a family."""
     spec = spec_of(tensor.name for tensor in config.input)
     return {} if spec is None else {tensor.name: tensor.shape for tensor in spec.inputs}

@@ -1,7 +1,7 @@
-"""Aliases: further names of models, for clients that expect other names.
+"""Aliases: additional names of models, for clients that expect other names.
 
-An alias is a Triton ensemble whose only step calls the model. It can also rename outputs. An alias may also be a
-program: the front ends that triton_sam.sessions.encoder_front writes.
+An alias is a Triton ensemble with one step, which calls the model. It can also rename outputs. The front ends of
+triton_sam.sessions.encoder_front are also aliases; they are programs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .names import CONFIG_NAME, FAMILY_KEY, check_name, pair_names
 from .selection import ModelFolder, read_repository, select_models, unloadable
 
 PAINTERA_SAM1 = "sam1_paintera_encoder"
-"""The front end of SAM1 for Paintera, if the encoder itself has the name that Paintera asks for."""
+"""The front end of SAM1 for Paintera, if the encoder itself has the name that Paintera requests."""
 KEPT_CONFIG = "config.pbtxt.kept"
-"""The config.pbtxt of a model without weights whose name an alias has taken; remove_alias() puts it back."""
+"""The config.pbtxt of a model without weights whose name an alias uses; remove_alias() restores it."""
 
 
 @dataclass(frozen=True)
 class Alias:
-    """A further name of a model.
+    """An additional name of a model.
 
     Args:
         outputs: maps outputs of the target to their names in the alias; other outputs keep their names.
@@ -48,14 +48,14 @@ class Alias:
 
 
 def paintera(sam1: str = "sam1", sam2: str = "sam2", sam3: str = "sam3") -> dict[str, Alias]:
-    """Return the front ends that sam-link, the client of Paintera, needs, by the name of their family.
+    """Return the front ends for sam-link, Paintera's client, by the name of their family.
 
-    Its name for SAM1 is that of this package, so the front end gets it only if the encoder has another name.
+    sam-link and this package use the same name for SAM1, so the front end gets it only if the encoder has another name.
 
     Args:
         sam1: the variant for SAM1. The front end of "sam1" is sam1_paintera_encoder, that of others sam1_encoder.
-        sam2: the variant that sam2.1_large_encoder stands for.
-        sam3: the variant that sam3_tracker_encoder_fp16 stands for.
+        sam2: the variant behind sam2.1_large_encoder.
+        sam3: the variant behind sam3_tracker_encoder_fp16.
     """
     own = model_name("sam1", ENCODER)
     return {
@@ -66,23 +66,23 @@ def paintera(sam1: str = "sam1", sam2: str = "sam2", sam3: str = "sam3") -> dict
 
 
 def pair(name: str, variant: str) -> tuple[Alias, ...]:
-    """Return the aliases NAME_encoder and NAME_decoder for the model pair of a variant."""
+    """Return the aliases NAME_encoder and NAME_decoder for a variant's model pair."""
     return tuple(Alias(*names) for names in zip(pair_names(name), pair_names(variant), strict=True))
 
 
 def is_served(repository: Path, model: str) -> bool:
-    """Return whether Triton would load a model, because it has a config.pbtxt, and all weights exist that it needs."""
+    """Return whether Triton would load a model: it has a config.pbtxt, and all required weights exist."""
     models = read_repository(repository)
     return model in models and models[model].has_config and model not in unloadable(models)
 
 
 def is_alias(repository: Path, name: str) -> bool:
-    """Return whether a repository has an alias of this name."""
+    """Return whether a repository has an alias with this name."""
     return (repository / name / CONFIG_NAME).is_file() and _folder(repository / name).is_alias
 
 
 def write_alias(repository: Path, alias: Alias) -> Path:
-    """Write the ensemble of an alias, and replace an alias of the same name.
+    """Write the ensemble of an alias, and replace an alias with the same name.
 
     Returns:
         Path of the alias's config.pbtxt.
@@ -91,11 +91,11 @@ def write_alias(repository: Path, alias: Alias) -> Path:
 
 
 def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[str, str] | None = None) -> Path:
-    """Write the files of an alias, and replace an alias of the same name.
+    """Write the files of an alias, and replace an alias with the same name.
 
     Args:
         program: the files of its version folder, by name; None for an ensemble, which has none. A program may also
-            take the name of a model that has no weights; remove_alias() brings its config.pbtxt back.
+            use the name of a model without weights; remove_alias() restores that model's config.pbtxt.
 
     Returns:
         Path of the alias's config.pbtxt.
@@ -107,14 +107,14 @@ def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[st
     replaced = None if not folder.exists() or _folder(folder).is_alias else path.read_bytes()
     new = [file for file in (folder, folder / "1", *files) if not file.exists()]
     try:
-        # Triton requires a version folder, even if it is empty.
+        # Triton requires a version folder, which may be empty.
         (folder / "1").mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
             atomic_write(file, content.encode())
         if replaced is not None:
             atomic_write(folder / KEPT_CONFIG, replaced)
         atomic_write(path, text.encode())
-    except BaseException:  # also for Ctrl-C: a folder without config.pbtxt would count as a model that is not an alias
+    except BaseException:  # also Ctrl-C: a folder without config.pbtxt would count as a model that is not an alias
         for file in new:
             shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink(missing_ok=True)
         if replaced is not None:
@@ -147,7 +147,7 @@ def remove_alias(repository: Path, name: str) -> None:
     if not _folder(folder).is_alias:
         raise RepositoryError(f"{name} is a model and not an alias: it stays")
     kept = folder / KEPT_CONFIG
-    if kept.exists():  # those who call the model that comes back keep it
+    if kept.exists():  # the callers of this name keep the restored model
         shutil.rmtree(folder / "1" / "__pycache__", ignore_errors=True)
         (folder / "1" / "model.py").unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it has other files
@@ -162,7 +162,7 @@ def remove_alias(repository: Path, name: str) -> None:
 
 
 def ensemble_config(target: Any, alias: Alias) -> str:
-    """Return the config.pbtxt of the ensemble."""
+    """Return the config.pbtxt of an alias's ensemble."""
     unknown = set(alias.outputs) - {tensor.name for tensor in target.output}
     if unknown:
         raise RepositoryError(f"{alias.target} has no output {min(unknown)!r}")

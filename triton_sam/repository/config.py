@@ -1,4 +1,4 @@
-"""The config.pbtxt of a model: written from the signature of an ONNX graph or of another model, and parsed."""
+"""Write and parse the config.pbtxt of a model, from the signature of an ONNX graph or of another model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUE = (
     "# No batching, which a size of 0 rules out, but Triton's queue: what is cancelled there is never computed.",
     "dynamic_batching {}",
 )
-"""Lines of every config.pbtxt whose model can be cancelled."""
+"""Lines of the config.pbtxt of every cancellable model."""
 
 # TensorProto.DataType -> Triton's name
 _TYPES = {
@@ -40,11 +40,11 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class ConfigTensor(Tensor):
-    """One input or output with the words about it that stand in config.pbtxt.
+    """One input or output with its comments in config.pbtxt.
 
     Args:
-        comment: stands behind it.
-        heading: stands in a line above it.
+        comment: comment after the tensor on its line.
+        heading: comment on the line above the tensor.
     """
 
     comment: str = ""
@@ -54,10 +54,10 @@ class ConfigTensor(Tensor):
 def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.onnx") -> str:
     """Write the config.pbtxt of an ONNX model from the graph's own signature.
 
-    Dimensions equal the graph's, -1 where it has a symbol: NVIDIA's ONNX Runtime backend refuses anything else. An
-    input with a default in the graph is optional. The text depends on the signature alone, so that exporting again
-    leaves a committed file as it is. But the demo model says what it is, and so does a model whose family shares its
-    tensors with a family that was registered earlier, because Triton tells clients no metadata.
+    Dimensions equal the graph's, with -1 for a symbol: NVIDIA's ONNX Runtime backend refuses anything else. An input
+    with a default in the graph is optional. The text depends only on the signature, so another export leaves a
+    committed file unchanged. There are two exceptions, because clients cannot read ONNX metadata from Triton:
+    parameters mark the demo model, and a family whose tensors equal those of a family registered earlier.
 
     Args:
         model: the graph, or the path of its file.
@@ -65,7 +65,7 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
         filename: file in the version folder.
 
     Raises:
-        RepositoryError: the file is not an ONNX model, the signature holds a type that Triton does not know, or Triton
+        RepositoryError: the file is not an ONNX model, the signature has a type that Triton does not support, or Triton
             could not parse the result.
         MissingDependencyError: the onnx package is missing.
     """
@@ -122,12 +122,12 @@ def parse_config(text: str, path: Path | None = None) -> Any:
 
     Args:
         text: the text.
-        path: the file that it comes from, which an error names; None if the caller names it.
+        path: the text's file, for error messages; None if the caller adds it.
 
     Raises:
-        RepositoryError: Triton could not parse it.
+        RepositoryError: Triton could not parse the text.
     """
-    # Imported here, because clients import this package for its names, and these modules import gRPC.
+    # Imported here, because clients import this package only for its names, and these modules import gRPC.
     from google.protobuf import text_format
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -139,7 +139,7 @@ def parse_config(text: str, path: Path | None = None) -> Any:
 
 
 def tensor_list(tensors: Sequence[ConfigTensor]) -> str:
-    """Return the value of ``input`` or ``output``: a line for each tensor, with its heading and its comment."""
+    """Return the value of ``input`` or ``output``: one line per tensor, with its heading and comment."""
     lines = []
     for tensor in tensors:
         comma = "" if tensor is tensors[-1] else ","
@@ -171,7 +171,7 @@ def _config_type(tensor: Tensor) -> str:
 
 
 def _warm_up(inputs: Sequence[Tensor]) -> str:
-    """Return one sample of zeros: every needed input, one of everything that has no fixed number."""
+    """Return one sample of zeros with every required input; dynamic dimensions are 1."""
     samples = ",\n".join(f"  {_sample(tensor)}" for tensor in inputs if not tensor.optional)
     return f"[\n{samples}\n]"
 
@@ -191,5 +191,5 @@ def _load(path: Path) -> onnx.ModelProto:
         return onnx.load(path, load_external_data=False)
     except OSError:
         raise
-    except Exception as error:  # onnx and protobuf raise errors of several kinds for damaged files
+    except Exception as error:  # onnx and protobuf raise various errors for damaged files
         raise RepositoryError(f"{path} is not an ONNX model: {first_line(error)}") from error

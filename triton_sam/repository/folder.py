@@ -1,4 +1,4 @@
-"""The location of the model repository, and the models that it contains."""
+"""The location of the model repository, and its models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPOSITORY_VARIABLE = "TRITON_SAM_REPOSITORY"
 """The environment variable with the path of the model repository."""
 
 BUILT_IN_CHECKPOINT = SAM2.built_in
-"""The name of the small default model, whose version 1 is part of this package."""
+"""The name of the demo model, whose version 1 is part of this package."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class RepositoryModel:
     """One model folder of a repository.
 
     Args:
-        name: name of the folder, which is the name of the model in Triton.
-        role: the role in a family that the name ends in, for example "encoder"; None if it ends in no role.
+        name: name of the folder and of the model in Triton.
+        role: the role at the end of the name, for example "encoder"; None without one.
         versions: numbers of the version folders, in ascending order.
         has_weights: whether weights_in() finds files; False for an ensemble.
-        problem: the reason why Triton would refuse the model, in one line; empty if there is none.
+        problem: the reason why Triton would refuse the model, in one line; empty without one.
         metadata: the metadata of the newest version's ONNX file, with the exporter's `triton_sam.*` keys; empty without
             such a file.
     """
@@ -51,20 +51,20 @@ class RepositoryModel:
 
 
 FETCH_OFFICIAL_WEIGHTS = "`triton-sam setup sam2` fetches official weights"
-"""The advice for those who have the demo model."""
+"""The advice for users of the demo model."""
 
 
 def is_demo_model(metadata: Mapping[str, str]) -> bool:
-    """Return whether the metadata of an ONNX file say that it has the weights of the small default model."""
+    """Return whether the metadata of an ONNX file are those of the demo model."""
     return metadata.get("triton_sam.checkpoint") == BUILT_IN_CHECKPOINT
 
 
 def default_repository() -> Path:
     """Return the path of the model repository that commands use by default. It need not exist.
 
-    This is the first of: the environment variable TRITON_SAM_REPOSITORY, `./model_repository` if it exists, the model
-    repository of the checkout that contains this package, and for an installed wheel the user's own repository, or the
-    demo model inside the package until there is one.
+    This is the first of: the environment variable TRITON_SAM_REPOSITORY, `./model_repository` if it exists, and the
+    model repository of the checkout that contains this package. For an installed wheel, it is the user's own
+    repository, or the demo model inside the package until that exists.
     """
     chosen = writable_repository(create=False)
     return chosen if chosen.is_dir() or chosen != _own_repository() else bundled("model_repository")
@@ -73,10 +73,10 @@ def default_repository() -> Path:
 def writable_repository(*, create: bool = True) -> Path:
     """Return the path of the model repository that commands change by default.
 
-    For an installed wheel, this is the user's own repository, never the package.
+    For an installed wheel, this is the user's own repository, not the package.
 
     Args:
-        create: make the user's own repository, a copy of the one in the package, if it does not exist.
+        create: create the user's own repository, a copy of the one in the package, if it does not exist.
     """
     named = os.environ.get(REPOSITORY_VARIABLE)
     if named:
@@ -110,15 +110,16 @@ def version_folders(folder: Path) -> list[Path]:
 
 
 def mistaken_versions(folder: Path) -> list[Path]:
-    """Return the subfolders of a model that Triton takes for versions, although their names are not whole numbers."""
+    """Return the subfolders of a model that Triton reads as versions although their names are not integers."""
     found = (path for path in folder.iterdir() if VERSION_TO_TRITON.fullmatch(path.name) and path.is_dir())
     return sorted(path for path in found if not VERSION.fullmatch(path.name))
 
 
 def weights_in(folder: Path) -> list[Path]:
-    """Return the files and folders in the newest version of a model, the one that Triton loads, sorted by name.
+    """Return the files and folders in the newest version of a model, which Triton loads, sorted by name.
 
-    Hidden files do not count, because they only make git keep the folder. Folders count, since some backends need them.
+    Hidden files are excluded, because they only make git keep the folder. Folders are included, because some backends
+    need them.
     """
     newest = version_folders(folder)[-1:]
     return sorted(path for version in newest for path in version.iterdir() if not path.name.startswith("."))
@@ -145,9 +146,9 @@ def subfolders(repository: Path) -> list[Path]:
 
 
 def readable_folders(folders: Iterable[Path]) -> list[Path]:
-    """Return the folders that this user may read, with their version folders, and log one line for each other one.
+    """Return the folders that this user may read, with their version folders, and log one line for each other folder.
 
-    A disk of its own has a folder `lost+found`, which root alone may read.
+    A separate disk has a folder `lost+found`, which only root may read.
     """
     found = []
     for folder in folders:
@@ -163,7 +164,7 @@ def readable_folders(folders: Iterable[Path]) -> list[Path]:
 def unguarded_graphs(repository: Path) -> list[Path]:
     """Return the ONNX files of model pairs, in all versions, that do not refuse tensors of wrong sizes.
 
-    With some versions of ONNX Runtime, one request ends a server that has them.
+    With some versions of ONNX Runtime, one request can crash a server with these files.
     """
     found = []
     for model in list_models(repository):

@@ -1,10 +1,10 @@
 """The SHA-256 of each weight file, written when it is installed and checked before a server loads it.
 
-`SHA256SUMS` in the folder of a model has one line for each file, `HASH  1/model.onnx`, so that the program
-`sha256sum -c SHA256SUMS` in that folder checks it too. Triton ignores it.
+`SHA256SUMS` in the folder of a model has one line for each file, `HASH  1/model.onnx`, so
+`sha256sum -c SHA256SUMS` in that folder also checks it. Triton ignores it.
 
-The hashes protect against damage: a disk that loses bits, a copy that ended early, a file of another model. They do not
-protect against a person who can write to the repository, because that person can also write new hashes.
+The hashes protect against damage: disk errors, incomplete copies, files of another model. They do not protect against
+attackers with write access to the repository, who can also write new hashes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 SUMS_NAME = "SHA256SUMS"
 VERIFY_VARIABLE = "TRITON_SAM_VERIFY"
-"""The environment variable that switches the check off if it is 0."""
+"""The environment variable that disables the check if it is 0."""
 _ADVICE = f"export or download it again, or delete its line in {SUMS_NAME} if you changed it on purpose"
 _LINE = re.compile(r"(?P<hash>[0-9a-f]{64}) [ *](?P<file>\S.*)")
 _BLOCK = 1 << 20
@@ -35,7 +35,7 @@ _THREADS = 4
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):
@@ -44,7 +44,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """Return the hashes of a model's files by their path in the folder, such as `1/model.onnx`."""
+    """Return the hashes of a model's files by their path in the folder, for example `1/model.onnx`."""
     path = folder / SUMS_NAME
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -74,7 +74,7 @@ def forget_hashes(files: Iterable[Path]) -> dict[Path, dict[str, str]]:
         files: paths of the form MODEL/VERSION/FILE.
 
     Returns:
-        All hashes as they were before, by folder, for restore_hashes().
+        All previous hashes by folder, for restore_hashes().
     """
     every = {}
     for folder, names in _by_model(files).items():
@@ -86,14 +86,14 @@ def forget_hashes(files: Iterable[Path]) -> dict[Path, dict[str, str]]:
 
 
 def restore_hashes(sums: Mapping[Path, Mapping[str, str]]) -> None:
-    """Write hashes back, as far as the disk allows it: a file without a hash is loaded without a check."""
+    """Write hashes back, ignoring disk errors: a file without a hash is loaded without a check."""
     for folder, lines in sums.items():
         with contextlib.suppress(OSError):
             write_sums(folder, lines)
 
 
 def record_hashes(files: Iterable[Path]) -> None:
-    """Write the hashes of files that were installed, and drop those of files that no longer exist.
+    """Write the hashes of installed files, and remove those of files that no longer exist.
 
     Args:
         files: paths of the form MODEL/VERSION/FILE.
@@ -104,7 +104,7 @@ def record_hashes(files: Iterable[Path]) -> None:
 
 
 def intact_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) -> list[ModelFolder]:
-    """Return the models that are not damaged and call no damaged one, and log one line for each that is left out.
+    """Return the models without damage in them or in the models that they call, and log one line for each other.
 
     Args:
         verify: see damaged_models().
@@ -121,16 +121,16 @@ def intact_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) 
 
 
 def damaged_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) -> dict[str, str]:
-    """Return the models whose files do not have the recorded hashes, each with the difference and advice.
+    """Return the models whose files differ from the recorded hashes, each with the difference and advice.
 
-    Only the newest version counts, because Triton loads it. A file without a recorded hash is not checked.
+    Only the newest version is checked, because Triton loads it. A file without a recorded hash is not checked.
 
     Args:
         verify: False skips the check; None skips it if $TRITON_SAM_VERIFY is 0.
     """
     if not (os.environ.get(VERIFY_VARIABLE, "1") != "0" if verify is None else verify):
         return {}
-    with ThreadPoolExecutor(_THREADS) as pool:  # hashlib releases Python's lock
+    with ThreadPoolExecutor(_THREADS) as pool:  # hashlib releases the GIL
         found = pool.map(lambda model: (model.name, _damage(model.path)), chosen)
     return {name: f"{problem}: {_ADVICE}" for name, problem in found if problem}
 
@@ -149,7 +149,7 @@ def check_file(path: Path) -> None:
 def _damage(folder: Path) -> str:
     """Return the difference between the newest version of a model and its hashes; "" if there is none.
 
-    A program may install other files meanwhile. Then the recorded hashes change too, and the check begins again.
+    If another program installs files in the meantime, the recorded hashes also change, and the check starts again.
     """
     try:
         sums = read_sums(folder)
@@ -167,7 +167,7 @@ def _damage(folder: Path) -> str:
 
 
 def _first_difference(folder: Path, sums: Mapping[str, str]) -> tuple[str, str]:
-    """Return the first file of the newest version that does not have its hash, and the difference; else "" twice."""
+    """Return the first file of the newest version that differs from its hash, and the difference; else "" twice."""
     newest = "".join(version.name for version in version_folders(folder)[-1:])
     for name, expected in sums.items():
         if name.split("/")[0] != newest:
@@ -181,7 +181,7 @@ def _first_difference(folder: Path, sums: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _by_model(files: Iterable[Path]) -> dict[Path, Collection[str]]:
-    """Return the names VERSION/FILE by the folder of the model."""
+    """Return the names VERSION/FILE by model folder."""
     found: dict[Path, set[str]] = {}
     for file in files:
         found.setdefault(file.parent.parent, set()).add(f"{file.parent.name}/{file.name}")
@@ -189,7 +189,7 @@ def _by_model(files: Iterable[Path]) -> dict[Path, Collection[str]]:
 
 
 def _readable_sums(folder: Path) -> dict[str, str]:
-    """Return the hashes as read_sums() does, but none if the file is damaged, since it is about to be replaced."""
+    """Return the result of read_sums(), or no hashes if the file is damaged, because it will be replaced."""
     try:
         return read_sums(folder)
     except RepositoryError:

@@ -1,4 +1,4 @@
-"""Install the files of an export, all or none, so that a failed export leaves the old model as it was."""
+"""Install the files of an export, all or none, so that a failed export leaves the old model unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .hashes import forget_hashes, record_hashes, restore_hashes
 from .names import VERSION
 
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
-"""Suffixes of external data: that of our own exports, and that of the published SAM3 files."""
+"""Suffixes of external data: of our own exports, and of the published SAM3 files."""
 
 LOCK_NAME = ".install.lock"
 """The file in the model repository that install() locks."""
@@ -24,11 +24,10 @@ LOCK_NAME = ".install.lock"
 
 @contextlib.contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """Provide a temporary folder inside ``folder``, and thus on the same disk. It is always removed at the end.
+    """Provide a temporary folder inside ``folder``, on the same disk. It is always removed at the end.
 
-    If ``folder`` does not exist, it is created, together with its parents. Those that are still empty at the end are
-    removed again. A running server ignores the temporary folder, because Triton reads only the numeric folders of a
-    model.
+    If ``folder`` does not exist, it is created with its parents. Folders that are still empty at the end are removed.
+    A running server ignores the temporary folder, because Triton reads only the numeric folders of a model.
     """
     made = _make(folder)
     try:
@@ -36,7 +35,7 @@ def staging(folder: Path) -> Iterator[Path]:
             try:
                 yield Path(temporary)
             finally:
-                # Once here and once at the end of the context: an interruption in the middle of one leaves the other.
+                # Once here and once at the end of the context, in case one of them is interrupted.
                 shutil.rmtree(temporary, ignore_errors=True)
     finally:
         _remove_empty(made)
@@ -47,17 +46,17 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
 
     The hashes of all files in version folders are recorded (see `hashes`).
 
-    A lock lets only one process do this at a time. Otherwise, two concurrent exports could install the encoder of one
-    and the decoder of the other.
+    A lock allows only one process at a time. Otherwise, two concurrent exports could install the encoder of one and
+    the decoder of the other.
 
     Args:
-        moves: (finished file, place) pairs; both paths of a pair are on the same disk. The finished files are flushed
-            already. If both paths are equal, the file stays where it is.
+        moves: (finished file, place) pairs; both paths of a pair are on the same disk. The finished files are already
+            flushed. If both paths are equal, the file is not moved.
         repository: the folder that contains all places; it must exist.
     """
     weights = [place for _, place in moves if VERSION.fullmatch(place.parent.name) and _is_weight(place)]
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
-        # An interruption leaves files without a hash, which a server loads, and not files with a wrong one.
+        # An interruption leaves files without a hash, which a server loads, instead of files with a wrong one.
         undo.callback(restore_hashes, forget_hashes(weights))
         for finished, place in moves:
             if finished == place:
@@ -73,12 +72,12 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
 
 
 def _is_weight(file: Path) -> bool:
-    """Return whether a file of a version has a hash. A new version of the package may bring another model.py."""
+    """Return whether a version's file has a hash. Programs have none: a new package version may change model.py."""
     return file.suffix != ".py" and not file.name.startswith(".")
 
 
 def remove_stale_data(places: Iterable[Path]) -> None:
-    """Remove the external data of replaced graphs: gigabytes that no graph refers to any more."""
+    """Remove the external data of replaced graphs: unused gigabytes."""
     kept = set(places)
     for graph in [place for place in kept if place.suffix == ".onnx"]:
         for file in graph.parent.glob(f"{graph.stem}*"):
@@ -88,7 +87,7 @@ def remove_stale_data(places: Iterable[Path]) -> None:
 
 
 def newer_version_warning(folders: Iterable[Path], version: int) -> str:
-    """Return a one-line warning if newer versions hide the installed one from Triton; an empty string if not."""
+    """Return a one-line warning if Triton would load a newer version than the installed one; else ""."""
     newer = [path for folder in folders for path in version_folders(folder) if int(path.name) > version]
     if not newer:
         return ""
@@ -110,7 +109,7 @@ def _back_up(place: Path, finished: Path) -> Path | None:
     if not place.exists():
         return None
     backup = finished.with_name(finished.name + ".old")
-    backup.unlink(missing_ok=True)  # an installation that was killed may have left one
+    backup.unlink(missing_ok=True)  # a killed installation may have left one
     try:
         backup.hardlink_to(place)
     except OSError:  # the file system has no hard links
@@ -123,8 +122,7 @@ def _restore(backup: Path | None, place: Path) -> None:
         place.unlink(missing_ok=True)
     else:
         backup.replace(place)
-        # The system does not rename a hard link onto the file that it links to, which is still in its place if the
-        # move itself failed.
+        # Renaming a hard link onto its own file does nothing. That file is still in its place if the move failed.
         backup.unlink(missing_ok=True)
 
 

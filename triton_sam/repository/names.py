@@ -1,4 +1,4 @@
-"""The rules for names of models, and the name of their configuration file."""
+"""The rules for model names, and the names of files and parameters."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ __all__ = ["CONFIG_NAME", "NAME", "VERSION", "check_name", "pair_names"]
 
 CONFIG_NAME = "config.pbtxt"
 CHECKPOINT_KEY = "checkpoint"
-"""The parameter of config.pbtxt by which a model says over the network that it has the weights of the demo model."""
+"""The parameter of config.pbtxt that marks the demo model for clients."""
 FAMILY_KEY = "family"
-"""The parameter of config.pbtxt that names a model's family, in models whose tensors are those of several families."""
+"""The parameter of config.pbtxt that names a model's family, if several families have the same tensors."""
 ALIAS_KEY = "alias_of"
-"""The parameter of config.pbtxt by which an alias that is a program, and no ensemble, names the model it stands for."""
+"""The parameter of config.pbtxt with the target of an alias, if the alias is a program instead of an ensemble."""
 
 DECODER_IN_SESSION = "decoder_in_session"
-"""The parameter of a session model's config.pbtxt that lets it run its decoder in its own process: true or false."""
+"""The parameter of a session model's config.pbtxt that runs the decoder in its process: true or false."""
 DECODER_IN_SESSION_VARIABLE = "TRITON_SAM_DECODER_IN_SESSION"
-"""The environment variable that decides, if it is 1, for session models without that parameter."""
+"""The environment variable that does the same, if it is 1, for session models without that parameter."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VERSION = re.compile(r"[1-9][0-9]*")
 """Matches the name of a version folder."""
 VERSION_TO_TRITON = re.compile(r"\s*\+?[1-9].*", re.DOTALL)
-"""Matches all names that Triton takes for those of versions. It reads the digits at the beginning: `2.bak` is 2."""
+"""Matches all names that Triton reads as versions. It reads the leading digits: `2.bak` is 2."""
 
 
 def check_name(name: str) -> str:
@@ -41,5 +41,5 @@ def check_name(name: str) -> str:
 
 
 def name_problem(name: str) -> str:
-    """Return the sentence that refuses a name."""
+    """Return the error message for an invalid name."""
     return f"{name!r} is not a valid model name: use letters, digits, '.', '_' and '-', with a letter or digit first"

@@ -1,8 +1,8 @@
 """Read the metadata of an ONNX file without the onnx package and without reading its weights.
 
-An ONNX file is one protobuf message, ModelProto. Two facts about the protobuf encoding are enough: each field begins
-with a varint of (number << 3 | wire type), and the content of a field with wire type 2 begins with its length. So one
-seek skips the graph with all its weights. Reference: https://protobuf.dev/programming-guides/encoding
+An ONNX file is one protobuf message, ModelProto. Each field begins with a varint of (number << 3 | wire type), and the
+content of a field with wire type 2 begins with its length. So one seek skips the graph with all its weights.
+Reference: https://protobuf.dev/programming-guides/encoding
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import BinaryIO
 GUARD_KEY = "triton_sam.guard"
 """Key of the metadata of graphs that refuse tensors of wrong sizes; see triton_sam.export.guards."""
 GUARD = "1"
-"""Its value: the version of the guard."""
+"""The value of GUARD_KEY: the version of the guard."""
 
 _METADATA_PROPS = 14  # ModelProto.metadata_props, repeated StringStringEntryProto {key = 1, value = 2}
 _MAX_ENTRY = 1 << 20  # bytes; longer entries of metadata are skipped
@@ -41,7 +41,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]:
-    """Read one field. Return its number, and its content if the number is the wanted one; skip other contents."""
+    """Read one field. Return its number, and its content if it is the wanted field; skip other content."""
     tag = _varint(stream)
     number, kind = tag >> 3, tag & 7
     if number == 0:
@@ -61,7 +61,7 @@ def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]
 
 
 def _entry(content: bytes) -> tuple[str, str]:
-    """Decode one StringStringEntryProto; return its key and its value."""
+    """Decode one StringStringEntryProto; return its key and value."""
     parts = {1: "", 2: ""}
     position = 0
     while position < len(content):

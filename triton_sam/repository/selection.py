@@ -1,4 +1,4 @@
-"""The choice of the models that a server loads: models with weights, and the models that these call."""
+"""Choose the models that a server loads: models with weights, and the models that they call."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NO_WEIGHTS = "it has no weights"
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """One folder of a model repository, with the facts that the start of a server needs.
+    """One folder of a model repository, with the facts for starting a server.
 
     Args:
         config: the parsed config.pbtxt; an empty message if there is none, or if it cannot be parsed.
-        problem: the reason why the config.pbtxt cannot be parsed, in one line; empty if there is none. Such a folder is
-            loaded all the same, so that the server itself reports why it refuses the model.
+        problem: the reason why the config.pbtxt cannot be parsed, in one line; empty without one. A folder with a
+            problem is still loaded, so that the server itself reports why it refuses the model.
     """
 
     path: Path
@@ -40,12 +40,12 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        """The name of the folder, which is the name of the model."""
+        """The name of the folder and of the model."""
         return self.path.name
 
     @property
     def has_config(self) -> bool:
-        """True if there is a config.pbtxt that is not empty."""
+        """True if there is a non-empty config.pbtxt."""
         return bool(self.problem) or self.config.ByteSize() > 0
 
     @property
@@ -55,7 +55,7 @@ class ModelFolder:
 
     @property
     def is_alias(self) -> bool:
-        """True for another name of a model: an ensemble of one step, or a program that says so in a parameter."""
+        """True for an alias of a model: an ensemble with one step, or a program with the parameter ALIAS_KEY."""
         return ALIAS_KEY in self.config.parameters or (
             self.is_ensemble and len(self.config.ensemble_scheduling.step) == 1
         )
@@ -78,11 +78,11 @@ class ModelFolder:
 
     @property
     def config_is_complete(self) -> bool:
-        """True if the config names inputs and outputs, so that the server need not derive them from the weights."""
+        """True if the config lists inputs and outputs, so that the server need not derive them from the weights."""
         return bool(self.config.input and self.config.output)
 
     def dependencies(self, known: Iterable[str]) -> set[str]:
-        """Return the names of the models that this one calls.
+        """Return the names of the models that this model calls.
 
         These are the steps of an ensemble, the model pair of a session model, and any known models in its parameters.
         """
@@ -95,8 +95,9 @@ class ModelFolder:
 
 
 def read_repository(repository: Path) -> dict[str, ModelFolder]:
-    """Return the model folders of a repository by name. Those that this user may not read, or whose names
-    are not valid, are left out with a warning.
+    """Return the model folders of a repository by name.
+
+    Folders that this user may not read, or with invalid names, are left out with a warning.
     """
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give one with --model-repository DIR")
@@ -114,11 +115,11 @@ def _has_valid_name(model: ModelFolder) -> bool:
 
 
 def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelFolder]:
-    """Return the models to load: the wanted ones and the models that they call, or all that can be loaded.
+    """Return the models to load: the wanted models and the models that they call, or all loadable models.
 
     Args:
-        wanted: names of models, or of variants; None for all. The name of a session model is that of its variant, and
-            means the session model with the models that it calls.
+        wanted: names of models or variants; None for all. A session model has the name of its variant, which means the
+            session model with the models that it calls.
     """
     models = read_repository(repository)
     if wanted is None:
@@ -131,7 +132,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
             for each in ([name] if name in models else models_of_variant(name, loadable, models) or [name])
         )
     )
-    for name in names:  # the list grows during the loop, by dependencies and their dependencies
+    for name in names:  # dependencies are appended during the loop
         if name not in models:
             raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)}){_hint([name])}")
         if not models[name].has_weights:
@@ -141,13 +142,13 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
 
 
 def models_of_variant(name: str, loadable: Collection[str], known: Collection[str]) -> list[str]:
-    """Return the models that a repository has of a variant, each after those that it calls; for a model, its name.
+    """Return a variant's models in a repository, each after the models that it calls; for a model, its name.
 
     The list is empty if the repository has none of them.
 
     Args:
-        known: these, and models that cannot be loaded. Of these, the list has the model pair, because a variant does
-            nothing without it.
+        known: the loadable models, and models that cannot be loaded. The list always includes the model pair if it is
+            known, because a variant does not work without it.
     """
     pair = pair_names(name)
     found = [each for each in variant_models(name) if each in loadable or (each in pair and each in known)]
@@ -157,17 +158,17 @@ def models_of_variant(name: str, loadable: Collection[str], known: Collection[st
 def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:
     """Return the models that cannot be loaded, each with the reason.
 
-    Either a model has no weights, or it calls a model that cannot be loaded.
+    A model cannot be loaded if it has no weights, or if it calls a model that cannot be loaded.
     """
     reasons = {name: NO_WEIGHTS for name, model in models.items() if not model.has_weights}
     return without_dependents(models, reasons)
 
 
 def without_dependents(models: Mapping[str, ModelFolder], reasons: Mapping[str, str]) -> dict[str, str]:
-    """Return the models that cannot be loaded, each with the reason: those given, and those that call them."""
+    """Return the models that cannot be loaded, each with the reason: those in `reasons` and their callers."""
     found = dict(reasons)
     previous = -1
-    # Repeat, because each model that cannot be loaded may be one that others call, such as an alias of an alias.
+    # Repeat, because other models may call each new one, for example an alias of an alias.
     while previous < len(found):
         previous = len(found)
         for name in sorted(models.keys() - found.keys()):
@@ -210,7 +211,7 @@ def _hint(names: Iterable[str]) -> str:
 
 
 def _option_for(model: str, family: Family) -> str:
-    """Return the option of setup and export that a model needs, after a space; empty if they always write it."""
+    """Return the option of setup and export for a model, after a space; empty if they always write the model."""
     _, role = split_model_name(model) or (model, "")
     if role in family.concepts:
         return " --concepts"

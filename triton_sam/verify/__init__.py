@@ -1,6 +1,6 @@
 """Compare served models with the official predictors: same weights, same image, same prompts.
 
-`compare` is for images, `video` for videos, `everything` for mask generators, `concepts` for words, and
+`compare` is for images, `video` for videos, `everything` for mask generators, `concepts` for concepts, and
 `accelerated` compares OpenVINO with FP32.
 """
 
@@ -8,7 +8,7 @@ from ..export.reference import Answer, Prompt, Reference
 from .compare import THRESHOLDS, OnnxClient, Row, Thresholds, verify, verify_sam2
 from .report import format_table
 
-# The names of version 0.1.
+# The names in version 0.1.
 BARS = THRESHOLDS
 Bars = Thresholds
 

@@ -1,4 +1,4 @@
-"""Compare an encoder on OpenVINO with the same encoder on ONNX Runtime in fp32, by the masks of clicks and boxes."""
+"""Compare the masks of an encoder on OpenVINO with those of the same encoder on ONNX Runtime in fp32."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..transport.onnx import OnnxTransport
 from ..wire.pair import ModelPair
 
 LIMITS = {"fp32": 0.9999, "bf16": 0.995}
-"""Smallest mean IoU of masks, by precision, that passes."""
+"""Smallest passing mean IoU of masks, by precision."""
 IMAGES = 20
 _POINTS = ((0.5, 0.5), (0.3, 0.3), (0.7, 0.65))
 _BOXES = ((0.2, 0.2, 0.8, 0.8), (0.4, 0.1, 0.95, 0.6))
@@ -31,7 +31,7 @@ _SEED = 26
 
 @dataclass(frozen=True)
 class Comparison:
-    """Masks of a model pair whose encoder runs on OpenVINO, beside those of ONNX Runtime in fp32."""
+    """The comparison of a model pair whose encoder runs on OpenVINO with ONNX Runtime in fp32."""
 
     precision: str
     images: int
@@ -42,11 +42,11 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether the mean IoU reaches the limit of the precision. NaN never does."""
+        """Whether the mean IoU reaches the limit of the precision. NaN never passes."""
         return self.mean_iou >= LIMITS[self.precision]
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a readable line of text."""
         verdict = "passed" if self.passed else f"below {LIMITS[self.precision]:g}"
         return (
             f"OpenVINO {self.precision}: mask IoU {self.mean_iou:.4f} to fp32 (worst {self.worst_iou:.4f}, "
@@ -55,7 +55,7 @@ class Comparison:
 
 
 class _Accelerated(OnnxTransport):
-    """The transport of one model pair in this process, whose encoder runs on OpenVINO."""
+    """A transport for one model pair in this process, whose encoder runs on OpenVINO."""
 
     def __init__(self, files: Mapping[str, Path], encoder: str, precision: str) -> None:
         super().__init__({name: file for name, file in files.items() if name != encoder})
@@ -75,7 +75,7 @@ class _Accelerated(OnnxTransport):
 
 
 def openvino_client(files: Mapping[str, Path], model_type: str, precision: str) -> SAM2TritonClient:
-    """Return a client of a model pair in this process whose encoder runs on OpenVINO, and whose decoder does not."""
+    """Return a client for a model pair in this process. The encoder runs on OpenVINO, the decoder does not."""
     pair, named = _pair(files, model_type)
     return _client(_Accelerated(named, pair.encoder, precision), model_type)
 
@@ -85,7 +85,7 @@ def compare_precision(
 ) -> Comparison:
     """Compare the masks of a model pair whose encoder runs on OpenVINO with those of ONNX Runtime in fp32.
 
-    Each image gets three clicks and two boxes, with a single mask each.
+    Each image gets three clicks and two boxes, each with a single mask.
     """
     found: list[float] = []
     with (
@@ -98,7 +98,7 @@ def compare_precision(
 
 
 def crops(images: Sequence[ImageSource], count: int = IMAGES) -> list[npt.NDArray[np.uint8]]:
-    """Return parts of images, uint8 (H,W,3): a half to the whole of each side; the same for the same arguments."""
+    """Return parts of images, uint8 (H,W,3), with half to all of each side; equal arguments give equal parts."""
     rng = np.random.default_rng(_SEED)
     opened = [np.asarray(open_image(image)) for image in images]
     parts = []

@@ -26,7 +26,7 @@ class Thresholds:
 
     Args:
         iou: smallest allowed IoU of two full-size masks, exclusive.
-        logit: largest allowed difference of low-resolution logits, exclusive; None: not checked.
+        logit: largest allowed difference of low-resolution logits, exclusive; None disables this check.
         score: largest allowed difference of the predicted IoU scores, exclusive.
     """
 
@@ -45,7 +45,7 @@ THRESHOLDS = {
     "fp16": Thresholds(0.99, None, 0.01),
     "int8": Thresholds(0.98, None, 0.05),
 }
-"""Thresholds by precision. For precisions below fp32, the comparison checks masks and scores, but no logits."""
+"""Thresholds by precision. Below fp32, the comparison checks masks and scores, but not logits."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,15 @@ class Row:
     HEAD: ClassVar[tuple[str, ...]] = ("runner", "prompt", "output", "max |logit diff|", "mask IoU", "score diff")
 
     def cells(self) -> tuple[str, ...]:
-        """Return the texts of a table's columns."""
+        """Return the texts of the table's columns."""
         numbers = f"{self.logit_diff:.1e}", f"{self.iou:.6f}", f"{self.score_diff:.1e}"
         return (self.runner, self.prompt, self.output, *numbers)
 
     def passes(self, thresholds: Thresholds) -> bool:
         """Return whether the row meets the thresholds. NaN never does.
 
-        If the thresholds have a limit for logits, one pixel may differ. Rounding decides about a pixel whose logit is
-        almost 0, and in a mask of fewer than 10,000 pixels this pixel alone brings the IoU below 0.9999.
+        If the thresholds have a limit for logits, one pixel may differ. Rounding decides a pixel whose logit is almost
+        0, and in a mask of fewer than 10,000 pixels this single pixel lowers the IoU below 0.9999.
         """
         if not self.score_diff < thresholds.score:
             return False
@@ -91,7 +91,7 @@ class Row:
 
 
 class OnnxClient(SAM2TritonClient):
-    """The client with ONNX Runtime in this process instead of a server. It prepares and reads tensors as a client does.
+    """A client with ONNX Runtime in this process instead of a server. Otherwise it is the ordinary client.
 
     Args:
         models: ONNX files by role, "encoder" and "decoder".
@@ -105,7 +105,7 @@ class OnnxClient(SAM2TritonClient):
     def __init__(self, models: Mapping[str, Path], model_type: str = "sam2") -> None:
         pair = ModelPair(get_family(model_type))
         transport = OnnxTransport({pair.encoder: models["encoder"], pair.decoder: models["decoder"]})
-        # The client sends no request. Without this URL, it would read the one of the environment, which may be wrong.
+        # The client sends no request. Without this URL, it would read the environment's URL, which may be invalid.
         super().__init__("localhost", model_type, embeddings="client", transport=transport)
 
 
@@ -115,7 +115,7 @@ def verify(reference: Reference, image: ImageSource, clients: Mapping[str, SamTr
     Args:
         reference: the official predictor with the weights that the clients serve.
         image: the image to compare on, in any form that open_image() takes.
-        clients: the clients by the name of their runner.
+        clients: the clients by runner name.
 
     Returns:
         One row for each prompt, output ("single" or "multimask") and client.

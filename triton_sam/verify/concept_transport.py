@@ -1,4 +1,4 @@
-"""A transport that answers the requests to a session model in this process, with searches for concepts."""
+"""A transport with a session model for concepts in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ConceptTransport:
 
     Args:
         family: a family with models of concepts.
-        files: ONNX files by role; the tokenizer lies beside the text encoder.
+        files: ONNX files by role; the tokenizer is beside the text encoder.
 
     Raises:
         MissingDependencyError: onnxruntime or tokenizers is not installed.
@@ -53,7 +53,7 @@ class ConceptTransport:
         """Answer a request to the session model; see BaseTransport.infer.
 
         Raises:
-            ModelNotReadyError: it is another model.
+            ModelNotReadyError: the request is to another model.
             InferenceError: the request was refused.
         """
         if model != self._name:

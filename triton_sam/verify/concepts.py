@@ -1,4 +1,4 @@
-"""Compare instances of concepts with those of the official detector: same weights, same image, same words and boxes."""
+"""Compare instances of concepts with the official detector: same weights, same image, same words and boxes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Limits:
 
     Args:
         difference: largest difference of a score, and of a coordinate of a box as a share of the image's side.
-        iou: smallest IoU of a mask with that of the official detector, unless a single pixel differs.
+        iou: smallest IoU of a mask with the official detector's mask, unless only one pixel differs.
     """
 
     difference: float
@@ -37,9 +37,9 @@ LIMITS = {"fp32": Limits(1e-4, 0.9999), "fp16": Limits(1e-3, 0.98)}
 """The thresholds by precision. An int8 export leaves the models of concepts in fp32."""
 
 WORDS = ("cup", "a spoon on a saucer", "table")
-"""The words of the cases. They fit the default image; with random weights, any words would do."""
+"""The words of the cases. They match the default image; with random weights, any words would do."""
 _WANTED = 6
-"""Number of instances that the threshold of a case lets through, if there are this many."""
+"""Number of instances above a case's threshold, if there are this many."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ConceptRow:
         return (self.runner, self.case, str(self.instances), str(self.official), *numbers)
 
     def passes(self, limits: Limits) -> bool:
-        """Return whether the instances are equal enough."""
+        """Return whether the instances meet the limits."""
         masks = self.iou > limits.iou or self.pixels <= 1
         return self.instances == self.official and max(self.score, self.box) < limits.difference and masks
 
@@ -86,8 +86,8 @@ def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[
     """Return the arguments of find() by title of the case.
 
     Args:
-        reference: the official detector with the image; its scores decide about the threshold, so that there are
-            instances whatever the weights are.
+        reference: the official detector with the image; its scores determine the threshold, so that there are instances
+            with any weights.
     """
     width, height = image.size
     box = [round(width * 0.2), round(height * 0.3), round(width * 0.5), round(height * 0.7)]
@@ -109,7 +109,7 @@ def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[
 def answered_cases(reference: ConceptReference, image: Image.Image) -> list[Case]:
     """Return the cases with the instances of the official detector.
 
-    Nothing needs the detector afterwards, so its weights can leave the memory before those of the clients come.
+    The detector is not needed afterwards, so its weights can be freed before the clients' weights are loaded.
     """
     reference.set_image(image)
     return [Case(title, arguments, reference.find(**arguments)) for title, arguments in cases(reference, image).items()]
@@ -129,7 +129,7 @@ def verify_concepts(
 
 
 def _threshold(reference: ConceptReference, arguments: Mapping[str, Any]) -> float:
-    """Return a threshold that some instances pass, between two scores, so that rounding decides nothing."""
+    """Return a threshold that some instances pass, between two scores, so that rounding does not matter."""
     scores = sorted((each.score for each in reference.find(**arguments, threshold=0.0)), reverse=True)[: _WANTED + 1]
     return float(np.mean(scores[-2:])) if len(scores) > 1 else THRESHOLD
 

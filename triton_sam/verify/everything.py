@@ -1,4 +1,4 @@
-"""Compare automatic masks with those of the official mask generators: same weights, same image, same parameters."""
+"""Compare automatic masks with the official mask generators: same weights, same image, same parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..client.sync import SamTritonClient
 from ..masks.boxes import share_matched
 
 Record = dict[str, Any]
-"""One mask as the official generators describe it: ``segmentation`` bool (H,W), ``predicted_iou`` and others."""
+"""One mask in the format of the official generators: ``segmentation`` bool (H,W), ``predicted_iou`` and others."""
 RgbImage = npt.NDArray[np.uint8]
 
 
@@ -24,7 +24,7 @@ class Limits:
 
     Args:
         iou: smallest IoU of a mask and its counterpart.
-        share: smallest share of masks that need a counterpart, both ways.
+        share: smallest share of masks with a counterpart, in both directions.
     """
 
     iou: float = 0.95
@@ -39,7 +39,7 @@ LIMITS = Limits()
 
 
 class Generator(Protocol):
-    """Segments all objects of an image. The official generators and the clients each have one."""
+    """Segments all objects of an image. There is one for the official generators and one for the clients."""
 
     def generate(self, image: RgbImage, **parameters: Any) -> list[Record]:
         """Return the masks of an image uint8 (H,W,3), with parameters of the official generators."""
@@ -61,8 +61,8 @@ class EverythingRow:
     """One case, answered by one runner and by the official generator.
 
     Args:
-        found: share of the official masks that the runner has, too, 0..1.
-        right: share of the runner's masks that the official generator has, too, 0..1.
+        found: share of the official masks that the runner also has, 0..1.
+        right: share of the runner's masks that the official generator also has, 0..1.
     """
 
     runner: str
@@ -80,15 +80,15 @@ class EverythingRow:
         return (self.runner, self.case, *counts, f"{self.found:.2%}", f"{self.right:.2%}")
 
     def passes(self, limits: Limits = LIMITS) -> bool:
-        """Return whether the masks are equal enough, both ways."""
+        """Return whether the masks meet the limits, in both directions."""
         return self.found >= limits.share and self.right >= limits.share
 
 
 def cases(reference: Generator, image: RgbImage, points_per_side: int) -> dict[str, Mapping[str, Any]]:
     """Return the parameters of the cases by title.
 
-    The default thresholds leave few masks or none with weights that rate their masks low, and equal answers without
-    masks prove nothing. So there is a second threshold, which leaves about a quarter of the candidates of a small grid.
+    With weights that give low scores, few or no masks pass the default thresholds, and equal answers without masks
+    prove nothing. So there are second thresholds, which about a quarter of the candidates of a small grid pass.
     """
     grid = {"points_per_side": points_per_side}
     crops = {"crop_n_layers": 1, "crop_n_points_downscale_factor": 2}
@@ -102,7 +102,7 @@ def cases(reference: Generator, image: RgbImage, points_per_side: int) -> dict[s
 
 
 def fitting_thresholds(reference: Generator, image: RgbImage) -> dict[str, float]:
-    """Return thresholds of predicted IoU and stability, each of which half of the candidates of a small grid pass."""
+    """Return thresholds of predicted IoU and stability. Half of the candidates of a small grid pass each of them."""
     none = {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.0, "box_nms_thresh": 1.0}  # 0 turns a filter off
     found = reference.generate(image, points_per_side=8, **none)
     return {
@@ -144,7 +144,7 @@ def _compare(
 
 
 def _middle(scores: Sequence[float]) -> float:
-    """Return a number in the middle of sorted scores, between two of them, so that rounding decides about none."""
+    """Return a number in the middle of the scores, between two of them, so that rounding does not matter."""
     ordered = sorted(set(scores))
     half = len(ordered) // 2
     return (ordered[half - 1] + ordered[half]) / 2 if half else max(ordered, default=0.0)

@@ -1,4 +1,4 @@
-"""The results of a comparison, as a table for people and as JSON."""
+"""The results of a comparison, as a readable table and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._common.columns import aligned
 
 
 class Comparable(Protocol):
-    """One case that a runner and the official predictor answered: a dataclass."""
+    """A dataclass for one case that a runner and the official predictor answered."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     HEAD: ClassVar[tuple[str, ...]]
@@ -22,7 +22,7 @@ class Comparable(Protocol):
         ...
 
     def passes(self, limits: Any) -> bool:
-        """Return whether the answers are equal enough."""
+        """Return whether the answers meet the limits."""
         ...
 
 

@@ -18,7 +18,7 @@ from ..masks.segment import VideoSegment
 from .compare import THRESHOLDS, places
 
 Logits = Mapping[int, FloatArray]
-"""Logits (H,W) in the size of the frames, by object, in one frame."""
+"""Logits (H,W) of one frame, in its size, by object id."""
 
 
 class VideoRunner(Protocol):
@@ -29,16 +29,16 @@ class VideoRunner(Protocol):
         ...
 
     def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
-        """Track all objects from a frame to the end of the video (or its begin); yield each frame and its logits."""
+        """Track all objects from a frame to the end (or start) of the video; yield each frame and its logits."""
         ...
 
     def reset(self) -> None:
-        """Forget all objects."""
+        """Remove all objects."""
         ...
 
 
 class ClientRunner:
-    """Runs an open video of a client."""
+    """Runs a client's open video."""
 
     def __init__(self, video: Video) -> None:
         self._video = video
@@ -54,7 +54,7 @@ class ClientRunner:
         self._video.reset()
 
     def _logits(self, segment: VideoSegment) -> FloatArray:
-        assert segment.logits is not None  # noqa: S101 - for the type checker: the client asks for them by default
+        assert segment.logits is not None  # noqa: S101 - for the type checker: the client requests logits by default
         return resize_logits(segment.logits.reshape(segment.logits.shape[-2:]), self._video.frame_size)
 
 
@@ -82,7 +82,7 @@ class ReferenceRunner:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a case: a prompt, or a pass.
+    """One step of a case: a prompt or a pass.
 
     Args:
         prompt: arguments of VideoRunner.add(); None for a pass.
@@ -129,9 +129,9 @@ class VideoRow:
         return (self.runner, self.case, str(self.frames), *numbers)
 
     def passes(self, threshold: float) -> bool:
-        """Return whether there are masks, and they are equal enough.
+        """Return whether there are masks, and they meet the threshold.
 
-        NaN never is. One pixel may differ, since rounding decides it.
+        NaN never does. One pixel may differ, because rounding decides it.
         """
         if self.visible == 0:
             return False
@@ -139,10 +139,10 @@ class VideoRow:
 
 
 def threshold(frames: int, precision: str = "fp32") -> float:
-    """Return the smallest allowed IoU. Differences grow along a video, because each frame builds on earlier ones.
+    """Return the smallest allowed IoU. Differences grow along a video, because each frame depends on earlier ones.
 
     Args:
-        precision: precision of the export. Below fp32, the threshold is that of images, for any number of frames.
+        precision: precision of the export. Below fp32, the threshold for images applies, for any number of frames.
     """
     if precision != "fp32":
         return THRESHOLDS[precision].iou
@@ -205,7 +205,7 @@ def _compare(
     found: Sequence[tuple[int, Logits]],
     expected: Sequence[tuple[int, Logits]],
 ) -> VideoRow:
-    """Compare the answers of one case. Other frames or objects than expected count as an IoU of 0."""
+    """Compare the answers of one case. Unexpected frames or objects count as an IoU of 0."""
     if [(frame, set(logits)) for frame, logits in found] != [(frame, set(logits)) for frame, logits in expected]:
         return VideoRow(name, title, len(found), np.inf, 0.0, -1, 0.0)
     differences, ious, pixels, visible = [0.0], [1.0], [0], []
@@ -221,7 +221,7 @@ def _compare(
 
 
 def _disc(size: Size) -> npt.NDArray[np.bool_]:
-    """Return a mask of a disc in the size of the frames."""
+    """Return the mask of a disc in the size of the frames."""
     width, height = size
     y, x = np.mgrid[:height, :width]
     disc: npt.NDArray[np.bool_] = (x - 0.4 * width) ** 2 + (y - 0.45 * height) ** 2 < (0.2 * min(size)) ** 2

@@ -1,7 +1,6 @@
-"""A transport that answers the requests to a video model in this process, with any other transport for its models.
+"""A transport with a video model in this process, which uses another transport for its models.
 
-So the client for videos, and the same code that runs inside Triton, can be compared with the official predictor
-without a server.
+It lets `verify` compare the client for videos and the code inside Triton with the official predictor, without a server.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from ..wire import video
 
 
 class VideoTransport:
-    """A BaseTransport with a video model in this process. It passes all other requests on.
+    """A BaseTransport with a video model in this process. It forwards all other requests.
 
     Args:
         family: the family at the size of its encoder's image.
-        transport: reaches the models.
+        transport: the transport to the models.
         variant: name of the models; None for the default ones.
-        cache_bytes: embeddings that are kept, in bytes.
+        cache_bytes: size of the cache of embeddings, in bytes.
         settings: the limits of sessions.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Read the weights of an official checkpoint without torch: files of torch.save(), safetensors, and folders of them."""
+"""Read the weights of an official checkpoint without torch: torch.save() files, safetensors, and folders of them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ SINGLE_NAME = "model.safetensors"
 """The file with the weights in a folder in transformers' layout."""
 
 INDEX_NAME = f"{SINGLE_NAME}.index.json"
-"""The file that lists the shards of the weights in such a folder, in place of SINGLE_NAME."""
+"""The file that lists the shards of the weights in such a folder, instead of SINGLE_NAME."""
 
 MAX_INDEX = 100_000_000
-"""Bytes of the longest list of shards."""
+"""Maximum size of the list of shards, in bytes."""
 
 _LAYOUTS = {"model": "", "model_state": "sam."}
-"""The keys of a state dict among the other parts of a training, and the prefix of its names: Meta's and torch_em's."""
+"""The keys of the state dict in Meta's and torch_em's training checkpoints, and the prefixes of its names."""
 
 _DECODER = "decoder_state"
-"""micro-sam's key of the weights that segment all instances without a prompt."""
+"""micro-sam's key for the weights of its segmentation of all instances without a prompt."""
 
 _ZIP = b"PK\x03\x04"
-# torch.save() before 1.6 begins with a pickle of the number 0x1950A86A20F9469CFC6C, in binary or decimal form.
+# Files of torch.save() before 1.6 begin with a pickle of the number 0x1950A86A20F9469CFC6C, in binary or decimal form.
 _OLD_MAGIC = (0x1950A86A20F9469CFC6C.to_bytes(10, "little"), str(0x1950A86A20F9469CFC6C).encode())
 _TAR_MAGIC, _TAR_PLACE = b"ustar", 257
 
@@ -42,7 +42,7 @@ Tensor = TypeVar("Tensor")
 
 
 class OldFormatError(CheckpointError):
-    """The file has a format that only PyTorch reads."""
+    """Only PyTorch can read the format of the file."""
 
 
 @contextlib.contextmanager
@@ -51,10 +51,10 @@ def open_checkpoint(
 ) -> Iterator[Mapping[str, Stored]]:
     """Open a checkpoint and describe its tensors, which are read one by one when they are needed.
 
-    The content of a file decides its format, not its suffix: a file of torch.save() since PyTorch 1.6, or one of
-    safetensors. The former holds a state dict, either bare, as ``{"model": state dict}``, or in micro-sam's layouts:
+    The content of a file determines its format, not its suffix: torch.save() since PyTorch 1.6, or safetensors. The
+    former contains a state dict, either bare, as ``{"model": state dict}``, or in micro-sam's layouts:
     ``{"model_state": state dict}``, whose names may begin with ``sam.``, with or without ``decoder_state``. A folder in
-    transformers' layout has model.safetensors, or model.safetensors.index.json and its shards. Nothing in a file is
+    transformers' layout has model.safetensors, or model.safetensors.index.json and its shards. No code in a file is
     executed.
     """
     path = Path(path)
@@ -96,7 +96,7 @@ def checkpoint_errors(path: Path, download_hint: str) -> Iterator[None]:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except MemoryError as error:
         raise CheckpointError(f"not enough memory to read {path}") from error
-    except Exception as error:  # damaged bytes lead to errors of any kind in zipfile, pickletools and json
+    except Exception as error:  # damaged bytes cause any error in zipfile, pickletools and json
         raise CheckpointError(
             f"{path} is not a readable PyTorch checkpoint (damaged or cut off?): {one_line(error)}"
         ) from error
@@ -126,7 +126,7 @@ def _shards(index: Path) -> dict[str, set[str]]:
     content = json.loads(index.read_bytes())
     shards: dict[str, set[str]] = {}
     for name, shard in content["weight_map"].items():
-        # PureWindowsPath also splits at backslashes and colons, which lead elsewhere on Windows.
+        # PureWindowsPath also splits at backslashes and colons, which point elsewhere on Windows.
         if shard in ("", ".", "..") or PureWindowsPath(shard).name != shard:
             raise ValueError(f"{shard!r} is not the name of a file in the folder")
         shards.setdefault(shard, set()).add(name)
@@ -134,7 +134,7 @@ def _shards(index: Path) -> dict[str, set[str]]:
 
 
 def _file(stack: contextlib.ExitStack, path: Path) -> Any:
-    """Return the content of a file, with a Stored for each tensor."""
+    """Return the content of a file, with each tensor as a Stored."""
     if path.exists() and not path.is_file() and not path.is_dir():  # opening a pipe would wait for a writer
         raise CheckpointError(f"{path} is not a regular file")
     file = stack.enter_context(path.open("rb"))
@@ -157,6 +157,6 @@ def _file(stack: contextlib.ExitStack, path: Path) -> Any:
 
 
 def _close(mapped: mmap.mmap) -> None:
-    """Close a mapped file. If arrays still show its content, it stays mapped until they are gone."""
+    """Close a mapped file. It stays mapped until all arrays of its content are gone."""
     with contextlib.suppress(BufferError):
         mapped.close()

@@ -1,8 +1,8 @@
-"""How a weight of a graph follows from the tensors of a checkpoint: a tree of a few operations on arrays.
+"""Compute a graph's weights from the tensors of a checkpoint, by trees of a few operations on arrays.
 
 Most weights of a graph are tensors of the checkpoint, some of them transposed. The others are products, parts and
-joined parts of them, for example a convolution that a batch normalisation was folded into. A tree is a list, so that it
-can be stored as JSON: the name of an operation, and its arguments, of which some are trees themselves.
+concatenated parts of tensors, for example a convolution with a folded batch normalisation. A tree is a list that can be
+stored as JSON: the name of an operation, and its arguments, some of which are trees.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _BINARY: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
         "product": np.matmul,
     }
 )
-"""The operations on two arrays. "product" is that of matrices."""
+"""The operations on two arrays. "product" is the matrix product."""
 
 
 def evaluate(tree: Tree, tensor: Callable[[str], Array]) -> Array:
-    """Return the array that a tree describes."""
+    """Return the array of a tree."""
     operation, *arguments = tree
     if operation == TAKE:
         return tensor(arguments[0])
@@ -69,7 +69,7 @@ def value(array: Array) -> Tree:
 
 
 def names_in(tree: Any) -> set[str]:
-    """Return the names of the tensors that a tree takes."""
+    """Return the names of the tensors in a tree."""
     if not isinstance(tree, list) or not tree:
         return set()
     if tree[0] == TAKE:

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Exporter(ABC):
-    """Exports one family. Each exporter has one stateless instance, which the family's table names: Family.exporter."""
+    """Exports one family. Each exporter has one stateless instance, see Family.exporter."""
 
     name: ClassVar[str]
     """The family's name."""
     stride: ClassVar[int] = 1
     """Settings.image_size must be a multiple of this number of pixels."""
     is_proved: ClassVar[bool] = False
-    """Whether the graphs come from templates: they are known to be valid and to run, so FP32 files are not tried."""
+    """Whether the graphs come from tested templates, so that FP32 files need no test run."""
     counting_device: ClassVar[str] = "meta"
     """The torch device on which parameters() builds the model."""
 
@@ -49,7 +49,7 @@ class Exporter(ABC):
         """Check the settings before anything is built.
 
         Returns:
-            The settings, with the changes that the family needs.
+            The settings with the family's changes.
         """
         if settings.video and self.family.tracking is None:
             raise ConfigurationError(f"{self.name} has no models for videos: leave --video out")
@@ -67,7 +67,7 @@ class Exporter(ABC):
         image_size: int | None = None,
         random_seed: int | None = None,
     ) -> torch.nn.Module:
-        """Build the official model with a checkpoint or with seeded random weights, on the CPU, ready for inference."""
+        """Build the official model with a checkpoint or seeded random weights, on the CPU, ready for inference."""
         from .weights import seeded
 
         if (checkpoint is None) == (random_seed is None):
@@ -82,9 +82,9 @@ class Exporter(ABC):
         return built.eval().requires_grad_(False)
 
     def choose(self, checkpoint: str | Path | None, model: str | None) -> str:
-        """Return the exporter's name of the configuration: the given one, the only official one, or that of a file.
+        """Return the exporter's name of the configuration: the given one, the only official one, or a file's.
 
-        The name of an official file contains the size, such as vit_b in sam_vit_b_01ec64.pth.
+        The name of an official file contains the size, for example vit_b in sam_vit_b_01ec64.pth.
         """
         official = {size.name: size.model for size in self.family.sizes if size.official}
         if model is not None or len(official) == 1:
@@ -102,7 +102,7 @@ class Exporter(ABC):
         return official[match[0]]
 
     def build(self, model: str, image_size: int) -> torch.nn.Module:  # noqa: ARG002
-        """Build the official model of a configuration with fresh weights, in eval mode."""
+        """Build the official model of a configuration with initial weights, in eval mode."""
         raise ConfigurationError(f"{self.name} has no official model: {model!r} cannot be built")
 
     def restore(self, model: Any, checkpoint: str | Path, chosen: str) -> None:
@@ -118,16 +118,16 @@ class Exporter(ABC):
         load_strictly(model, state, Path(checkpoint), question)
 
     def adapt(self, state: dict[str, Any], model: Any) -> None:  # noqa: B027 - most checkpoints fit
-        """Change the weights of a checkpoint in place so that they fit a model from build()."""
+        """Change a checkpoint's weights in place to fit a model from build()."""
 
     def randomise(self, model: Any, seed: int) -> None:
-        """Give a model from build() random weights, in place, with which a comparison notices what a graph lacks."""
+        """Give a model from build() random weights with which a comparison detects omissions in a graph, in place."""
         from .weights import randomise
 
         randomise(model, seed)
 
     def parameters(self, size: str) -> int:
-        """Return the number of parameters of the official model in a size."""
+        """Return the number of parameters of the official model of a size."""
         import torch
 
         with torch.device(self.counting_device):
@@ -139,7 +139,7 @@ class Exporter(ABC):
         """Trace one model of the family. The graph's inputs and outputs have the names of the spec."""
 
     def later(self, model: Any, spec: ModelSpec) -> Later:  # noqa: ARG002
-        """Return the weights that trace() has left without content: those that are computed while a file is written."""
+        """Return the weights that trace() left without content, which are computed while a file is written."""
         return {}
 
     def add_video(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most official models have it
@@ -153,18 +153,18 @@ class Exporter(ABC):
         raise ConfigurationError(f"{self.name} has no official detector of concepts to compare with")
 
     def companions(self, role: str, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002 - most models have none
-        """Return the texts of further files that lie beside a model, by file name."""
+        """Return the texts of additional files beside a model, by file name."""
         return {}
 
     def check(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have nothing to check
-        """Check that all models that the settings ask for can be traced, before the first one is."""
+        """Check that all requested models can be traced, before tracing the first one."""
 
     def config(self, settings: Settings) -> str:
         """Return the name of the model's configuration, for the metadata of the exported files."""
         return f"{self.name}_{self.choose(settings.checkpoint, settings.model)}"
 
     def metadata(self, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002
-        """Return further `triton_sam.*` keys for the metadata of the exported files."""
+        """Return additional `triton_sam.*` keys for the metadata of the exported files."""
         return {}
 
     def reference(self, model: Any) -> Reference:  # noqa: ARG002

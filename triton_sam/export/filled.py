@@ -1,4 +1,4 @@
-"""Exports an official checkpoint by filling a template with its weights, without torch."""
+"""Export an official checkpoint by filling a template with its weights, without torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ except ImportError as error:
 
 
 def usable_templates(family: Family, settings: Settings) -> list[Template]:
-    """Return the templates that serve the settings, whatever the checkpoint; none if only a trace does."""
+    """Return the templates for the settings, without checking the checkpoint; none if a trace is required."""
     if settings.trace or settings.device != "cpu" or any(settings.options.values()):
         return []
     wanted = {size.name for size in family.sizes if settings.model in (None, size.model)}
@@ -42,14 +42,14 @@ def usable_templates(family: Family, settings: Settings) -> list[Template]:
 
 
 _SMALL = 256
-"""Weights with at most this number of elements are filled at once, all others while a file is written."""
+"""Weights with at most this number of elements are filled immediately, larger ones while a file is written."""
 
 
 class FilledExporter(Exporter):
     """Fills a template.
 
     Args:
-        tensors: the tensors of the checkpoint that fits it, open as long as the export lasts.
+        tensors: the tensors of the matching checkpoint, open during the export.
     """
 
     is_proved = True
@@ -61,7 +61,7 @@ class FilledExporter(Exporter):
 
     @staticmethod
     def place(checkpoint: Path) -> Path:
-        """Return the file or folder to read for a checkpoint that the caller named."""
+        """Return the file or folder to read for the caller's checkpoint."""
         return checkpoint
 
     def prepare(self, settings: Settings) -> Settings:
@@ -71,12 +71,12 @@ class FilledExporter(Exporter):
 
     @staticmethod
     def wanted(template: Template, settings: Settings) -> Layout:  # noqa: ARG004
-        """Return the tensors that a checkpoint must have, and no others, after official(): their shapes by name."""
+        """Return the exact tensors that a checkpoint must have after official(): their shapes by name."""
         return template.layout
 
     @classmethod
     def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
-        """Return the tensors of a checkpoint by the names of the official model, those of Template.layout."""
+        """Return the tensors of a checkpoint by their names in the official model and in Template.layout."""
         return tensors
 
     @property
@@ -85,15 +85,15 @@ class FilledExporter(Exporter):
 
     @property
     def size(self) -> ModelSize:
-        """The size whose template it is."""
+        """The size of the template."""
         return next(size for size in self._family.sizes if size.name == self._template.size)
 
     def load(self, *_: Any, **__: Any) -> Any:
-        """Here, a model is its tensors."""
+        """Return the tensors as the model."""
         return self._tensors
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
-        """Return a graph with its small weights, which the steps after a trace look at; see Exporter.trace."""
+        """Return a graph with its small weights, which the steps after a trace need; see Exporter.trace."""
         graph, trees = graph_of(self._family, self._template, spec)
         small = {item.name for item in graph.graph.initializer if _is_small(item)}
         fill(graph, {name: partial(_weight, name, tree, model) for name, tree in trees.items() if name in small})

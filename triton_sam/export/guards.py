@@ -1,12 +1,11 @@
-"""A guard at the inputs of a graph, which refuses tensors of sizes that the model was not made for.
+"""A guard at the inputs of a graph, which refuses tensors of unsupported sizes.
 
-ONNX Runtime checks the dimensions that a graph fixes, but not the ones with a symbol. Requests with other sizes reach
-its kernels: a batch of 0 images ends the process (MultiHeadAttention, 1.19 to 1.28, SIGFPE), and sizes that contradict
-each other sometimes give a wrong answer. Behind the guard, such a request is an error, and any other request has the
-same result, to the bit.
+ONNX Runtime checks fixed dimensions, but not dimensions with a symbol. Requests with wrong sizes reach its kernels: a
+batch of 0 images ends the process (MultiHeadAttention, 1.19 to 1.28, SIGFPE), and contradictory sizes sometimes give a
+wrong answer. With the guard, these requests are errors, and all others have exactly the same results.
 
 The guard uses operators of the ONNX standard, and only on shapes: no step depends on the values of an input. It adds at
-most some dozens of nodes with a few integers each; a Reshape does not copy its input.
+most a few dozen nodes with a few integers each; a Reshape does not copy its input.
 
 This module needs the onnx package, but not torch.
 """
@@ -28,8 +27,8 @@ _REFUSED = -2
 def add_guard(model: onnx.ModelProto, spec: ModelSpec) -> None:
     """Put the guard between the inputs of a graph and its nodes.
 
-    Every node behind the guard waits for it, since a node that runs earlier could end the process. A graph that has the
-    guard already stays as it is.
+    Every node waits for the guard, because an earlier node could end the process. A graph that already has the guard is
+    not changed.
     """
     if not is_guarded(model):
         _Guard(model, spec).write()
@@ -48,11 +47,11 @@ class _Guard:
         self.spec = spec
         self.shapes = {value.name: _shape(value) for value in model.graph.input}
         self.inputs = [tensor for tensor in spec.inputs if any(side == 0 for side in self.shapes[tensor.name])]
-        """The inputs with a size that the caller chooses."""
+        """The inputs with a dynamic dimension."""
         self.nodes: list[onnx.NodeProto] = []
 
     def write(self) -> None:
-        """Add the nodes at the start of the graph, and let all other nodes read what the guard lets through."""
+        """Add the nodes at the start of the graph, and connect all other nodes to the guard's outputs."""
         if not self.inputs:
             return
         if len(self.inputs) == 1 and self._only_needs_an_image(self.inputs[0]):
@@ -67,23 +66,22 @@ class _Guard:
         self.graph.node.extend(nodes)
 
     def _only_needs_an_image(self, tensor: Tensor) -> bool:
-        """Whether all that can be wrong is that the first dimension is 0."""
+        """Whether a first dimension of 0 is the only possible error."""
         first, *others = self.shapes[tensor.name]
         return first == 0 and bool(others) and all(others) and self._rule(tensor.shape[0]) == Dimension()
 
     def _refuse_nothing(self, name: str) -> str:
-        """Refuse an input whose first dimension is 0, with constants alone.
+        """Refuse an input whose first dimension is 0, using only constants.
 
-        The first Reshape has to find the size of -1, which has no answer for an empty tensor. The second one restores
-        the shape.
+        The first Reshape must infer the size of -1, which fails for an empty tensor. The second one restores the shape.
         """
         flat = self._add("Reshape", [name, self._constant("flat", [0, -1])], f"{name}/flat")
         return self._restore(name, flat)
 
     def _let_through(self, name: str, verdict: str) -> str:
-        """Return an input as it is, or fail: the verdict of _compare_sizes() selects the shape of a Reshape."""
+        """Return an input unchanged, or fail: the result of _compare_sizes() selects the shape of a Reshape."""
         rank = len(self.shapes[name])
-        kept = self._constant(f"kept{rank}", [0] * rank)  # Reshape keeps a dimension where it finds 0
+        kept = self._constant(f"kept{rank}", [0] * rank)  # Reshape keeps a dimension where its shape is 0
         shape = self._add("Where", [verdict, kept, self._constant("refused", [_REFUSED])], f"{name}/shape")
         checked = self._add("Reshape", [name, shape], f"{name}/checked")
         return self._restore(name, checked)
@@ -94,12 +92,12 @@ class _Guard:
         return self._add("Reshape", [value, self._constant(f"{name}/sizes", [first, *others])], f"{name}/input")
 
     def _compare_sizes(self) -> str:
-        """Return the name of a bool: whether all sizes that the caller chose fit each other and the model."""
+        """Return the name of a bool: whether all dynamic dimensions fit each other and the model."""
         rows = [
             (tensor, axis) for tensor in self.inputs for axis, side in enumerate(self.shapes[tensor.name]) if side == 0
         ]
         places = self._places()
-        numbers: list[int] = []  # constants that sizes are compared with; they stand behind the sizes in one table
+        numbers: list[int] = []  # constants for comparison, which follow the sizes in one table
 
         def place(choice: int | str) -> int:
             if isinstance(choice, str):
@@ -129,7 +127,7 @@ class _Guard:
         """Return the sizes that a dimension may have: numbers, and symbols for the sizes of other dimensions."""
         symbol = tensor.shape[axis]
         if isinstance(symbol, int):
-            return (symbol,)  # the table of the family fixes a size that the graph leaves open
+            return (symbol,)  # the family's table fixes a size that is dynamic in the graph
         choices = self._rule(symbol).choices or (symbol,)
         return (*choices, 1) if tensor.optional else choices
 
@@ -137,7 +135,7 @@ class _Guard:
         return self.spec.dimensions.get(str(side), Dimension())
 
     def _places(self) -> dict[str, int]:
-        """Return where the table has the size of each symbol: its first dimension in the needed inputs."""
+        """Return the index of each symbol's size in the table: its first dimension in the required inputs."""
         places: dict[str, int] = {}
         for tensor in sorted(self.inputs, key=lambda tensor: tensor.optional):
             for axis, side in enumerate(tensor.shape):
@@ -146,7 +144,7 @@ class _Guard:
         return places
 
     def _place(self, tensor: Tensor, axis: int) -> int:
-        """Return where the table has the size of a dimension."""
+        """Return the index of a dimension's size in the table."""
         before = self.inputs[: self.inputs.index(tensor)]
         return sum(len(self.shapes[other.name]) for other in before) + axis
 
@@ -170,12 +168,12 @@ class _Guard:
 
 
 def _shape(value: onnx.ValueInfoProto) -> list[int]:
-    """Return the shape of an input, with 0 for each size that the caller chooses."""
+    """Return the shape of an input, with 0 for each dynamic dimension."""
     return [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
 
 
 def _equally_long(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the columns of a table of rows; a row that is shorter than others repeats its last number."""
+    """Return the columns of a table of rows; shorter rows repeat their last number."""
     length = max(map(len, rows))
     filled = [[*row, *([row[-1]] * (length - len(row)))] for row in rows]
     return [list(column) for column in zip(*filled, strict=True)]

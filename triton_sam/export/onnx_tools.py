@@ -1,6 +1,6 @@
-"""Turn a graph into a file that keeps the wire contract. This needs the onnx package, but not torch.
+"""Turn a graph into a file that follows the wire contract. This needs the onnx package, but not torch.
 
-The functions here name dynamic dimensions, add defaults of optional inputs, set metadata, and write and check files.
+The functions name dynamic dimensions, add defaults of optional inputs, set metadata, and write and check files.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from . import onnx_writer
 
 OPSET = 18
 ONNX_RUNTIME_DOMAIN = "com.microsoft"
-"""The domain of operators that only ONNX Runtime has, not the ONNX standard."""
+"""The domain of ONNX Runtime's own operators, which are not in the ONNX standard."""
 
 MAX_IR_VERSION = 10
-"""The newest IR version that Triton 24.10 reads, with its ONNX Runtime 1.19."""
+"""The newest IR version that Triton 24.10 supports, with ONNX Runtime 1.19."""
 
 EXTERNAL_DATA_LIMIT = 1_900_000_000
-"""If the weights have more bytes than this, they go to a separate file: a protobuf message cannot exceed 2 GiB."""
+"""Weights with more bytes go to a separate file, because a protobuf message cannot exceed 2 GiB."""
 
 _HALF_STORAGE_MINIMUM = 256
-"""store_half() leaves tensors with fewer elements in FP32, since they would save almost nothing."""
+"""store_half() leaves smaller tensors in FP32, because they would save almost nothing."""
 
 _NOTHING: onnx_writer.Later = MappingProxyType({})
 
 
 def strip(model: onnx.ModelProto) -> None:
-    """Remove stack traces, which hold local paths, and the shapes of intermediate values.
+    """Remove stack traces, which contain local paths, and the shapes of intermediate values.
 
-    Those shapes are wrong for other batches than that of the example, and ONNX Runtime infers the right ones.
+    These shapes are wrong for other batch sizes than the example's, and ONNX Runtime infers the correct ones.
     """
     del model.graph.value_info[:]
     del model.functions[:]
@@ -83,7 +83,7 @@ def add_defaults(model: onnx.ModelProto, spec: ModelSpec) -> None:
 
 
 def set_metadata(model: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
-    """Replace the model's metadata. The keys are sorted, so that equal exports give equal files."""
+    """Replace the model's metadata. Keys are sorted, so that equal exports give equal files."""
     del model.metadata_props[:]
     for key in sorted(metadata):
         model.metadata_props.add(key=key, value=valid_utf8(metadata[key]))
@@ -94,7 +94,7 @@ def store_half(model: onnx.ModelProto) -> None:
     """Store FP32 weights as FP16, each followed by a Cast, which ONNX Runtime folds when it loads the model.
 
     The arithmetic stays FP32, but each weight is rounded to FP16 (relative error up to 2^-11). Small tensors and the
-    defaults of inputs stay as they are.
+    defaults of inputs are not changed.
     """
     inputs = {value.name for value in model.graph.input}
     casts = []
@@ -118,17 +118,17 @@ def is_large(model: onnx.ModelProto, later: onnx_writer.Later = _NOTHING) -> boo
 
 
 def fill(model: onnx.ModelProto, later: onnx_writer.Later) -> None:
-    """Compute the weights that have no content yet, and put them into the model."""
+    """Compute the weights without content, and put them into the model."""
     for item in model.graph.initializer:
         if item.name in later:
             item.raw_data = later[item.name]().tobytes()
 
 
 def save(model: onnx.ModelProto, path: Path, later: onnx_writer.Later = _NOTHING) -> list[Path]:
-    """Write a model. Weights above EXTERNAL_DATA_LIMIT go to `<name>.data` in the same folder, and out of the model.
+    """Write a model. Weights above EXTERNAL_DATA_LIMIT are moved from the model to `<name>.data` in the same folder.
 
     Returns:
-        The files that were written, all flushed to the disk.
+        The written files, all flushed to the disk.
     """
     model.ir_version = min(model.ir_version, MAX_IR_VERSION)
     written = [path]
@@ -144,7 +144,7 @@ def save(model: onnx.ModelProto, path: Path, later: onnx_writer.Later = _NOTHING
 
 
 def check(path: Path) -> None:
-    """Check a file by the rules of ONNX. This loads all of it, so the graph that it was written from should be gone."""
+    """Check a file by the rules of ONNX. This loads the whole file, so free its graph first."""
     try:
         onnx.checker.check_model(path)
     except onnx.checker.ValidationError as error:
@@ -154,7 +154,7 @@ def check(path: Path) -> None:
 def try_out(path: Path) -> None:
     """Load a model in ONNX Runtime on the CPU and run it once.
 
-    Every dynamic dimension is 1, and optional inputs have their defaults.
+    Dynamic dimensions are 1, and optional inputs have their defaults.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

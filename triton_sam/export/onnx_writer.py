@@ -1,8 +1,8 @@
-"""Writes ONNX files one weight after the other, so that memory need not hold all of them.
+"""Write ONNX files one weight at a time, to save memory.
 
-An ONNX file is one protobuf message, ModelProto, with the graph in it, and the weights in the graph. A message consists
-of its fields in any order, and the content of each field but numbers begins with its length. The fields are written in
-the order of their numbers, as protobuf does. Reference: https://protobuf.dev/programming-guides/encoding
+An ONNX file is one protobuf message, ModelProto, which contains the graph, which contains the weights. A message
+consists of its fields in any order, and the content of each field except numbers begins with its length. The fields are
+written in the order of their numbers, as in protobuf. Reference: https://protobuf.dev/programming-guides/encoding
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import onnx
 from onnx import TensorProto
 
 Later = Mapping[str, Callable[[], npt.NDArray[Any]]]
-"""Weights that have no content in a graph yet, by name: each function computes one, C-contiguous."""
+"""Functions that compute the weights without content in a graph, C-contiguous, by name."""
 
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _WEIGHTS = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _CONTENT = TensorProto.RAW_DATA_FIELD_NUMBER
 _EXTERNAL_MINIMUM = 1024
-"""Weights with fewer bytes stay in the file of the graph, as onnx.save_model() leaves them there."""
+"""Weights with fewer bytes stay in the graph's file, as with onnx.save_model()."""
 _PAGE = 4096
-"""Weights in a file of their own begin at multiples of this, so that ONNX Runtime can map them."""
+"""Weights in a separate file begin at multiples of this number, so that ONNX Runtime can map them."""
 
 
 def size_of(item: TensorProto, later: Later) -> int:
@@ -56,7 +56,7 @@ def write(model: onnx.ModelProto, path: Path, later: Later) -> None:
 
 
 def move_out(model: onnx.ModelProto, path: Path, later: Later) -> None:
-    """Write the larger weights of a model to a file of their own, and let the model refer to it."""
+    """Write the larger weights of a model to a separate file, and refer to it in the model."""
     with path.open("wb") as stream:
         for item in model.graph.initializer:
             size = size_of(item, later)
@@ -82,7 +82,7 @@ def _write_content(stream: BinaryIO, item: TensorProto, later: Later) -> None:
 
 
 def _parts(graph: onnx.GraphProto, later: Later) -> Iterator[tuple[bytes, int, TensorProto | None]]:
-    """Yield the serialised fields of a graph; of a weight the bytes before its content, the content's size, and it."""
+    """Yield the serialised fields of a graph; for a weight: the bytes before its content, the content's size, it."""
     for number, content in _fields(graph):
         if number != _WEIGHTS:
             yield content, 0, None
@@ -93,14 +93,14 @@ def _parts(graph: onnx.GraphProto, later: Later) -> Iterator[tuple[bytes, int, T
                 plain = item.SerializeToString()
                 yield _tag(_WEIGHTS, len(plain)) + plain, 0, None
                 continue
-            # Made of its parts, because a copy of the weight would copy its content. No later field is set.
+            # Built from its parts, because a copy of the weight would copy its content. No later field is set.
             head = TensorProto(dims=item.dims, data_type=item.data_type, name=item.name).SerializeToString()
             head += _tag(_CONTENT, size)
             yield _tag(_WEIGHTS, len(head) + size) + head, size, item
 
 
 def _fields(message: Any) -> Iterator[tuple[int, bytes]]:
-    """Yield the fields of a message that are set, in the order of their numbers; graph and weights without content."""
+    """Yield the set fields of a message in the order of their numbers; graph and weights without content."""
     for field, value in message.ListFields():
         if (type(message), field.number) in ((onnx.ModelProto, _GRAPH), (onnx.GraphProto, _WEIGHTS)):
             yield field.number, b""
@@ -116,7 +116,7 @@ def _fields(message: Any) -> Iterator[tuple[int, bytes]]:
 
 
 def _tag(number: int, length: int) -> bytes:
-    """Return the bytes before the content of a field: its number and wire type 2, and its length."""
+    """Return the bytes before a field's content: its number, wire type 2, and length."""
     return _varint(number << 3 | 2) + _varint(length)
 
 

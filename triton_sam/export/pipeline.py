@@ -1,6 +1,6 @@
-"""The steps that the export of every family has in common.
+"""The export steps shared by all families.
 
-The pipeline checks the settings, lets the exporter build and trace the models, applies the precision, checks the files
+The pipeline checks the settings, makes the exporter build and trace the models, applies the precision, checks the files
 with ONNX Runtime, writes each config.pbtxt, and installs all files at once or none.
 """
 
@@ -48,7 +48,7 @@ class Exported:
     """The result of an export.
 
     Args:
-        metadata: the `triton_sam.*` metadata, which is the same in all the files.
+        metadata: the `triton_sam.*` metadata, which is equal in all files.
     """
 
     files: dict[str, Path]
@@ -57,9 +57,9 @@ class Exported:
 
 
 def export_models(exporter: Exporter, settings: Settings) -> Exported:
-    """Export all models of a family, check that ONNX Runtime runs them, and put them into a model repository.
+    """Export all models of a family, check that ONNX Runtime runs them, and install them in a model repository.
 
-    All models appear at once, or none does: a failure leaves the old files as they were.
+    All models appear at once, or none does: a failure leaves the old files unchanged.
     """
     settings = exporter.prepare(settings.complete(exporter.family))
     family = exporter.family.at(settings.side)
@@ -67,7 +67,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     repository = settings.output_dir
     progress = Progress(settings.variant, settings.progress)
     metadata = _metadata(exporter, settings)
-    needs_no_torch = exporter.is_proved and settings.checkpoint is not None  # random weights are the official model's
+    needs_no_torch = exporter.is_proved and settings.checkpoint is not None  # random weights need the official model
     with progress.step("filling templates, without PyTorch" if needs_no_torch else "building the model"):
         model = build(exporter, settings)
     metadata.update(_checkpoint_metadata(settings))
@@ -91,7 +91,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
                 moves += programs.text_move(CONFIG_NAME, text, workspace, folder)
                 for name, content in exporter.companions(role, settings).items():
                     moves += programs.text_move(name, content, workspace, folder / str(version))
-            # A check needs several times the memory of a file, so the official model goes before the first one.
+            # A check needs several times the memory of a file, so the official model is freed before the first one.
             del model
             gc.collect()  # traced modules refer to each other
             tried = {} if exporter.is_proved and not _is_converted(settings) else specs
@@ -123,7 +123,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
 
 
 def build(exporter: Exporter, settings: Settings) -> Any:
-    """Return the official model with all parts that the settings ask for, on the device that traces it."""
+    """Return the official model with all requested parts, on the device for tracing."""
     model = exporter.load(
         settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
     )
@@ -138,7 +138,7 @@ def build(exporter: Exporter, settings: Settings) -> Any:
 def _graph(
     exporter: Exporter, model: Any, spec: ModelSpec, settings: Settings
 ) -> tuple[onnx.ModelProto, onnx_writer.Later]:
-    """Trace one model; return its finished graph, and its weights that are computed while it is written."""
+    """Trace one model; return its finished graph, and the weights that are computed while it is written."""
     traced = exporter.trace(model, spec, settings.options)
     later = exporter.later(model, spec)
     if _is_converted(settings):
@@ -151,14 +151,14 @@ def _graph(
 
 
 def _is_converted(settings: Settings) -> bool:
-    """Return whether an export stores the weights in another precision than the official one."""
+    """Return whether an export does not store the weights in the official precision."""
     return settings.precision != PRECISIONS[0] or settings.half_storage
 
 
 def finish_graph(
     graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_storage: bool, *, required_inputs: bool = False
 ) -> onnx.ModelProto:
-    """Make a traced graph keep the wire contract, and convert it to the precision."""
+    """Make a traced graph follow the wire contract, and convert it to the precision."""
     onnx_tools.strip(graph)
     rewrites.reorder_gelu(graph)
     onnx_tools.label_dimensions(graph, spec)
@@ -192,7 +192,7 @@ def _words(role: str) -> str:
 
 
 def _metadata(exporter: Exporter, settings: Settings) -> dict[str, str]:
-    """Return the metadata of the ONNX files, which `triton-sam models` shows."""
+    """Return the metadata of the ONNX files, for `triton-sam models`."""
     return {
         "triton_sam.family": exporter.family.name,
         GUARD_KEY: GUARD,
@@ -207,7 +207,7 @@ def _metadata(exporter: Exporter, settings: Settings) -> dict[str, str]:
 
 
 def _checkpoint_metadata(settings: Settings) -> dict[str, str]:
-    """Return the metadata on the checkpoint; an empty dict for random weights."""
+    """Return the metadata about the checkpoint; empty for random weights."""
     if settings.checkpoint is None:
         return {}
     digest = {CHECKPOINT_HASH: sha256_of(settings.checkpoint)} if settings.checkpoint.is_file() else {}
@@ -215,15 +215,15 @@ def _checkpoint_metadata(settings: Settings) -> dict[str, str]:
 
 
 def _choose_version(family: Family, settings: Settings, metadata: Mapping[str, str]) -> int:
-    """Return the version to write: 2 if version 1 is the built-in model, else 1.
+    """Return the version to write: 2 if version 1 is the demo model, else 1.
 
-    Git tracks the built-in model, so an export of other weights must not overwrite it. Triton serves the newest one.
-    An export of the same checkpoint does overwrite it. Other weights do so only if the caller asks for version 1.
+    Git tracks the demo model, so an export of other weights must not overwrite it. Triton serves the newest version.
+    An export of the same checkpoint overwrites it. Other weights do so only if the caller requests version 1.
     """
     folder = family.model_name(ENCODER, settings.variant)
     try:
         present = read_metadata(settings.output_dir / folder / "1" / family.encoder.filename)
-    except (OSError, ValueError):  # there is no file, or no valid one that would be worth keeping
+    except (OSError, ValueError):  # there is no file, or it is invalid and not worth keeping
         return 1
     built_in = bool(family.built_in) and present.get("triton_sam.checkpoint") == family.built_in
     return 2 if built_in and present.get(CHECKPOINT_HASH, "") != metadata.get(CHECKPOINT_HASH) else 1

@@ -1,10 +1,10 @@
-"""Read a pickle without executing anything in it: only data, and calls of functions that the caller lists by name.
+"""Read a pickle without executing its code: only data, and calls of functions that the caller allows by name.
 
-Everything else that a pickle calls becomes an empty Foreign. A training often stores objects of its own classes beside
-the weights.
+All other calls become an empty Foreign, because training programs often store objects of their own classes beside the
+weights.
 
-pickle.Unpickler with a restricted find_class() would not be enough: a pickle could still change the attributes of the
-functions that it may use, and fill the memory with a large index of its memo. So this interprets the opcodes itself, as
+pickle.Unpickler with a restricted find_class() would not be enough: a pickle could still change the attributes of
+allowed functions, and fill the memory with a large index of its memo. So this interprets the opcodes itself, as
 PyTorch does for ``weights_only``; pickletools splits the pickle into opcodes.
 """
 
@@ -39,7 +39,7 @@ class Name(str):
 
 
 class Foreign:
-    """Stands for an object of a class that the reader does not know. Nothing is stored in it."""
+    """An empty placeholder for an object of an unknown class."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Foreign:
 
 
 class PlainPickle:
-    """Interprets one pickle. Sets become lists, because nothing in a checkpoint of weights needs them."""
+    """Interprets one pickle. Sets become lists, because checkpoints of weights do not need sets."""
 
     def __init__(self, known: Mapping[str, Callable[..., Any]], persistent: Callable[[Any], Any]) -> None:
         """Prepare for one pickle."""
@@ -141,7 +141,7 @@ class PlainPickle:
         self._name(f"{module}.{name}" if type(module) is type(name) is str else "")
 
     def _name(self, name: str) -> None:
-        self._stack.append(Name(name.replace("__builtin__.", "builtins.")))  # Python 2's name, which protocol 2 writes
+        self._stack.append(Name(name.replace("__builtin__.", "builtins.")))  # Python 2's name, from protocol 2
 
     def _op_binpersid(self, _: None) -> None:
         self._stack.append(self._persistent(*self._take(1)))
@@ -165,11 +165,11 @@ class PlainPickle:
         return self._known[name](*arguments)
 
     def _op_build(self, _: None) -> None:
-        self._take(1)  # the state of an OrderedDict (_metadata) or of a Parameter is not needed for the weights
+        self._take(1)  # the state of an OrderedDict (_metadata) or a Parameter is not needed for the weights
 
 
 def checked_dict(items: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Return a dict of pairs whose keys are plain values, so that hashing a key takes neither a stack nor long."""
+    """Return a dict of pairs whose keys must be plain values, so that hashing a key is fast and not recursive."""
     plain = (str, int, float, bool, bytes, type(None), Name, Foreign)
     made = {}
     for key, value in items:

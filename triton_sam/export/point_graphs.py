@@ -1,7 +1,7 @@
-"""The parts that the decoder graphs of SAM1 and SAM2 share: the embedding of prompts, and the two-way transformer.
+"""The common parts of SAM1's and SAM2's decoder graphs: the embedding of prompts, and the two-way transformer.
 
 The graphs call the official submodules with their weights. Only the code between the submodules is our own, because the
-official code has neither attention masks nor broadcasting over batches. Reference:
+official code supports neither attention masks nor broadcasting over batches. Reference:
 segment_anything.modeling.{prompt_encoder,mask_decoder,transformer}, and the modules of the same names in
 sam2.modeling.sam.
 
@@ -29,7 +29,7 @@ LABEL_PADDING = -1
 class PointDecoder(nn.Module):
     """The prompt encoder and the mask decoder of an official model.
 
-    Image features keep a batch dimension of their own (1 or P), and are broadcast to the P prompts where needed.
+    Image features keep their own batch dimension (1 or P), and are broadcast to the P prompts where needed.
     """
 
     def __init__(self, prompt_encoder: Any, mask_decoder: Any) -> None:
@@ -40,25 +40,24 @@ class PointDecoder(nn.Module):
     def _embed_points(self, coords: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Embed points and the padding token.
 
-        The official predictors append the padding token to the points, but not to a prompt that consists of a mask
-        alone.
+        The official predictors append the padding token to the points, but not to a prompt with only a mask.
 
         Args:
             coords: (P,N,2) x, y in pixels of the model's frame.
-            labels: (P,N) labels; a label of LABEL_NO_POINT marks a point that does not exist.
+            labels: (P,N) labels; LABEL_NO_POINT marks a point that does not exist.
 
         Returns:
-            (P,N+1,C) embeddings, the padding token last, and (P,N+1) bool: whether each of them exists.
+            (P,N+1,C) embeddings, the padding token last, and (P,N+1) bool: whether each embedding exists.
         """
         encoder = self.prompt_encoder
         height, width = encoder.input_image_size
         prompts = coords.shape[0]
-        # Coordinates are those of pixels, but the encoding takes the centres of pixels: hence + 0.5.
+        # Coordinates are those of pixels, but the encoding takes the centres of pixels, so 0.5 is added.
         coords = (coords + 0.5) / torch.tensor([width, height], dtype=coords.dtype, device=coords.device)
         coords = torch.cat([coords, coords.new_zeros(prompts, 1, 2)], dim=1)
         labels = torch.cat([labels, labels.new_full((prompts, 1), LABEL_PADDING)], dim=1)
 
-        position = encoder.pe_layer._pe_encoding(coords)  # noqa: SLF001 - the public method scales coordinates too
+        position = encoder.pe_layer._pe_encoding(coords)  # noqa: SLF001 - the public method also scales coordinates
         offsets = torch.cat(
             [encoder.not_a_point_embed.weight, *(embedding.weight for embedding in encoder.point_embeddings)]
         )
@@ -73,8 +72,8 @@ class PointDecoder(nn.Module):
     def _embed_mask(self, mask: Tensor, has_mask: Tensor) -> Tensor:
         """Return the (1 or P,C,h*w) dense prompt: the embedded mask, or the learned "no mask" where has_mask is 0.
 
-        Instead of choosing at every position of the image, this chooses the weights of the last convolution, which are
-        few. That convolution is 1 x 1, and its bias becomes the weight of an additional channel of ones.
+        Instead of selecting at every position of the image, this selects the few weights of the last convolution. That
+        convolution is 1 x 1, and its bias becomes the weight of an additional channel of ones.
         """
         *layers, last = self.prompt_encoder.mask_downscaling
         hidden = nn.Sequential(*layers)(mask)
@@ -89,7 +88,7 @@ class PointDecoder(nn.Module):
         """Concatenate the output tokens and the points.
 
         Returns:
-            (P,T,C) tokens, and (P,1,1,T) attention bias: 0 for tokens that exist, -inf for those that do not.
+            (P,T,C) tokens, and (P,1,1,T) attention bias: 0 for existing tokens, -inf for others.
         """
         output_tokens = torch.cat(heads).unsqueeze(0)
         count = output_tokens.shape[1]
@@ -109,10 +108,10 @@ class PointDecoder(nn.Module):
 
         Args:
             image: (1 or P,C,h*w) embeddings with the dense prompt added.
-            ignored: (P,1,1,T) bias from _tokens(), which masks tokens in every attention that reads tokens.
+            ignored: (P,1,1,T) bias from _tokens(), which masks tokens in every attention to tokens.
 
         Returns:
-            (P,T,C) tokens, among which the masked ones have no meaning, and (P,h*w,C) image features.
+            (P,T,C) tokens, of which the masked ones are meaningless, and (P,h*w,C) image features.
         """
         transformer = self.decoder.transformer
         queries, keys = tokens, image.transpose(1, 2)
@@ -152,7 +151,7 @@ class PointDecoder(nn.Module):
 def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute multi-head attention, softmax(q k^T / sqrt(d) + bias) v, with the weights of an official module.
 
-    The batch dimensions B1 and B2 are broadcast, for example 1 and P, and never repeated.
+    The batch dimensions B1 and B2 (for example, 1 and P) are broadcast, not repeated.
 
     Args:
         bias: added to the logits; must broadcast to (B,heads,Tq,Tk).
@@ -175,10 +174,10 @@ def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None 
 def attend_to_image(attention: Any, q: Tensor, image: Tensor, position: Tensor) -> Tensor:
     """Compute attend(attention, q, image + position, image) in an order that is faster for few tokens.
 
-    The projections of keys and values are applied to the tokens, which are few, and not to the positions in the image:
-    q (X Wk)^T = (q Wk^T) X^T, and a (X Wv) = (a X) Wv. This halves the work for a click (8 tokens, 8 heads), and
-    breaks even at about 16 tokens. The projection of ``position`` is a constant of the graph. Both orders differ
-    only in rounding.
+    The projections of keys and values are applied to the few tokens instead of the positions in the image:
+    q (X Wk)^T = (q Wk^T) X^T, and a (X Wv) = (a X) Wv. This halves the work for a click (8 tokens, 8 heads), and breaks
+    even at about 16 tokens. The projection of ``position`` is a constant of the graph. The two orders differ only in
+    rounding.
 
     Args:
         position: (C,L) encoding of the positions in the image, a constant.
@@ -202,7 +201,7 @@ def attend_to_image(attention: Any, q: Tensor, image: Tensor, position: Tensor) 
 def attend_from_image(attention: Any, image: Tensor, position: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """Compute attend(attention, image + position, k, v, bias) in an order that is faster for few tokens.
 
-    As in attend_to_image(), the projections are applied to the tokens and not to the positions in the image.
+    As in attend_to_image(), the projections are applied to the tokens instead of the positions in the image.
 
     Args:
         position: (C,L) encoding of the positions in the image, a constant.
@@ -229,8 +228,8 @@ def attend_from_image(attention: Any, image: Tensor, position: Tensor, k: Tensor
 def channel_norm(norm: Any, x: Tensor) -> Tensor:
     """Normalise (B,C,h,w) over the channels, as the official LayerNorm2d does.
 
-    Means are computed as matrix products, because these process many positions at a time in ONNX Runtime, and its
-    ReduceMean does not.
+    Means are computed as matrix products, because in ONNX Runtime these process many positions at a time, unlike its
+    ReduceMean.
     """
     channels = x.shape[1]
     flat = x.flatten(2)
@@ -260,7 +259,7 @@ def trace_decoder(decoder: nn.Module, spec: ModelSpec, embeddings: Sequence[Tens
     The trace uses a batch of 1 for images and masks, which is broadcast. Both batches become dynamic afterwards.
 
     Args:
-        embeddings: one image's outputs of the encoder (1,C,h,w), on the device of the decoder.
+        embeddings: the encoder's outputs for one image (1,C,h,w), on the decoder's device.
     """
     prompts, points = torch.export.Dim("prompts", min=1), torch.export.Dim("points", min=0)
     device = embeddings[0].device

@@ -17,16 +17,16 @@ from . import onnx_tools
 _FP32_OPERATORS = {"Cast", "Constant", "ConstantOfShape", "Range", "Resize", "ReduceMean", "ReduceSum", "Sub", "Pow"}
 """Operators that stay in FP32.
 
-They produce or count numbers, or compute the squares in a norm, which overflow FP16 for values above 255.
+They produce or count numbers, or compute the squares of a norm, which overflow FP16 for values above 255.
 """
 
 
 def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with FP16 weights and arithmetic. Its inputs and outputs stay FP32.
 
-    Some parts stay FP32: the encoding of points, which is sin and cos of about ten periods across the image, so that
-    FP16 would move points by pixels; the norms, which square activations; and the counts of pixels, since FP16
-    represents integers exactly only up to 2048.
+    Some parts stay FP32: the encoding of points, which is sin and cos of about ten periods across the image, so FP16
+    would move points by pixels; the norms, which square activations; and the counts of pixels, because FP16 represents
+    integers exactly only up to 2048.
     """
     return _HalfWriter(model).write()
 
@@ -55,10 +55,10 @@ def _quantise_in(folder: Path, model: onnx.ModelProto) -> onnx.ModelProto:
             target,
             op_types_to_quantize=["MatMul", "Gemm"],
             per_channel=True,
-            # Unsigned: signed weights saturate in the 16-bit sums of AVX2 (mask IoU 0.90 against 0.98).
+            # Unsigned, because signed weights saturate in the 16-bit sums of AVX2 (mask IoU 0.90 instead of 0.98).
             weight_type=QuantType.QUInt8,
             use_external_data_format=large,
-            # The quantiser cannot infer the output types of ONNX Runtime's own operators: they are FP32 here.
+            # The quantiser cannot infer the output types of ONNX Runtime's own operators, which are FP32 here.
             extra_options={"DefaultTensorType": TensorProto.FLOAT},
         )
     except (ValueError, RuntimeError) as error:
@@ -69,9 +69,9 @@ def _quantise_in(folder: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 class _HalfWriter:
     """Rewrites a graph node by node, and inserts a cast where a node needs a value in the other type (FP16 or FP32).
 
-    Measured with `triton-sam verify --precision fp16` against onnxruntime.transformers.float16 (1.31), which leaves the
-    nodes unsorted and so fails onnx.checker: largest difference of a logit 0.042 here, 0.081 there, 0.20 with the same
-    nodes in FP32 (built-in model; smallest IoU 0.9976, 0.9951, 0.9926).
+    onnxruntime.transformers.float16 (1.31) leaves the nodes unsorted, so its graphs fail onnx.checker, and it is less
+    exact. Measured with `triton-sam verify --precision fp16` (demo model): largest difference of a logit 0.042 here,
+    0.081 there, 0.20 there with the same nodes in FP32; smallest IoU 0.9976, 0.9951, 0.9926.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -80,7 +80,7 @@ class _HalfWriter:
         self.floats = _float_values(model)
         self.weights = {item.name: item for item in model.graph.initializer if item.data_type == TensorProto.FLOAT}
         self.half: set[str] = set()
-        """The values that are FP16 under their own names."""
+        """The names of values that are FP16."""
         self.copies: dict[str, str] = {}
         """Maps a value to the name of its copy in the other type."""
         self.nodes: list[NodeProto] = []
@@ -147,7 +147,7 @@ def _float_values(model: onnx.ModelProto) -> set[str]:
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of the model in which FP32 weights are inputs.
 
-    Shape inference serialises the model, and a protobuf message cannot exceed 2 GiB.
+    It is for shape inference, which serialises the model, and a protobuf message cannot exceed 2 GiB.
     """
     skeleton = onnx.ModelProto()
     skeleton.ir_version = model.ir_version
@@ -157,7 +157,7 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.node.extend(model.graph.node)
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
-    # ONNX cannot infer the output types of ONNX Runtime's own operators: those that are used here return FP32.
+    # ONNX cannot infer the output types of ONNX Runtime's own operators, which are FP32 here.
     for node in graph.node:
         if node.domain == onnx_tools.ONNX_RUNTIME_DOMAIN:
             graph.value_info.extend(helper.make_tensor_value_info(x, TensorProto.FLOAT, None) for x in node.output)
@@ -184,7 +184,7 @@ def _fp32_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def _upstream(model: onnx.ModelProto, names: set[str]) -> set[str]:
-    """Return the names of these nodes and of all nodes that they depend on."""
+    """Return the names of these nodes and of all their dependencies."""
     producers = {output: node for node in model.graph.node for output in node.output}
     pending = [node for node in model.graph.node if node.name in names]
     found: set[str] = set()

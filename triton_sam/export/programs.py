@@ -1,4 +1,4 @@
-"""The programs of a variant that an export writes beside its ONNX models, and other models that belong to them."""
+"""A variant's programs, which an export writes beside the ONNX models, and warnings about related models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def program_moves(files: Mapping[Path, str], repository: Path, stack: ExitStack)
 
 
 def session_warning(family: Family, variant: str, *, video: bool) -> str:
-    """Return a one-line warning if clients cannot click on images of a variant, because of its size; else ""."""
+    """Return a one-line warning if a variant's image size does not support clicks on images; else ""."""
     official = get_family(family.name).image_size
     if family.image_size == official:
         return ""
@@ -42,7 +42,7 @@ def session_warning(family: Family, variant: str, *, video: bool) -> str:
 
 
 def text_move(name: str, text: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:
-    """Write a text file to a workspace and return its move, or no move if the folder has the same text already."""
+    """Write a text file to a workspace and return its move, or no move if the folder already has the same text."""
     place = folder / name
     if place.is_file() and place.read_text("utf-8", errors="replace") == text:
         return []
@@ -51,7 +51,7 @@ def text_move(name: str, text: str, workspace: Path, folder: Path) -> list[tuple
 
 
 def other_weights_warning(family: Family, variant: str, repository: Path, metadata: Mapping[str, str]) -> str:
-    """Return a one-line warning if the models for videos of a variant belong to other weights; "" if they do not."""
+    """Return a one-line warning if a variant's models for videos have other weights; else ""."""
     roles = family.tracking.models if family.tracking else {}
     names = [family.model_name(role, variant) for role in roles if role != ENCODER]
     wanted = [metadata.get(key) for key in _CHECKPOINT_KEYS]
@@ -62,7 +62,7 @@ def other_weights_warning(family: Family, variant: str, repository: Path, metada
 
 
 def _weights_of(folder: Path) -> list[str | None] | None:
-    """Return the metadata about the checkpoint of the newest version of a model; None if the folder has none."""
+    """Return the checkpoint metadata of a model's newest version; None if the folder has none."""
     if not folder.is_dir():
         return None
     for version in version_folders(folder)[-1:]:

@@ -1,4 +1,4 @@
-"""The interface that the official predictors have for `triton-sam verify`. They need the export extra."""
+"""The interface of the official predictors for `triton-sam verify`. They need the export extra."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Prompt = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a predictor to a prompt with P objects and M masks for each; masks of an object are adjacent."""
+    """A predictor's answer to a prompt with P objects and M masks each; masks of an object are adjacent."""
 
     logits: FloatArray
     scores: FloatArray
@@ -28,7 +28,7 @@ class Answer:
 
 
 class Reference(Protocol):
-    """An official predictor, such as SAM2ImagePredictor, with the model that it runs."""
+    """An official predictor with its model, for example SAM2ImagePredictor."""
 
     family: Family
 
@@ -36,7 +36,7 @@ class Reference(Protocol):
         """Encode an RGB image; answer() then refers to this image."""
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
-        """Answer a prompt: one mask for each object, or three with ``multimask``."""
+        """Answer a prompt with one mask for each object, or three with ``multimask``."""
 
 
 class VideoReference(Protocol):
@@ -44,13 +44,13 @@ class VideoReference(Protocol):
 
     @property
     def object_ids(self) -> list[int]:
-        """The ids of the objects, in the order in which they were added."""
+        """The ids of the objects, in order of addition."""
         ...
 
     def add_points(
         self, frame: int, object_id: int, points: Any = None, labels: Any = None, box: Any = None
     ) -> FloatArray:
-        """Add points and a box in pixels of the frame; return the logits of all objects there."""
+        """Add points and a box in pixels of the frame; return the logits of all objects in the frame."""
         ...
 
     def add_mask(self, frame: int, object_id: int, mask: BoolArray) -> FloatArray:
@@ -67,7 +67,7 @@ class VideoReference(Protocol):
 
 
 class EverythingReference(Protocol):
-    """An official mask generator, such as SAM2AutomaticMaskGenerator, with the model that it runs."""
+    """An official mask generator with its model, for example SAM2AutomaticMaskGenerator."""
 
     def generate(self, image: npt.NDArray[np.uint8], **parameters: Any) -> list[dict[str, Any]]:
         """Segment all objects of an image.
@@ -79,7 +79,7 @@ class EverythingReference(Protocol):
 
 
 def official_records(generator: Any, image: npt.NDArray[np.uint8]) -> list[dict[str, Any]]:
-    """Run an official generator. With layers of crops, it fails with an IndexError where no crop leaves a mask."""
+    """Run an official generator. With crop layers, the generator raises an IndexError if no crop has a mask."""
     try:
         found: list[dict[str, Any]] = generator.generate(image)
     except IndexError as error:
@@ -94,7 +94,7 @@ class FoundInstance:
     """One instance of a concept.
 
     Args:
-        text_index: index of the text that found it; 0 for example boxes alone.
+        text_index: index of the matching text; 0 if there are only example boxes.
         box: x1, y1, x2, y2 in pixels of the image.
     """
 
@@ -105,7 +105,7 @@ class FoundInstance:
 
 
 class ConceptReference(Protocol):
-    """An official detector of concepts, such as Sam3Model, with its processor."""
+    """An official detector of concepts with its processor, for example Sam3Model."""
 
     def set_image(self, image: Image.Image) -> None:
         """Encode an RGB image; find() then refers to this image."""
@@ -119,7 +119,7 @@ class ConceptReference(Protocol):
         threshold: float,
         mask_threshold: float = 0.5,
     ) -> list[FoundInstance]:
-        """Find instances; of the first text, the best first, then of the next text.
+        """Find instances of each text in turn, sorted by score, highest first.
 
         Args:
             boxes: example boxes (N,4), x1,y1,x2,y2 in pixels of the image.
@@ -128,7 +128,7 @@ class ConceptReference(Protocol):
 
 
 def in_bf16() -> AbstractContextManager[object]:
-    """Let PyTorch compute in bfloat16 on the CPU where autocast does, as the official examples let it on GPUs."""
+    """Enable PyTorch's bfloat16 autocast on the CPU, as the official examples do on GPUs."""
     import torch
 
     return torch.autocast("cpu", torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Functions that find the exporter of a family and use it. An exporter is imported when it is first needed."""
+"""Find and use the exporter of a family. An exporter is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def exporter(family: str) -> Exporter:
-    """Return the exporter that a family's table names."""
+    """Return the exporter in a family's table."""
     module, _, name = get_family(family).exporter.partition(":")
     if not name:
         raise ConfigurationError(f"{family} cannot be exported: its table names no exporter")
@@ -37,7 +37,7 @@ def exporter(family: str) -> Exporter:
 def export(family: str, settings: Settings) -> Exported:
     """Export a checkpoint, or random weights, of any family into a model repository.
 
-    All models of the family appear at once, or none does: a failure leaves the old files as they were.
+    All models of the family appear at once, or none does: a failure leaves the old files unchanged.
     """
     with contextlib.ExitStack() as stack:
         chosen = _filled(stack, family, settings) or exporter(family)
@@ -48,7 +48,7 @@ def export(family: str, settings: Settings) -> Exported:
 
 
 def check_packages(family: str, settings: Settings) -> None:
-    """Check before a download that the packages that an export needs are installed."""
+    """Check before a download that the packages for an export are installed."""
     from .filled import usable_templates
 
     table = get_family(family)
@@ -57,9 +57,9 @@ def check_packages(family: str, settings: Settings) -> None:
 
 
 def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exporter | None:
-    """Return the exporter that fills the template for the weights; None if there is no such template.
+    """Return the exporter that fills the template for the weights; None if there is no template for them.
 
-    Random weights are those of the official model, so they need torch; the template saves the trace.
+    Random weights come from the official model, so they need torch; the template saves the trace.
     """
     from .filled import usable_templates
 
@@ -87,7 +87,7 @@ def _filled(stack: contextlib.ExitStack, family: str, settings: Settings) -> Exp
 def _fit(
     table: Family, found: Sequence[Template], tensors: Mapping[str, Stored], settings: Settings
 ) -> tuple[str, FilledExporter]:
-    """Return the exporter of the template that fits the tensors best, and what does not fit ("" if all do)."""
+    """Return the exporter of the template that fits the tensors best, and the mismatch ("" if all fit)."""
     from .templates import misfit
 
     kind = _filled_exporter(table)
@@ -106,7 +106,7 @@ def _fit(
 
 
 def _advice(tensors: Mapping[str, Stored], settings: Settings) -> str:
-    """Return the end of the error about a checkpoint that does not fit: the family and size that it fits, if any."""
+    """Return the end of the error for a checkpoint that does not fit: its actual family and size, if any."""
     from .templates import templates
 
     for table in FAMILIES.values():
@@ -142,7 +142,7 @@ def official(
 ) -> tuple[Exporter, Any]:
     """Return the exporter of a family, and the official model with the same weights as export(); see Exporter.load().
 
-    The exporter makes the official predictors of it, for example ``exporter.reference(model)``.
+    The exporter wraps the model in the official predictors, for example ``exporter.reference(model)``.
     """
     chosen = exporter(family)
     return chosen, chosen.load(checkpoint, model, image_size=image_size, random_seed=random_seed)

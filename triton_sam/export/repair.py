@@ -1,6 +1,6 @@
-"""Adds the guard to graphs that an earlier version exported, or that were downloaded: `triton-sam doctor --fix`.
+"""Add the guard to downloaded graphs or graphs from an earlier version: `triton-sam doctor --fix`.
 
-This needs the onnx package, but neither torch nor the checkpoint. The weights stay as they are, to the bit.
+This needs the onnx package, but neither torch nor the checkpoint. The weights are not changed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ except ImportError as error:
 
 
 def add_missing_guards(repository: Path) -> list[Path]:
-    """Put the guard into every graph of a model repository that has none; all graphs change, or none does.
+    """Add the guard to every unguarded graph of a model repository; all graphs change, or none does.
 
     Returns:
-        The ONNX files that were changed.
+        The changed ONNX files.
     """
     changed = unguarded_graphs(repository)
     moves: list[tuple[Path, Path]] = []
@@ -50,10 +50,10 @@ def add_missing_guards(repository: Path) -> list[Path]:
 
 
 def _write_guarded(path: Path, finished: Path) -> None:
-    """Write a graph with the guard. Weights in a file beside the graph stay there, since the graph has their name."""
+    """Write a graph with the guard. External data stays in place, because the graph refers to it by name."""
     try:
         model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # onnx and protobuf raise errors of several kinds for damaged files
+    except Exception as error:  # onnx and protobuf raise various errors for damaged files
         raise ExportError(f"{path} cannot be read: {first_line(error)}; nothing was changed") from error
     spec = spec_of(value.name for value in model.graph.input)
     if spec is None:

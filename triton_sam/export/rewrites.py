@@ -1,4 +1,4 @@
-"""Rewrites of a traced graph that let ONNX Runtime use faster kernels and leave its results unchanged, to the bit."""
+"""Rewrite a traced graph for faster kernels of ONNX Runtime, with exactly the same results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def reorder_gelu(model: onnx.ModelProto) -> int:
     same bits.
 
     Returns:
-        The number of GELUs that were reordered.
+        The number of reordered GELUs.
     """
     producers = {output: node for node in model.graph.node for output in node.output}
     users: dict[str, int] = {}
@@ -43,7 +43,7 @@ def reorder_gelu(model: onnx.ModelProto) -> int:
 
 
 def _halves(model: onnx.ModelProto) -> set[str]:
-    """Return the names of the constants that consist of the single number 0.5."""
+    """Return the names of the constants that are the single number 0.5."""
     constants = {item.name: item for item in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -53,7 +53,7 @@ def _halves(model: onnx.ModelProto) -> set[str]:
 
 
 def _is_one_plus_erf(producers: dict[str, onnx.NodeProto], name: str, x: str) -> bool:
-    """Return whether the value called ``name`` is 1 + erf(x / c)."""
+    """Return whether the value ``name`` is 1 + erf(x / c)."""
     add = producers.get(name)
     if add is None or add.op_type != "Add":
         return False

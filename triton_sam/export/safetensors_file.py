@@ -1,4 +1,4 @@
-"""Read the header of a safetensors file: the length of the header (8 bytes), the header (JSON), and the tensors."""
+"""Read a safetensors file: the length of the header (8 bytes), the header (JSON), and the tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .stored import DTYPES, Stored, UnsupportedError, part
 
 MAX_HEADER = 100_000_000
-"""Bytes of the longest header that the format allows."""
+"""The format's maximum size of the header, in bytes."""
 
 _LENGTH = 8
 _NAMES = {
@@ -33,7 +33,7 @@ def read_safetensors(mapped: mmap.mmap) -> dict[str, Stored]:
         start, stop = _offsets(name, entry, len(mapped) - first)
         tensors[name] = _tensor(mapped, name, entry, first + start, first + stop)
         parts.append((start, stop))
-    # The format forbids gaps and overlaps, so any of them shows that the header or the file is damaged.
+    # The format forbids gaps and overlaps, so a gap or overlap means that the header or the file is damaged.
     end = 0
     for start, stop in sorted(parts):
         if start != end:

@@ -1,4 +1,4 @@
-"""The settings of an export, which are the same for every family. This module does not need torch."""
+"""The settings of an export, common to all families. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..repository.names import check_name
 
 PRECISIONS = ("fp32", "fp16", "int8")
 CHECKPOINT_HASH = "triton_sam.checkpoint_sha256"
-"""The metadata of exported files with the SHA-256 of their checkpoint."""
+"""The metadata key of exported files with the SHA-256 of their checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,24 @@ class Settings:
 
     Args:
         checkpoint: file or folder with the weights; None for random weights.
-        model: configuration of the official model, under the name that the family's exporter has for it (see
-            ModelSize.model). None: chosen by the file name of the checkpoint.
+        model: the family exporter's name of the official model's configuration (see ModelSize.model). None: chosen by
+            the file name of the checkpoint.
         name: name of the variant; the models are `<name>_encoder`, `<name>_decoder` and so on. None: the family's name.
-        image_size: side of the square image that the encoder takes, in pixels. None: the official size, which is the
-            one that clients send.
+        image_size: side of the encoder's square image in pixels. None: the official size, which clients send.
         random_seed: seed of random weights, which replace a checkpoint in tests; None with a checkpoint.
-        trace: trace the official model with torch also where there is a template for it, see templates.py.
+        trace: trace the official model with torch even if there is a template for it, see templates.py.
         precision: "fp32"; "fp16" for GPUs: weights and arithmetic are FP16, inputs and outputs FP32; or "int8" for
             CPUs: the encoder's matrix products are quantised dynamically, and the other models stay FP32.
         half_storage: store the weights as FP16, which halves the files, and compute in FP32. Only with "fp32".
-        video: also export the models that follow objects through a video, and write the video model, `<name>_video`.
+        video: also export the models that track objects through a video, and write the video model, `<name>_video`.
         concepts: also export the models that find every instance of a concept, from words or example boxes.
         required_inputs: give optional inputs no defaults, so that every request must have them. For programs that run
-            the files themselves: ONNX Runtime in browsers and optimisers of graphs remove inputs that have defaults.
-            Clients of this project leave these inputs out, so no session model is written.
-        thresholds: of the search for all objects, which fit these weights (see triton_sam.everything.parameters); empty
-            for the official ones.
-        version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
-            other weights.
+            the files directly: ONNX Runtime in browsers and graph optimisers remove inputs with defaults. Clients of
+            this project omit these inputs, so no session model is written.
+        thresholds: thresholds for automatic masks with these weights (see triton_sam.everything.parameters); empty for
+            the official ones.
+        version: number of the version folder. None: 1, or 2 if version 1 is the demo model and this export has other
+            weights.
     """
 
     output_dir: Path
@@ -74,7 +73,7 @@ class Settings:
         return self.image_size or 0
 
     def complete(self, family: Family) -> Settings:
-        """Return the settings with the defaults of the family filled in."""
+        """Return the settings with the family's defaults filled in."""
         name = family.name if self.name is None else self.name
         side = family.image_size if self.image_size is None else self.image_size
         return replace(self, name=name, image_size=side)

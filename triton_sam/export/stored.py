@@ -1,4 +1,4 @@
-"""One tensor of a checkpoint file that is read when it is needed, without torch."""
+"""A tensor of a checkpoint file that is read when it is needed, without torch."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
         "uint8": np.dtype("u1"), "bool": np.dtype("?"),
     }
 )  # fmt: skip
-"""The types of tensors that checkpoints may have, by their names in PyTorch."""
+"""The supported types of tensors in checkpoints, by their names in PyTorch."""
 
 MAX_DIMENSIONS = 32
-"""NumPy 1 supports no more."""
+"""The limit of NumPy 1."""
 
 
 _MAX_ELEMENTS = 2**60
 
 
 class UnsupportedError(Exception):
-    """A file has something that cannot be read without torch. The text begins with a verb; the file is the subject."""
+    """A file cannot be read without torch. The message begins with a verb whose subject is the file."""
 
 
 class Stored:
-    """One tensor of a checkpoint, which is not read yet.
+    """One tensor of a checkpoint, which is read later.
 
     Attributes:
-        shape: of the tensor. It comes from the file: compare it with the expected shape before calling read(), because
-            an expanded tensor can be much larger than the file.
+        shape: shape of the tensor, from the file. Compare it with the expected shape before calling read(), because an
+            expanded tensor can be much larger than the file.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Stored:
         """Describe a tensor in a buffer of a file.
 
         Args:
-            strides: between the elements of the tensor, in elements; None: it is C-contiguous.
+            strides: strides of the tensor, in elements; None: it is C-contiguous.
         """
         if len(shape) > MAX_DIMENSIONS or (strides is not None and len(strides) != len(shape)):
             raise ValueError(f"a tensor has {len(shape)} sizes, or another number of strides")
@@ -82,10 +82,10 @@ class Stored:
         ]  # the stride of a single element can be any number
 
     def read(self) -> npt.NDArray[np.generic]:
-        """Return the tensor as a C-contiguous array: floating-point numbers as FP32, all others as they are stored.
+        """Return the tensor as a C-contiguous array: floating-point numbers as FP32, all others in their stored type.
 
         Call it inside the context of open_checkpoint(). The array may be a read-only view of the file, which then stays
-        mapped until the array is gone. A file that another program shortens meanwhile ends this process.
+        mapped until the array is gone. If another program truncates the file in the meantime, this process crashes.
         """
         wanted = self.dtype if self.dtype.kind in "iub" else np.dtype(np.float32)
         try:
@@ -111,7 +111,7 @@ class Derived(Stored):
 
 
 def joined(tensors: Sequence[Stored]) -> Stored:
-    """Return tensors one below the other."""
+    """Return tensors concatenated by rows."""
     if len({(len(each.shape), each.shape[1:]) for each in tensors}) != 1 or not tensors[0].shape:
         raise ValueError("tensors that belong together have different shapes")
     rows = sum(each.shape[0] for each in tensors)
@@ -128,12 +128,12 @@ def halves(tensor: Stored) -> tuple[Stored, Stored]:
 
 
 def of_array(array: npt.NDArray[np.generic]) -> Stored:
-    """Return an array in place of a tensor of a file."""
+    """Return a Stored for an array that is not in a file."""
     return Stored(array.tobytes, array.size, array.dtype, array.shape)
 
 
 def part(mapped: mmap.mmap, start: int, stop: int) -> memoryview:
-    """Return a part of a mapped file. Parts that were used before leave this process's memory until the next use."""
+    """Return a part of a mapped file. Parts used earlier are released from memory until their next use."""
     if hasattr(mapped, "madvise"):  # not on Windows
         mapped.madvise(mmap.MADV_DONTNEED)
     return memoryview(mapped)[start:stop]

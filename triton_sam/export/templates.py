@@ -1,11 +1,11 @@
-"""The graphs of official models without weights, and how the weights follow from a checkpoint.
+"""The graphs of official models without weights, and the trees for computing the weights from a checkpoint.
 
 The graph of a size is always the same; only its weights differ. `tools/maintain/make_templates.py` traces the official
 models once and writes an archive for each family. An export fills the graphs with the weights of a checkpoint, which
 needs neither torch nor the official packages.
 
-An archive is a tar file compressed by xz. It has the shapes of the tensors of each size, and for each image size and
-role a graph, and the trees of its weights, see derive.py.
+An archive is a tar file compressed with xz. It contains the shapes of the tensors of each size, and for each image size
+and role a graph and the trees of its weights, see derive.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Template:
 
 
 def misfit(layout: Layout, tensors: Mapping[str, Stored]) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the tensors that are missing, too many, or of another shape than in a layout."""
+    """Return the names of the tensors that are missing, unexpected, or of a wrong shape, compared with a layout."""
     absent, surplus = layout.keys() - tensors.keys(), tensors.keys() - layout.keys()
     others = [name for name in layout.keys() & tensors.keys() if tensors[name].shape != layout[name]]
     return sorted(absent), sorted(surplus), sorted(others)
@@ -68,7 +68,7 @@ def templates(family: Family) -> list[Template]:
 
 
 def graph_of(family: Family, template: Template, spec: ModelSpec) -> tuple[onnx.ModelProto, dict[str, Tree]]:
-    """Return the graph of a role, and the trees of the weights that have no content in it."""
+    """Return the graph of a role, and the trees of its weights without content."""
     import onnx
 
     members = _members(family.name)
@@ -79,7 +79,7 @@ def graph_of(family: Family, template: Template, spec: ModelSpec) -> tuple[onnx.
 
 @cache
 def _members(family: str) -> Mapping[str, bytes]:
-    """Return the files in the archive of a family, by name; empty if there is none."""
+    """Return the files in a family's archive, by name; empty if there is none."""
     path = FOLDER / f"{family}.tar.xz"
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""Read a file of torch.save() without torch: a zip archive with a pickle and one record for each storage."""
+"""Read a torch.save() file without torch: a zip archive with a pickle and one record for each storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .plain_pickle import Name, PlainPickle, checked_dict
 from .stored import DTYPES, Stored, UnsupportedError, part
 
 MAX_PICKLE = 32 * 2**20
-"""Bytes of the longest pickle that is read; that of 10 000 tensors has less than 2 MB."""
+"""Maximum size of the pickle, in bytes; 10,000 tensors need less than 2 MB."""
 
 _HEADER = struct.Struct("<4s22xHH")
 _UTF8, _ENCRYPTED = 0x800, 0x1
@@ -34,11 +34,11 @@ class Storage(NamedTuple):
 
     source: Callable[[], memoryview | bytes]
     elements: int
-    dtype: np.dtype[Any] | None  # None: only the tensors have a type
+    dtype: np.dtype[Any] | None  # None: only its tensors have a type
 
 
 def read_torch_file(mapped: mmap.mmap, archive: zipfile.ZipFile) -> Any:
-    """Return the content of a file that torch.save() wrote, with a Stored for each tensor."""
+    """Return the content of a torch.save() file, with each tensor as a Stored."""
     return _TorchFile(mapped, archive).content()
 
 
@@ -108,7 +108,7 @@ class _TorchFile:
         return Storage(source, elements, dtype)
 
     def _rebuilt(self, name: Any, _kind: Any, arguments: Any, _state: Any) -> Any:
-        """Return a tensor with attributes, which are left out."""
+        """Return a tensor without its attributes."""
         return self._pickle.call(name, arguments)
 
 
@@ -123,7 +123,7 @@ def _tensor(
 
 
 def _tensor_of_type(*arguments: Any) -> Any:
-    """Refuse a tensor of one of the types that have no storage type of their own, for example FP8."""
+    """Refuse a tensor of a type without its own storage type, for example FP8."""
     dtype = next((argument for argument in arguments if type(argument) is Name), "?")
     raise UnsupportedError(f"has a tensor of the unsupported type {dtype!r}")
 

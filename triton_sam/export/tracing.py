@@ -1,4 +1,4 @@
-"""Traces a module of torch into an ONNX graph."""
+"""Trace a torch module into an ONNX graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..families.tables import ModelSpec
 from .onnx_tools import OPSET
 
 export_program: Callable[..., Any] = torch.onnx.export
-"""The exporter of torch. The maker of templates puts its own in its place, to see graphs before they are optimised."""
+"""torch's exporter. make_templates.py replaces it, to read graphs before they are optimised."""
 
 
 def trace(
@@ -31,13 +31,13 @@ def trace(
 
     Args:
         module: its forward() takes the spec's inputs and returns the spec's outputs, in the spec's order. It is moved
-            to the device of the example, because buffers that a wrapper module registers are on the CPU at first.
-        dynamic: maps the name of an input to its dynamic dimensions, by axis. All other dimensions are fixed.
+            to the device of the example, because a wrapper module's buffers are on the CPU at first.
+        dynamic: maps an input's name to its dynamic dimensions, by axis. All other dimensions are fixed.
     """
-    # Given by position, because some tensor names are not valid names of Python arguments.
+    # By position, because some tensor names are not valid Python argument names.
     shapes = tuple(dict(dynamic[name]) if name in dynamic else None for name in spec.input_names)
     try:
-        # Where the first of its ways to export fails, torch prints the whole graph to stderr, and tries the next one.
+        # If its first export method fails, torch prints the whole graph to stderr and tries the next one.
         with quiet(), contextlib.redirect_stderr(io.StringIO()), torch.no_grad():
             program = export_program(
                 module.eval().to(example[0].device),
@@ -60,7 +60,7 @@ def trace(
 def free_batch(model: onnx.ModelProto) -> None:
     """Make the batch dynamic in reshapes that were traced with an image batch of 1.
 
-    A constant shape that starts with 1 starts with -1 afterwards.
+    Constant shapes that start with 1 then start with -1.
     """
     shapes = {item.name: item for item in model.graph.initializer}
     for node in model.graph.node:

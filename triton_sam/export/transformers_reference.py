@@ -1,4 +1,4 @@
-"""The part that models of transformers with points and boxes share as references for `triton-sam verify`."""
+"""The common part of transformers' models with points and boxes as references for `triton-sam verify`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .reference import Answer, Prompt
 
 
 class TransformersReference:
-    """Runs a model of transformers with its processor; subclasses say how it answers a prompt."""
+    """Runs a transformers model with its processor; subclasses answer the prompts."""
 
     def __init__(self, family: str, model: Any, processor: Any) -> None:
         self.family = get_family(family)
@@ -37,6 +37,6 @@ class TransformersReference:
         return inputs
 
     def _answer(self, logits: Any, scores: Any) -> Answer:
-        """Return the answer for logits (N,M,h,w) and scores (N,M) of N prompts with M masks each."""
+        """Return the answer from logits (N,M,h,w) and scores (N,M) of N prompts with M masks each."""
         (masks,) = self._processor.post_process_masks([logits], self._sizes)
         return Answer(logits.flatten(0, 1).numpy(), scores.flatten().numpy(), masks.flatten(0, 1).numpy())

@@ -1,4 +1,4 @@
-"""The weights of an official model: loaded strictly from a checkpoint, or random with a seed."""
+"""The weights of an official model: loaded strictly from a checkpoint, or random from a seed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Built = TypeVar("Built")
 
 
 def seeded(build: Callable[[], Built], seed: int | None) -> Built:
-    """Build a model whose fresh weights depend on a seed alone; None counts as 0.
+    """Build a model whose initial weights depend only on a seed; None counts as 0.
 
-    Layers draw their initial weights from torch's global generator, whose state is the same afterwards.
+    Layers draw their initial weights from torch's global generator, whose state is restored afterwards.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed or 0)
@@ -52,7 +52,7 @@ def _load(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # torch's unpickler raises errors of any kind for missing or wrong bytes
+    except Exception as error:  # torch's unpickler raises any error for missing or wrong bytes
         is_wrapped = isinstance(error, pickle.UnpicklingError)  # with advice on how to execute the code in the file
         raise ValueError(first_line((is_wrapped and error.__context__) or error)) from error
 
@@ -76,11 +76,11 @@ def load_strictly(model: torch.nn.Module, state: Weights, path: Path, question: 
 
 
 def randomise(model: torch.nn.Module, seed: int = 0) -> None:
-    """Replace all parameters of a fresh model in place by random numbers with a seed.
+    """Replace all parameters of a new model with random numbers from a seed, in place.
 
-    Position embeddings, biases and layer scales of a fresh model are constant. If they stayed so, a comparison would
-    not notice a graph that leaves them out. All other parameters are drawn again too, so that the seed alone determines
-    the weights.
+    Position embeddings, biases and layer scales of a new model are constant. With constants, a comparison would not
+    detect that a graph omits them. All other parameters are also drawn again, so that only the seed determines the
+    weights.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

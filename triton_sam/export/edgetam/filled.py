@@ -1,4 +1,4 @@
-"""The export of EdgeTAM from a template: checkpoints of Meta and of transformers have different names of weights."""
+"""The export of EdgeTAM from a template, from checkpoints of Meta or transformers, whose weights differ in names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EdgeTamFilled(FilledExporter):
 
     @staticmethod
     def wanted(template: Template, settings: Settings) -> Layout:
-        """If no video is wanted, a checkpoint may lack the weights that only videos need."""
+        """Without video, the checkpoint may lack the weights that only videos need."""
         return template.layout if settings.video else _without_video(template.layout)
 
     @classmethod

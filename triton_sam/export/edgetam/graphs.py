@@ -42,14 +42,14 @@ class EdgeTamEncoder(Sam3Encoder):
 
 
 def fused(vision: nn.Module) -> nn.Module:
-    """Return a copy of a vision encoder in which each convolution contains the batch normalisation behind it.
+    """Return a copy of a vision encoder in which each convolution includes the batch normalisation after it.
 
-    RepViT is trained with two convolutions and the identity side by side, and timm joins them into one for inference.
+    RepViT is trained with two parallel convolutions and the identity; timm merges them into one for inference.
     """
     result = copy.deepcopy(vision)
     for parent in list(result.modules()):
         for name, child in parent.named_children():
-            # The parts of a RepVggDw are found as well, but then they are no longer in use.
+            # The parts of a RepVggDw are also visited, but are no longer used then.
             if hasattr(child, "fuse"):
                 fusible: Any = child
                 setattr(parent, name, fusible.fuse())
@@ -57,4 +57,4 @@ def fused(vision: nn.Module) -> nn.Module:
 
 
 class EdgeTamDecoder(PixelPositions):
-    """Computes masks from embeddings and prompts, as EdgeTamModel.forward does. EdgeTAM's decoder is SAM2's."""
+    """Computes masks from embeddings and prompts, as EdgeTamModel.forward does, with SAM2's decoder."""

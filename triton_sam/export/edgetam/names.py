@@ -1,4 +1,4 @@
-"""The names of EdgeTAM's weights: Meta's checkpoint has those of the sam2 package, transformers has its own."""
+"""The names of EdgeTAM's weights: Meta's checkpoint has the names of the sam2 package, transformers its own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ VIDEO_HALF = (
     "no_memory_positional_encoding",
     "no_object_pointer",
 )
-"""The beginnings of transformers' names of the weights that only videos need."""
+"""The prefixes of transformers' names for the weights that only videos need."""
 
 _META = "sam_mask_decoder."
-"""A checkpoint of Meta has names that begin like this, and transformers has none."""
+"""A prefix of names in Meta's checkpoint, but not in transformers' checkpoints."""
 _KEYS_AND_VALUES = ".to_kv.weight"
-"""Meta's Perceiver has one matrix for keys and values, and transformers has two."""
+"""Meta's Perceiver has one matrix for keys and values, transformers has two."""
 
 _RENAMED = tuple(
     (re.compile(pattern), new)
@@ -52,7 +52,7 @@ _RENAMED = tuple(
 
 
 def transformers_name(meta: str) -> str:
-    """Return transformers' name of a weight for its name in Meta's checkpoint."""
+    """Return transformers' name for a weight in Meta's checkpoint."""
     for pattern, new in _RENAMED:
         meta = pattern.sub(new, meta)
     return sam2_name(meta)
@@ -63,7 +63,7 @@ def adapt_names(
     join: Callable[[list[Weight]], Weight],
     halve: Callable[[Weight], tuple[Weight, Weight]],
 ) -> None:
-    """Turn a state dict with names of either layout into one with those of transformers, in place."""
+    """Rename the weights of a state dict in either layout to transformers' names, in place."""
     if any(name.startswith(_META) for name in state):
         _adapt_meta(state, join, halve)
     if POINT_POSITION in state:

@@ -44,7 +44,7 @@ except ImportError as error:
     raise missing("exporting and verifying EdgeTAM needs", "export", error, "export,local") from error
 
 VIDEO_STRIDE = 256
-"""With --video, the image size must be a multiple of this number of pixels, since a memory has 16 x 16 equal parts."""
+"""With --video, the image size must be a multiple of this number, because a memory has 16 x 16 equal parts."""
 
 WEIGHTS_NAME = "model.safetensors"
 """The file with the weights in a folder in transformers' layout."""
@@ -52,7 +52,7 @@ WEIGHTS_NAME = "model.safetensors"
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"repvit_m1": {}, "micro": {"embed_dim": (8, 16, 32, 64), "depth": (1, 1, 1, 1)}}
 )
-"""The changes to timm's repvit_m1 in each size. "micro" is not official: it is a fast size for tests."""
+"""The changes to timm's repvit_m1 for each size. "micro" is not official, but a fast size for tests."""
 
 _STRIDE = 16
 _WITHOUT_VIDEO = "triton_sam_without_video"
@@ -62,12 +62,12 @@ _CHANNELS = {"repvit_m1": [384, 192, 96, 48], "micro": [64, 32, 16, 8]}
 class EdgeTamExporter(Exporter):
     """Exports EdgeTAM from Meta's checkpoint or from a folder in transformers' layout.
 
-    The name of the model's configuration is a size: "repvit_m1". If a checkpoint has no weights that only videos need,
-    the model keeps its fresh ones, and has_video() returns False.
+    The name of the model's configuration is a size: "repvit_m1". If a checkpoint lacks the weights that only videos
+    need, the model keeps its initial ones, and has_video() returns False.
     """
 
     name = "edgetam"
-    stride = 32  # that of the coarsest feature map of the backbone
+    stride = 32  # of the backbone's coarsest feature map
     counting_device = "cpu"  # timm reads numbers from tensors while it builds the backbone
 
     def prepare(self, settings: Settings) -> Settings:
@@ -79,8 +79,8 @@ class EdgeTamExporter(Exporter):
     def build(self, model: str, image_size: int) -> torch.nn.Module:
         """Build an EdgeTamVideoModel.
 
-        The default configuration of transformers misspells the name of the backbone, so this names it. The two settings
-        of the memory are those of Meta's edgetam.yaml, which differ from the defaults of transformers.
+        transformers' default configuration misspells the name of the backbone, so this sets it. The two memory settings
+        are from Meta's edgetam.yaml and differ from transformers' defaults.
         """
         if model not in SIZES:
             raise ConfigurationError(f"EdgeTAM has no size {model!r}: its only size is repvit_m1")
@@ -112,14 +112,14 @@ class EdgeTamExporter(Exporter):
             setattr(model, _WITHOUT_VIDEO, True)
 
     def randomise(self, model: Any, seed: int) -> None:
-        """Change random weights in place so that a comparison notices what a graph leaves out.
+        """Change random weights in place so that a comparison detects omissions in a graph.
 
-        The statistics of batch normalisation and the two encodings of positions get random values. The weights of a
+        The statistics of batch normalisation and the two positional encodings get random values. The weights of a
         convolution are drawn with a standard deviation of sqrt(2 / inputs), so that a signal keeps its size through
-        GELU. Each block adds only a small part to its input; otherwise the signal would grow from block to block. Those
-        of a linear layer are drawn with a standard deviation of sqrt(1 / inputs), so that masks depend on prompts and
-        on the memory; in the layers of the memory with half of it, because each frame would enlarge the rounding of
-        the frames before. The bias of the object scores is raised, so that objects are visible.
+        GELU. Each block adds only a small part to its input; otherwise the signal would grow from block to block. The
+        weights of a linear layer are drawn with a standard deviation of sqrt(1 / inputs), so that masks depend on
+        prompts and on the memory. The memory's layers use half of this, because each frame would otherwise amplify the
+        rounding errors of earlier frames. The bias of the object scores is raised, so that objects are visible.
         """
         super().randomise(model, seed)
         generator = torch.Generator().manual_seed(seed)
@@ -166,7 +166,7 @@ class EdgeTamExporter(Exporter):
 
 
 def image_model(model: Any) -> torch.nn.Module:
-    """Return the EdgeTamModel with the weights of an EdgeTamVideoModel, in eval mode."""
+    """Return an EdgeTamModel with the weights of an EdgeTamVideoModel, in eval mode."""
     config: Any = EdgeTamConfig(
         vision_config=model.config.vision_config, prompt_encoder_config={"image_size": model.image_size}
     )
@@ -177,7 +177,7 @@ def image_model(model: Any) -> torch.nn.Module:
 
 
 def has_video(model: Any) -> bool:
-    """Return whether the weights of a model from load() include those that videos need."""
+    """Return whether a model from load() has the weights for videos."""
     return not getattr(model, _WITHOUT_VIDEO, False)
 
 

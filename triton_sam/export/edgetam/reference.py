@@ -37,8 +37,8 @@ class EdgeTamReference(TransformersReference):
     def _of_mask_alone(self, mask: Any, multimask: bool) -> tuple[Any, Any]:
         """Return logits (1,M,h,w) and scores (1,M) for a mask without points.
 
-        EdgeTamModel.forward would add a padding point twice. Meta's SAM2ImagePredictor adds none, and the other
-        families add none, either: so this calls the parts of EdgeTamModel without a point.
+        EdgeTamModel.forward would add two padding points. Meta's SAM2ImagePredictor and the other families add none, so
+        this calls the parts of EdgeTamModel without a point.
         """
         fine, middle, coarse = self._embeddings
         logits, scores, *_ = self._model.mask_decoder(

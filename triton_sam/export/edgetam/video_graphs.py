@@ -1,9 +1,10 @@
 """EdgeTAM's models for videos as modules. They compute the same as transformers' EdgeTamVideoModel.
 
-The parts are SAM2's, but for the memory: a small Perceiver compresses the memory of a frame to tokens. So SAM2's graphs
-run SAM2's modules with its weights. Reference: transformers 5, models/edgetam_video/modeling_edgetam_video.py.
+The parts are SAM2's, except for the memory: a small Perceiver compresses the memory of a frame to tokens. So SAM2's
+graphs run SAM2's modules with EdgeTAM's weights. Reference: transformers 5,
+models/edgetam_video/modeling_edgetam_video.py.
 
-In shapes, P is the number of objects, M of memories, T of tokens of a memory (512), c of their channels (64), h and w
+In shapes, P is the number of objects, M of memories, T of tokens per memory (512), c of their channels (64); h and w
 are S/16 for images with a side of S pixels.
 """
 
@@ -25,7 +26,7 @@ from ..sam2.video_graphs import Graph
 from .names import transformers_name
 
 _WINDOWS = 16
-"""A memory has a token for each of 16 x 16 parts of the image."""
+"""A memory has one token for each of 16 x 16 parts of the image."""
 
 
 def sam2_of(model: Any) -> Any:
@@ -38,7 +39,7 @@ def sam2_of(model: Any) -> Any:
 class EdgeTamMemoryAttention(MemoryAttention):
     """SAM2's MemoryAttention for memories (P,M,T,c): first the tokens of the whole frame, then those of its parts.
 
-    Only the latter have positions and are rotated.
+    Only the tokens of parts have positions and are rotated.
     """
 
     memory_side = _WINDOWS
@@ -55,7 +56,7 @@ class EdgeTamMemoryAttention(MemoryAttention):
         return torch.cat([parts.new_zeros(self.whole, parts.shape[1]), parts])
 
     def _key_rotation(self, rotation: Rotation) -> Rotation:  # noqa: ARG002
-        # Both tables begin with position 0, so those of the parts are the first rows of those of the image.
+        # Both tables begin with position 0, so the tables for the parts are the first rows of the image's tables.
         tables = (self.cosines[:_WINDOWS], self.sines[:_WINDOWS])
         cosines, sines = (self._spread(table, table, columns_first=True) for table in tables)
         shape = self.whole, cosines.shape[1]
@@ -63,7 +64,7 @@ class EdgeTamMemoryAttention(MemoryAttention):
 
 
 class EdgeTamMemoryEncoder(MemoryEncoder):
-    """SAM2's MemoryEncoder, and the Perceiver behind it, which returns memories (P,T,c)."""
+    """SAM2's MemoryEncoder, followed by the Perceiver, which returns memories (P,T,c)."""
 
     position: Tensor
 
@@ -110,7 +111,7 @@ def _attend(attention: Any, query: Tensor, features: Tensor, position: Tensor | 
 
 
 class EdgeTamTrackingDecoder(PixelPositions, TrackingDecoder):
-    """SAM2's TrackingDecoder with EdgeTAM's positions of pixels."""
+    """SAM2's TrackingDecoder with EdgeTAM's pixel positions."""
 
 
 GRAPHS: Mapping[str, Graph] = MappingProxyType(
@@ -121,4 +122,4 @@ GRAPHS: Mapping[str, Graph] = MappingProxyType(
         MASK_PROMPT: lambda model, _: MaskPrompt(model),
     }
 )
-"""EdgeTAM's module of each role."""
+"""EdgeTAM's modules by role."""

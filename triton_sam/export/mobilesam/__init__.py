@@ -1,1 +1,1 @@
-"""The export of MobileSAM, and its official predictor. The decoder is SAM1's, so most of the code is in export/sam1."""
+"""The export of MobileSAM, and its official predictor. With SAM1's decoder, most of the code is in export/sam1."""

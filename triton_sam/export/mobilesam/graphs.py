@@ -26,12 +26,12 @@ class MobileSamEncoder(Sam1Encoder):
         return self.narrow(self.stage_maps(pixels)[-1])
 
     def narrow(self, x: Tensor) -> Tensor:
-        """Compute the embeddings (B,256,S/16,S/16) from the map behind the last stage."""
+        """Compute the embeddings (B,256,S/16,S/16) from the map after the last stage."""
         narrow, norm_1, smooth, norm_2 = self.encoder.neck
         return channel_norm(norm_2, smooth(channel_norm(norm_1, narrow(x))))
 
     def stage_maps(self, pixels: Tensor) -> list[Tensor]:
-        """Return the map (B,C,S/16,S/16) behind each stage with attention; C differs."""
+        """Return the map (B,C,S/16,S/16) after each stage with attention; C differs."""
         x = self.encoder.layers[0](self.encoder.patch_embed(pixels))
         side = self.encoder.layers[-1].input_resolution
         found = []
@@ -61,7 +61,7 @@ class Stage(nn.Module):
 
 
 def _merge(merging: Any, x: Tensor) -> Tensor:
-    """Compute PatchMerging.forward, which takes the number of images by len(): torch would trace it as a constant."""
+    """Compute PatchMerging.forward without len() for the number of images, which torch would trace as a constant."""
     grid = merging.act(merging.conv1(_to_grid(x, merging.input_resolution)))
     merged: Tensor = merging.conv3(merging.act(merging.conv2(grid))).flatten(2).transpose(1, 2)
     return merged
@@ -75,9 +75,9 @@ def _to_grid(x: Tensor, size: tuple[int, int]) -> Tensor:
 class Windows(nn.Module):
     """The order of the positions of an image in windows, as two lists of row numbers.
 
-    The official code pads the image, transposes it into windows, transposes the heads, and cuts the padding off. Here,
-    a single operator gathers the rows in the new order, and another puts them back: ONNX Runtime does this in several
-    threads, and its transposition in one.
+    The official code pads the image, transposes it into windows, transposes the heads, and removes the padding. Here,
+    one operator gathers the rows in the new order, and another one restores it: ONNX Runtime uses several threads for
+    this, but only one for transposition.
     """
 
     there: Tensor
@@ -87,7 +87,7 @@ class Windows(nn.Module):
         super().__init__()
         height, width = size
         down, across = -(-height // window), -(-width // window)
-        # All positions of the padding are one more row, the last.
+        # All positions of the padding share one additional row, the last.
         grid = torch.full((down * window, across * window), height * width)
         grid[:height, :width] = torch.arange(height * width).reshape(height, width)
         windows = grid.reshape(down, window, across, window).transpose(1, 2).reshape(-1, 1, window * window)
@@ -113,11 +113,11 @@ class Windows(nn.Module):
 
 
 class WindowAttention(nn.Module):
-    """TinyViT's attention. The projections run before the padding, so that they do not compute it.
+    """TinyViT's attention. The projections run before the padding, to save time.
 
-    The official code normalises and projects the padding, too, which gives the same row everywhere: the bias. Here, the
-    row of the padding is zero, and so are the biases of keys and values. That of the keys adds the same number to all
-    logits of a query, which the softmax ignores. That of the values adds the same row to every result, because the
+    The official code also normalises and projects the padding, which gives the same row everywhere: the bias. Here, the
+    row of the padding is zero, and so are the biases of keys and values. The keys' bias adds the same number to all
+    logits of a query, which the softmax cancels. The values' bias adds the same row to every result, because the
     weights of a softmax sum to 1; so it is part of the bias of the output projection.
     """
 
@@ -164,6 +164,6 @@ class WindowAttention(nn.Module):
 def _shifted(projection: nn.Linear, shift: Tensor) -> Tensor:
     """Return the bias of a projection whose inputs are shifted.
 
-    The sum has the precision of FP64, so that it does not depend on the order in which a library adds.
+    The sum is computed in FP64, so that it does not depend on a library's order of additions.
     """
     return (projection.bias.double() + projection.weight.double() @ shift.double()).float()

@@ -14,7 +14,7 @@ from ..sam1.reference import Sam1EverythingReference, Sam1Reference
 try:
     import torch
 
-    with warnings.catch_warnings():  # the package imports modules of timm under their former names
+    with warnings.catch_warnings():  # the package imports timm's modules by their old names
         warnings.simplefilter("ignore")
         from mobile_sam import modeling
         from mobile_sam.modeling.tiny_vit_sam import Conv2d_BN
@@ -29,8 +29,8 @@ class Tiny:
     """The dimensions of a TinyViT, by stage; the first stage consists of convolutions.
 
     Args:
-        widths: number of channels. The last must be 320: by this number the official code knows the stage that keeps
-            the resolution of the stage before.
+        widths: number of channels. The last must be 320: by this number, the official code identifies the stage that
+            keeps the resolution of the previous stage.
     """
 
     widths: tuple[int, int, int, int]
@@ -42,7 +42,7 @@ SIZES: Mapping[str, Tiny] = {
     "vit_t": Tiny((64, 128, 160, 320), (2, 2, 6, 2), (2, 4, 5, 10)),
     "micro": Tiny((16, 32, 32, 320), (1, 1, 1, 1), (1, 1, 1, 10)),
 }
-"""The image encoder of each size. "micro" is not official: it is a fast size for tests with random weights."""
+"""The image encoder of each size. "micro" is not official, but a fast size for tests with random weights."""
 
 
 class MobileSamReference(Sam1Reference):
@@ -69,7 +69,7 @@ class MobileSamExporter(Sam1Exporter):
     counting_device = "cpu"  # the official code reads numbers from tensors while it builds the encoder
 
     def build(self, model: str, image_size: int) -> torch.nn.Module:
-        """Build a mobile_sam.modeling.Sam as build_sam_vit_t, which supports one size and one image size only."""
+        """Build a mobile_sam.modeling.Sam as build_sam_vit_t does, which supports only one size and one image size."""
         encoder = build_tiny(modeling, self.dimensions(SIZES, model), image_size)
         return assemble(modeling, encoder, modeling.MaskDecoder, image_size)
 
@@ -85,7 +85,7 @@ class MobileSamExporter(Sam1Exporter):
 
 
 def build_tiny(modeling: Any, tiny: Tiny, image_size: int) -> torch.nn.Module:
-    """Build a ``modeling.TinyViT`` with fresh weights; ``modeling`` is as for assemble()."""
+    """Build a ``modeling.TinyViT`` with initial weights; ``modeling`` is as for assemble()."""
     encoder: torch.nn.Module = modeling.TinyViT(
         img_size=image_size,
         embed_dims=list(tiny.widths),
@@ -98,7 +98,7 @@ def build_tiny(modeling: Any, tiny: Tiny, image_size: int) -> torch.nn.Module:
 
 
 def randomise_convolutions(model: torch.nn.Module, seed: int, kind: type[Any]) -> None:
-    """Change random convolutions in place so that a comparison notices what a graph leaves out.
+    """Change random convolutions in place so that a comparison detects omissions in a graph.
 
     The statistics of batch normalisation get random values. The weights are scaled to a standard deviation of
     sqrt(2 / inputs), so that a signal keeps its size through GELU; with torch's smaller weights, embeddings hardly

@@ -68,7 +68,7 @@ class Sam1Decoder(PointDecoder):
             point_coords: (P,N,2) x, y in pixels of the frame, without the shift of 0.5 to pixel centres; N may be 0.
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point.
             mask_input: (1 or P,1,S/4,S/4) logits of an earlier prediction.
-            has_mask_input: (1 or P,) 1 if mask_input is a prompt, 0 if it is to be ignored.
+            has_mask_input: (1 or P,) 1 if mask_input is a prompt, 0 to ignore it.
 
         Returns:
             The single mask (mask token 0): masks (P,1,S/4,S/4) and iou_predictions (P,1). The multimasks (the other
@@ -83,7 +83,7 @@ class Sam1Decoder(PointDecoder):
     def attend_to_prompts(
         self, embeddings: Tensor, coords: Tensor, labels: Tensor, mask: Tensor, has_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the tokens (P,T,256), of which the first are output_tokens(), and the features (P,32,S/4,S/4).
+        """Return the tokens (P,T,256), with output_tokens() first, and the features (P,32,S/4,S/4).
 
         See forward() for the arguments.
         """
@@ -99,7 +99,7 @@ class Sam1Decoder(PointDecoder):
         return tokens, activation_2(upscale_2(features))
 
     def output_tokens(self) -> list[Tensor]:
-        """Return the weights (n,256) of the learned tokens: that of the scores, then those of the masks."""
+        """Return the weights (n,256) of the learned tokens: the score token, then the mask tokens."""
         return [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
 
     def _without_padding_behind_a_box(self, labels: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ except ImportError as error:
 CHANNELS = 256
 """Channels of the image embeddings."""
 PATCH = 16
-"""Side of the patches that become one token of the image encoder, in pixels."""
+"""Side of the patch for one token of the image encoder, in pixels."""
 
 Dimensions = TypeVar("Dimensions")
 
@@ -53,7 +53,7 @@ SIZES: Mapping[str, Vit] = {
     "vit_h": Vit(1280, 32, 16, (7, 15, 23, 31)),
     "micro": Vit(64, 2, 2, (1,)),
 }
-"""The image encoder of each size. "micro" is not official: it is a fast size for tests with random weights."""
+"""The image encoder of each size. "micro" is not official, but a fast size for tests with random weights."""
 
 
 class Sam1Exporter(Exporter):
@@ -70,7 +70,7 @@ class Sam1Exporter(Exporter):
     """The module that is traced as the decoder; it takes the official model."""
 
     def build(self, model: str, image_size: int) -> torch.nn.Module:
-        """Build a segment_anything.modeling.Sam as segment_anything.build_sam, which supports one image size only."""
+        """Build a segment_anything.modeling.Sam as segment_anything.build_sam does, which supports one image size."""
         modeling = segment_anything.modeling
         encoder = build_vit(modeling, self.dimensions(SIZES, model), image_size)
         return assemble(modeling, encoder, modeling.MaskDecoder, image_size)
@@ -83,7 +83,7 @@ class Sam1Exporter(Exporter):
         return sizes[model]
 
     def adapt(self, state: dict[str, Any], model: Any) -> None:
-        """Interpolate the position embeddings of a checkpoint, which are those of 1024 pixels, to the model's size."""
+        """Interpolate the checkpoint's position embeddings, which are for 1024 pixels, to the model's size."""
         for name, wanted in model.state_dict().items():
             found = state.get(name)
             if not isinstance(found, torch.Tensor) or found.shape == wanted.shape:
@@ -114,7 +114,7 @@ class Sam1Exporter(Exporter):
 
 
 def build_vit(modeling: Any, vit: Vit, image_size: int) -> torch.nn.Module:
-    """Build a ``modeling.ImageEncoderViT`` with fresh weights; ``modeling`` is as for assemble()."""
+    """Build a ``modeling.ImageEncoderViT`` with initial weights; ``modeling`` is as for assemble()."""
     encoder: torch.nn.Module = modeling.ImageEncoderViT(
         depth=vit.depth,
         embed_dim=vit.width,
@@ -135,10 +135,10 @@ def build_vit(modeling: Any, vit: Vit, image_size: int) -> torch.nn.Module:
 def assemble(
     modeling: Any, encoder: torch.nn.Module, mask_decoder: Callable[..., torch.nn.Module], image_size: int
 ) -> torch.nn.Module:
-    """Put an image encoder, the prompt encoder and the mask decoder together, in eval mode.
+    """Assemble an image encoder, the prompt encoder and the mask decoder, in eval mode.
 
     Args:
-        encoder: takes images of ``image_size`` and gives CHANNELS channels for each patch.
+        encoder: takes images of ``image_size`` and returns CHANNELS channels for each patch.
         image_size: side of the image in pixels, a multiple of PATCH.
 
     Returns:

@@ -20,7 +20,7 @@ class Sam1Reference:
 
     family_name: ClassVar[str] = "sam1"
     package: ClassVar[str] = "segment_anything"
-    """The package whose SamPredictor is run."""
+    """The package with SamPredictor."""
 
     def __init__(self, model: Any) -> None:
         self.family = get_family(self.family_name)
@@ -30,7 +30,7 @@ class Sam1Reference:
         self._predictor.set_image(np.asarray(image))
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
-        """SamPredictor.predict takes one box only, so several boxes go to predict_torch."""
+        """Answer a prompt; several boxes go to predict_torch, because SamPredictor.predict takes only one box."""
         arrays = {name: np.asarray(value) for name, value in prompt.items()}
         if "box" in arrays and arrays["box"].ndim == 2:
             return self._answer_boxes(arrays["box"], multimask)
@@ -50,7 +50,7 @@ class Sam1EverythingReference:
     """Reference that runs segment_anything.SamAutomaticMaskGenerator."""
 
     package: ClassVar[str] = "segment_anything"
-    """The package whose SamAutomaticMaskGenerator is run."""
+    """The package with SamAutomaticMaskGenerator."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

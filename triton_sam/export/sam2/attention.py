@@ -1,6 +1,6 @@
 """SAM2's attention as ONNX Runtime's operator `MultiHeadAttention`, instead of matrix products and a softmax.
 
-The operator does not store the matrix of all positions by all positions, which takes 256 MiB for the built-in model. It
+The operator does not store the matrix of all positions by all positions, which takes 256 MiB for the demo model. It
 takes queries, keys and values in the layout of their projections, whereas torch's graph transposes each of them.
 """
 
@@ -39,7 +39,7 @@ def _forward(self: MultiScaleAttention, x: Tensor) -> Tensor:
     """Compute the same as MultiScaleAttention.forward: (B,H,W,C) to (B,H',W',C').
 
     H' and W' are half of H and W in blocks that pool the queries. The projections are products of two matrices, with
-    all positions as the rows of one: for these, ONNX Runtime adds the bias in the same pass, and not in another one.
+    all positions as the rows of one: for these, ONNX Runtime adds the bias in the same pass.
     """
     batch, height, width, _ = x.shape
     rows, side = x.flatten(0, 2), self.qkv.out_features // 3

@@ -1,4 +1,4 @@
-"""The export of SAM2 from a template: SAM2.0 has the graphs of SAM2.1, and lacks three tensors of its videos."""
+"""The export of SAM2 from a template: SAM2.0 has SAM2.1's graphs, but lacks three of its video tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..stored import Derived, Stored
 from ..templates import Template
 
 _ABSENT = ("no_obj_embed_spatial", "obj_ptr_tpos_proj.weight", "obj_ptr_tpos_proj.bias")
-"""SAM2.1 adds these to memories and pointers, so zeros compute what SAM2.0 does."""
+"""SAM2.1 adds these to memories and pointers, so zeros give SAM2.0's results."""
 
 
 class Sam2Filled(FilledExporter):
@@ -20,7 +20,7 @@ class Sam2Filled(FilledExporter):
 
     @classmethod
     def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
-        """SAM2.0 gets zeros for the tensors that it lacks."""
+        """Return the tensors, with zeros for those that SAM2.0 lacks."""
         if any(name in tensors for name in _ABSENT):
             return tensors
         return {**tensors, **{name: _zeros(template.layout[name]) for name in _ABSENT}}

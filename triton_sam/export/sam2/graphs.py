@@ -71,12 +71,12 @@ class Sam2Decoder(PointDecoder):
             point_coords: (P,N,2) x, y in pixels of the frame, without the shift of 0.5 to pixel centres; N may be 0.
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point.
             mask_input: (1 or P,1,S/4,S/4) logits of an earlier prediction.
-            has_mask_input: (1 or P,) 1 if mask_input is a prompt, 0 if it is to be ignored.
+            has_mask_input: (1 or P,) 1 if mask_input is a prompt, 0 to ignore it.
 
         Returns:
             The single mask: masks (P,1,S/4,S/4) and iou_predictions (P,1). The multimasks: multimask_masks
-            (P,3,S/4,S/4) and multimask_iou_predictions (P,3). Also object_score_logits (P,1). Masks are logits, which
-            are not clamped.
+            (P,3,S/4,S/4) and multimask_iou_predictions (P,3). Also object_score_logits (P,1). Masks are unclamped
+            logits.
         """
         dense = self._embed_mask(mask_input, has_mask_input)
         masks, scores, object_score = self.all_masks(
@@ -116,7 +116,7 @@ class Sam2Decoder(PointDecoder):
         return self._transform(image, tokens, ignored)
 
     def mask_tokens(self, tokens: Tensor) -> Tensor:
-        """Return the (P,4,256) tokens of the masks among the (P,T,256) tokens of attend_to_prompt()."""
+        """Return the (P,4,256) mask tokens from the (P,T,256) tokens of attend_to_prompt()."""
         first = 2 if self.decoder.pred_obj_scores else 1
         return tokens[:, first : first + self.decoder.num_mask_tokens]
 
@@ -140,11 +140,10 @@ class Sam2Decoder(PointDecoder):
         return masks, scores, torch.full_like(scores[:, :1], 10.0)
 
     def _choose_single(self, masks: Tensor, scores: Tensor) -> Tensor:
-        """Return the (P,) index of the mask that the single-mask outputs return.
+        """Return the (P,) index of the mask for the single-mask outputs.
 
         It is mask 0 if that mask is stable: the IoU of its areas with logits above +delta and above -delta reaches the
-        threshold. Otherwise it is the mask with the best score among the others. See
-        MaskDecoder._dynamic_multimask_via_stability.
+        threshold. Otherwise it is the other mask with the best score. See MaskDecoder._dynamic_multimask_via_stability.
         """
         decoder = self.decoder
         if not decoder.dynamic_multimask_via_stability:

@@ -1,10 +1,10 @@
 """SAM2's memory as two modules: the attention to it, and its encoder. They export to small ONNX graphs without state.
 
 They compute the same as SAM2Base._prepare_memory_conditioned_features and SAM2Base._encode_new_memory in
-sam2.modeling.sam2_base. The choice of the memories and pointers of a frame is the caller's.
+sam2.modeling.sam2_base. The caller chooses the memories and pointers of a frame.
 
-In shapes, P is the number of objects, M of memories, K of object pointers, C of channels (256), c of the channels of a
-memory (64), h and w are S/16 for images with a side of S pixels, and L = h*w.
+In shapes, P is the number of objects, M of memories, K of object pointers, C of channels (256), c of a memory's
+channels (64); h and w are S/16 for images with a side of S pixels, and L = h*w.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Rotation = tuple[Tensor, Tensor]
 class MemoryAttention(nn.Module):
     """Conditions the embeddings of a frame on memories and object pointers of other frames.
 
-    The self-attention of the first layer reads the image alone, so all objects share it.
+    The self-attention of the first layer reads only the image, so all objects share it.
 
     Args:
         fused: use ONNX Runtime's own attention operator. The module can then be traced, but not run.
     """
 
     memory_side: int | None = None
-    """Height and width of the map of a memory; None: those of the embeddings."""
+    """Height and width of a memory's map; None: the same as the embeddings."""
     rows: Tensor
     columns: Tensor
     memory_rows: Tensor
@@ -67,10 +67,10 @@ class MemoryAttention(nn.Module):
         """Condition the embeddings of one frame for P objects.
 
         Args:
-            image_embeddings: (1 or P,C,h,w) from Sam2Encoder; the no-memory embedding in them is subtracted.
-            memories: (P,M,c,h,w) from MemoryEncoder; M is at least 1. A subclass may have another shape.
-            memory_ages: (P,M) steps between the frame of the memory and this one, 1 to 6; 0 for a prompted frame.
-            pointer_ages: (P,K) steps between the frame of the pointer and this one, divided by min(frames, 16) - 1.
+            image_embeddings: (1 or P,C,h,w) from Sam2Encoder, whose no-memory embedding is subtracted here.
+            memories: (P,M,c,h,w) from MemoryEncoder; M is at least 1. Subclasses may use another shape.
+            memory_ages: (P,M) steps between the memory's frame and this one, 1 to 6; 0 for a prompted frame.
+            pointer_ages: (P,K) steps between the pointer's frame and this one, divided by min(frames, 16) - 1.
 
         Returns:
             (P,C,h,w) embeddings for the TrackingDecoder.
@@ -104,7 +104,7 @@ class MemoryAttention(nn.Module):
         return rotation
 
     def _pointer_positions(self, ages: Tensor) -> Tensor:
-        """Return the (P,K,c) encoding of the ages of pointers: zeros in SAM2.0, whose pointers have none."""
+        """Return the (P,K,c) encoding of the pointers' ages; zeros in SAM2.0, which does not encode them."""
         if not self.model.add_tpos_enc_to_obj_ptrs:
             return torch.zeros_like(ages).unsqueeze(2)
         projection = self.model.obj_ptr_tpos_proj
@@ -120,7 +120,8 @@ class MemoryAttention(nn.Module):
     def _spread(self, rows: Tensor, columns: Tensor, columns_first: bool = False) -> Tensor:
         """Return the (L,2n) table of all positions from the (h,n) table of rows and the (w,n) table of columns.
 
-        A constant of the graph. Its file holds the small tables, and ONNX Runtime computes the large one at load.
+        It is a constant of the graph. The file contains the small tables, and ONNX Runtime computes the large one when
+        it loads the model.
         """
         side, half = rows.shape
         by_row = rows.unsqueeze(1).expand(side, side, half)
@@ -170,8 +171,8 @@ class _Layer(nn.Module):
 class _RotaryAttention(nn.Module):
     """Attention with rotated queries and keys, with the weights of RoPEAttention in sam2.modeling.sam.transformer.
 
-    The official module rotates neighbouring channels, (0, 1), (2, 3) and so on, as complex numbers. Here the rows of
-    both projections are sorted, the even channels first: then a rotation multiplies halves. The products of queries
+    The official module rotates neighbouring channels, (0, 1), (2, 3) and so on, as complex numbers. Here, the rows of
+    both projections are sorted with the even channels first, so a rotation multiplies halves. The products of queries
     and keys stay the same.
     """
 
@@ -188,7 +189,7 @@ class _RotaryAttention(nn.Module):
         return _rotate(self.projections["query"](x), rotation)
 
     def key(self, x: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """Return (...,L,d) keys of (...,L,n), rotated or, for pointers, as they are."""
+        """Return (...,L,d) keys of (...,L,n), rotated except for pointers."""
         keys: Tensor = self.projections["key"](x)
         return keys if rotation is None else _rotate(keys, rotation)
 
@@ -196,8 +197,8 @@ class _RotaryAttention(nn.Module):
         """Return the (P,L,C) output for queries (P,L,d), keys (P,T,d), and inputs (P,T,n) of the value projection.
 
         The rows of the softmax sum to 1, so the projection of a weighted sum is the weighted sum of projections. If the
-        projection widens its inputs (64 channels of memories become 256 in the official sizes), it comes last, and the
-        second product of the attention is as much smaller.
+        projection widens its inputs (64 channels of memories become 256 in the official sizes), it comes last, which
+        makes the second product of the attention smaller by the same factor.
         """
         project = self.attention.v_proj
         is_wider = project.out_features > project.in_features
@@ -212,7 +213,7 @@ class _RotaryAttention(nn.Module):
 
 
 def _evens_first(projection: nn.Linear) -> nn.Linear:
-    """Return a projection whose even output channels come first, and then the odd ones."""
+    """Return a projection with its even output channels first, then the odd ones."""
     size = projection.out_features
     order = torch.cat([torch.arange(0, size, 2), torch.arange(1, size, 2)]).to(projection.weight.device)
     changed: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
@@ -233,14 +234,14 @@ def _rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 def _sine_axes(encoding: Any, side: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return the (h,n) rows and (w,n) columns of a PositionEmbeddingSine, whose channels depend on one of them each."""
+    """Return the (h,n) rows and (w,n) columns of a PositionEmbeddingSine, whose channels each depend on only one."""
     table = encoding(torch.zeros(1, 1, side, side))[0].detach() * scale
     half = len(table) // 2
     return table[:half, :, 0].T, table[half:, 0, :].T
 
 
 def _rotation_axes(attention: Any, side: int) -> tuple[Tensor, Tensor]:
-    """Return the (side,d/4) cosines and sines of one axis of RoPEAttention; both axes have the same."""
+    """Return the (side,d/4) cosines and sines of RoPEAttention for one axis; both axes are equal."""
     half = attention.internal_dim // 4
     turns = attention.compute_cis(end_x=side, end_y=side)[:side, :half]
     return turns.real, turns.imag
@@ -262,7 +263,7 @@ class MemoryEncoder(nn.Module):
         """Encode the masks of P objects in one frame.
 
         Args:
-            image_embeddings: (1 or P,C,h,w) from Sam2Encoder; the no-memory embedding in them is subtracted.
+            image_embeddings: (1 or P,C,h,w) from Sam2Encoder, whose no-memory embedding is subtracted here.
             object_score_logits: (P,1) above 0 if the object is visible.
             is_prompted: (P,) 1 if the frame has a prompt for the object, else 0.
 
@@ -294,7 +295,7 @@ class MemoryEncoder(nn.Module):
 
 
 def _fuse(block: Any, x: Tensor) -> Tensor:
-    """Compute CXBlock of sam2.modeling.memory_encoder with convolutions of 1 x 1 in place of transposed products."""
+    """Compute CXBlock of sam2.modeling.memory_encoder with 1 x 1 convolutions instead of transposed products."""
     y = channel_norm(block.norm, block.dwconv(x))
     y = block.act(_pointwise(y, block.pwconv1.weight, block.pwconv1.bias))
     weight, bias = block.pwconv2.weight, block.pwconv2.bias

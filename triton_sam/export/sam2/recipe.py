@@ -39,7 +39,7 @@ except ImportError as error:
     raise missing("exporting and verifying SAM2 needs", "export", error, "export,local") from error
 
 OWN_CONFIGS = Path(__file__).parent / "configs"
-"""The folder of configurations that this project adds to those of the `sam2` package."""
+"""The folder of this project's configurations, in addition to those of the `sam2` package."""
 
 _LETTERS = {"tiny": "t", "small": "s", "base_plus": "b+", "large": "l"}
 _FOLDERS = ("configs/sam2.1", "configs/sam2")
@@ -54,20 +54,20 @@ POSTPROCESSING = {
     "dynamic_multimask_stability_delta": 0.05,
     "dynamic_multimask_stability_thresh": 0.98,
 }
-"""The options that sam2.build_sam.build_sam2 sets by default (apply_postprocessing=True)."""
+"""The default options of sam2.build_sam.build_sam2 (apply_postprocessing=True)."""
 
 
 class Sam2Exporter(Exporter):
     """Exports SAM2.1 from a state dict.
 
-    The name of the model's configuration is one that find_config() accepts. By default, the encoder uses ONNX Runtime's
-    own attention operator, because it is faster. The option ``standard_operators`` replaces it by operators of the ONNX
+    find_config() defines the names of the model's configurations. By default, the encoder uses ONNX Runtime's own
+    attention operator, because it is faster. The option ``standard_operators`` replaces it with operators of the ONNX
     standard, for TensorRT and other runtimes.
     """
 
     name = "sam2"
-    stride = 32  # that of the coarsest feature map
-    counting_device = "cpu"  # the constructor of SAM2's backbone reads values of tensors, and "meta" tensors have none
+    stride = 32  # of the coarsest feature map
+    counting_device = "cpu"  # the constructor of SAM2's backbone reads values of tensors, which "meta" tensors lack
 
     def choose(self, checkpoint: str | Path | None, model: str | None) -> str:
         if model is not None:
@@ -82,7 +82,7 @@ class Sam2Exporter(Exporter):
     def build(self, model: str, image_size: int) -> torch.nn.Module:
         """Build a SAM2Base as `sam2.build_sam.build_sam2` does.
 
-        This does not use Hydra's global state, so that any file path works as a configuration.
+        It does not use Hydra's global state, so any file path works as a configuration.
         """
         path = find_config(model)
         try:
@@ -102,7 +102,7 @@ class Sam2Exporter(Exporter):
         return built.eval()
 
     def randomise(self, model: Any, seed: int) -> None:
-        """Objects are visible: random scores lie around 0, and the mask of an absent object has no pixel to compare."""
+        """Randomise, but keep objects visible: random scores are around 0, and masks of absent objects are empty."""
         super().randomise(model, seed)
         head = getattr(model.sam_mask_decoder, "pred_obj_score_head", None)
         if head is not None:
@@ -133,9 +133,9 @@ class Sam2Exporter(Exporter):
 
 
 def guess_config(checkpoint: Path) -> str:
-    """Return the configuration that belongs to the file name of a checkpoint.
+    """Return the configuration for the file name of a checkpoint.
 
-    A name such as sam2_hiera_tiny.pt stands for SAM2.0, and one such as sam2.1_hiera_tiny.pt for SAM2.1.
+    For example, sam2_hiera_tiny.pt is SAM2.0, and sam2.1_hiera_tiny.pt is SAM2.1.
     """
     match = re.search(r"(sam2_)?hiera_(tiny|small|base_plus|large|micro)", checkpoint.name)
     known = _CONFIG_OF_SAM20_SIZE if match and match[1] else CONFIG_OF_SIZE
@@ -152,8 +152,8 @@ def find_config(model_cfg: str | Path) -> Path:
 
     Args:
         model_cfg: path of a file, or the name of a configuration in the `sam2` package (with or without its folder) or
-            in OWN_CONFIGS. The suffix .yaml is optional. A path into a clone of Meta's repository that does not exist,
-            such as sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml, stands for the same file in the package.
+            in OWN_CONFIGS. The suffix .yaml is optional. A missing path into a clone of Meta's repository, for example
+            sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml, means the same file in the package.
     """
     package = Path(sam2.__path__[0])
     folders = (Path(), package, OWN_CONFIGS, *(package / folder for folder in _FOLDERS))
@@ -172,7 +172,7 @@ def find_config(model_cfg: str | Path) -> Path:
 
 
 def _place_of(error: Exception) -> str:
-    """Return the line and the fault that an error of yaml names."""
+    """Return the line and the problem from a yaml error."""
     mark = getattr(error, "problem_mark", None)
     return first_line(error) if mark is None else f"line {mark.line + 1}: {getattr(error, 'problem', None)}"
 

@@ -1,4 +1,4 @@
-"""SAM2's mask decoder for videos, and the model that prepares a mask as prompt, as modules that export to ONNX graphs.
+"""SAM2's mask decoder for videos, and the model that prepares mask prompts, as modules that export to ONNX graphs.
 
 They compute the same as SAM2Base._forward_sam_heads and SAM2Base._use_mask_as_output in sam2.modeling.sam2_base.
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .graphs import Sam2Decoder
 
 MASK_SCALE, MASK_BIAS = 20.0, -10.0
-"""A mask as prompt becomes logits of -10 outside of the object and of 10 inside, see SAM2Base._use_mask_as_output."""
+"""A mask prompt becomes logits of -10 outside the object and 10 inside, see SAM2Base._use_mask_as_output."""
 
 
 class TrackingDecoder(Sam2Decoder):
@@ -42,21 +42,21 @@ class TrackingDecoder(Sam2Decoder):
         """Decode P objects in a frame with a side of S pixels.
 
         Args:
-            image_embeddings: (1 or P,256,S/16,S/16) from Sam2Encoder for a frame without memory, else from
+            image_embeddings: (1 or P,256,S/16,S/16) from Sam2Encoder for a frame without memories, else from
                 MemoryAttention.
             point_coords: (P,N,2) x, y in pixels of the frame, without the shift of 0.5 to pixel centres; N may be 0.
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point. An object
                 without points has one point with the label -1, as the official predictor gives it.
             multimask: (P,) 1: the best of three masks by predicted IoU; 0: the single mask.
-            mask_prompt: (P,) 0: none; 1: mask_input comes from MaskPrompt; -1: the same, and the mask is empty. A mask
-                as prompt implies the single mask.
+            mask_prompt: (P,) 0: none; 1: mask_input comes from MaskPrompt; -1: the same with an empty mask. A mask
+                prompt implies the single mask.
             mask_input: (1 or P,1,S/4,S/4) logits of an earlier prediction, or the output of MaskPrompt.
-            has_mask_input: (1 or P,) 1 if mask_input holds logits that are a prompt, else 0.
+            has_mask_input: (1 or P,) 1 if mask_input contains logits of a prompt, else 0.
 
         Returns:
-            masks (P,1,S/4,S/4): logits, which are not clamped; -1024 if the object is not visible. For a mask as prompt
-            they have no meaning, because MaskPrompt returns them. iou_predictions (P,1); object_score_logits
-            (P,1), above 0 if the object is visible; object_pointers (P,256).
+            masks (P,1,S/4,S/4): unclamped logits; -1024 if the object is not visible. For a mask prompt they are
+            meaningless, because MaskPrompt returns its masks. iou_predictions (P,1); object_score_logits (P,1), above 0
+            if the object is visible; object_pointers (P,256).
         """
         by_mask = mask_prompt.abs() > 0.5
         dense = self._embed_mask(mask_input, torch.maximum(has_mask_input, by_mask.to(has_mask_input.dtype)))
@@ -74,7 +74,7 @@ class TrackingDecoder(Sam2Decoder):
             token = self.mask_tokens(tokens)[:, 0]
         is_visible = object_score > 0
         pointer = self._with_visibility(self.model.obj_ptr_proj(token), is_visible)
-        # A mask as prompt says itself whether the object is visible. The decoder's own opinion stays in the pointer.
+        # A mask prompt determines whether the object is visible. The pointer uses the decoder's own prediction.
         column, says_visible = by_mask.unsqueeze(1), (mask_prompt > 0).unsqueeze(1)
         pointer = torch.where(column, self._with_visibility(pointer, says_visible), pointer)
         stated = MASK_SCALE * says_visible.to(object_score.dtype) + MASK_BIAS
@@ -94,7 +94,7 @@ class TrackingDecoder(Sam2Decoder):
 
 
 class MaskPrompt(nn.Module):
-    """Turns a mask as prompt into the logits that are its answer, and into the mask input of TrackingDecoder."""
+    """Turns a mask prompt into the logits of its answer, and into the mask input of TrackingDecoder."""
 
     kernel: Tensor
     border: Tensor

@@ -1,4 +1,4 @@
-"""SAM2's modules with the weights of a video model of transformers that has the decoder and the memory of SAM2."""
+"""SAM2's modules with the weights of a transformers video model that has SAM2's decoder and memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .transformers_names import of_meta_name, sam2_name
 
 
 def sam2_of(model: Any, transformers_name: Callable[[str], str] = sam2_name) -> Any:
-    """Return a SAM2Base without an image encoder, with the weights of a video model of transformers.
+    """Return a SAM2Base without an image encoder, with the weights of a transformers video model.
 
-    It also has the positions of pixels (``image_position``) of the model.
+    It also has the model's pixel positions (``image_position``).
 
     Args:
-        transformers_name: returns the model's name of a weight for Meta's name.
+        transformers_name: returns the model's name for Meta's name of a weight.
     """
     base = _Sam2(model)
     state = model.state_dict()
@@ -33,7 +33,7 @@ def sam2_of(model: Any, transformers_name: Callable[[str], str] = sam2_name) -> 
 
 
 class _Sam2(SAM2Base):  # type: ignore[misc]
-    """SAM2Base with the settings of a model of transformers, and without an image encoder."""
+    """SAM2Base with the settings of a transformers model, without an image encoder."""
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -76,7 +76,7 @@ class _Sam2(SAM2Base):  # type: ignore[misc]
 
 
 class _NoEncoder(nn.Module):
-    """Stands for the image encoder, of which only the neck's settings are read."""
+    """A placeholder for the image encoder; only the neck's settings are read."""
 
     def __init__(self, neck: Any) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def _memory_attention(config: Any, channels: int) -> nn.Module:
         )
         return module
 
-    # Two models have two names for the network of a layer.
+    # The two models name the network of a layer differently.
     network = "mlp" if hasattr(config, "memory_attention_mlp_hidden_size") else "feed_forward"
     layer = MemoryAttentionLayer(
         activation=getattr(config, f"memory_attention_{network}_hidden_act"),
@@ -130,7 +130,7 @@ def _memory_encoder(config: Any) -> nn.Module:
 
 
 class PixelPositions(Sam2Decoder):
-    """A decoder with the positions of pixels in a buffer of their own, as transformers has them."""
+    """A decoder with the pixel positions in a separate buffer, as in transformers."""
 
     image_position: Tensor
 

@@ -1,4 +1,4 @@
-"""The names of SAM2's weights: Meta's checkpoints have those of the sam2 package, transformers has its own."""
+"""The names of SAM2's weights: Meta's checkpoints have the names of the sam2 package, transformers its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 IMAGE_POSITION = "shared_image_embedding.positional_embedding"
 POINT_POSITION = "prompt_encoder.shared_embedding.positional_embedding"
-"""Meta's model has one matrix for the positions of pixels and of points; transformers has two buffers."""
+"""Meta's model has one matrix for the positions of pixels and points; transformers has two buffers."""
 POINT_KINDS = "prompt_encoder.point_embed.weight"
 """The embeddings of the four kinds of points; Meta's model has a parameter for each."""
 
@@ -60,7 +60,7 @@ _HEADS = re.compile(
 
 
 def sam2_name(meta: str) -> str:
-    """Return transformers' name of a weight for its name in Meta's checkpoint."""
+    """Return transformers' name for a weight in Meta's checkpoint."""
     for pattern, new in _RENAMED:
         meta = pattern.sub(new, meta)
     if step := _MASK_STEP.match(meta):
@@ -71,7 +71,7 @@ def sam2_name(meta: str) -> str:
 
 
 def of_meta_name(state: Mapping[str, Any], meta: str, transformers_name: Callable[[str], str] = sam2_name) -> Any:
-    """Return a weight of a transformers model by its name in Meta's checkpoint."""
+    """Return a transformers model's weight by its name in Meta's checkpoint."""
     if kind := POINT_KIND.fullmatch(meta):
         return state[POINT_KINDS][int(kind[1]) : int(kind[1]) + 1]
     return state[transformers_name(meta)]

@@ -1,4 +1,4 @@
-"""The video models of transformers that have SAM2's memory, as references for videos, on the CPU."""
+"""Transformers' video models with SAM2's memory, as references for videos, on the CPU."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LOGIT_LIMIT = 32.0
 
 
 class TransformersVideoReference:
-    """Runs a video model of transformers, such as EdgeTamVideoModel, with its session.
+    """Runs a transformers video model, for example EdgeTamVideoModel, with its session.
 
-    Frames are prepared as by Meta's predictor: Pillow's bicubic resize of bytes.
+    Frames are prepared as in Meta's predictor: Pillow's bicubic resize of bytes.
 
     Args:
         session: the class of the model's sessions.
@@ -36,7 +36,7 @@ class TransformersVideoReference:
 
     @property
     def object_ids(self) -> list[int]:
-        """The ids of the objects, in the order in which they were added; masks have the same order."""
+        """The ids of the objects in order of addition; masks have the same order."""
         return list(self._session.obj_ids)
 
     def add_points(
@@ -92,16 +92,16 @@ class TransformersVideoReference:
 
 
 class _MetaRules:
-    """Lets a video model of transformers compute as Meta's predictor where it does not by itself.
+    """Changes a transformers video model where it differs from Meta's predictor.
 
-    - A correction continues from the mask before it; transformers starts again from the points alone.
-    - The pointer of a mask that is a prompt comes from the single mask; in transformers, from the best of three.
-    - The memory of a mask that is a prompt is made of its low-resolution logits; in transformers, of its pixels.
-    - The pointers of prompted frames are those of the frames whose memories count as prompted (the closest ones, where
-      a model limits their number); in transformers, those of all.
+    - A correction continues from the previous mask; transformers uses only the points.
+    - The pointer of a mask prompt comes from the single mask; in transformers, from the best of three.
+    - The memory of a mask prompt is encoded from its low-resolution logits; in transformers, from its pixels.
+    - The pointers of prompted frames are limited to the frames whose memories count as prompted (the closest ones, if a
+      model limits their number); transformers uses all.
     """
 
-    # Those of the model: this class comes before its own among the bases of with_meta_rules().
+    # Attributes of the model, whose class follows this one among the bases in with_meta_rules().
     image_size: int
     config: Any
     mask_downsample: Any
@@ -147,7 +147,7 @@ class _MetaRules:
 
 
 def with_meta_rules(model: Any) -> Any:
-    """Return a model with the rules of _MetaRules that shares all modules, parameters and settings with another."""
+    """Return a model with _MetaRules that shares all modules, parameters and settings with another model."""
     kind: Any = type(f"{type(model).__name__}OfMeta", (_MetaRules, type(model)), {})
     shared = kind.__new__(kind)
     shared.__dict__.update(vars(model))

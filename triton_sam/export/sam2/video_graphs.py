@@ -1,4 +1,4 @@
-"""Traces the four models that follow objects through a video: see memory_graphs and tracking_graphs."""
+"""Trace the four models that track objects through a video, see memory_graphs and tracking_graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXAMPLE_SIZES = {"images": 1, "masks": 1, "objects": 2, "memories": 3, "pointer
 """Sizes of the dynamic dimensions in a trace.
 
 They differ, so that torch does not treat two dimensions as equal. Images and masks are traced with a batch of 1, which
-is broadcast, and free_batch() makes it dynamic afterwards.
+is broadcast; free_batch() makes it dynamic afterwards.
 """
 
 _SETTINGS = {
@@ -39,7 +39,7 @@ _SETTINGS = {
     "non_overlap_masks_for_mem_enc": False,
     "multimask_min_pt_num": 0,
 }
-"""Settings of SAM2Base that SAM2.0 and SAM2.1 share in all sizes; the graphs and the video sessions rely on them."""
+"""Common settings of SAM2Base in all sizes of SAM2.0 and SAM2.1, required by the graphs and the video sessions."""
 _LAYER_SETTINGS = {
     "pos_enc_at_attn": False,
     "pos_enc_at_cross_attn_keys": True,
@@ -48,7 +48,7 @@ _LAYER_SETTINGS = {
 
 
 def check_video_model(model: Any, tracking: Tracking = SAM2_TRACKING) -> None:
-    """Check that a SAM2Base follows objects in the way of the official configurations, as a table describes it."""
+    """Check that a SAM2Base tracks objects as in the official configurations and in the family's table."""
     expected = {
         **_SETTINGS,
         "num_maskmem": tracking.memories + 1,
@@ -76,7 +76,7 @@ def _require(name: str, found: object, expected: object) -> None:
 
 
 Graph = Callable[[Any, bool], nn.Module]
-"""Makes the module of a role from a SAM2Base; the second argument says whether to use ONNX Runtime's own attention."""
+"""Builds a role's module from a SAM2Base; the second argument enables ONNX Runtime's own attention operator."""
 GRAPHS: Mapping[str, Graph] = MappingProxyType(
     {
         MEMORY_ATTENTION: lambda model, fused: MemoryAttention(model, fused=fused),
@@ -85,7 +85,7 @@ GRAPHS: Mapping[str, Graph] = MappingProxyType(
         MASK_PROMPT: lambda model, _: MaskPrompt(model),
     }
 )
-"""SAM2's module of each role."""
+"""SAM2's modules by role."""
 
 
 def trace_video(

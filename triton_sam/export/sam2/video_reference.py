@@ -21,12 +21,12 @@ from .graphs import PIXEL_MEAN, PIXEL_STD
 Frames = Sequence[npt.NDArray[np.uint8]]
 
 _FILL_HOLE_AREA = 8
-"""Set by build_sam2_video_predictor. Without its CUDA kernel the predictor skips this step, and so it does on a CPU."""
+"""Set by build_sam2_video_predictor. The predictor skips this step without its CUDA kernel, as on a CPU."""
 
 
 @dataclass(frozen=True)
 class ObjectState:
-    """The state of an object in a frame, as the official predictor keeps it.
+    """The official predictor's state of an object in a frame.
 
     Args:
         is_prompted: whether later frames treat it as a prompted frame.
@@ -44,10 +44,10 @@ class ObjectState:
 class Sam2VideoReference:
     """Runs sam2.sam2_video_predictor.SAM2VideoPredictor with the settings of build_sam2_video_predictor.
 
-    It runs on the device of the model.
+    It runs on the model's device.
 
-    The official loader reads JPEG files. Here its arithmetic runs on the frames themselves: Pillow's resize of bytes to
-    SxS (bicubic by default), division by 255 in FP64, then mean and standard deviation in FP32.
+    The official loader reads JPEG files. Here, its arithmetic is applied to the frames: Pillow's resize of bytes to SxS
+    (bicubic by default), division by 255 in FP64, then mean and standard deviation in FP32.
 
     Args:
         model: a sam2.modeling.sam2_base.SAM2Base from load_model(); its parameters are shared, not copied.
@@ -62,7 +62,7 @@ class Sam2VideoReference:
 
     @property
     def object_ids(self) -> list[int]:
-        """The ids of the objects, in the order in which they were added; masks have the same order."""
+        """The ids of the objects in order of addition; masks have the same order."""
         return list(self._state["obj_ids"])
 
     def add_points(
@@ -77,7 +77,7 @@ class Sam2VideoReference:
         """Add points (N,2), their labels (N,) and a box (4,), in pixels of the frame; see add_new_points_or_box.
 
         Returns:
-            (objects,height,width) logits of all objects in the frame; -1024 for those without an output there.
+            (objects,height,width) logits of all objects in the frame; -1024 for objects without an output.
         """
         with quiet():
             _, _, logits = self._predictor.add_new_points_or_box(
@@ -120,7 +120,7 @@ class Sam2VideoReference:
             self._predictor.remove_object(self._state, object_id)
 
     def clear(self, frame: int, object_id: int) -> FloatArray:
-        """Remove all prompts of an object in a frame; see clear_all_prompts_in_frame. Returns as add_points() does."""
+        """Remove an object's prompts in a frame; see clear_all_prompts_in_frame. Returns as add_points() does."""
         with quiet():
             _, _, logits = self._predictor.clear_all_prompts_in_frame(self._state, frame, object_id)
         return _rows(logits)
@@ -130,7 +130,7 @@ class Sam2VideoReference:
         self._predictor.reset_state(self._state)
 
     def state(self, object_id: int) -> dict[int, ObjectState]:
-        """Return the states of an object by frame, including those of prompts that wait for a propagation."""
+        """Return an object's states by frame, including prompts that are not propagated yet."""
         index = self._state["obj_id_to_idx"][object_id]
         found: dict[int, ObjectState] = {}
         for kind in ("output_dict_per_obj", "temp_output_dict_per_obj"):
@@ -140,7 +140,7 @@ class Sam2VideoReference:
         return dict(sorted(found.items()))
 
     def _new_state(self) -> dict[str, Any]:
-        """Return the state that SAM2VideoPredictor.init_state makes, without its reading of files."""
+        """Return the state of SAM2VideoPredictor.init_state, without reading files."""
         device = self._predictor.device
         state: dict[str, Any] = {
             "images": self._images,
@@ -165,15 +165,15 @@ class Sam2VideoReference:
 
 
 def _without_bar(frames: Sequence[int], **_: Any) -> Sequence[int]:
-    """Stand in for tqdm, whose bar would mix with the output of commands."""
+    """Replace tqdm, whose bar would mix with the output of commands."""
     return frames
 
 
 class _Predictor(SAM2VideoPredictor):  # type: ignore[misc]
-    """The official predictor, which keeps its memories, rounded to bfloat16, as FP32 numbers.
+    """The official predictor with its memories, rounded to bfloat16, stored as FP32.
 
-    The official code concatenates them with pointers, which makes them FP32. In a frame before all prompts of an object
-    there is no pointer, and then torch refuses the product of bfloat16 memories and FP32 weights.
+    The official code concatenates them with pointers, which converts them to FP32. A frame before all prompts of an
+    object has no pointer, so torch refuses the product of bfloat16 memories and FP32 weights.
     """
 
     def _run_single_frame_inference(self, *arguments: Any, **options: Any) -> Any:
@@ -232,6 +232,6 @@ def _object_state(output: Mapping[str, Any], key: str) -> ObjectState:
 
 
 def _rows(logits: torch.Tensor) -> FloatArray:
-    """Return (objects,height,width) logits of the predictor's (objects,1,height,width)."""
+    """Return (objects,height,width) logits from the predictor's (objects,1,height,width)."""
     rows: FloatArray = logits[:, 0].float().cpu().numpy()
     return rows

@@ -1,4 +1,4 @@
-"""SAM3's checkpoints: a folder in transformers' layout, and the names of its tensors. This needs no torch."""
+"""SAM3's checkpoints: a folder in transformers' layout, and the names of its tensors, without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BACKBONE, _NECK = "vision_encoder.backbone.", "vision_encoder.neck."
 
 
 def checkpoint_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint that is given as a folder or as a file in that folder."""
+    """Return the folder of a checkpoint, given as this folder or as a file in it."""
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     if not checkpoint.exists():
         raise CheckpointError(f"no checkpoint at {checkpoint}: get one with `scripts/download_sam3.sh`")
@@ -32,7 +32,7 @@ def config_name(settings: Settings) -> str:
 
 
 def placement(settings: Settings) -> str:
-    """Return where no_memory_embedding is added, a value of NO_MEMORY_PLACEMENTS if the settings are valid."""
+    """Return the placement of no_memory_embedding, one of NO_MEMORY_PLACEMENTS if the settings are valid."""
     return str(settings.options.get("no_memory") or NO_MEMORY_PLACEMENTS[0])
 
 
@@ -42,17 +42,17 @@ def metadata_of(settings: Settings) -> dict[str, str]:
 
 
 def by_official_names(tensors: Mapping[str, Stored], names: Iterable[str]) -> dict[str, Stored]:
-    """Return the tensors of a checkpoint that Sam3TrackerModel has, by its names.
+    """Return the tensors of Sam3TrackerModel in a checkpoint, by the model's names.
 
-    The checkpoint is that of a Sam3VideoModel, which has the tracker, a detector, and one backbone for both; or that of
-    a Sam3TrackerModel. Reference: the entry sam3_tracker in transformers' conversion_mapping.
+    The checkpoint is from a Sam3TrackerModel, or from a Sam3VideoModel with the tracker, a detector, and one backbone
+    for both. Reference: the entry sam3_tracker in transformers' conversion_mapping.
     """
     found = {name: next((place for place in _places(name) if place in tensors), None) for name in names}
     return {name: tensors[place] for name, place in found.items() if place is not None}
 
 
 def _places(name: str) -> Iterator[str]:
-    """Yield the names that a tensor may have in a file."""
+    """Yield the possible names of a tensor in a file."""
     yield name
     yield f"tracker_model.{name}"
     if name.startswith(_BACKBONE):

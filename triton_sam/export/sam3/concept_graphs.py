@@ -1,7 +1,7 @@
 """The graphs that find every instance of a concept, as modules with the names and shapes of the wire contract.
 
 The graphs call the submodules of transformers' Sam3Model, or use their weights in concept_layers. The code between them
-is our own: it lets one image have several prompts, and prompts with and without example boxes share a batch.
+is our own: it supports several prompts per image, and prompts with and without example boxes in one batch.
 Reference: transformers 5, models/sam3/modeling_sam3.py.
 
 In shapes, B is the number of images, P of prompts on one image, N of example boxes, T of tokens, and Q of queries.
@@ -21,14 +21,14 @@ from ...families.concepts import LABEL_NO_BOX
 from .concept_layers import attend_to_tokens, decode, encode_examples, fuse, token_bias
 from .graphs import Sam3Encoder
 
-_official: Any = modeling_sam3  # parts of it have no types
+_official: Any = modeling_sam3  # it is partly untyped
 
 
 class ConceptEncoder(nn.Module):
-    """Computes the tracker's embeddings and the detector's feature maps of images with one pass of the backbone.
+    """Computes the tracker's embeddings and the detector's feature maps of images in one pass of the backbone.
 
     Args:
-        detector: a transformers Sam3Model, whose backbone has the weights of the tracker's.
+        detector: a transformers Sam3Model, whose backbone has the same weights as the tracker's.
     """
 
     def __init__(self, tracker: Sam3Encoder, detector: Any) -> None:
@@ -45,8 +45,8 @@ class ConceptEncoder(nn.Module):
 
         Returns:
             The three outputs of Sam3Encoder, then concept_features.0 (B,256,288,288), .1 (B,256,144,144) and .2
-            (B,256,72,72), and concept_states (B,256,72,72). Two parts of the detector do not depend on the concept, and
-            so are computed here, once for all concepts: concept_features.0 and .1 are after their convolutions of the
+            (B,256,72,72), and concept_states (B,256,72,72). Two parts of the detector do not depend on the concept, so
+            they are computed here, once for all concepts: concept_features.0 and .1 are after their convolutions in the
             mask decoder (see MaskHead), and concept_states is .2 after the first self-attention.
         """
         found = self.tracker.vision(pixel_values, return_dict=True)
@@ -92,8 +92,7 @@ class TextEncoder(nn.Module):
 class Detector(nn.Module):
     """Finds the boxes and scores of the instances of concepts in one image, as Sam3Model.forward does.
 
-    MaskHead makes the masks. So no mask is computed for a prompt without an instance, nor for the queries of Q that
-    are not an instance.
+    MaskHead computes the masks, but not for prompts without an instance or for the other queries of Q.
     """
 
     def __init__(self, detector: Any) -> None:
@@ -117,8 +116,8 @@ class Detector(nn.Module):
         """Find the instances of P prompts in one image.
 
         Args:
-            examples_coarse: (1,256,72,72), concept_features.2 from ConceptEncoder, of the image that the boxes belong
-                to. That is usually the same image; the reference has no examples from other images.
+            examples_coarse: (1,256,72,72), concept_features.2 from ConceptEncoder, of the image with the boxes. That is
+                usually the same image; the reference does not support examples from other images.
             attention_mask: (P,T) int64: 1 for a token, 0 for padding.
             boxes: (P,N,4) centre x, centre y, width, height in 0..1; N may be 0.
             labels: (P,N) int64: 1 positive, 0 negative, LABEL_NO_BOX no box.
@@ -142,9 +141,9 @@ class Detector(nn.Module):
         return found, logits[0].squeeze(-1), presence, queries, self._prompted(encoded, features, bias)
 
     def _encode(self, states: Tensor, position: Tensor, features: Tensor, bias: Tensor) -> Tensor:
-        """Return (P,5184,256), the image with the prompts in it; see Sam3DetrEncoder.forward.
+        """Return (P,5184,256), the image fused with the prompts; see Sam3DetrEncoder.forward.
 
-        The first self-attention was applied by ConceptEncoder.
+        ConceptEncoder has already applied the first self-attention.
         """
         first, *others = self.encoder.layers
         states = fuse(first, states, features, bias)
@@ -156,7 +155,7 @@ class Detector(nn.Module):
         return states
 
     def _prompted(self, states: Tensor, features: Tensor, bias: Tensor) -> Tensor:
-        """Return (P,256,72,72), the image with the prompts in it; see the first half of Sam3MaskDecoder.forward."""
+        """Return (P,256,72,72), the image fused with the prompts; see the first half of Sam3MaskDecoder.forward."""
         decoder = self.masks
         changed = attend_to_tokens(decoder.prompt_cross_attn, decoder.prompt_cross_attn_norm(states), features, bias)
         side = self.position.shape[-1]
@@ -167,8 +166,8 @@ class Detector(nn.Module):
     def _examples(self, coarse: Tensor, boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return (P,N+2,256) tokens of example boxes and (P,N+2) whether they exist; see Sam3GeometryEncoder.forward.
 
-        The same graph has to work without boxes, where the reference has no such tokens. So this appends one box that
-        does not exist, and the last token, which stands for all boxes, exists only beside a box.
+        The same graph must work without boxes, for which the reference has no tokens. So this appends one box that does
+        not exist, and the last token, which represents all boxes, exists only if there is a box.
         """
         geometry, prompts = self.geometry, boxes.shape[0]
         boxes = torch.cat([boxes, boxes.new_full((prompts, 1, 4), 0.5)], dim=1)
@@ -193,7 +192,7 @@ class Detector(nn.Module):
         corners = _official.box_cxcywh_to_xyxy(flat) * float(coarse.shape[-1])  # the feature map is square
         regions = torch.cat([torch.zeros_like(corners[:, :1]), corners], dim=1)
         pooled = geometry.boxes_pool_project(roi_align(normal, regions, geometry.roi_size)).flatten(1)
-        placed = geometry._encode_box_coordinates(*flat.unbind(-1))  # noqa: SLF001 - the reference has no public one
+        placed = geometry._encode_box_coordinates(*flat.unbind(-1))  # noqa: SLF001 - it has no public alternative
         placed = geometry.boxes_pos_enc_project(placed)
         embedded: Tensor = (geometry.boxes_direct_project(flat) + pooled + placed).unflatten(0, sizes)
         kind: Tensor = geometry.label_embed(kinds)
@@ -203,12 +202,12 @@ class Detector(nn.Module):
 def _longest(attention_mask: Tensor) -> int:
     """Return the number of tokens in the longest text. The mask (P,T) is 0 for the padding that follows each text.
 
-    Nothing depends on the padding that all texts share, so it would only take time.
+    Results do not depend on the padding that all texts share, which would only take time.
     """
     tokens = attention_mask.shape[1]
     places = torch.arange(1, tokens + 1, device=attention_mask.device)
     length = int(((attention_mask == 1) * places).max().item())
-    torch._check(length >= 1)  # noqa: SLF001 - torch's documentation names it
+    torch._check(length >= 1)  # noqa: SLF001 - torch documents it
     torch._check(length <= tokens)  # noqa: SLF001
     return length
 
@@ -225,11 +224,11 @@ def _position(detector: Any) -> Tensor:
 class UpsampledConvolution(nn.Module):
     """Doubles a map by repeating pixels, and convolves it with 3x3 weights, in 16 of 36 multiplications.
 
-    The three taps along an axis meet only two pixels, because pixels are repeated. Which two depends on whether the
-    place is even or odd. So a 2x2 convolution with four times the channels computes all four kinds of places.
+    The three taps along an axis read only two different pixels, because pixels are repeated. Which two depends on
+    whether the position is even or odd. So a 2x2 convolution with four times the channels computes all four cases.
 
     Args:
-        convolution: a Conv2d(C, C, 3, padding=1), whose bias is left out.
+        convolution: a Conv2d(C, C, 3, padding=1), whose bias is ignored.
     """
 
     def __init__(self, convolution: nn.Conv2d) -> None:
@@ -256,10 +255,10 @@ class UpsampledConvolution(nn.Module):
 
 
 class MaskHead(nn.Module):
-    """Makes the masks of chosen instances, as the second half of Sam3MaskDecoder.forward does.
+    """Computes the masks of chosen instances, as the second half of Sam3MaskDecoder.forward does.
 
-    Sam3PixelDecoder adds a map of the image to the doubled map of the step before, and convolves the sum. A convolution
-    is linear, so the part of the image's map is computed once, in ConceptEncoder.
+    Sam3PixelDecoder adds a map of the image to the doubled map of the previous step, and convolves the sum. Convolution
+    is linear, so ConceptEncoder computes the part for the image's map once.
     """
 
     def __init__(self, detector: Any) -> None:
@@ -271,7 +270,7 @@ class MaskHead(nn.Module):
         self.projection, self.embedder = decoder.instance_projection, decoder.mask_embedder
 
     def forward(self, fine: Tensor, middle: Tensor, mask_features: Tensor, mask_queries: Tensor) -> Tensor:
-        """Make masks.
+        """Compute masks.
 
         Args:
             mask_queries: (P,I,256), the rows of I instances from Detector.
@@ -282,7 +281,7 @@ class MaskHead(nn.Module):
         pixels = mask_features
         for step, norm, image in zip(self.steps, self.norms, (middle, fine), strict=True):
             pixels = functional.relu(norm(step(pixels) + image))
-        # The projection of the pixels is applied to the instances, of which there are fewer: m (W p) = (m W) p.
+        # The projection of the pixels is applied to the fewer instances: m (W p) = (m W) p.
         embedded, size = self.embedder(mask_queries), pixels.shape[2:]
         weights = embedded @ self.projection.weight.flatten(1)
         offsets = embedded @ self.projection.bias

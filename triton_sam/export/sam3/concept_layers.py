@@ -1,11 +1,10 @@
-"""The layers of the detector of concepts, in orders of computation that are faster than those of the reference.
+"""The layers of the detector of concepts, in a faster order of computation than the reference's.
 
-They use the weights of transformers' modules, and differ from them in rounding only. Most of the time goes into the
-places of the image: there are 5184, while a text has few tokens. So projections are applied to the tokens where that is
-possible, and few things that have a row for each place are transposed.
-Reference: transformers 5, models/sam3/modeling_sam3.py.
+They use the weights of transformers' modules, and differ from them only in rounding. Most of the time is spent on the
+5184 positions of the image, while a text has few tokens. So projections are applied to the tokens where possible, and
+few tensors with a row for each position are transposed. Reference: transformers 5, models/sam3/modeling_sam3.py.
 
-In shapes, P is the number of prompts, T of tokens, L of places of the image, Q of queries, and C of channels.
+In shapes, P is the number of prompts, T of tokens, L of positions in the image, Q of queries, and C of channels.
 """
 
 from __future__ import annotations
@@ -20,27 +19,28 @@ from transformers.models.sam3 import modeling_sam3
 
 from .graphs import attend
 
-_official: Any = modeling_sam3  # parts of it have no types
+_official: Any = modeling_sam3  # it is partly untyped
 
 Bias = tuple[Tensor, Tensor]
 """The parts of a bias of positions, see _place_bias()."""
 
 _PARTS = 9
-"""Parts of the places for an MLP. Its hidden layer has 42 MB for all places, and a ninth of that stays in caches."""
+"""Parts into which the positions are split for an MLP. Its hidden layer has 42 MB; a ninth of that fits in caches."""
 
 _HIDDEN = -30_000.0
-"""The bias of tokens that do not exist. A softmax gives them a weight of exactly 0, and fp16 can hold it."""
+"""The bias of tokens that do not exist. It gives a softmax weight of exactly 0, and fp16 can represent it."""
 
 
 def token_bias(exists: Tensor) -> Tensor:
-    """Return (P,1,1,T), to be added to logits, for the bool (P,T) that says which tokens exist."""
+    """Return the bias (P,1,1,T) for logits from the bool mask (P,T) of existing tokens."""
     return torch.where(exists, 0.0, _HIDDEN)[:, None, None]
 
 
 def attend_to_tokens(attention: Any, image: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
-    """Compute the attention of places of the image to few tokens.
+    """Compute the attention of image positions to few tokens.
 
-    The projections of queries and outputs are applied to the tokens: (X Wq) k^T = X (k Wq^T)^T, and so for the outputs.
+    The projections of queries and outputs are applied to the tokens: (X Wq) k^T = X (k Wq^T)^T, and likewise for the
+    outputs.
 
     Args:
         image: (1 or P,L,C), the input of the query projection.
@@ -62,7 +62,7 @@ def attend_to_tokens(attention: Any, image: Tensor, tokens: Tensor, bias: Tensor
 
 
 def attend_to_image(attention: Any, tokens: Tensor, image: Tensor, placed: Tensor) -> Tensor:
-    """Compute the attention of few tokens to places of the image.
+    """Compute the attention of few tokens to image positions.
 
     The projections of keys and values are applied to the tokens: see attend_to_tokens().
 
@@ -75,7 +75,7 @@ def attend_to_image(attention: Any, tokens: Tensor, image: Tensor, placed: Tenso
     heads: Any = attention.num_attention_heads
     queries = attention.q_proj(tokens).unflatten(2, (heads, -1)).transpose(1, 2) * attention.scaling  # (P,heads,T,d)
     rows = (queries @ attention.k_proj.weight.unflatten(0, (heads, -1))).flatten(1, 2)  # (P,heads*T,C)
-    # The bias of the keys adds the same number to all logits of a row, which a softmax does not notice.
+    # The bias of the keys adds the same number to all logits of a row, which cancels in the softmax.
     seen = ((rows @ placed.transpose(1, 2)).softmax(dim=-1) @ image).unflatten(1, (heads, -1))
     values = seen @ attention.v_proj.weight.unflatten(0, (heads, -1)).transpose(1, 2)
     attended: Tensor = attention.o_proj(values.transpose(1, 2).flatten(2) + attention.v_proj.bias)
@@ -83,13 +83,13 @@ def attend_to_image(attention: Any, tokens: Tensor, image: Tensor, placed: Tenso
 
 
 def linear(layer: Any, states: Tensor) -> Any:
-    """Apply a linear layer to (P,L,C) with all places as the rows of one matrix, so that its bias costs no pass."""
+    """Apply a linear layer to (P,L,C) with all positions as rows of one matrix, which saves a pass for the bias."""
     rows: Any = functional.linear(states.flatten(0, 1), layer.weight, layer.bias)
     return rows.unflatten(0, states.shape[:2])
 
 
 def fuse(layer: Any, states: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
-    """Apply the second and third part of a Sam3DetrEncoderLayer: attention to the tokens, and the MLP.
+    """Apply the second and third parts of a Sam3DetrEncoderLayer: attention to the tokens, and the MLP.
 
     Returns:
         (P,L,C)
@@ -114,11 +114,11 @@ def encode_examples(layer: Any, tokens: Tensor, bias: Tensor, image: Tensor, pla
 def decode(decoder: Any, image: Tensor, placed: Tensor, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Propose instances, as Sam3DetrDecoder.forward does.
 
-    The first layer starts from parameters alone, so its self-attention and its bias of positions are computed once for
-    all prompts.
+    The first layer's inputs are only parameters, so its self-attention and its position bias are computed once for all
+    prompts.
 
     Args:
-        image: (P,L,C), the image with the prompts in it.
+        image: (P,L,C), the image fused with the prompts.
         placed: (P,L,C), the same with the encoding of the positions.
 
     Returns:
@@ -160,10 +160,10 @@ def _decode(
 
 
 def attend_to_places(attention: Any, queries: Tensor, image: Tensor, placed: Tensor, bias: Bias) -> Tensor:
-    """Compute the attention of many queries (P,Q,C) to places of the image (P,L,C), with the bias of _place_bias().
+    """Compute the attention of many queries (P,Q,C) to image positions (P,L,C), with the bias of _place_bias().
 
-    One head comes after the other, because the logits of one (4 MB) stay in a processor's caches from their product to
-    the softmax, and those of all do not.
+    Heads are computed one by one, because the logits of one head (4 MB) stay in the processor's caches from their
+    product to the softmax, unlike those of all heads.
     """
     heads: Any = attention.num_attention_heads
     split = [
@@ -185,9 +185,9 @@ def attend_to_places(attention: Any, queries: Tensor, image: Tensor, placed: Ten
 
 
 def _place_bias(decoder: Any, boxes: Tensor, side: int) -> Bias:
-    """Return the bias of each query for each place; see Sam3DetrDecoder._get_rpb_matrix.
+    """Return the bias of each query for each position; see Sam3DetrDecoder._get_rpb_matrix.
 
-    It is a sum of one part for the row and one for the column of a place, each (P,heads,1+Q,side), which are small. The
+    It is the sum of two small parts (P,heads,1+Q,side), one for the row of a position and one for its column. The
     presence token, the first row, has no bias.
     """
     corners = _official.box_cxcywh_to_xyxy(boxes)  # (P,Q,4)

@@ -17,7 +17,7 @@ class Sam3ConceptReference:
     """Reference that runs transformers' Sam3Model with Sam3Processor.
 
     Args:
-        checkpoint: the checkpoint, whose folder may have a tokenizer; None for random weights.
+        checkpoint: the checkpoint, whose folder may contain a tokenizer; None for random weights.
     """
 
     def __init__(self, detector: Any, checkpoint: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The export of SAM3's tracker from a template. Words need PyTorch: much of the detector is computed by the trace."""
+"""The export of SAM3's tracker from a template. Words need PyTorch, because the trace computes much of the detector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sam3Filled(FilledExporter):
 
     @classmethod
     def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
-        """A checkpoint also has the tensors of videos and words."""
+        """Return the tracker's tensors of a checkpoint, which also has tensors for videos and words."""
         return by_official_names(tensors, template.layout)
 
     def config(self, settings: Settings) -> str:

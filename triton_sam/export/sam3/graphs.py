@@ -24,8 +24,8 @@ class Sam3Encoder(nn.Module):
     """Computes the embeddings of images, as Sam3TrackerModel.get_image_embeddings does.
 
     Args:
-        add_no_memory: add no_memory_embedding to the coarsest feature map, as Meta's own code does. transformers adds
-            it to a feature map that it then discards, and the published ONNX files follow transformers.
+        add_no_memory: add no_memory_embedding to the coarsest feature map, as Meta's code does. transformers adds it to
+            a feature map that it then discards, and the published ONNX files follow transformers.
     """
 
     def __init__(self, model: Any, add_no_memory: bool = False) -> None:
@@ -72,8 +72,8 @@ class Sam3Decoder(nn.Module):
         """Decode P prompts on each of B images.
 
         Args:
-            input_points: (B,P,N,2) x, y in pixels of the 1008x1008 frame, without the shift of 0.5 to the centres of
-                pixels; N may be 0.
+            input_points: (B,P,N,2) x, y in pixels of the 1008x1008 frame, without the shift of 0.5 to pixel centres; N
+                may be 0.
             input_labels: (B,P,N) int64: 0 background, 1 foreground, -1 padding, -2 or -10 no point.
             input_boxes: (B,M,4) x1, y1, x2, y2 in pixels of the frame; M is P or 0.
 
@@ -98,7 +98,7 @@ class Sam3Decoder(nn.Module):
         return scores, masks, decoder.pred_obj_score_head(tokens[:, :, 0])
 
     def _position(self, coords: Tensor) -> Tensor:
-        """Encode (...,2) coordinates of pixels; + 0.5 gives the centres of the pixels."""
+        """Encode (...,2) coordinates of pixels; adding 0.5 gives the pixel centres."""
         encoded: Tensor = self.prompts.shared_embedding((coords + 0.5) / self.prompts.input_image_size)
         return encoded
 
@@ -114,7 +114,7 @@ class Sam3Decoder(nn.Module):
     def _embed_boxes(self, boxes: Tensor, prompts: int) -> tuple[Tensor, Tensor]:
         """Return (B,P,2,C) tokens and (B,P,2) whether they exist; see Sam3TrackerPromptEncoder._embed_boxes.
 
-        The same graph has to work with M = P and with M = 0 boxes: this appends P empty boxes and keeps the first P.
+        The same graph must work with M = P and M = 0 boxes, so this appends P empty boxes and keeps the first P.
         """
         images, given = boxes.shape[:2]
         filled: Any = torch.cat([boxes, boxes.new_zeros(images, prompts, 4)], dim=1)[:, :prompts]
@@ -126,7 +126,7 @@ class Sam3Decoder(nn.Module):
         """Return the (B,P,1,C) padding token, and (B,P,1) bool: whether it exists.
 
         transformers has exactly one for each prompt, after the points or after the boxes. It does not exist here if the
-        caller sent it, as a point with the label -1.
+        caller sent it as a point with the label -1.
         """
         images, prompts = labels.shape[:2]
         token = self.prompts.not_a_point_embed.weight.expand(images, prompts, 1, -1)
@@ -136,10 +136,10 @@ class Sam3Decoder(nn.Module):
         """Run the two-way transformer; see Sam3TrackerTwoWayTransformer.
 
         Args:
-            bias: (B,P,1,1,T) attention bias: 0 for tokens that exist, -inf for those that do not.
+            bias: (B,P,1,1,T) attention bias: 0 for existing tokens, -inf for others.
 
         Returns:
-            (B,P,T,C) tokens, among which the masked ones have no meaning, and (B,P,h*w,C) image features.
+            (B,P,T,C) tokens, of which the masked ones are meaningless, and (B,P,h*w,C) image features.
         """
         transformer = self.decoder.transformer
         queries, keys = tokens, image.flatten(2).transpose(1, 2).unsqueeze(1)
@@ -171,7 +171,7 @@ class Sam3Decoder(nn.Module):
         decoder, (height, width) = self.decoder, self.prompts.image_embedding_size
         images, prompts = image.shape[:2]
         features: Any = image.transpose(2, 3).reshape(-1, image.shape[3], height, width)
-        # The feature maps of an image are broadcast to its P prompts, never repeated.
+        # The feature maps of an image are broadcast to its P prompts, not repeated.
         features = decoder.upscale_conv1(features).unflatten(0, (images, prompts)) + middle.unsqueeze(1)
         features = decoder.activation(decoder.upscale_layer_norm(features.flatten(0, 1)))
         features = decoder.upscale_conv2(features).unflatten(0, (images, prompts)) + fine.unsqueeze(1)
@@ -185,7 +185,7 @@ class Sam3Decoder(nn.Module):
 def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute multi-head attention, softmax(q k^T * scaling + bias) v, with the weights of a Sam3TrackerAttention.
 
-    P1 and P2 are broadcast, for example 1 and P, and never repeated.
+    P1 and P2 (for example, 1 and P) are broadcast, not repeated.
 
     Args:
         bias: added to the logits; must broadcast to (B,P,heads,Tq,Tk).

@@ -1,4 +1,4 @@
-"""SAM3-LiteText: a small text encoder, distilled from SAM3's, in place of SAM3's own.
+"""SAM3-LiteText: a small text encoder, distilled from SAM3's, which replaces it.
 
 Only the text encoder and the projection of its features differ from SAM3. Reference: transformers' Sam3LiteTextModel.
 """
@@ -21,7 +21,7 @@ except ImportError as error:
     raise missing("exporting and verifying SAM3-LiteText needs", "export", error) from error
 
 LITE = "lite"
-"""The value of --text-encoder that stands for random weights."""
+"""The value of --text-encoder for random weights."""
 
 _REDUCED_TEXT: dict[str, Any] = {
     "hidden_size": 64,
@@ -31,7 +31,7 @@ _REDUCED_TEXT: dict[str, Any] = {
     "num_attention_heads": 2,
     "max_position_embeddings": 77,
 }
-"""One layer with attention between two with convolutions. As in the full size, 77 positions are scaled to 32 tokens."""
+"""One attention layer between two convolutional ones. As in the full size, 77 positions are scaled to 32 tokens."""
 
 
 def check_choice(choice: str, *, is_random: bool, concepts: bool) -> None:
@@ -50,10 +50,10 @@ def check_choice(choice: str, *, is_random: bool, concepts: bool) -> None:
 
 
 def replace_text_encoder(detector: Any, choice: str, size: str | None, random_seed: int | None) -> None:
-    """Replace a detector's text encoder and the projection of its features by those of SAM3-LiteText.
+    """Replace a detector's text encoder and the projection of its features with those of SAM3-LiteText.
 
     Args:
-        choice: a checked value, see check_choice(). A checkpoint's other weights are those of SAM3, and stay unused.
+        choice: a checked value, see check_choice(). The checkpoint's other weights are SAM3's, and are not used.
     """
     if random_seed is None:
         lite = load_official(Path(choice), Sam3LiteTextModel)
@@ -65,7 +65,7 @@ def replace_text_encoder(detector: Any, choice: str, size: str | None, random_se
 
 
 def text_configuration(size: str) -> Any:
-    """Return the configuration of the text encoder in a size of model.SIZES."""
+    """Return the configuration of the text encoder for a size in model.SIZES."""
     official: Any = configuration_sam3_lite_text.Sam3LiteTextTextConfig
     return official(**({} if size == "full" else _REDUCED_TEXT))
 
@@ -84,7 +84,7 @@ def official_model(detector: Any) -> Any:
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """Return the values of a configuration without the name of its type, which differs between both models."""
+    """Return the values of a configuration without its type name, which differs between the two models."""
     return {name: value for name, value in config.to_dict().items() if name != "model_type"}
 
 

@@ -1,4 +1,4 @@
-"""The configurations of transformers' models of SAM3, and their checkpoints."""
+"""The configurations of transformers' SAM3 models, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError as error:
     raise missing("exporting and verifying SAM3 needs", "export", error) from error
 
 SIZES = ("full", "reduced")
-"""The sizes for random weights. "reduced" is not official: it is a fast size for tests."""
+"""The sizes for random weights. "reduced" is not official, but a fast size for tests."""
 
 _REDUCED_BACKBONE = {
     "model_type": "sam3_vit_model",
@@ -71,14 +71,14 @@ def video_configuration(size: str) -> Any:
 
 
 def detector_configuration(size: str) -> Any:
-    """Return the Sam3Config of a size. The reduced detector has few layers, and the tensors of the full one."""
+    """Return the Sam3Config of a size. The reduced detector has few layers, but the tensors of the full one."""
     vision = configuration(size).vision_config
     reduced = {} if size == "full" else _REDUCED_DETECTOR
     return Sam3Config(vision_config=vision, **reduced)
 
 
 def load_official(checkpoint: Path, official: Any, **options: Any) -> Any:
-    """Return a model of a class of transformers with the weights of a checkpoint.
+    """Return a transformers model of a class with the weights of a checkpoint.
 
     Args:
         options: arguments of the class.

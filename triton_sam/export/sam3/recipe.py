@@ -1,4 +1,4 @@
-"""The exporter of SAM3: it builds the model and traces the graphs of the tracker, for videos and of concepts."""
+"""The exporter of SAM3: it builds the model and traces the graphs for images, videos and concepts."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Sam3Exporter(Exporter):
     """Exports SAM3's tracker from a folder with facebook/sam3 in transformers' format, or from a file in that folder.
 
     Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX. The name of the model's configuration is a
-    size, "full" or "reduced", and only random weights use it. The option ``no_memory`` says what happens to
-    no_memory_embedding: "published" leaves it out, as transformers and the published ONNX files do; "meta" adds it to
-    the coarsest feature map, as Meta's own code does. The option ``text_encoder`` replaces the text encoder of concepts
-    by that of SAM3-LiteText (see lite_text.check_choice()).
+    size, "full" or "reduced", and only random weights use it. The option ``no_memory`` controls no_memory_embedding:
+    "published" leaves it out, as transformers and the published ONNX files do; "meta" adds it to the coarsest feature
+    map, as Meta's code does. The option ``text_encoder`` replaces the text encoder for concepts with that of
+    SAM3-LiteText (see lite_text.check_choice()).
     """
 
     name = "sam3"
     stride = SAM3.image_size
 
     def prepare(self, settings: Settings) -> Settings:
-        """The position embeddings and the wire contract allow only one image size."""
+        """Check the image size: the position embeddings and the wire contract allow only one."""
         if settings.image_size != SAM3.image_size:
             raise ConfigurationError(f"image size {settings.image_size}: SAM3 supports {SAM3.image_size} only")
         if placement(settings) not in NO_MEMORY_PLACEMENTS:
@@ -113,7 +113,7 @@ class Sam3Exporter(Exporter):
             size = self.choose(None, settings.model)
             detector = seeded(lambda: official(detector_configuration(size)), settings.random_seed)
             randomise(detector, settings.random_seed or 0)
-        # The checkpoint has the weights of the backbone once, so this changes no number and saves their memory.
+        # The checkpoint has only one set of backbone weights, so sharing them saves memory without changing results.
         detector.vision_encoder.backbone = model.vision_encoder.backbone
         model.concepts = detector.eval().requires_grad_(False)
         if choice := _text_encoder(settings):
@@ -153,7 +153,7 @@ class Sam3Exporter(Exporter):
         return _trace(module, spec, model.device)
 
     def companions(self, role: str, settings: Settings) -> Mapping[str, str]:
-        """The tokenizer lies beside the text encoder."""
+        """Return the tokenizer for the text encoder."""
         if role != TEXT_ENCODER:
             return {}
         length = SAM3.concepts[TEXT_ENCODER].inputs[0].shape[1]
@@ -176,7 +176,7 @@ class Sam3Exporter(Exporter):
 
 
 def randomise_memory(video: Any, seed: int) -> None:
-    """Give the memory random weights. Most are drawn so that a signal keeps its size: masks depend on the memory."""
+    """Give the memory random weights. Most keep the size of a signal, so that masks depend on the memory."""
     randomise(video, seed)
     generator = torch.Generator().manual_seed(seed)
     for name, module in video.named_modules():
@@ -186,7 +186,7 @@ def randomise_memory(video: Any, seed: int) -> None:
 
 
 def _text_encoder(settings: Settings) -> str:
-    """Return the checked or unchecked value of --text-encoder; empty for SAM3's own."""
+    """Return the value of --text-encoder, which may be unchecked; empty for SAM3's own."""
     return str(settings.options.get("text_encoder") or "")
 
 

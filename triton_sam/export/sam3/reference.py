@@ -18,7 +18,7 @@ class Sam3Reference(TransformersReference):
         super().__init__("sam3", model, Sam3TrackerProcessor(Sam3ImageProcessor()))
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
-        """The single mask is the one of the three with the best score, as for the clients."""
+        """Answer a prompt; the single mask is the best of three by score, as for the clients."""
         import torch
 
         inputs = self._inputs(prompt)

@@ -16,7 +16,7 @@ except ImportError as error:
     raise missing("exporting and verifying SAM3 needs", "export", error) from error
 
 VOCABULARY_FILE = "bpe_simple_vocab_16e6.txt.gz"
-"""CLIP's vocabulary as the package open_clip_torch ships it: one merge in each line, the most frequent first."""
+"""CLIP's vocabulary in the package open_clip_torch: one merge per line, the most frequent first."""
 _FILES = ("tokenizer.json", "vocab.json")
 _MERGES = 49152 - 256 - 2
 """CLIP has 49,408 tokens: 256 for bytes, 256 for bytes at the end of a word, the merges, and two special ones."""
@@ -26,7 +26,7 @@ def tokenizer_text(checkpoint: Path | None, length: int) -> str:
     """Return the content of the tokenizer's file, in the format of Hugging Face's tokenizers.
 
     Args:
-        checkpoint: the checkpoint; if its folder has a tokenizer, this is taken. SAM3's is that of CLIP.
+        checkpoint: the checkpoint, whose tokenizer is used if its folder has one. SAM3's tokenizer is CLIP's.
     """
     tokenizer = open_tokenizer(checkpoint)
     backend: Any = tokenizer.backend_tokenizer
@@ -48,7 +48,7 @@ def open_tokenizer(checkpoint: Path | None) -> Any:
 
 
 def _vocabulary() -> dict[str, Any]:
-    """Return vocabulary and merges of CLIP's tokenizer, made as in clip.simple_tokenizer.SimpleTokenizer."""
+    """Return vocabulary and merges of CLIP's tokenizer, as in clip.simple_tokenizer.SimpleTokenizer."""
     package = find_package("open_clip")
     if package is None or package.origin is None:
         raise ExportError(
@@ -65,7 +65,7 @@ def _vocabulary() -> dict[str, Any]:
 
 
 def _letters() -> list[str]:
-    """Return a letter for each byte, in the order of CLIP's vocabulary: printable bytes stand for themselves."""
+    """Return a letter for each byte, in the order of CLIP's vocabulary: printable bytes are their own letters."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]

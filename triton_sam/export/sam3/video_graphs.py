@@ -25,12 +25,12 @@ from ..sam2.video_graphs import Graph
 def sam2_of(model: Any, add_no_memory: bool) -> Any:
     """Return a SAM2Base with the weights of a Sam3TrackerVideoModel.
 
-    SAM2's encoder adds the no-memory embedding, which the memory attention subtracts again. Where SAM3's encoder leaves
-    it out, the tracking decoder adds it to all embeddings with the dense prompt, and those of the memory attention have
-    it subtracted beforehand.
+    SAM2's encoder adds the no-memory embedding, which the memory attention subtracts again. If SAM3's encoder leaves it
+    out, the tracking decoder adds it to all embeddings with the dense prompt, and the memory attention subtracts it
+    from its output beforehand.
 
     Args:
-        add_no_memory: whether the encoder adds it.
+        add_no_memory: whether the encoder adds the no-memory embedding.
     """
     base = transformers_modules.sam2_of(model)
     if not add_no_memory:
@@ -42,7 +42,7 @@ def sam2_of(model: Any, add_no_memory: bool) -> Any:
 
 
 def graphs(add_no_memory: bool) -> Mapping[str, Graph]:
-    """Return SAM3's module of each role, for a model from sam2_of()."""
+    """Return SAM3's modules by role, for a model from sam2_of()."""
     return {
         MEMORY_ATTENTION: lambda model, fused: Sam3MemoryAttention(model, fused, add_no_memory),
         MEMORY_ENCODER: lambda model, _: Sam3MemoryEncoder(model, add_no_memory),
@@ -60,7 +60,7 @@ class Sam3MemoryAttention(MemoryAttention):
 
 
 class Sam3MemoryEncoder(MemoryEncoder):
-    """SAM2's MemoryEncoder, which reads masks of 16h x 16h pixels: more than the image has."""
+    """SAM2's MemoryEncoder for masks of 16h x 16h pixels, which are larger than the image."""
 
     def __init__(self, model: Any, add_no_memory: bool) -> None:
         super().__init__(model)
@@ -72,11 +72,11 @@ class Sam3MemoryEncoder(MemoryEncoder):
 
 
 class Sam3TrackingDecoder(PixelPositions, TrackingDecoder):
-    """SAM2's TrackingDecoder with SAM3's positions of pixels."""
+    """SAM2's TrackingDecoder with SAM3's pixel positions."""
 
 
 class Sam3MaskPrompt(nn.Module):
-    """SAM2's MaskPrompt for a side that is no multiple of that of the logits: two matrices resize as torch does."""
+    """SAM2's MaskPrompt for a side that is not a multiple of the logits' side: two matrices resize as torch does."""
 
     logits: Tensor
     prompt: Tensor

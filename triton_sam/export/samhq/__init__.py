@@ -1,1 +1,1 @@
-"""The export of SAM-HQ, and its official predictor. Prompts are SAM1's, and so is most of the code."""
+"""The export of SAM-HQ, and its official predictor. Prompts and most of the code are SAM1's."""

@@ -18,9 +18,9 @@ from ..sam1.graphs import Sam1Decoder, Sam1Encoder
 
 
 class SamHqEncoder(nn.Module):
-    """Computes the embeddings of images, and the features of edges that do not depend on a prompt.
+    """Computes the embeddings of images, and the edge features, which do not depend on a prompt.
 
-    The official decoder computes these features again for each prompt, from an early map of the encoder.
+    The official decoder computes these features for each prompt, from an early map of the encoder.
     """
 
     def __init__(self, model: Any) -> None:
@@ -44,7 +44,7 @@ class SamHqEncoder(nn.Module):
 
 
 class VitMaps(Sam1Encoder):
-    """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) behind the first global block."""
+    """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) after the first global block."""
 
     def embed(self, pixels: Tensor) -> Any:
         embeddings, maps = self.encoder(pixels)
@@ -52,7 +52,7 @@ class VitMaps(Sam1Encoder):
 
 
 class TinyMaps(MobileSamEncoder):
-    """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) behind the first stage with attention."""
+    """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) after the first stage with attention."""
 
     def embed(self, pixels: Tensor) -> Any:
         maps = self.stage_maps(pixels)
@@ -62,7 +62,7 @@ class TinyMaps(MobileSamEncoder):
 class SamHqDecoder(Sam1Decoder):
     """Computes masks from embeddings and prompts, as SamPredictor.predict_torch does."""
 
-    def forward(  # type: ignore[override]  # with the features of edges
+    def forward(  # type: ignore[override]  # with the edge features
         self,
         image_embeddings: Tensor,
         hq_features: Tensor,
@@ -71,12 +71,12 @@ class SamHqDecoder(Sam1Decoder):
         mask_input: Tensor,
         has_mask_input: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Decode P prompts; see Sam1Decoder.forward for the arguments that are not here.
+        """Decode P prompts; see Sam1Decoder.forward for the other arguments.
 
         Returns:
             The single mask (mask token 0): masks (P,1,S/4,S/4) and iou_predictions (P,1). The best by score of the
             three other mask tokens: multimask_masks (P,1,S/4,S/4) and multimask_iou_predictions (P,1). Masks are
-            logits, to which those of the token for fine masks are added.
+            logits, including those of the token for fine masks.
         """
         prompts = (point_coords, point_labels, mask_input, has_mask_input)
         tokens, features = self.attend_to_prompts(image_embeddings, *prompts)
@@ -96,15 +96,15 @@ class SamHqDecoder(Sam1Decoder):
         return masks[:, :1], scores[:, :1], masks[:, 1:], best_score
 
     def output_tokens(self) -> list[Tensor]:
-        """The last one is for fine masks."""
+        """Return the weights of the learned tokens; the last one is for fine masks."""
         return [*super().output_tokens(), self.decoder.hf_token.weight]
 
 
 def _weighted_convolution(convolution: Any, x: Tensor, weights: Tensor) -> Tensor:
     """Compute the weighted sum of the outputs of a convolution without computing them, which is faster.
 
-    The weights are multiplied into the kernel. This gives one map for each of its elements, and a convolution with a
-    constant kernel moves these maps to their places and adds them.
+    The weights are multiplied into the kernel. This gives one map per kernel element; a convolution with a constant
+    kernel shifts these maps and adds them.
 
     Returns:
         (P,1,h,w).

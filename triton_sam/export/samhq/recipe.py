@@ -15,7 +15,7 @@ from ..sam1.reference import Sam1EverythingReference, Sam1Reference
 try:
     import torch
 
-    with warnings.catch_warnings():  # the package imports modules of timm under their former names
+    with warnings.catch_warnings():  # the package imports timm's modules by their old names
         warnings.simplefilter("ignore")
         from segment_anything_hq import modeling
         from segment_anything_hq.modeling.tiny_vit_sam import Conv2d_BN
@@ -32,7 +32,7 @@ SIZES: Mapping[str, sam1.Vit | mobilesam.Tiny] = {
     "micro": mobilesam.SIZES["micro"],
     "micro_vit": sam1.Vit(64, 3, 2, (1, 2)),
 }
-"""The image encoder of each size. "micro" and "micro_vit" are not official: they are fast sizes for tests."""
+"""The image encoder of each size. "micro" and "micro_vit" are not official, but fast sizes for tests."""
 
 
 class SamHqReference(Sam1Reference):
@@ -57,10 +57,10 @@ class SamHqExporter(sam1.Sam1Exporter):
     name = "samhq"
     encoder_graph = SamHqEncoder
     decoder_graph = SamHqDecoder
-    counting_device = "cpu"  # TinyViT reads numbers from tensors while it is built
+    counting_device = "cpu"  # TinyViT's constructor reads values of tensors
 
     def build(self, model: str, image_size: int) -> torch.nn.Module:
-        """Build a segment_anything_hq.modeling.Sam as segment_anything_hq.build_sam, for any image size."""
+        """Build a segment_anything_hq.modeling.Sam as segment_anything_hq.build_sam does, for any image size."""
         chosen = self.dimensions(SIZES, model)
         if isinstance(chosen, mobilesam.Tiny):
             encoder, channels = mobilesam.build_tiny(modeling, chosen, image_size), chosen.widths[2]

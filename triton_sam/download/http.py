@@ -121,7 +121,6 @@ def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
 
 
 def _parsed(url: str) -> urllib3.util.Url:
-    """Parse the URL of a file."""
     if _CONTROL.search(url):  # urllib3 would send them in another form
         raise ConfigurationError(f"{url!r} holds a line break or another control character: leave it out")
     try:

@@ -114,7 +114,6 @@ def _is_small(item: onnx.TensorProto) -> bool:
 
 
 def _weight(name: str, tree: Tree, tensors: Mapping[str, Stored]) -> npt.NDArray[Any]:
-    """Return a weight."""
     array = np.ascontiguousarray(evaluate(tree, lambda name: tensors[name].read()))
     if not np.isfinite(array).all():
         raise CheckpointError(f"the weights are damaged: {name} contains NaN or infinity")

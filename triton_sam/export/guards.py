@@ -35,7 +35,6 @@ def add_guard(model: onnx.ModelProto, spec: ModelSpec) -> None:
 
 
 def is_guarded(model: onnx.ModelProto) -> bool:
-    """Return whether a graph has the guard."""
     return any(node.name.startswith(GUARD_PREFIX) for node in model.graph.node)
 
 

@@ -82,7 +82,7 @@ def _write_content(stream: BinaryIO, item: TensorProto, later: Later) -> None:
 
 
 def _parts(graph: onnx.GraphProto, later: Later) -> Iterator[tuple[bytes, int, TensorProto | None]]:
-    """Yield the serialised fields of a graph; for a weight: the bytes before its content, the content's size, it."""
+    """Yield the serialised fields of a graph; for a weight: the bytes before its content, its size, and itself."""
     for number, content in _fields(graph):
         if number != _WEIGHTS:
             yield content, 0, None

@@ -220,7 +220,6 @@ def stretched(rows: Rows, shape: tuple[int, ...], samples: Samples, name: str | 
 
 
 def _row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield the rows of each block."""
     height, rows = shape[0], max(1, _BLOCK_PIXELS // math.prod(shape[1:]))
     for top in range(0, height, rows):
         yield slice(top, min(top + rows, height))

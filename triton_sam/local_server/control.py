@@ -37,7 +37,6 @@ class SupervisedServer:
 
     @property
     def repository(self) -> Path:
-        """The model repository."""
         return Path(self.state["repository"])
 
     def load_again(self, names: Sequence[str], timeout: float) -> dict[str, str]:

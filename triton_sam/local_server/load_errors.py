@@ -44,7 +44,7 @@ def _last_error_about(name: str, log: str) -> str:
 
 
 def _lines_of_processes(log: str) -> list[str]:
-    """Return the last lines that are not Triton's, but those of the models' processes."""
+    """Return the last lines of the models' processes, which are all lines that are not Triton's."""
     return last_errors("\n".join(line for line in log.splitlines() if not LOG_LINE.match(line)))
 
 

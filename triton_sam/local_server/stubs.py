@@ -157,7 +157,6 @@ class StubWatch:
 
 
 def ready_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:
-    """Return the ready models of an index."""
     return {str(row["name"]) for row in index if row.get("state") == "READY"} if isinstance(index, list) else set()
 
 
@@ -174,7 +173,6 @@ def has_failed(row: Mapping[str, Any]) -> bool:
 
 
 def count_by_model(stubs: set[Stub]) -> dict[str, int]:
-    """Return the number of stubs of each model."""
     models = [stub.model for stub in stubs]
     return {model: models.count(model) for model in models}
 

@@ -9,8 +9,8 @@ started in a worker thread would end with the thread. The signal would also reac
 processes with the models. The supervisor works as follows:
 
 - Its standard input is a pipe from the program, which closes when the program ends, even by SIGKILL. A forked child of
-  the program may hold the pipe open, so the supervisor also watches the parent's process id. A container has no such
-  program: the supervisor is process 1, and a signal ends it.
+  the program may hold the pipe open, so the supervisor also watches the parent's process id. A container has no
+  program of this kind: the supervisor is process 1, and a signal ends it.
 - tritonserver leads a process group, which is killed as a whole. The supervisor becomes the parent of orphaned stubs
   (PR_SET_CHILD_SUBREAPER) and ends after the last one.
 - When the supervisor is killed, PR_SET_PDEATHSIG ends tritonserver (the supervisor has only the main thread), and the

@@ -222,7 +222,7 @@ def _tensorrt(config: Any, tuning: Tuning) -> dict[str, str]:
 
     They do not include `precision_mode`. Without it, ONNX Runtime builds a strongly typed network: the engine computes
     in the types of the graph, in FP16 after an export with --precision fp16. TensorRT 10 and 11 both support this.
-    TensorRT 11 supports no other networks: it removed the features behind `precision_mode` and
+    TensorRT 11 supports only these networks: it removed the features behind `precision_mode` and
     `trt_layer_norm_fp32_fallback`.
     """
     return {

@@ -76,7 +76,6 @@ class Sam1Exporter(Exporter):
         return assemble(modeling, encoder, modeling.MaskDecoder, image_size)
 
     def dimensions(self, sizes: Mapping[str, Dimensions], model: str) -> Dimensions:
-        """Return the dimensions of a size."""
         if model not in sizes:
             official = ", ".join(size.name for size in self.family.sizes if size.official)
             raise ConfigurationError(f"{self.family.label} has no size {model!r}: choose one of {official}")

@@ -95,7 +95,6 @@ def trace_video(
     graphs: Mapping[str, Graph] = GRAPHS,
     tracking: Tracking = SAM2_TRACKING,
 ) -> onnx.ModelProto:
-    """Trace one of the models for videos."""
     check_video_model(model, tracking)
     free = {
         symbol: torch.export.Dim(symbol, min=_minimum(spec, symbol))

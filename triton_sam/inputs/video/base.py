@@ -110,7 +110,6 @@ def encode_pixels(image: Image.Image, quality: int | None) -> bytes:
 
 
 def check_quality(quality: int | None) -> None:
-    """Check the quality of JPEG."""
     if quality is not None and not 1 <= quality <= BEST_QUALITY:
         raise ConfigurationError(f"quality must be 1 to {BEST_QUALITY}, or None for lossless frames, not {quality}")
 

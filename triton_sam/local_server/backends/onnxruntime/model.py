@@ -160,7 +160,6 @@ def count_warm_ups(config: Mapping[str, Any]) -> int:
 
 
 def failure(message: str, code: int) -> Any:
-    """Return an error response."""
     return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(message, code))
 
 
@@ -199,7 +198,6 @@ def set_up(make: Callable[[Mapping[str, str]], Any], parameters: Mapping[str, st
 
 
 def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
-    """Open an ONNX file as a runtime session."""
     if not file.is_file():
         raise pb_utils.TritonModelException(f"no such file: {onnx_session.shown(file)}")
     try:
@@ -220,7 +218,6 @@ def openvino_precision(config: Mapping[str, Any]) -> str | None:
 
 
 def open_openvino(file: Path, precision: str, threads: int) -> Any:
-    """Open an ONNX file with OpenVINO."""
     if not file.is_file():
         raise pb_utils.TritonModelException(f"no such file: {onnx_session.shown(file)}")
     try:

@@ -54,7 +54,7 @@ class OpenVinoSession:
         return list(self._inputs)
 
     def get_overridable_initializers(self) -> list[Any]:
-        """Return no inputs: graphs with such inputs are refused."""
+        """Return no inputs: graphs with inputs of this kind are refused."""
         return []
 
     def get_outputs(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Requests of tools that are almost right: parts are left out, replaced by others, or repeated."""
+"""Almost valid requests of tools: parts are left out, replaced or repeated."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ANYTHING = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
 )
 LONG = 8
-"""Items from which a list counts as a code, whose parts mean nothing alone."""
+"""Length from which a list is treated as encoded data, whose parts are meaningless."""
 
 
 def mostly(kind: st.SearchStrategy[Any], other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return values of a kind, and at times others."""
+    """Return mostly values of a kind, sometimes others."""
     return st.integers(0, 19).flatmap(lambda number: other if number == 19 else kind)
 
 
 def almost(value: Any) -> st.SearchStrategy[Any]:
-    """Return JSON values like this one. Most of them are equal to it, if it is small."""
+    """Return JSON values similar to a value; most equal it if it is small."""
     other = ANYTHING
     if isinstance(value, dict):
         members = {name: almost(each) for name, each in value.items()}
@@ -42,7 +42,7 @@ def almost(value: Any) -> st.SearchStrategy[Any]:
 
 
 def settings(examples: int) -> hypothesis.settings:
-    """Return settings for so many requests, the same ones in each run."""
+    """Return settings for a number of requests, the same in each run."""
     health = list(hypothesis.HealthCheck)
     return hypothesis.settings(
         max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=health

@@ -1,6 +1,6 @@
-"""Lets a run fail when a test is skipped for a reason that is not on a list (``pytest --only-allowed-skips``).
+"""Fails a run if a test is skipped for a reason that is not on a list (``pytest --only-allowed-skips``).
 
-CI runs with this option: a test that skips silently guards nothing. What CI can install, it installs.
+CI runs with this option, because a silently skipped test guards nothing. CI installs everything that it can install.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 ALLOWED = {
-    # Tests that somebody runs by hand, because they take long or need a program of another project.
+    # Tests that are run manually, because they take long or need a program of another project.
     r"takes minutes: set TRITON_SAM_RAY=1": "Ray's cluster takes minutes, and its package is not in the test extra",
     r"takes an hour: set TRITON_SAM_SOAK=full": "an hour",
     r"could not import 'napari'": "its pytest plugins warn in all tests; nightly.yml has an environment for it",
@@ -25,7 +25,7 @@ ALLOWED = {
     r"this PyAV has no ": "the codecs of FFmpeg's build",
     r"this machine has a GPU": "tests the messages without one",
 }
-"""Patterns of reasons, each with the reason why CI cannot or need not do without the skip."""
+"""Patterns of reasons, each with the reason why CI cannot or need not run the test."""
 
 
 def forbidden_skips(stats: Mapping[str, list[Any]]) -> list[str]:

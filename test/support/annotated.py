@@ -1,4 +1,4 @@
-"""A folder of small images with boxes in COCO's form, and a client whose masks are the boxes themselves."""
+"""A folder of small images with boxes in COCO's format, and a client whose masks are the boxes."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def write_data_set(folder: Path, count: int) -> Path:
 
 
 class FakeServers:
-    """All servers of a run: their failures, and the requests that they got by URL."""
+    """All servers of a run: their failures, and the received requests by URL."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.prompts: list[dict[str, Any]] = []
         self.versions: dict[str, str] = {"sam2_encoder": "1", "sam2_decoder": "1"}
         self.failures: dict[str, SamError] = {}
-        """Errors of the next requests to a URL, which stay."""
+        """Permanent errors of requests by URL."""
         self.busy: Counter[str] = Counter()
-        """How many of the next requests a URL refuses because it is busy."""
+        """Number of next requests that a URL refuses because it is busy."""
         self.options: dict[str, Any] = {}
         self.lock = threading.Lock()
 
     def client(self, url: str | None, family: str, **options: Any) -> FakeClient:
-        """Stands for SamTritonClient."""
+        """Replaces SamTritonClient."""
         self.options = options
         return FakeClient(self, url or "default", family)
 
@@ -96,7 +96,7 @@ class FakeClient:
         return image
 
     def find(self, texts: list[str], *, image: Any, **parameters: Any) -> list[Instance]:
-        """Find two instances of each text but "nothing"."""
+        """Find two instances of each text except "nothing"."""
         with self._servers.lock:
             self._servers.requests[self.url] += 1
             self._servers.prompts.append({"texts": texts, **parameters})
@@ -137,7 +137,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files below a folder, but for the lock."""
+    """Return the content of all files below a folder except the lock."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and ".annotate.lock" not in path.name)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 

@@ -1,4 +1,4 @@
-"""A service as a program of its own, and a user of it whose answers are timed while somebody attacks it."""
+"""A service in a separate process, and a user whose answers are timed during an attack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ATTACKERS = Path(__file__).with_name("attackers.py")
 
 @dataclass
 class Watch:
-    """Measurements beside an attack: seconds of each answer to a lone user, and the memory of the service in bytes."""
+    """Measurements during an attack: seconds of each answer to one user, and the memory of the service in bytes."""
 
     health: list[float] = field(default_factory=list)
     clicks: list[float] = field(default_factory=list)
@@ -45,7 +45,6 @@ class AttackedService:
 
     @contextlib.contextmanager
     def attack(self, name: str, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-        """Attack for some seconds."""
         attacker = subprocess.Popen([sys.executable, ATTACKERS, name, self.url, str(seconds)])
         try:
             yield attacker
@@ -54,7 +53,7 @@ class AttackedService:
             attacker.wait()
 
     def watch(self, image: str, attacker: subprocess.Popen[bytes] | None, seconds: float) -> Watch:
-        """Ask as a lone user does, until the attacker has ended, but no longer than some seconds."""
+        """Send requests as one user until the attacker has ended or the time is over."""
         watch, end = Watch(), threading.Event()
         service = psutil.Process(self.process.pid)
 

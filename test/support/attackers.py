@@ -1,4 +1,4 @@
-"""Clients that try to stall or to bloat a running service. Each runs as a program, so that it costs the tests no time.
+"""Clients that try to stall or bloat a running service. Each runs as a separate program.
 
 python test/support/attackers.py NAME URL SECONDS [TOKEN]
 """
@@ -21,7 +21,7 @@ SIDE = 7000
 
 
 def deep_png(side: int = SIDE) -> bytes:
-    """Return a small PNG with 16 bits a pixel: every copy of its pixels takes hundreds of megabytes."""
+    """Return a small PNG with 16 bits per channel. Every copy of its pixels takes hundreds of megabytes."""
     return _png(np.broadcast_to((np.arange(side, dtype=np.uint16) * 9)[:, None], (side, side)))
 
 
@@ -61,7 +61,7 @@ def head(method: str, path: str, length: int | None = None, kind: str = "applica
 
 
 async def _repeat(url: str, content: bytes, end: float, statuses: Counter[str]) -> None:
-    """Send one request after the other, each over a connection of its own, and read every answer."""
+    """Send requests one by one, each over a new connection, and read every answer."""
     place = urlsplit(url)
     while time.monotonic() < end:
         try:
@@ -87,7 +87,7 @@ async def keys(url: str, end: float, statuses: Counter[str]) -> None:
 
 
 async def allowed_keys(url: str, end: float, statuses: Counter[str]) -> None:
-    """JSON with unknown members, as large as the service takes it."""
+    """JSON with unknown members, as large as the service accepts."""
     await asyncio.gather(*(_repeat(url, _keys(2.0), end, statuses) for _ in range(4)))
 
 
@@ -120,7 +120,7 @@ async def slow_bodies(url: str, end: float, statuses: Counter[str]) -> None:
 
 
 async def previews(url: str, end: float, statuses: Counter[str]) -> None:
-    """Previews of a large image that nobody waits for."""
+    """Abandoned previews of a large image."""
     place = urlsplit(url)
     image = await asyncio.to_thread(upload, url, deep_png())
     for _ in range(40):
@@ -130,11 +130,11 @@ async def previews(url: str, end: float, statuses: Counter[str]) -> None:
         await asyncio.sleep(0.02)
         writer.transport.abort()
         statuses["sent"] += 1
-    await asyncio.sleep(15)  # to encode the image has taken a while, too
+    await asyncio.sleep(15)  # encoding the image also took some time
 
 
 async def masks(url: str, end: float, statuses: Counter[str]) -> None:
-    """16 requests at a time, each for the polygons of 8 objects in a large image."""
+    """16 concurrent requests, each for the polygons of 8 objects in a large image."""
     image = await asyncio.to_thread(upload, url, wide_png())
     step = SIDE // 4
     objects = [{"points": [[(n % 4) * step + step // 2, (n // 4) * step + step // 2]]} for n in range(8)]
@@ -147,7 +147,7 @@ async def masks(url: str, end: float, statuses: Counter[str]) -> None:
 
 
 async def flood(url: str, end: float, statuses: Counter[str]) -> None:
-    """As many messages as eight sockets take."""
+    """As many messages as eight sockets accept."""
     from websockets.asyncio.client import connect
 
     image = await asyncio.to_thread(upload, url, wide_png(512))
@@ -172,7 +172,7 @@ async def flood(url: str, end: float, statuses: Counter[str]) -> None:
 
 
 async def deaf(url: str, end: float, statuses: Counter[str]) -> None:
-    """Ten clicks a second over each of 4 sockets whose answers nobody reads."""
+    """Ten clicks per second over each of 4 sockets, without reading the answers."""
     from websockets.asyncio.client import connect
 
     image = await asyncio.to_thread(upload, url, wide_png(512))
@@ -225,7 +225,6 @@ ATTACKS = {
 
 
 def main() -> None:
-    """Run an attack; print the answers that it got."""
     name, url, seconds = sys.argv[1:4]
     statuses: Counter[str] = Counter()
     asyncio.run(ATTACKS[name](url, time.monotonic() + float(seconds), statuses))

@@ -1,4 +1,4 @@
-"""Servers of a few lines for tests of the proxy: an HTTP server with one answer for each path, and a name server."""
+"""Small servers for tests of the proxy: an HTTP server with one answer for each path, and a name server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 def answering(
     address: tuple[str, int], statuses: Mapping[str, int], body: bytes = b"{}"
 ) -> Iterator[tuple[int, list[str]]]:
-    """Answer requests with the status of their path, or 200. Yields the port and the list of all paths, which grows."""
+    """Answer requests with the status of their path, or 200. Yields the port and a growing list of all paths."""
     seen: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ def naming(lookup: Callable[[], str]) -> Iterator[str]:
                     question, client = server.recvfrom(512)
                 except TimeoutError:
                     continue
-                end = question.index(0, 12) + 5  # behind the name, its type and its class
+                end = question.index(0, 12) + 5  # after the name, its type and its class
                 is_a = question[end - 4 : end - 2] == b"\0\1"
                 record = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(lookup()) if is_a else b""
                 head = question[:2] + b"\x81\x80\0\1" + (b"\0\1" if is_a else b"\0\0") + b"\0\0\0\0"

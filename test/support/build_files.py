@@ -1,4 +1,4 @@
-"""The files that enter the images and the wheel."""
+"""The files of the images and the wheel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 
 def committed(root: Path, folder: str) -> set[str] | None:
-    """Return the committed files of a folder, or None where git or the repository is missing."""
+    """Return the committed files of a folder; None without git or the repository."""
     try:
         done = subprocess.run(
             ["git", "ls-files", "-z", folder], cwd=root, capture_output=True, text=True, timeout=60, check=True
@@ -19,9 +19,9 @@ def committed(root: Path, folder: str) -> set[str] | None:
 
 
 def is_ignored(path: str, ignore_file: str) -> bool:
-    """Return whether `docker build` leaves a file out, by the rules of a .dockerignore.
+    """Return whether `docker build` ignores a file, by the rules of a .dockerignore.
 
-    The last line that matches the file or one of its folders decides, and `!` takes back.
+    The last line that matches the file or one of its folders decides, and `!` negates it.
     https://docs.docker.com/build/concepts/context/#dockerignore-files
     """
     ignored = False

@@ -1,4 +1,4 @@
-"""Measure the delays on a busy machine, for tests that check how long something takes."""
+"""Measures the delays on a busy machine, for tests that check durations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def standstill() -> Iterator[list[float]]:
-    """Yield a list whose item is the number of seconds lost so far because other programs kept this process waiting.
+    """Yield a list whose item is the number of seconds that this process has lost to other programs so far.
 
-    A thread measures by how much its short sleeps are longer than they should be.
+    A thread measures by how much its short sleeps are too long.
     """
     lost, stop = [0.0], threading.Event()
 

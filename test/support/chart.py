@@ -27,7 +27,7 @@ def script(name: str) -> ModuleType:
 
 @functools.cache
 def rendered(case: str) -> dict[str, Any]:
-    """Return what the chart makes of a file of values, by kind and name."""
+    """Return the manifests of the chart for a file of values, by kind and name."""
     found = helm.template(helm.CHART / "ci" / f"{case}-values.yaml")
     objects = {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
     assert len(objects) == len(found)
@@ -47,7 +47,6 @@ def pods(case: str) -> dict[str, tuple[Manifest, Manifest]]:
 
 
 def containers(spec: Manifest) -> list[Manifest]:
-    """Return all containers of a pod, in the order of their start."""
     return [*spec.get("initContainers", []), *spec["containers"]]
 
 

@@ -43,7 +43,7 @@ def assert_equal(found: dict[str, np.ndarray], state: dict[str, Any]) -> None:
 
 
 def example() -> dict[str, Any]:
-    """All types, views and sizes that a state dict may have."""
+    """Return a state dict with all possible types, views and sizes."""
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(6, 8, generator=generator)
     state = {str(dtype): (base * 50).to(dtype) for dtype in (*FLOATS, *INTEGERS)}
@@ -69,7 +69,7 @@ def example() -> dict[str, Any]:
 
 
 def recompress(path: Path, method: int = zipfile.ZIP_DEFLATED) -> None:
-    """Write the records of a zip archive again, without the alignment of torch.save()."""
+    """Rewrite the records of a zip archive without the alignment of torch.save()."""
     with zipfile.ZipFile(path) as archive:
         records = {info.filename: archive.read(info) for info in archive.infolist()}
     with zipfile.ZipFile(path, "w", method) as archive:
@@ -87,7 +87,7 @@ def write_records(path: Path, content: bytes, method: int = zipfile.ZIP_STORED, 
 
 
 class Reduced:
-    """Is pickled as a call."""
+    """An object that is pickled as a call."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments
@@ -97,14 +97,14 @@ class Reduced:
 
 
 class Pickler(pickle.Pickler):
-    """Pickles tensors that are given as dicts of arguments, also those that torch itself would not make."""
+    """Pickles tensors given as dicts of arguments, including tensors that torch would not create."""
 
     def persistent_id(self, thing: Any) -> Any:
         return thing.identifier if isinstance(thing, Identifier) else None
 
 
 class Identifier:
-    """Is pickled as a persistent id."""
+    """An object that is pickled as a persistent id."""
 
     def __init__(self, *identifier: Any) -> None:
         self.identifier = identifier

@@ -1,4 +1,4 @@
-"""A client in place of a server: its masks show which points it was asked, and a test decides when it answers."""
+"""A fake client whose masks show the requested points. A test controls when it answers."""
 
 from __future__ import annotations
 

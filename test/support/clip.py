@@ -12,20 +12,19 @@ from PIL import Image, ImageDraw
 
 WIDTH, HEIGHT, FRAMES, RATE = 320, 240, 24, 12
 STEP = 6
-"""Pixels by which the disc moves to the right in a frame."""
+"""Pixels by which the disc moves to the right per frame."""
 START = (60, 120)
 RADIUS = 30
 
 
 def disc(frame: int, center: tuple[float, float] = START) -> np.ndarray:
-    """The disc as mask bool (H,W), if it is at ``center`` in frame 0."""
+    """Return the disc as a bool mask (H,W), for a disc at ``center`` in frame 0."""
     rows, columns = np.mgrid[:HEIGHT, :WIDTH]
     mask: np.ndarray = (columns - center[0] - STEP * frame) ** 2 + (rows - center[1]) ** 2 <= RADIUS**2
     return mask
 
 
 def image(frame: int) -> Image.Image:
-    """One frame."""
     drawn = Image.new("RGB", (WIDTH, HEIGHT), (70, 90, 110))
     pen = ImageDraw.Draw(drawn)
     for x in range(0, WIDTH, 40):
@@ -37,14 +36,14 @@ def image(frame: int) -> Image.Image:
 
 
 def png(frame: int) -> bytes:
-    """One frame as PNG."""
+    """Return one frame as PNG."""
     buffer = io.BytesIO()
     image(frame).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def write_frames(folder: Path, frames: int) -> list[Path]:
-    """Write the first frames as PNG files, and return their paths."""
+    """Write the first frames as PNG files and return their paths."""
     paths = [folder / f"{number:03}.png" for number in range(frames)]
     for number, path in enumerate(paths):
         path.write_bytes(png(number))
@@ -52,7 +51,7 @@ def write_frames(folder: Path, frames: int) -> list[Path]:
 
 
 def write_clip(path: Path, frames: int = FRAMES) -> Path:
-    """Write the video; the ending of the path chooses its kind."""
+    """Write the video in the format of the path's suffix."""
     av = pytest.importorskip("av")
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=Fraction(RATE))

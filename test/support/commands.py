@@ -12,7 +12,7 @@ from triton_sam.cli import main
 
 
 def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the error of a command that fails: one line."""
+    """Return the one-line error of a failing command."""
     assert main(arguments) == 1
     error = capsys.readouterr().err.strip()
     assert "\n" not in error
@@ -20,7 +20,7 @@ def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def copy_committed(folder: Path, *models: str) -> Path:
-    """Copy models to a repository as they are committed: the demo model alone has weights."""
+    """Copy committed models to a repository. Only the demo model has weights."""
     for name in models:
         shutil.copytree(bundled("model_repository") / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*"))
     return folder

@@ -20,7 +20,7 @@ MASK = (np.arange(32) < np.array([[5], [9], [32]])).astype(np.int64)
 BOXES = RNG.uniform(0.3, 0.6, (3, 2, 4)).astype(np.float32)
 LABELS = np.array([[1, 0], [LABEL_NO_BOX, LABEL_NO_BOX], [1, LABEL_NO_BOX]])
 COUNTS = (2, 0, 1)
-"""The number of boxes of each prompt. A box with a negative label is among them."""
+"""The number of boxes of each prompt. One box has a negative label."""
 OUTPUTS = ("pred_masks", "pred_boxes", "pred_logits", "presence_logits")
 
 
@@ -37,7 +37,7 @@ def detector_inputs(run: Run, encoded: Arrays) -> Arrays:
 
 
 def find(run: Run, encoded: Arrays, inputs: Arrays) -> Arrays:
-    """Run the detector, and make the masks of all its queries."""
+    """Run the detector and compute the masks of all its queries."""
     found = run("detector", inputs)
     levels = {name: encoded[name] for name in ("concept_features.0", "concept_features.1")}
     wanted = {name: found.pop(name) for name in ("mask_features", "mask_queries")}

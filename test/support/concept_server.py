@@ -1,6 +1,6 @@
-"""SAM3's session model in this process, over models of concepts that compute little.
+"""SAM3's session model in this process, over trivial models of concepts.
 
-Each text finds two squares. The first letter of the text is its token, and tells the rows of the squares.
+Each text finds two squares. The first letter of the text is its token and determines the rows of the squares.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ConceptServer(ImageServer):
 
     Args:
         has_models: whether it has the models of concepts.
-        parameters: of the session model.
+        parameters: parameters of the session model.
 
     Attributes:
-        texts: the tokens of the texts that it has encoded.
-        calls: the roles of the models that its searches have called, but for encoders, and their inputs.
+        texts: the tokens of the encoded texts.
+        calls: the roles and inputs of the models called by searches, except encoders.
     """
 
     def __init__(self, *, has_models: bool = True, **parameters: str) -> None:
@@ -45,14 +45,14 @@ class ConceptServer(ImageServer):
 
     @property
     def encodes(self) -> list[str]:
-        """The encoders that the session model has called."""
+        """The encoders called by the session model."""
         return [call.model for call in self.triton.calls if call.model in ("sam3_encoder", "sam3_concept_encoder")]
 
     def roles(self) -> list[str]:
         return [role for role, _ in self.calls]
 
     def tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Stand for the tokenizer."""
+        """Replace the tokenizer."""
         if any(len(text) > 20 for text in texts):
             raise PromptError("too long")
         ids = np.array([[ord(text[0]) - ord("a") + 1, 0] for text in texts], np.int64)

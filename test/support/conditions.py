@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a limit that a busy machine keeps as well, and for a counter to settle."""
+"""Waits for a condition, with a limit that holds on a busy machine, or for a counter to settle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 PATIENCE = 60.0
-"""Seconds after which a condition counts as never met."""
+"""Timeout of a condition in seconds."""
 
 
 def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
@@ -21,7 +21,7 @@ def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> No
 
 
 def settled(read: Callable[[], Value]) -> Value:
-    """Return what ``read()`` gives four times in a row. Triton, for one, counts a moment after it has answered."""
+    """Return the value that ``read()`` returns four times in a row. Triton, for example, counts after it answers."""
     values: list[Value] = []
     while len(values) < 4 or any(value != values[-1] for value in values[-4:]):
         time.sleep(0.05)

@@ -22,7 +22,7 @@ from typing import Any
 from triton_sam._common.bundle import checkout
 from triton_sam.local_server import installation
 
-ROOT = checkout() or Path.cwd()  # the containers are tested in a checkout alone
+ROOT = checkout() or Path.cwd()  # the containers are tested only in a checkout
 STAND_INS = Path(__file__).parent / "standins"
 PROGRAMS = ("podman", "buildah", "runc", "debootstrap")
 PACKAGES = "ca-certificates,libgomp1,libpython3.11,nginx-light,prometheus,python3,python3-pip,python3-venv"
@@ -34,7 +34,7 @@ _LOCKED_BYTES = 8 << 20
 
 
 def missing() -> str:
-    """Return what this machine lacks to run containers; an empty string when it has everything."""
+    """Return what this machine lacks to run containers; "" if nothing is missing."""
     lacking = [name for name in PROGRAMS if shutil.which(name) is None]
     if importlib.util.find_spec("podman_compose") is None:
         lacking.append("podman-compose (PyPI)")
@@ -48,7 +48,7 @@ class MachineError(Exception):
 
 
 class Podman:
-    """A Podman whose images, containers and networks live in a folder of their own.
+    """A Podman whose images, containers and networks are in a separate folder.
 
     Args:
         folder: the folder, which `close()` removes.
@@ -64,9 +64,9 @@ class Podman:
         self.environment.pop("NOTIFY_SOCKET", None)
 
     def _settings(self) -> dict[str, str]:
-        """Write the configuration and return the variables that name its files.
+        """Write the configuration and return the variables with its files.
 
-        The limits are those that this process may set: a machine may allow fewer open files than Podman's default.
+        The limits are the maximum of this process: a machine may allow fewer open files than Podman's default.
         """
         files = min(20_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         texts = {
@@ -118,7 +118,7 @@ class Podman:
         return f"{self.project}_{service}_1"
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """Return what Podman knows of a service's container."""
+        """Return Podman's data about a service's container."""
         document: list[dict[str, Any]] = json.loads(self.run("inspect", self.container(service)))
         return document[0]
 
@@ -132,12 +132,12 @@ class Podman:
         return str(next(iter(networks.values()))["IPAddress"])
 
     def is_healthy(self, service: str) -> bool:
-        """Run the health check of a service's container once. (Podman needs systemd to run it by a timer.)"""
+        """Run the health check of a service's container once. (Podman's timer needs systemd.)"""
         command = ["podman", "healthcheck", "run", self.container(service)]
         return subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
 
     def last_words(self, lines: int = 15) -> str:
-        """Return the last lines of the log of every container, for a test that failed."""
+        """Return the last lines of the log of every container, for a failed test."""
         parts = []
         for name in self.run("ps", "--all", "--format", "{{.Names}}").splitlines():
             command = ["podman", "logs", "--tail", str(lines), name]
@@ -152,7 +152,7 @@ class Podman:
             images: the target in the Containerfile for each image name that the project uses.
 
         Raises:
-            MachineError: this machine cannot do it, for example without a network.
+            MachineError: this machine cannot build them, for example without a network.
         """
         try:
             self._build_stand_ins(images)
@@ -193,7 +193,7 @@ class Podman:
 
 @contextmanager
 def podman(folder: Path, project: str) -> Iterator[Podman]:
-    """Give a Podman with a copy of this checkout's tracked files, and remove it afterwards."""
+    """Yield a Podman with a copy of this checkout's tracked files, and remove it afterwards."""
     engine = Podman(folder, project)
     engine.directory.mkdir()
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
@@ -220,19 +220,19 @@ def fit_to_machine(compose: dict[str, Any]) -> dict[str, Any]:
 
 
 def give_to_containers(folder: Path) -> None:
-    """Make uid 1000 the owner, which the containers run as."""
+    """Make uid 1000, the user of the containers, the owner."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, 1000, 1000)
 
 
 def _storage_driver() -> str:
-    """Return `overlay` where the kernel has it. The driver `vfs` works everywhere, and copies every layer."""
+    """Return `overlay` if the kernel supports it, else `vfs`, which works everywhere but copies every layer."""
     filesystems = Path("/proc/filesystems").read_text(encoding="ascii")
     return "overlay" if "\toverlay\n" in filesystems else "vfs"
 
 
 def _write_host_files(host: Path) -> None:
-    """Copy this machine's certificate authorities and settings of pip: a build may need them to reach packages."""
+    """Copy this machine's certificate authorities and pip settings, which a build may need to download packages."""
     authorities = Path(os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile or "")
     certificates = host / "etc/ssl/certs/ca-certificates.crt"
     certificates.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Many clients that click at a time on a server with two session models, and measure it by their own clocks."""
+"""Many concurrent clients that click on a server with two session models and measure the times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLS, DECODES = "sam2", "sam2_decodes"
 
 
 def two_session_models(folder: Path) -> Path:
-    """Fill a model repository with both session models, and an encoder that is quick."""
+    """Fill a model repository with both session models and a fast encoder."""
     from support.light_encoder import light_repository
 
     repository = light_repository(folder)
@@ -31,7 +31,7 @@ def two_session_models(folder: Path) -> Path:
 
 
 def boxes(count: int, number: int = 0) -> dict[str, np.ndarray]:
-    """Return the inputs of a click with some boxes, which are decoded one after the other."""
+    """Return the inputs of a click with some boxes, which are decoded one by one."""
     return {"boxes": np.array([[90 + number, 70, 310, 290]] * count, np.float32)}
 
 
@@ -45,7 +45,7 @@ def upload(grpc_url: str, model: str) -> bytes:
 
 
 def click_together(grpc_url: str, model: str, image_id: bytes, clicks: int, objects: int) -> list[float]:
-    """Let every client click so often, on as many boxes; return the seconds of all clicks."""
+    """Click ``clicks`` times with every client, on ``objects`` boxes each; return the seconds of all clicks."""
 
     def click(client: int) -> list[float]:
         transport = Transport(parse_url(grpc_url), timeout=300)

@@ -31,11 +31,11 @@ class Metric:
 
 
 class Series:
-    """All series of one stand-in for Triton, by name and label `kind`, which most of them do not have.
+    """All series of one stand-in for Triton, by name and label `kind`, which most of them lack.
 
     Attributes:
         counts: sums of the counters.
-        gauges: every value that a gauge was set to, in this order.
+        gauges: all values of a gauge, in order.
         seconds: every value of a histogram.
         threads: names of the threads that have changed a metric.
     """

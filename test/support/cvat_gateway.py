@@ -1,8 +1,8 @@
 """CVAT's own gateway to its functions, from a checkout of CVAT, against a service.
 
-This script runs in an environment with Django and requests. It loads `LambdaGateway` and `LambdaFunction` as they are.
-The rest of CVAT (its database, queues and REST framework) has stand-ins. The script prints the answers as CVAT
-understands them, and the requests that it sent.
+This script runs in an environment with Django and requests. It loads `LambdaGateway` and `LambdaFunction` unchanged.
+The rest of CVAT (its database, queues and REST framework) has stand-ins. The script prints the answers as parsed by
+CVAT, and the requests.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class Rows(list[Any]):
 
 
 class ShapeType(str, Enum):
-    """The names of shapes, as those of CVAT's models."""
+    """The names of shapes in CVAT's models."""
 
     RECTANGLE, POLYGON, MASK = "rectangle", "polygon", "mask"
 
 
 class Frame:
-    """A frame of a task. Older versions of CVAT take its bytes from the first member."""
+    """A frame of a task. Older versions of CVAT read its bytes from the first member."""
 
     def __init__(self, path: str) -> None:
         self.data = io.BytesIO(Path(path).read_bytes())
@@ -104,7 +104,7 @@ class Labelled:
 
 
 def runs_of(column: Any) -> dict[str, Any]:
-    """Return the lengths of the runs of a column of bits, the first of them background."""
+    """Return the lengths of the runs of a column of bits; the first run is background."""
     flat = np.asarray(column).ravel()
     edges = np.concatenate(([0], np.flatnonzero(np.diff(flat)) + 1, [flat.size]))
     return {"counts": np.array([*([0] if flat[0] else []), *np.diff(edges)])}
@@ -131,7 +131,7 @@ def gateway_code(checkout: str, server: dict[str, Any], frames: list[str]) -> An
 
 
 def record_requests() -> list[dict[str, Any]]:
-    """Return a list to which each request is added that is sent from now on."""
+    """Return a list that receives every later request."""
     recorded: list[dict[str, Any]] = []
     session_class: Any = requests.Session
     send = session_class.send
@@ -149,7 +149,7 @@ def record_requests() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Call functions. ``"states": "last"`` stands for the states of the answer before."""
+    """Call functions. ``"states": "last"`` stands for the states of the previous answer."""
     checkout, server, labels, frames, calls = json.loads(sys.argv[1])
     views = gateway_code(checkout, server, frames)
     recorded = record_requests()

@@ -1,4 +1,4 @@
-"""`cvat-cli` in an environment of its own, with a function of triton_sam."""
+"""`cvat-cli` in a separate environment, with a function of triton_sam."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Run = Callable[..., str]
 
 
 def install_program(folder: Path) -> Path:
-    """Return the program in a new environment; skip where it cannot be installed."""
+    """Return the program in a new environment; skip if it cannot be installed."""
     return make_environment(folder / "venv", ["cvat-cli"]).with_name("cvat-cli")
 
 
 def runner(program: Path, folder: Path) -> Run:
     """Return a function that starts the program with a function of triton_sam, and returns the program's output.
 
-    Its arguments are CVAT's address, the words of the command, and the parameters of triton_sam's function. The program
+    Its arguments are CVAT's URL, the words of the command, and the parameters of triton_sam's function. The program
     writes its cache into the folder.
     """
     places = [str(Path(triton_sam.__file__).parents[1]), str(Path(np.__file__).parents[1])]
-    (folder / "sitecustomize.py").write_text(f"import sys\nsys.path += {places!r}")  # behind the program's packages
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.path += {places!r}")  # after the program's packages
     variables = {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder), "CVAT_ACCESS_TOKEN": "any"}
 
     def run(address: str, *words: str, **parameters: Any) -> str:

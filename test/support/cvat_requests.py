@@ -11,7 +11,7 @@ import httpx
 from triton_sam._common.bundle import bundled
 
 IMAGE, STATE = "IMAGE", "STATE"
-"""Stand for an image in base64, and for the state of a tracked object."""
+"""Placeholders for an image in base64 and for the state of a tracked object."""
 
 
 def recorded_requests() -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def recorded_requests() -> list[dict[str, Any]]:
 
 
 def calls_of(function: str) -> list[dict[str, Any]]:
-    """Return the requests that call a function, in the order in which they were sent."""
+    """Return the requests that call a function, in the order of sending."""
     found = [each for each in recorded_requests() if each["headers"].get("x-nuclio-function-name") == function]
     assert found, f"test/data/cvat_requests.json has no call of {function}"
     return found
@@ -37,7 +37,7 @@ def send(http: httpx.Client, request: dict[str, Any], image64: str, states: Sequ
 
 
 def read_functions(http: httpx.Client) -> dict[str, list[str]]:
-    """Return the labels of each function, read from the members that CVAT's gateway reads."""
+    """Return the labels of each function, from the members that CVAT's gateway reads."""
     [listed, *_] = [each for each in recorded_requests() if each["body"] is None]
     functions = http.request(listed["method"], listed["path"], headers=listed["headers"]).json()
     labels = {}
@@ -59,7 +59,7 @@ def read_functions(http: httpx.Client) -> dict[str, list[str]]:
 
 
 def in_recorded_form(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a request without all that differs from call to call."""
+    """Return a request without the parts that differ between calls."""
     headers = {name: value for name, value in request["headers"].items() if name.startswith("x-nuclio")}
     body = request["body"]
     if body is not None:
@@ -70,7 +70,7 @@ def in_recorded_form(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_recorded(requests: Iterable[dict[str, Any]]) -> None:
-    """Check that the file has each of the requests, so that a test without CVAT's code repeats what CVAT sends."""
+    """Check that the file has all requests, so that tests without CVAT's code send the same as CVAT."""
     known = [{name: each[name] for name in ("method", "path", "headers", "body")} for each in recorded_requests()]
     new = [request for request in map(in_recorded_form, requests) if request not in known]
     assert not new, f"add to test/data/cvat_requests.json: {json.dumps(new)}"

@@ -1,4 +1,4 @@
-"""Calls to a deployment of containers: Triton's clicks, the service, and plain HTTP, each repeated if need be."""
+"""Calls to a deployment of containers: clicks on Triton, the service, and plain HTTP, with retries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = "a-token-of-the-service"
 
 
 def click(url: str, fresh: bool = False, **options: Any) -> np.ndarray:
-    """Return the mask of one click, from a client of its own."""
+    """Return the mask of one click, from a new client."""
     image = IMAGE.read_bytes() + (uuid.uuid4().bytes if fresh else b"")  # other bytes are another image for the cache
     with SAM2TritonClient(url, timeout=30, **options) as client:
         client.set_image(image)
@@ -32,7 +32,7 @@ def click(url: str, fresh: bool = False, **options: Any) -> np.ndarray:
 
 
 def segment(deployment: SimpleNamespace) -> dict[str, Any]:
-    """Return the answer of the service to one click."""
+    """Return the service's answer to one click."""
     boundary = uuid.uuid4().hex
     head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="shapes.jpg"\r\n\r\n'
     body = head.encode() + IMAGE.read_bytes() + f"\r\n--{boundary}--\r\n".encode()
@@ -47,7 +47,7 @@ def segment(deployment: SimpleNamespace) -> dict[str, Any]:
 
 
 def version(deployment: SimpleNamespace) -> str:
-    """Return the version of the encoder that the server has ready."""
+    """Return the ready version of the encoder."""
     return str(max(json.loads(ask(f"{deployment.http}/v2/models/sam2_encoder"))["versions"], key=int))
 
 
@@ -60,12 +60,12 @@ def ask(url: str, body: bytes | None = None, token: str = "", **headers: str) ->
             content: bytes = answer.read()
             return content
     except urllib.error.HTTPError as error:
-        error.close()  # its socket would stay open until the garbage collector finds it, which is a warning
+        error.close()  # an open socket would cause a warning at garbage collection
         raise
 
 
 def until(step: Callable[[], Any], seconds: float) -> Any:
-    """Repeat a step until it returns a value that is not False, without an error; return the value."""
+    """Repeat a step until it returns a value other than False without an error; return the value."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Failures at random, for tests of what is given back on each way out."""
+"""Random failures, for tests that all resources are released after each."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import Counter
 
 
 class Dice:
-    """Lets calls fail at random, each with a probability; counts the failures by the place where they happened.
+    """Fails calls at random with a probability; counts the failures by place.
 
     Args:
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         share: the probability of a failure at each place.
     """
 
@@ -22,7 +22,7 @@ class Dice:
         self.failures: Counter[str] = Counter()
 
     def roll(self, place: str) -> None:
-        """Raise an error, or do nothing."""
+        """Raise an error at random."""
         if self.hits(place):
             raise RuntimeError(f"{place} failed")
 

@@ -13,7 +13,7 @@ from triton_sam.masks.boxes import corner_and_size
 
 SIDE = 320
 OBJECTS = 4
-"""Boxes of each scene, at most."""
+"""Maximum number of boxes per scene."""
 
 
 def write_scenes(folder: Path, count: int, side: int = SIDE, objects: int | None = OBJECTS) -> Path:
@@ -23,7 +23,7 @@ def write_scenes(folder: Path, count: int, side: int = SIDE, objects: int | None
         folder: a new folder.
         count: number of scenes; scene i has the seed i, from 1.
         side: their width and height in pixels.
-        objects: how many objects of each scene get a box; None: all, and their parts.
+        objects: number of objects of each scene with a box; None: all objects and their parts.
     """
     from triton_sam.scenes.scenes import generate_scene
 

@@ -1,4 +1,4 @@
-"""Requests to an ASGI application that end at a chosen moment, without a network: hung up, cancelled, or unread."""
+"""Requests to an ASGI application that end at a chosen moment, without a network: disconnected, cancelled, unread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 WAYS = ("end", "hang up", "cancel", "unread")
-"""How a request ends: by its answer; its client hangs up; its task is cancelled; its answer cannot be sent."""
+"""How a request ends: normally; its client disconnects; its task is cancelled; its answer cannot be sent."""
 HOST = (b"host", b"localhost:5000")
 
 
@@ -21,11 +21,11 @@ class Dying:
 
     Args:
         method: GET, POST and so on.
-        path: with the query.
+        path: the path with the query.
         body: the body.
         headers: further headers.
         way: how it ends.
-        steps: so many steps of the event loop before that, or for "unread" so many messages.
+        steps: number of steps of the event loop before the end, or of messages for "unread".
     """
 
     method: str
@@ -38,7 +38,7 @@ class Dying:
     answer: bytearray = field(default_factory=bytearray)
 
     async def send_to(self, app: Any) -> None:
-        """Send it, and wait until the application is done with it."""
+        """Send the request, and wait until the application has finished."""
         gone = asyncio.Event()
         pieces = [self.body[: len(self.body) // 2], self.body[len(self.body) // 2 :]]
         messages = [
@@ -94,7 +94,6 @@ class Dying:
         gone.set()
 
     def json(self) -> Any:
-        """The answer."""
         return json.loads(bytes(self.answer))
 
 
@@ -122,7 +121,7 @@ def form_request(path: str, fields: dict[str, str], files: Sequence[tuple[str, s
 
 
 class DyingPage:
-    """A page on the WebSocket, which sends messages and is gone after some steps."""
+    """A page on the WebSocket, which sends messages and disconnects after some steps."""
 
     def __init__(self, messages: Sequence[Any], steps: int, way: str) -> None:
         self._messages = [json.dumps(each) for each in messages]
@@ -130,7 +129,7 @@ class DyingPage:
         self._way = way
 
     async def send_to(self, app: Any) -> None:
-        """Open the page, and wait until the application is done with it."""
+        """Open the page, and wait until the application has finished."""
         gone = asyncio.Event()
         waiting: list[Any] = [{"type": "websocket.connect"}]
         waiting += [{"type": "websocket.receive", "text": each} for each in self._messages]

@@ -1,7 +1,7 @@
-"""Make this process resemble one on Windows: what Python has on POSIX alone is gone.
+"""Makes this process resemble one on Windows: POSIX-only parts of Python are removed.
 
-Imported before anything else, also as a plugin: `pytest -p support.elsewhere`. It shows that our code needs none of it.
-The libraries that it uses still take this for Linux; they are imported first, and keep what they found.
+It is imported before anything else, also as a plugin: `pytest -p support.elsewhere`. It shows that our code does not
+need these parts. Libraries are imported first and still treat this system as Linux.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import urllib3
 if "_pytest" in sys.modules:
     import _pytest.tmpdir
 
-    setattr(_pytest.tmpdir, "get_user_id", lambda: None)  # noqa: B010 - as it answers on Windows
+    setattr(_pytest.tmpdir, "get_user_id", lambda: None)  # noqa: B010 - as on Windows
 
 ABSENT_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios")
 ABSENT_FROM_OS = (
@@ -29,7 +29,7 @@ ABSENT_FROM_OS = (
     "setsid", "sysconf", "uname",
 )  # fmt: skip
 ABSENT_LIBRARIES = ("onnxruntime", "torch")
-"""They need what is gone here; tests that compare with them are skipped."""
+"""Packages that need the removed parts. Tests that compare with them are skipped."""
 ABSENT_SIGNALS = ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2")
 
 IMPORTED_FIRST = (

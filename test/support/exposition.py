@@ -1,4 +1,4 @@
-"""The metrics of a running server, and what Prometheus would make of two scrapes."""
+"""The metrics of a running server, and Prometheus' functions of two scrapes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scrape:
 
 
 class Growth:
-    """The growth of a model's metrics since this object was made, for one kind of requests."""
+    """The growth of a model's metrics since the creation of this object, for one kind of request."""
 
     def __init__(self, metrics_url: str, model: str, kind: str) -> None:
         self._url, self._labels = metrics_url, {"model": model, "kind": kind}

@@ -1,4 +1,4 @@
-"""The clients of images by one interface, so that all of them pass the same tests."""
+"""The image clients with a common interface, so that all run the same tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CLIENTS = {
     "speculative": SpeculativeSAM2Client,
     "blocking": SpeculativeSAM2Client,
 }
-"""The speculative client has calls for an event loop, and two for callers without one."""
+"""The speculative client has calls for an event loop, and two for callers without a loop."""
 _BLOCKING = {"set_image": "set_image", "predict": "predict_sync"}
 
 
 class Face:
-    """A client whose calls all block, and have the names of the sync client."""
+    """A client whose calls all block and are named as in the sync client."""
 
     def __init__(self, kind: str, server: InProcess, **options: Any) -> None:
         self._kind = kind

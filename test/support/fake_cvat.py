@@ -1,4 +1,4 @@
-"""The part of CVAT's REST API that `cvat-cli` needs to annotate a task, and to answer requests as an agent."""
+"""The part of CVAT's REST API that `cvat-cli` needs to annotate a task and to answer requests as an agent."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class FakeCvat(ThreadingHTTPServer):
     """A CVAT with one task.
 
     Attributes:
-        annotations: the annotations that the task has got.
-        asked: parameters of requests that wait for an agent, in their order. With the states "last", a request gets
-            those of the result before.
+        annotations: the received annotations of the task.
+        asked: parameters of requests that wait for an agent, in order. With the states "last", a request gets the
+            states of the previous result.
         results: the answers of agents.
-        unknown: requests that this server does not know, and reports of failures.
+        unknown: unsupported requests, and reports of failures.
     """
 
     daemon_threads = True
@@ -114,7 +114,6 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def _place(self) -> tuple[str, dict[str, list[str]]]:
-        """Return the path and the query."""
         address = urlsplit(self.path)
         return unquote(address.path).rstrip("/"), parse_qs(address.query)
 

@@ -1,4 +1,4 @@
-"""A search for everything without a Triton: the objects of test/images/shapes.jpg come one after the other."""
+"""A search for everything without a Triton, which finds the objects of test/images/shapes.jpg one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shapes() -> list[np.ndarray]:
 
 
 def found(number: int, mask: np.ndarray) -> FoundRegion:
-    """Return an object as a search finds it."""
+    """Return an object as a result of a search."""
     y, x = np.argwhere(mask)[mask.sum() // 2]
     return FoundRegion(
         number=number,
@@ -45,11 +45,11 @@ class FakeFinder:
 
     Attributes:
         asked: options and clean-up of each search.
-        steps: steps that were computed.
-        closed: searches that have ended, in whichever way.
-        failure: is raised after the first step.
-        removes: whether the first object gives way to the last one.
-        finds: whether there is any object.
+        steps: number of computed steps.
+        closed: number of searches that have ended in any way.
+        failure: error that is raised after the first step.
+        removes: whether the last object replaces the first one.
+        finds: whether objects are found.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class FakeFinder:
 
 
 async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
-    """Return embeddings that no decoder gets: clicks fail, as without a Triton."""
+    """Return unused embeddings: clicks fail, as without a Triton."""
     family = pair.family
     tensors = {
         spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], np.float32)
@@ -96,7 +96,7 @@ async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
 
 @contextlib.contextmanager
 def service_with_everything(**options: Any) -> Iterator[Any]:
-    """Run a service without a Triton, whose searches are made up; yields the service and the finder."""
+    """Run a service without a Triton and with fake searches; yields the service and the finder."""
     from support.running_service import NOBODY, made_up_models, running_service
 
     with running_service(NOBODY, {"_pairs": made_up_models(), "embed": _embed}, **options) as service:

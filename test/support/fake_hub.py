@@ -1,4 +1,4 @@
-"""A Hugging Face hub on this machine: an HTTP server that speaks the few words that huggingface_hub needs."""
+"""A local Hugging Face hub: an HTTP server with the few requests that huggingface_hub needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUMBERS = {"FP32": onnx.TensorProto.FLOAT, "INT64": onnx.TensorProto.INT64}
 
 
 def graph(role: str, published: str) -> bytes:
-    """Return a graph that has the published signature and refers to external data."""
+    """Return a graph with the published signature and a reference to external data."""
     spec = getattr(SAM3, role)
 
     def values(tensors):
@@ -53,7 +53,7 @@ def published_files() -> dict[str, bytes]:
 
 
 def checkpoint_files() -> dict[str, bytes]:
-    """Return the files of the gated repository: two that a download needs, and two that it does not."""
+    """Return the files of the gated repository: two files that a download needs, and two others."""
     return {"config.json": b"{}", "model.safetensors": DATA, "sam3.pt": b"pickle", "assets/x.json": b"{}"}
 
 
@@ -73,7 +73,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, body: bool) -> None:
         hub = self.server
-        self.path = self.requestline.split()[1]  # http.server replaces two slashes at the beginning by one
+        self.path = self.requestline.split()[1]  # http.server replaces two leading slashes with one
         match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path)
         hub.requests.append((self.command, self.path, self.headers.get("Range")))
         if self.path.startswith("/api/"):

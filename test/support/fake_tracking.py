@@ -1,4 +1,4 @@
-"""Models of a tracker that compute little: every output depends on every input, so that a wrong input shows."""
+"""Trivial models of a tracker. Every output depends on every input, so that a wrong input is visible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FRAME_BYTES = 24
 
 
 class FakeModels:
-    """Notes the calls; rows of one call do not affect each other."""
+    """Records the calls; rows of one call do not affect each other."""
 
     objects_at_a_time = 8
 
@@ -86,7 +86,7 @@ NAMES = {role: f"sam2_{role}" for role in (ENCODER, *TABLE.models)}
 
 
 def computed_by(models):
-    """Return a function that computes the models of a tracker by Triton's names, with the tensors of the real ones."""
+    """Return a function that computes the models of a tracker by Triton's names, with the real tensors."""
     roles = {name: role for role, name in NAMES.items()}
     compute = {
         ENCODER: models.encode,
@@ -115,7 +115,7 @@ def _decoded(models, given):
     held = given[coarse]
     words = bool(given["multimask"][0]), int(given["mask_prompt"][0]), given.get("mask_input")
     prompt = DecoderPrompt(given["point_coords"], given["point_labels"], *words)
-    # In the fake models, all embeddings of a frame are equal; the conditioned one has a value for each object.
+    # In the fake models, all embeddings of a frame are equal. Conditioned embeddings have a value for each object.
     conditioned = None if np.array_equal(held, given["high_res_feats_0"]) else held
     frame = {coarse: held, **{name: given[name] for name in given if name.startswith("high_res")}}
     decoded = models.decode(frame, conditioned, prompt)
@@ -124,7 +124,7 @@ def _decoded(models, given):
 
 
 def frame_file(number, size=SIZE):
-    """Return an image file that no other number has."""
+    """Return a different image file for each number."""
     buffer = io.BytesIO()
     Image.new("RGB", size, (number % 256, number // 256 % 256, 77)).save(buffer, "PNG")
     return buffer.getvalue()
@@ -135,7 +135,7 @@ def text(content):
 
 
 class Error(AssertionError):
-    """A refused request. ``error`` has the reason."""
+    """A refused request, with the reason in ``error``."""
 
     def __init__(self, error):
         super().__init__(f"{type(error).__name__}: {error}")
@@ -158,7 +158,7 @@ class Server:
         self.model = VideoModel(FAMILY, self.models, frames * FRAME_BYTES, "weights", settings, self.threads)
 
     def ask(self, operation, session=None, tensors=None, snapshot=False, output_format=None, **arguments):
-        """Send one request; return the outputs, with the result read from JSON."""
+        """Send one request; return the outputs, with the result parsed from JSON."""
         inputs = {video.OPERATION: text(operation.encode()), **(tensors or {})}
         if session is not None:
             inputs[video.SESSION_ID] = text(session.encode())

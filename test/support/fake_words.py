@@ -1,4 +1,4 @@
-"""A service whose model finds words without a Triton: the objects of test/images/shapes.jpg are the instances."""
+"""A service without a Triton whose model finds words. The instances are the objects of test/images/shapes.jpg."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from triton_sam.masks import mask_to_box
 from triton_sam.service.engine import Engine, Pair
 
 SCORES = (0.95, 0.8, 0.6, 0.4, 0.2)
-"""The scores of the instances, the best first."""
+"""The scores of the instances, highest first."""
 NOTHING = "nothing"
-"""No instance has this text."""
+"""A text without instances."""
 
 
 class FakeWords:
-    """The client of a service. It finds the shapes for every text but NOTHING, and leaves out those of negative boxes.
+    """The client of a service. It finds the shapes for every text except NOTHING, without those in negative boxes.
 
     Attributes:
         asked: query, image and example of each search.
-        ended: searches that have ended, in whichever way.
-        gate: with it, each search waits until the event is set.
-        failure: each search raises it.
+        ended: number of searches that have ended in any way.
+        gate: if set, each search waits for this event.
+        failure: error of each search.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class FakeWords:
 
 
 def held(content: bytes, size: tuple[int, int]) -> SessionImage:
-    """Return an image that a server keeps."""
+    """Return an image in a server's cache."""
     return SessionImage("sam3", "sam3_encoder", size, {}, RemoteImage(content, "0" * 32))
 
 
@@ -82,7 +82,7 @@ def _instances(query: Query) -> list[Instance]:
 
 
 def _is_refused(box: tuple[int, int, int, int], query: Query) -> bool:
-    """Whether the centre of a box lies in a negative example."""
+    """Return whether the centre of a box is inside a negative example."""
     x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
     refused = query.boxes[query.box_labels == 0]
     return bool(np.any((refused[:, 0] <= x) & (x <= refused[:, 2]) & (refused[:, 1] <= y) & (y <= refused[:, 3])))

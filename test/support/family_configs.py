@@ -18,7 +18,7 @@ TYPES = {"FP32": TensorProto.FLOAT, "INT64": TensorProto.INT64, "INT32": TensorP
 
 @cache
 def config_text(model: str) -> str:
-    """Return the config.pbtxt of a model that has the name of its family, such as "sam1_encoder"."""
+    """Return the config.pbtxt of a model named after its family, such as "sam1_encoder"."""
     split = split_model_name(model)
     if split is None:
         return programs(get_family(model.partition("_")[0]))[model]["config.pbtxt"]
@@ -27,7 +27,7 @@ def config_text(model: str) -> str:
 
 
 def write_family(folder: Path, family: str) -> None:
-    """Write everything of a family but its ONNX files; files that are there stay."""
+    """Write all files of a family except its ONNX files; existing files are kept."""
     for role in get_family(family).every_model:
         model = folder / f"{family}_{role}"
         if not model.exists():
@@ -37,7 +37,7 @@ def write_family(folder: Path, family: str) -> None:
 
 
 def signature(spec: ModelSpec, family: str) -> onnx.ModelProto:
-    """Return a graph without nodes that has the inputs, defaults and outputs of a model."""
+    """Return a graph without nodes, with the inputs, defaults and outputs of a model."""
 
     def values(tensors):
         return [helper.make_tensor_value_info(one.name, TYPES[one.dtype], one.shape) for one in tensors]

@@ -1,4 +1,4 @@
-"""Exports of small random models of the official code, which are kept on the disk between runs of the tests."""
+"""Exports of small random models of the official code, cached on the disk between test runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SMALLEST = {
     "samhq": "micro",
     "edgetam": "micro",
 }
-"""The exporter's name of the smallest size of each family. Random weights fill its template."""
+"""The exporter's name of the smallest size of each family. Its template is filled with random weights."""
 _SOURCES = ("_common", "export", "families", "repository", "sessions", "wire")
 _VERSIONS = ("torch", "onnx", "onnxscript", "numpy", "timm", "transformers", "sam2")
 _UNUSED_DAYS = 7
@@ -49,7 +49,7 @@ class FamilyExport:
 
     Args:
         family: the family.
-        repository: the model repository, which other tests use too: a test that writes into it copies it first.
+        repository: the model repository, shared with other tests: a test that writes into it must copy it first.
         files: ONNX files by role.
         settings: the size, and whether it finds words.
     """
@@ -74,7 +74,7 @@ class FamilyExport:
 
 @functools.cache
 def root() -> Path:
-    """The folder of all exports of this version of the code and of its packages, in the cache of the user."""
+    """Return the folder of all exports of this version of the code and its packages, in the user's cache."""
     digest = hashlib.sha256(sys.version.encode())
     package = Path(triton_sam.__file__).parent
     for name in _SOURCES:
@@ -108,7 +108,7 @@ def export_once(family: str, **settings: Any) -> FamilyExport:
     kept, models = folder / "files.json", folder / "models"
     with FileLock(folder / "lock"):
         if not kept.exists():
-            shutil.rmtree(models, ignore_errors=True)  # an interrupted run may have left a part
+            shutil.rmtree(models, ignore_errors=True)  # an interrupted run may have left files
             files = export(family, Settings(models, random_seed=0, progress=False, **settings)).files
             kept.write_text(json.dumps({role: str(path.relative_to(models)) for role, path in files.items()}))
     files = {role: models / place for role, place in json.loads(kept.read_text()).items()}
@@ -123,7 +123,7 @@ samhq_micro = functools.partial(export_once, "samhq")
 sam3_reduced = functools.partial(export_once, "sam3")
 sam3_concepts = functools.partial(export_once, "sam3", concepts=True)
 
-# The packages of the small families are not everywhere where the others are.
+# The packages of the small families may be missing where the others are installed.
 SERVED = tuple(
     name
     for name, package in PACKAGES.items()
@@ -135,7 +135,7 @@ SMALL = {"mobilesam": mobilesam_micro, "samhq": samhq_micro, "edgetam": edgetam_
 
 
 def all_families(folder: Path) -> Path:
-    """Fill a model repository with the families SERVED, pairs and session models: small ones but for SAM2."""
+    """Fill a model repository with pairs and session models of the families SERVED, small except for SAM2."""
     for family in SERVED:
         write_programs(folder, get_family(family), video=False)
         for role in ("encoder", "decoder"):

@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on demand, between a client and a server that is well."""
+"""A TCP proxy with faults on demand, between a client and a working server."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import time
 
 FAULTS = ("refuse", "reset", "late_reset", "swallow", "silent", "dribble", "half_close")
 PAUSE = 0.4
-"""Seconds that "slow" holds each answer back, and "late_reset" holds on before it breaks the connection."""
+"""Seconds by which "slow" delays each answer, and after which "late_reset" breaks the connection."""
 
 
 class FaultyProxy:
-    """Listens on a free port of the loopback and forwards to `target`, as `mode` says; it holds for new connections.
+    """Listens on a free loopback port and forwards to `target` according to `mode`, which applies to new connections.
 
-    pass: forward all. slow: the same, but answers come late. refuse: close at once. reset: cut the answer after some
-    bytes, with RST; late_reset: after a while. swallow: accept, and read little by little. silent: forward the request,
-    never the answer. dribble: a byte of the answer every 0.2 s. half_close: close the direction of the answer after
-    some bytes, and keep the connection.
+    pass: forward all. slow: delay answers. refuse: close immediately. reset: cut the answer after some bytes, with RST;
+    late_reset: the same after a while. swallow: accept and read slowly. silent: forward the request, never the answer.
+    dribble: a byte of the answer every 0.2 s. half_close: close the direction of the answer after some bytes, and keep
+    the connection.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -40,10 +40,9 @@ class FaultyProxy:
         self.drop()
 
     def drop(self) -> None:
-        """Break all connections."""
         for connection in list(self._open):
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads: until then, nothing is closed
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the reading thread, which otherwise keeps the socket open
             _reset(connection)
 
     def _accept(self) -> None:
@@ -86,7 +85,7 @@ def _forward(client: socket.socket, server: socket.socket, mode: str) -> None:
 
 
 def _answer(client: socket.socket, data: bytes, mode: str) -> bool:
-    """Hand a part of the answer on, as the mode says; return whether there is more to do."""
+    """Forward a part of the answer according to the mode; return whether to continue."""
     if mode == "slow":
         time.sleep(PAUSE)
     if mode in ("pass", "slow"):
@@ -109,7 +108,7 @@ def _answer(client: socket.socket, data: bytes, mode: str) -> bool:
 
 
 def _wait_for_end(client: socket.socket) -> None:
-    """Hold the connection until the other end gives up."""
+    """Keep the connection open until the peer closes it."""
     while client.recv(1 << 16):
         time.sleep(0.05)
 

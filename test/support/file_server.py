@@ -1,4 +1,4 @@
-"""A file server that misbehaves in every way met so far, and the checkpoint that it offers."""
+"""A file server with every kind of fault met so far, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Act = Callable[["Handler"], None]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT with ranges. Each of the first requests runs one of ``server.acts`` instead."""
+    """Serves CONTENT with ranges. The first requests each run one of ``server.acts`` instead."""
 
     protocol_version = "HTTP/1.1"
     server: Server

@@ -1,4 +1,4 @@
-"""Objects of a search for everything, made from masks."""
+"""Results of a search for everything, made from masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def found_mask(
     point: tuple[float, float] = (0.5, 0.5),
     crop: tuple[int, int, int, int] | None = None,
 ) -> FoundMask:
-    """Return an object whose mask (H,W) lies in a crop of an image, by default in the whole image."""
+    """Return an object whose mask (H,W) is in a crop of an image, by default the whole image."""
     left, top, right, bottom = crop = crop or (0, 0, mask.shape[1], mask.shape[0])
     part = mask[top:bottom, left:right]
     inside = point[0] - left, point[1] - top

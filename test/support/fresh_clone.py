@@ -1,4 +1,4 @@
-"""A fresh clone of this checkout, and its scripts that start Triton and ask for a mask."""
+"""A fresh clone of this checkout, and its scripts that start Triton and request a mask."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PORTS = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT")
 
 
 def fresh_clone(root: Path, clone: Path) -> Path:
-    """Clone a checkout, and return the folder of the clone.
+    """Clone a checkout and return the folder of the clone.
 
-    Tracked files that were changed since the last commit come along, so that a test sees the scripts as they are.
+    Uncommitted changes of tracked files are copied, so that a test uses the current scripts.
     """
     git = ["git", "clone", "--quiet", "--depth", "1", root.as_uri(), str(clone)]
     subprocess.run(git, check=True, capture_output=True, timeout=120)
@@ -39,13 +39,13 @@ def fresh_clone(root: Path, clone: Path) -> Path:
 
 @contextmanager
 def served(clone: Path, log: Path, variables: Mapping[str, str], seconds: float) -> Iterator[int]:
-    """Run scripts/run_triton.sh of a clone, and yield the HTTP port as soon as every model is ready.
+    """Run scripts/run_triton.sh of a clone, and yield the HTTP port when every model is ready.
 
-    At the end, SIGTERM must end the script and with it the server.
+    At the end, SIGTERM must end the script and the server.
 
     Args:
         clone: the folder of the clone.
-        log: the file for what the script and the server print.
+        log: the file for the output of the script and the server.
         variables: further environment variables.
         seconds: time limit until the server is ready.
     """
@@ -72,7 +72,7 @@ def served(clone: Path, log: Path, variables: Mapping[str, str], seconds: float)
 
 
 def infer_example(clone: Path, port: int) -> Path:
-    """Run scripts/infer_example.sh of a clone with its default image and prompt, and return the file of the mask."""
+    """Run scripts/infer_example.sh of a clone with its default image and prompt; return the file of the mask."""
     done = subprocess.run(
         ["scripts/infer_example.sh", "localhost", str(port)],
         cwd=clone,

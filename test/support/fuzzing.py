@@ -1,7 +1,7 @@
-"""The session model without Triton, and with networks that compute nothing, for fuzz tests.
+"""The session model without Triton and with empty networks, for fuzz tests.
 
-A request passes through all code that it would pass through on a server. `test_fuzz.py` generates requests with
-hypothesis. atheris can generate them too, by hand (on Linux, after `pip install atheris`):
+A request runs through the same code as on a server. `test_fuzz.py` generates requests with hypothesis. atheris can also
+generate them, manually (on Linux, after `pip install atheris`):
 
     PYTHONPATH=test python -m support.fuzzing -max_total_time=120 -max_len=2000 FOLDER_OF_FINDINGS
 """
@@ -27,7 +27,7 @@ from triton_sam.wire import contract
 from triton_sam.wire.pair import ModelPair
 
 REFUSALS = {*contract.CODES, contract.BAD_REQUEST}
-"""The codes with which the session model may refuse bad input. Any other error is a bug in the model."""
+"""The error codes for invalid input. Any other error is a bug in the session model."""
 LIMIT = 1 << 20
 """Size of the image cache in bytes."""
 
@@ -45,11 +45,9 @@ class EmptyModels:
         outputs: tuple[str, ...],
         _: bool,
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """See images.Run."""
         return self.encode(arrays) if role == ENCODER else self.decode(held, arrays, outputs)
 
     def encode(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Run the encoder."""
         (pixels,) = inputs.values()
         assert np.isfinite(pixels).all()
         assert pixels.min() >= 0
@@ -59,7 +57,6 @@ class EmptyModels:
     def decode(
         self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Run the decoder."""
         assert all(np.isfinite(tensor).all() for tensor in inputs.values())
         objects = len(inputs["point_coords"])
         candidates = 3 if outputs[0].startswith("multimask") else 1
@@ -105,9 +102,9 @@ def code(reply: Reply) -> str:
 
 
 def once(data: bytes, model: SessionModel) -> str:
-    """Serve one request made from bytes, and return its error code, see code().
+    """Serve one request made from bytes and return its error code, see code().
 
-    The first byte chooses the kind of request, and the other bytes are its content.
+    The first byte selects the kind of request. The other bytes are its content.
     """
     kind, rest = (data[0] % 5, data[1:]) if data else (0, b"")
     prompt, _, image = rest.partition(b"\x00")
@@ -125,7 +122,7 @@ GOOD_B64 = base64.b64encode(image_file())
 
 
 def main() -> None:
-    """Let atheris search for a request that is neither answered nor refused."""
+    """Run atheris to find a request that is neither answered nor refused."""
     import atheris
 
     model = session()

@@ -11,5 +11,4 @@ Manifest = dict[str, Any]
 
 
 def load(path: Path) -> list[Manifest]:
-    """Return the manifests of one file."""
     return [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one]

@@ -27,7 +27,6 @@ class StandInJob(Job):
 
     @contextlib.contextmanager
     def clients(self) -> Iterator[list[Any]]:
-        """Yield one stand-in."""
         ColourServer.pause = PAUSE
         yield [SlowClient(FakeServers(), "fake", "sam2") if self.tiling is None else ColourServer()]
 
@@ -36,7 +35,6 @@ class SlowClient(FakeClient):
     """A stand-in that takes a while for each image."""
 
     def segment(self, **options: Any) -> Any:
-        """Segment boxes."""
         time.sleep(PAUSE)
         return super().segment(**options)
 

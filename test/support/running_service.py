@@ -35,7 +35,6 @@ class RunningService:
     http: httpx.Client
 
     def upload(self, content: bytes, **query: str) -> dict:
-        """Upload an image."""
         answer = self.http.post("/v1/images", files={"image": ("image", content)}, params=query)
         assert answer.status_code == 201, answer.text
         return answer.json()

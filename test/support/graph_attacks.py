@@ -1,7 +1,7 @@
 """Requests that attack exported graphs, and the program that runs them.
 
-A request is a list of tensors, as graph_runner.py reads it. A graph is a role of a family, for example "decoder" of
-"sam2". graph_rules.py says which requests are right.
+A request is a list of tensors in the format of graph_runner.py. A graph is a role of a family, for example "decoder" of
+"sam2". graph_rules.py defines valid requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triton_sam.families.tables import ModelSpec
 
 RUNNER = Path(__file__).with_name("graph_runner.py")
 LARGEST = 8 << 20
-"""Bytes of the largest tensor of a generated request."""
+"""Maximum size of a tensor of a generated request, in bytes."""
 SIZES = (0, 0, 0, 1, 1, 2, 3, 4, 7, 64, 1 << 16, 1 << 20, (1 << 31) - 1, 1 << 31, 1 << 40, 1 << 62)
 FILLS = ("nan", "inf", "huge")
 TYPES = {"FP32": "float32", "INT64": "int64"}
@@ -32,16 +32,16 @@ ONE = {
     "images": 1, "prompts": 1, "points": 1, "masks": 1, "boxes": 0, "objects": 1, "memories": 1, "pointers": 1,
     "instances": 1,
 }  # fmt: skip
-"""The sizes of a small right request, by symbol."""
+"""The sizes of a small valid request, by symbol."""
 MANY = {
     "images": 2, "prompts": 2, "points": 1, "masks": 2, "boxes": 2, "objects": 2, "memories": 3, "pointers": 4,
     "instances": 3,
 }  # fmt: skip
-"""The sizes of a larger one."""
+"""The sizes of a larger valid request."""
 
 
 def spec_of(family: str, role: str) -> ModelSpec:
-    """Return the row of the family's table for a graph; for the models for videos, at the size of the tests."""
+    """Return the row of the family's table for a graph; for video models, at the size of the tests."""
     chosen = get_family(family)
     tracking = chosen.tracking.models if chosen.tracking else {}
     return (chosen.at(VIDEO_SIDES[family]) if role in tracking else chosen).every_model[role]
@@ -62,25 +62,25 @@ def request(spec: ModelSpec, sizes: dict[str, int], optional: bool = False, fill
 
 
 def controls(family: str, role: str) -> list[Request]:
-    """Return right requests, whose answers must stay the same whatever comes between them."""
+    """Return valid requests, whose answers must not depend on requests in between."""
     spec = spec_of(family, role)
     if _is_encoder(spec):
         return [request(spec, ONE)]
     return [
         request(spec, ONE),
-        request(spec, {**ONE, "points": 0, "pointers": 0}, optional=True),  # a mask alone, or no pointer yet
+        request(spec, {**ONE, "points": 0, "pointers": 0}, optional=True),  # only a mask, or no pointer yet
         request(spec, {**ONE, "prompts": 3, "points": 2, "boxes": 3, "objects": 3, "memories": 2, "pointers": 2}),
         request(spec, MANY, optional=True),
     ]
 
 
 def classics(family: str, role: str) -> list[Request]:
-    """Return attacks that once ended the process or got a wrong answer, and a few that are obvious."""
+    """Return attacks that once ended the process or got a wrong answer, and a few obvious ones."""
     spec = spec_of(family, role)
     found = [request(spec, {**ONE, symbol: 0}, optional=True) for symbol in ONE if symbol != "points"]
     found += [request(spec, {**ONE, symbol: 2}, optional=True) for symbol in ("images", "masks", "boxes")]
     found += [request(spec, dict.fromkeys(ONE, 0), optional=True), request(spec, ONE, fill="nan")]
-    for index, tensor in enumerate(spec.inputs):  # one tensor contradicts the others
+    for index, tensor in enumerate(spec.inputs):  # one tensor is inconsistent with the others
         for axis, side in enumerate(tensor.shape):
             if isinstance(side, str):
                 for size in (0, 2, 3):
@@ -88,13 +88,13 @@ def classics(family: str, role: str) -> list[Request]:
                     attack[index]["shape"][axis] = size
                     found.append(attack)
     if role == "decoder":
-        for size in (1 << 20, 1 << 40):  # many prompts in no byte
+        for size in (1 << 20, 1 << 40):  # many prompts without bytes
             found.append(request(spec, {**ONE, "prompts": size, "points": 0}))
     return list({json.dumps(attack): attack for attack in found}.values())
 
 
 def negative(family: str, role: str) -> list[Request]:
-    """Return attacks with negative sizes, which only a request to a server can have."""
+    """Return attacks with negative sizes, which are only possible in requests to a server."""
     spec = spec_of(family, role)
     found = []
     for index, tensor in enumerate(spec.inputs):
@@ -106,9 +106,9 @@ def negative(family: str, role: str) -> list[Request]:
 
 
 def generated(family: str, role: str, count: int, seed: int) -> Iterator[Request]:
-    """Yield random attacks: right requests of which one or two parts are changed."""
+    """Yield random attacks: valid requests with one or two changed parts."""
     spec = spec_of(family, role)
-    # random, not numpy: the sequence is the same with every version
+    # random instead of numpy: its sequence does not depend on the version
     chance = random.Random(f"{family}/{role}/{seed}")
     for _ in range(count):
         prompts = chance.choice((1, 1, 2, 3))
@@ -150,7 +150,7 @@ def _spoil(chance: random.Random, attack: Request) -> None:
 
 
 def _shrink(chance: random.Random, part: dict) -> None:
-    """Give a tensor that would not fit into a request no element at all: its other sizes stay as large as they are."""
+    """Remove all elements of a tensor that is too large for a request, and keep its other sizes."""
     while _elements(part) * 8 > LARGEST:
         part["shape"][chance.randrange(len(part["shape"]))] = 0
 
@@ -177,14 +177,14 @@ def is_right(family: str, role: str, attack: Request) -> bool:
 
 
 def _is_encoder(spec: ModelSpec) -> bool:
-    """Whether a graph takes an image alone, in which case a right request costs much."""
+    """Return whether a graph takes only an image, so that a valid request is expensive."""
     return len(spec.inputs) == 1 and spec.inputs[0].shape[1:2] == (3,)
 
 
 def run(
     model: Path, requests: Sequence[Request], folder: Path, python: Sequence[str] = (sys.executable,)
 ) -> list[dict]:
-    """Run requests against an ONNX file in processes of their own.
+    """Run requests against an ONNX file in separate processes.
 
     Args:
         model: the ONNX file.
@@ -193,7 +193,7 @@ def run(
         python: the command of a Python with numpy and onnxruntime.
 
     Returns:
-        One answer for each request; ``{"died": code}`` for one that ended the process. A new process does the rest.
+        One answer for each request; ``{"died": code}`` if it ended the process. A new process runs the rest.
     """
     folder.mkdir(parents=True)
     todo, answers = folder / "requests.json", folder / "answers.jsonl"
@@ -203,7 +203,7 @@ def run(
         command = [*python, str(RUNNER), str(model), str(todo), str(answers)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
         if ended.returncode > 0 and len(answers.read_text().splitlines()) == done:
-            raise AssertionError(f"{model}: {ended.stderr[-2000:]}")  # it did not get as far as the first request
+            raise AssertionError(f"{model}: {ended.stderr[-2000:]}")  # it ended before the first request
         if ended.returncode:
             with answers.open("a") as stream:
                 stream.write(json.dumps({"died": ended.returncode}) + "\n")

@@ -9,7 +9,7 @@ from triton_sam.families.tables import GUARD_PREFIX
 
 
 def assert_guarded(model: Any) -> None:
-    """Check that no node reads an input with a size of the caller's choice before the guard has seen it."""
+    """Check that no node reads an input with a variable size before the guard has checked it."""
     free = {
         value.name
         for value in model.graph.input

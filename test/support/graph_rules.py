@@ -1,4 +1,4 @@
-"""The rule that says which shapes a graph takes: written by hand, so that it also tests the tables of the families."""
+"""The valid shapes of each graph, written by hand so that they also test the tables of the families."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ Shapes = Mapping[str, list[int]]
 
 SIDES = {"sam1": 1024, "mobilesam": 1024, "samhq": 1024, "sam2": 1024, "edgetam": 1024, "sam3": 1008}
 VIDEO_SIDES = {"sam2": 512, "edgetam": 256}
-"""Sides of the images of the models for videos that the tests export."""
+"""Sides of the images of the video models that the tests export."""
 _TEXT, _SMALL = [32, 256], [256, 72, 72]
 
 
 def has_right_shapes(family: str, role: str, shapes: Shapes) -> bool:
-    """Return whether tensors of the right names, types and ranks have shapes that fit each other and the graph."""
+    """Return whether tensors of the right names, types and ranks have valid and consistent shapes."""
     if role in ("encoder", "concept_encoder"):
         ((images, *rest),) = shapes.values()
         return images >= 1 and rest == [3, SIDES[family], SIDES[family]]
@@ -143,5 +143,5 @@ _RULES = {
 
 
 def _one_or_each(shapes: Shapes, rests: Mapping[str, list[int]], count: int) -> bool:
-    """Return whether each of some tensors is one for all objects, or one for each, and is else of its fixed shape."""
+    """Return whether each tensor is one for all objects, or one per object, and has its fixed shape otherwise."""
     return all(shape[0] in (1, count) and shape[1:] == rests[name] for name, shape in shapes.items() if name in rests)

@@ -1,9 +1,9 @@
-"""Runs requests against an ONNX file, one after the other, and writes a line after each of them.
+"""Runs requests against an ONNX file one by one, and writes a line after each.
 
-This program needs only numpy and onnxruntime, so that it runs with any version of ONNX Runtime:
+This program requires only numpy and onnxruntime, so that it runs with any version of ONNX Runtime:
 `python graph_runner.py MODEL.onnx REQUESTS.json ANSWERS.jsonl`. REQUESTS.json is a list of requests, and a request is a
-list of tensors: name, dtype, shape and fill. The program answers the requests that ANSWERS.jsonl does not answer yet, a
-line for each: if it ends early, the first request without a line ended it.
+list of tensors: name, dtype, shape and fill. The program writes one line for each request without a line in
+ANSWERS.jsonl. If it ends early, the first request without a line is the cause.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 import onnxruntime
 
 MEMORY = 4 << 30
-"""Address space of this process in bytes. Where a request needs more, ONNX Runtime must answer with an error."""
+"""Address space of this process in bytes. If a request needs more, ONNX Runtime must return an error."""
 
 
 @functools.lru_cache(maxsize=24)
 def tensor(dtype: str, shape: tuple[int, ...], fill: str) -> np.ndarray:
-    """Return an array: "nan", "inf", "huge" (3e38), or "random" with a fixed seed; for integers the smallest one."""
+    """Return an array: "nan", "inf", "huge" (3e38), or "random" with a fixed seed; for integers the minimum."""
     if dtype == "str":
         return np.full(shape, "x", np.object_)
     kind = np.dtype(dtype)
@@ -38,13 +38,13 @@ def tensor(dtype: str, shape: tuple[int, ...], fill: str) -> np.ndarray:
 
 
 def answer(session: onnxruntime.InferenceSession, request: list[dict]) -> dict:
-    """Run one request; return its outputs' shapes and hash, or the error."""
+    """Run one request; return the shapes and hash of its outputs, or the error."""
     try:
         feed = {part["name"]: tensor(part["dtype"], tuple(part["shape"]), part["fill"]) for part in request}
     except (MemoryError, ValueError) as error:
-        return {"unmade": f"{type(error).__name__}: {error}"}  # numpy cannot make such an array
+        return {"unmade": f"{type(error).__name__}: {error}"}  # numpy cannot create this array
     options = onnxruntime.RunOptions()
-    # A request that fills the address space must not leave it full for the next one.
+    # The next request must not run in a full address space.
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     try:
         outputs = session.run(None, feed, options)

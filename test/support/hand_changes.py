@@ -1,4 +1,4 @@
-"""Changes of masks by hand on the page, and the masks that come of them."""
+"""Manual changes of masks on the page, and the resulting masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = "tritonSam.scene.objects.map((object) => tritonSam.resultOf(object)?.fou
 
 
 def masks_of(page: Any) -> dict[str, np.ndarray]:
-    """The masks of the objects, by name, from the page's COCO download."""
+    """Return the masks of the objects by name, from the page's COCO download."""
     coco = json.loads(page.download("#save-coco")[1])
     return {each["name"]: rle_to_mask(each["segmentation"]).astype(bool) for each in coco["annotations"]}
 

@@ -1,4 +1,4 @@
-"""Writers of TIFF, PNG and OME-Zarr files, byte by byte, so that files have exactly the properties that tests need."""
+"""Writers of TIFF, PNG and OME-Zarr files, byte by byte, for files with exactly the properties that tests need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 Page = tuple[list[bytes], dict[int, tuple[str, Any]]]
-"""The strips of a page of a TIFF file, and its tags: the type (see _TYPES) and the value, or several."""
+"""The strips of a page of a TIFF file, and its tags: the type (see _TYPES) and one or more values."""
 _TYPES = {"s": 2, "H": 3, "I": 4}
 _NUMBERS = {"subfile": 254, "description": 270, "orientation": 274, "palette": 320, "extra": 338, "nodata": 42113}
 
@@ -54,7 +54,7 @@ def page(pixels: Any, photometric: int, bits: int = 0, data: bytes | None = None
         photometric: the tag PhotometricInterpretation.
         bits: bits of a value, if the data are packed.
         data: the packed data.
-        planar: 1: the channels of a pixel follow each other; 2: a plane for each.
+        planar: 1: the channels of a pixel are consecutive; 2: a plane for each channel.
         tags: further tags by the names in _NUMBERS.
     """
     count = pixels.shape[2] if pixels.ndim == 3 else 1
@@ -94,7 +94,7 @@ def png(pixels: Any, before: Chunks = (), after: Chunks = (), size: tuple[int, i
     Args:
         pixels: uint8 or uint16 (H,W), (H,W,2), (H,W,3) or (H,W,4).
         before: further chunks before the pixels.
-        after: further chunks behind the pixels.
+        after: further chunks after the pixels.
         size: the width and the height that the file claims; None: the true ones.
     """
     count = pixels.shape[2] if pixels.ndim == 3 else 1
@@ -110,7 +110,7 @@ def png(pixels: Any, before: Chunks = (), after: Chunks = (), size: tuple[int, i
 
 
 def zarr_files(folder: str, pixels: Any) -> dict[str, bytes]:
-    """Return the files of an OME-Zarr image of version 0.4, not compressed, with one chunk."""
+    """Return the files of an uncompressed OME-Zarr image of version 0.4 with one chunk."""
     shape = [pixels.shape[2], *pixels.shape[:2]]
     array = {
         "zarr_format": 2,

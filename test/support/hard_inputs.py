@@ -1,8 +1,8 @@
-"""Images as other programs write them, one file for each kind, and the table of what each must give.
+"""Images from other programs, one file for each kind, and the table of expected results.
 
-The files lie in test/data/hard.zip. After a change here, write it again: PYTHONPATH=test python -m support.hard_inputs
+The files are in test/data/hard.zip. After a change here, rewrite it: PYTHONPATH=test python -m support.hard_inputs
 
-Each image has 24 x 16 pixels in four quarters of one colour each: top left, top right, bottom left, bottom right.
+Each image has 24 x 16 pixels with four quarters of one colour each: top left, top right, bottom left, bottom right.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ARCHIVE = Path(__file__).parents[1] / "data" / "hard.zip"
 
 
 def _unpacked() -> Path:
-    """Unpack the files into a folder that this process removes at its end."""
+    """Unpack the files into a folder that is removed when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="hard_inputs_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if ARCHIVE.is_file():
@@ -69,7 +69,7 @@ RGB = quarters(COLOURS)
 
 
 def encoded(form: str, pixels: Any = RGB, mode: str | None = None, **options: Any) -> Callable[[], bytes]:
-    """Return a function that encodes pixels by Pillow."""
+    """Return a function that encodes pixels with Pillow."""
 
     def make() -> bytes:
         buffer = io.BytesIO()
@@ -88,7 +88,7 @@ def heic() -> bytes:
 
 
 def turned(form: str, orientation: int, **options: Any) -> Callable[[], bytes]:
-    """Return a function that encodes the colours on their side, with the EXIF orientation that turns them upright."""
+    """Return a function that encodes the rotated colours, with the EXIF orientation that turns them upright."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     return encoded(form, ON_SIDE[orientation], exif=exif, **options)
@@ -134,15 +134,15 @@ class Hard:
     Args:
         name: its name.
         make: returns its content.
-        quarters: the colours that every reader gives; None: the readers refuse it.
-        words: a part of the error of readers that refuse it.
+        quarters: the colours from every reader; None: readers refuse the file.
+        words: a part of the error of readers that refuse the file.
         large: the same for large images: colours, or a part of the error; None: as for small images.
         size: width and height, upright.
-        tolerance: how much colours may differ, for formats with loss.
-        pages: its pages or frames.
-        by_pillow: whether Pillow alone reads it right, so that servers get it unchanged.
-        reference: who else reads it as this table says: Pillow alone, or GDAL; "" if neither does.
-        uploaded: whether the service accepts it.
+        tolerance: maximum difference of colours, for lossy formats.
+        pages: number of pages or frames.
+        by_pillow: whether Pillow reads the file correctly without our code, so that servers receive it unchanged.
+        reference: another reader with the results of this table: plain Pillow, or GDAL; "" if neither agrees.
+        uploaded: whether the service accepts the file.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Hard:
 
 
 SMALL = "use `triton-sam predict`"
-"""The error of large images for a file that is not TIFF."""
+"""The error for large images that are not TIFF."""
 
 
 def _tiffs() -> Iterable[Hard]:
@@ -316,7 +316,7 @@ LARGE: dict[str, Quarters | str] = {
     "two_series.zarr": r"holds several OME-Zarr images: give .*two_series.zarr/0 or .*two_series.zarr/1",
     "palette.vrt": COLOURS,
 }
-"""What else opens as a large image: its colours, or a pattern of the error."""
+"""Other files opened as large images: their colours, or a pattern of the error."""
 LARGE_FILES = {
     **zarr_files("plain.zarr", RGB),
     **zarr_files("bits.zarr", np.repeat(quarters((0, 1, 0, 1), bool)[:, :, None], 3, axis=2)),
@@ -327,7 +327,7 @@ LARGE_FILES = {
 
 
 def write() -> None:
-    """Write all files; equal contents give an equal archive."""
+    """Write all files. Equal contents result in an equal archive."""
     with zipfile.ZipFile(ARCHIVE, "w") as archive:
         for name, content in {**{each.name: each.make() for each in IMAGES}, **LARGE_FILES}.items():
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)

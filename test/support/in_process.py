@@ -1,7 +1,7 @@
-"""A Triton server in this process: real clients and transports, the real programs of its models, and no connection.
+"""A Triton server in this process, with real clients, transports and programs of models, but without connections.
 
-Everything between the protocol and the networks is the product's: the client, its transport with retries and errors,
-the wire contract, the session model or the video model. The networks are functions.
+All code between the protocol and the networks is the product's: the client, its transport with retries and errors, the
+wire contract, the session model or the video model. The networks are functions.
 
     with InProcess(compute) as server:
         server.add_session_model("sam2")
@@ -42,16 +42,16 @@ class InProcess:
 
     Args:
         compute: computes the networks, for clients and for the programs.
-        pairs: the encoders and decoders that clients may call themselves: family by name of the pair.
+        pairs: the encoders and decoders that clients may call directly: family by name of the pair.
 
     Attributes:
-        requests: the inferences that clients have asked for.
-        ends: the deadline of each of them, as a time of the monotonic clock.
-        configs: the models whose configuration clients have asked for.
-        cancelled: how many inferences clients have cancelled.
-        before: is called with the number of an inference before it is answered, and may raise the error of a server.
-        after: is called with the number of an inference after it was answered.
-        lacks: inputs that the models do not have, as those of earlier versions.
+        requests: the inferences requested by clients.
+        ends: the deadline of each inference, as a time of the monotonic clock.
+        configs: the models whose configuration clients have requested.
+        cancelled: number of inferences cancelled by clients.
+        before: called with the number of an inference before the answer; may raise an error of a server.
+        after: called with the number of an inference after the answer.
+        lacks: inputs that the models lack, as in earlier versions.
         triton: the side of the programs.
     """
 
@@ -120,7 +120,7 @@ class InProcess:
 
     @property
     def asked(self) -> list[str]:
-        """Names of the models that clients have asked."""
+        """Names of the models that clients have called."""
         return [request.model for request in self.requests]
 
     def config(self, model: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class InProcess:
     def request(
         self, model: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
     ) -> tuple[Request, int]:
-        """Note an inference; return what the program of the model gets, and its number."""
+        """Record an inference; return the request for the model's program, and its number."""
         with self._lock:
             self.requests.append(WireRequest(model, dict(inputs), tuple(outputs)))
             number = len(self.requests) - 1
@@ -163,7 +163,7 @@ class InProcess:
         return {name: np.array(array) for name, array in tensors.items()}
 
     def altered(self, model: str, tensors: Arrays, code: str, message: str) -> tuple[Arrays, str, str]:
-        """Return an answer as this server gives it; servers of earlier versions give another one."""
+        """Return the answer of this server. Servers of earlier versions override it."""
         return tensors, code, message
 
     def _check(self, model: str) -> None:
@@ -172,7 +172,7 @@ class InProcess:
 
 
 class _Client:
-    """Stands in for GrpcClient. Cancelling a call reaches the program of the model, as it does over gRPC."""
+    """Replaces GrpcClient. The cancellation of a call reaches the model's program, as over gRPC."""
 
     def __init__(self, server: InProcess) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""Large images whose objects are known, in every format, and a client that finds the objects by their colour."""
+"""Large images with known objects, in every format, and a client that finds the objects by colour."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUND = 40
 
 
 def draw(objects: list[tuple[int, int, int, int]], size: tuple[int, int] = SIZE) -> np.ndarray:
-    """Return an image (h,w,3) with rectangles x1, y1, x2, y2, each of a grey of its own, on a dark ground."""
+    """Return an image (h,w,3) with rectangles x1, y1, x2, y2, in different greys on a dark background."""
     pixels = np.full((size[1], size[0], 3), GROUND, np.uint8)
     for number, (x1, y1, x2, y2) in enumerate(objects, 1):
         pixels[y1:y2, x1:x2] = 60 + 10 * number % 190
@@ -59,7 +59,7 @@ def write_zarr(path: Path, pixels: np.ndarray, levels: int = 3) -> Path:
 
 
 class ColourClient:
-    """A client whose mask of a prompt is the connected colour under it, and whose objects are all colours."""
+    """A client that segments the connected colour under a prompt, and finds an object for each colour."""
 
     def __init__(self) -> None:
         self.encoded: list[np.ndarray] | deque[np.ndarray] = []
@@ -81,22 +81,22 @@ class ColourClient:
     def everything(self, pixels: np.ndarray, **_: Any) -> list[Segment]:
         self.encoded.append(pixels)
         if not isinstance(pixels, np.ndarray):
-            return []  # the trial of an estimate
+            return []  # the small search of an estimate
         colors = np.flatnonzero(np.bincount(pixels[:, :, 0].ravel()))
         return [Segment(pixels[:, :, 0] == color, 0.9, None) for color in colors if color != GROUND]
 
 
 class ColourServer(ColourClient):
-    """Stands for SamTritonClient in a run: some objects of a search, a pause for each tile, damaged tiles."""
+    """Replaces SamTritonClient in a run: some objects of a search, a pause for each tile, damaged tiles."""
 
     url = "fake"
     pause = 0.0
     refused = 0
-    """How many of the next tiles the server refuses."""
+    """Number of next tiles that the server refuses."""
 
     def __init__(self, url: str | None = None, family: str = "sam2", **_: Any) -> None:
         super().__init__()
-        self.encoded = deque(maxlen=1)  # all tiles of a large image would fill the memory
+        self.encoded = deque(maxlen=1)  # all tiles of a large image would exceed the memory
         self.family = get_family(family)
 
     def __enter__(self) -> ColourServer:
@@ -137,7 +137,7 @@ class ColourServer(ColourClient):
 
 
 class TileClient(ColourClient):
-    """A client whose embeddings are random mixtures of what a tile shows, so that equal tiles have equal ones."""
+    """A client whose embeddings are random mixtures of a tile's pixels, so that equal tiles have equal embeddings."""
 
     def __init__(self, family: str = "sam1", seed: int = 1) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class TileClient(ColourClient):
 
 
 class TileServer(TileClient):
-    """Stands for SamTritonClient in a process of its own: each tile takes a while."""
+    """Replaces SamTritonClient in a separate process, with a pause for each tile."""
 
     def __init__(self, url: str | None = None, family: str = "sam2", **_: Any) -> None:
         super().__init__(family)

@@ -1,4 +1,4 @@
-"""Runs `triton-sam` with arguments in a process that a test may kill, with a slow client of drawn images."""
+"""Runs `triton-sam` with arguments in a process that a test may kill, with a slow client for drawn images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ vars(large)["SamTritonClient"] = TileServer
 
 
 def peak() -> int:
-    """Return the most memory, in bytes, that this program has had. ru_maxrss would count its parent's before exec()."""
+    """Return the peak memory of this program in bytes. ru_maxrss would include its parent's before exec()."""
     found = re.search(r"(?m)^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     assert found is not None
     return int(found[1]) * 1024

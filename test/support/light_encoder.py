@@ -1,8 +1,7 @@
 """A SAM2 encoder that needs a twentieth of the demo model's time.
 
-It averages colours over squares, and mixes them into the channels of the embeddings with random weights. The toy
-decoder (support/toy_decoder.py) takes the colours out again. Masks of any other decoder have no meaning, but they
-differ by image and by prompt.
+It averages colours over squares and mixes them into the channels of the embeddings with random weights. The toy decoder
+(support/toy_decoder.py) recovers the colours. Masks of other decoders are meaningless, but differ by image and prompt.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ def mix(output: Tensor) -> npt.NDArray[np.float32]:
 
 
 def lighten(file: Path) -> None:
-    """Replace a SAM2 encoder by the light one."""
+    """Replace a SAM2 encoder with the light encoder."""
     replace(file, light_encoder())
 
 
 def replace(file: Path, graph: onnx.ModelProto) -> None:
-    """Replace an ONNX file by another graph. The file keeps what it says of its weights."""
+    """Replace an ONNX file with another graph, and keep the metadata about its weights."""
     graph.metadata_props.extend(onnx.load(file).metadata_props)
-    file.unlink()  # it may be a link to the file of the project
+    file.unlink()  # it may be a link to the project's file
     onnx.save(graph, file)
     forget_hashes([file])
 
 
 def light_repository(folder: Path) -> Path:
-    """Fill a model repository with SAM2's models, and this encoder in the place of the demo model's."""
+    """Fill a model repository with SAM2's models, with this encoder instead of the demo model's."""
     for name in DEMO:
         shutil.copytree(bundled("model_repository") / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*"))
     write_family(folder, "sam2")

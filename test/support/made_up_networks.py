@@ -1,4 +1,4 @@
-"""Networks of all families that are functions, for a service over a Triton in this process.
+"""Functions as networks of all families, for a service over a Triton in this process.
 
 Masks are half-planes that depend on the prompts, and embeddings depend on the image.
 """
@@ -18,7 +18,7 @@ from triton_sam.families import get_family
 
 
 def compute(pairs: Mapping[str, str], model: str, inputs: Mapping[str, Any], wanted: Sequence[str]) -> Arrays:
-    """Compute a network of one of these pairs, which are families by name."""
+    """Compute a network of one of these pairs, given as families by name."""
     name, _, role = model.rpartition("_")
     spec = get_family(pairs[name]).models[role]
     points = inputs.get("point_coords", inputs.get("input_points"))
@@ -43,7 +43,7 @@ def compute(pairs: Mapping[str, str], model: str, inputs: Mapping[str, Any], wan
 
 @contextlib.contextmanager
 def made_up_triton(pairs: Mapping[str, str], with_sessions: Sequence[str]) -> Iterator[InProcess]:
-    """Serve pairs of networks, which are families by name, and the session models of some of them."""
+    """Serve pairs of networks, given as families by name, and the session models of some of them."""
     with InProcess(functools.partial(compute, pairs), pairs) as server:
         for name in with_sessions:
             server.add_session_model(name)

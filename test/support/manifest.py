@@ -1,4 +1,4 @@
-"""pyproject.toml as tests read it, and the Pixi tasks in it."""
+"""pyproject.toml and its Pixi tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ else:
 
 
 def project() -> dict[str, Any]:
-    """The whole file; a test module without a checkout is skipped."""
+    """Return the parsed file; skip the test module without a checkout."""
     root = checkout()
     if root is None:
         pytest.skip("pyproject.toml is in the checkout only", allow_module_level=True)
@@ -25,7 +25,7 @@ def project() -> dict[str, Any]:
 
 
 def pixi_tasks() -> dict[str, dict[str, Any]]:
-    """The tasks of all features by name, a plain command as {"cmd": command}."""
+    """Return the tasks of all features by name, a plain command as {"cmd": command}."""
     pixi = project()["tool"]["pixi"]
     tasks = dict(pixi["tasks"])
     for feature in pixi["feature"].values():

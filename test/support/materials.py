@@ -15,7 +15,7 @@ WALLPAPERS = Path("usr/share/backgrounds/mate/nature")
 
 
 def draw_cutout(number: int, side: int = 96) -> NDArray[np.uint8]:
-    """Return an ellipse with two colours on a transparent ground: uint8 (side, side, 4)."""
+    """Return an ellipse with two colours on a transparent background: uint8 (side, side, 4)."""
     pixels = np.zeros((side, side, 4), np.uint8)
     middle = (side // 2, side // 2)
     axes = (side // 2 - 4, side // 3 + number % 5)

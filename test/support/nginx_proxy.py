@@ -18,12 +18,12 @@ import pytest
 
 from triton_sam._common.bundle import checkout
 
-ROOT = checkout() or Path.cwd()  # the proxy is tested in a checkout alone
+ROOT = checkout() or Path.cwd()  # the proxy is tested only in a checkout
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
 def nginx_version() -> tuple[int, ...]:
-    """Return the version of the nginx program, (0,) without one."""
+    """Return the version of nginx; (0,) if it is not installed."""
     if NGINX is None:
         return (0,)
     text = subprocess.run([NGINX, "-v"], capture_output=True, text=True, timeout=60, check=False).stderr
@@ -32,15 +32,15 @@ def nginx_version() -> tuple[int, ...]:
 
 
 RESOLVES = nginx_version() >= (1, 27, 3)
-"""Whether this nginx has `resolve`, as the image of docker-compose.yml does. Debian's nginx is older."""
+"""Whether this nginx supports `resolve`, like the image of docker-compose.yml. Debian's nginx is older."""
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx program (Debian: apt install nginx-light)")
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl program")
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nobody listens on, all different.
+    """Return different free ports.
 
-    Below those that the system gives to outgoing connections: a server that is started again must find its port free.
+    They are below the ports of outgoing connections, so that they are still free when a server restarts.
     """
     ports: set[int] = set()
     while len(ports) < count:
@@ -54,7 +54,7 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def make_tls(folder: Path) -> str:
-    """Certificates for this machine with the project's script; returns the first token."""
+    """Create certificates for this machine with the project's script; return the first token."""
     script = ROOT / "deploy/nginx/make_certificates.sh"
     command = ["bash", str(script), "--directory", str(folder), "localhost", "127.0.0.1"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
@@ -73,16 +73,16 @@ def configure(
     name_server: str = "127.0.0.1",
     service: str = "",
 ) -> Path:
-    """Copy deploy/nginx's files with other ports, places and servers, and without directives that an old nginx lacks.
+    """Copy deploy/nginx's files with other ports, paths and servers, without directives that an old nginx lacks.
 
     Args:
-        folder: for the copies, and for what nginx writes.
-        tls: of make_tls().
-        ports: of HTTPS and of gRPC.
+        folder: the folder for the copies and for nginx's own files.
+        tls: the folder of make_tls().
+        ports: the ports of HTTPS and gRPC.
         http: host:port of the servers' HTTP endpoints.
         grpc: host:port of their gRPC endpoints.
-        sticky: False takes the hash out, which leaves plain round-robin.
-        name_server: asked for the addresses of servers that are given by name, address:port.
+        sticky: False removes the hash, for plain round-robin.
+        name_server: address:port of the name server for servers given by name.
         service: host:port of the service with the page; "" if it has no token.
 
     Returns:
@@ -97,7 +97,7 @@ def configure(
         ("listen 8444", f"listen 127.0.0.1:{ports[1]}"),
         ("/dev/stderr", str(folder / "error.log")),
         ("/dev/stdout", str(folder / "access.log")),
-        # The files lie in a folder that only the user of the test may enter.
+        # The files are in a folder that only the user of the test may access.
         ("worker_processes auto;", "worker_processes 2; daemon off; " + ("user root;" if os.geteuid() == 0 else "")),
     ):
         assert old in text, old

@@ -17,7 +17,7 @@ MODELS = ("sam2", "sam2_encoder", "sam2_decoder")
 
 @dataclass(frozen=True)
 class Installation:
-    """The home folder, the interpreter, the checkout or the files of the wheel, and the environment of commands."""
+    """The home folder, the interpreter, the checkout or the wheel's files, and the environment of commands."""
 
     home: Path
     python: Path
@@ -30,20 +30,20 @@ class Installation:
 
 
 def install(folder: Path) -> Installation:
-    """Make a folder with all that a user has at home. The packages are links to those of this environment."""
+    """Create a user's home folder with an installation. The packages are links to this environment's packages."""
     checkout = folder / "checkout"
     shutil.copytree(PACKAGE_ROOT, checkout / "triton_sam", ignore=shutil.ignore_patterns("__pycache__"))
     _copy_files(checkout)
     (checkout / "pyproject.toml").touch()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    if not _is_utf8(folder):  # Python itself does not start from such a virtual environment
+    if not _is_utf8(folder):  # Python does not start from this virtual environment
         environment["PYTHONPATH"] = str(checkout)
         return Installation(folder, Path(sys.executable), checkout, environment)
     return Installation(folder, _environment(folder, _base(folder), checkout), checkout, environment)
 
 
 def install_wheel(folder: Path) -> Installation:
-    """Make a virtual environment with what a wheel installs, and no checkout."""
+    """Create a virtual environment with the wheel's files, without a checkout."""
     python = _environment(folder, _base(folder), None)
     (package,) = (folder / ".venv" / "lib").glob("*/site-packages/triton_sam")
     _copy_files(package / "_bundle")
@@ -66,7 +66,7 @@ def _is_utf8(path: Path) -> bool:
 
 
 def _base(folder: Path) -> Path:
-    """Make an interpreter in the folder, as uv and pyenv do; return its path."""
+    """Create an interpreter in the folder, as uv and pyenv do; return its path."""
     name = f"python{sysconfig.get_python_version()}"
     prefix = Path(sys.base_prefix)
     base = folder / "python"
@@ -79,7 +79,7 @@ def _base(folder: Path) -> Path:
 
 
 def _environment(folder: Path, base: Path, checkout: Path | None) -> Path:
-    """Make a virtual environment in the folder, with an editable installation of a checkout; return its Python."""
+    """Create a virtual environment in the folder with an editable installation of a checkout; return its Python."""
     packages = folder / ".venv" / "lib" / base.name / "site-packages"
     packages.mkdir(parents=True)
     for entry in Path(sysconfig.get_path("purelib")).iterdir():

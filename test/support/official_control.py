@@ -1,5 +1,6 @@
-"""The control flow of the official SAM2VideoPredictor over networks that hash their inputs, and the same networks for
-the project's tracker. Masks are equal only if both choose the same memories, pointers, prompts and earlier masks.
+"""Networks that hash their inputs, for the official SAM2VideoPredictor and for the project's tracker.
+
+Masks are equal only if both choose the same memories, pointers, prompts and earlier masks.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def digest(*parts: Any) -> int:
 
 
 def shown(value: int) -> float:
-    """Return the logit of a mask, which clamping to -32..32 does not change."""
+    """Return the logit of a mask, inside the clamping range -32..32."""
     return float(value % 61 - 30)
 
 
 def kept(value: int) -> float:
-    """Return the value of a memory, which bfloat16 holds exactly."""
+    """Return the value of a memory, exact in bfloat16."""
     return float(value % 256)
 
 
@@ -47,7 +48,7 @@ def memory(frame: int, mask: float, is_prompted: bool) -> int:
 
 
 class Official(SAM2VideoPredictor):  # type: ignore[misc]
-    """The official predictor; its networks are the functions above."""
+    """The official predictor with the functions above as networks."""
 
     def __init__(self, num_frames: int, monkeypatch: Any) -> None:
         torch.nn.Module.__init__(self)

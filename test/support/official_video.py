@@ -1,4 +1,4 @@
-"""Runs the official memory modules of SAM2 on given tensors, in the words of the project's own graphs."""
+"""Runs the official memory modules of SAM2 on given tensors, with the tensor names of the project's graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def noise(seed: int, *shape: int) -> np.ndarray:
 
 
 class History:
-    """Outputs of earlier frames of some objects, as the official predictor keeps them.
+    """Outputs of earlier frames of some objects, as stored by the official predictor.
 
     Args:
         model: from video_model().
@@ -71,7 +71,7 @@ class History:
         return conditioned.numpy()
 
     def inputs(self, frame: int, num_frames: int, reverse: bool) -> Arrays:
-        """Return the memories and pointers of a frame, chosen by the rules of the official predictor."""
+        """Return the memories and pointers of a frame by the rules of the official predictor."""
         step = -1 if reverse else 1
         prompted, tracked = self.outputs["cond_frame_outputs"], self.outputs["non_cond_frame_outputs"]
         memories = [(0, output) for output in prompted.values()]
@@ -98,7 +98,7 @@ class History:
 
 
 def official_memory(model: Any, embeddings: np.ndarray, masks: np.ndarray, score: np.ndarray, prompted: bool) -> Any:
-    """Return the memories that the official predictor makes of low-resolution logits."""
+    """Return the official predictor's memories of low-resolution logits."""
     side = model.image_size
     with torch.no_grad():
         image = torch.from_numpy(embeddings) - model.no_mem_embed.reshape(1, -1, 1, 1)
@@ -115,7 +115,7 @@ def official_memory(model: Any, embeddings: np.ndarray, masks: np.ndarray, score
 
 
 def official_tracking(model: Any, image: Arrays, points: Arrays | None, multimask: bool, mask: Any = None) -> Arrays:
-    """Return the answer of SAM2Base._forward_sam_heads in the names of the tracking decoder, a row for each object."""
+    """Return the answer of SAM2Base._forward_sam_heads by the names of the tracking decoder, one row per object."""
     given = {name: torch.from_numpy(array) for name, array in (points or {}).items()}
     with torch.no_grad():
         found = model._forward_sam_heads(
@@ -150,7 +150,7 @@ def _named(found: Any) -> Arrays:
 
 
 def centre_scores(model: Any) -> None:
-    """Shift the object scores of random weights so that some of several random images have an object, and some none."""
+    """Shift the object scores of random weights so that only some random images have an object."""
     side = model.image_size
     image = {"image_embeddings": noise(7, 3, 256, side // 16, side // 16)}
     for level, (channels, stride) in enumerate(((32, 4), (64, 8))):

@@ -15,13 +15,13 @@ VERSIONS = {
     "1.27.0": "Triton 26.07",
     "1.28.0": "Triton 26.08",
 }
-"""Versions on PyPI, and where they are used."""
+"""Versions on PyPI, and their use."""
 
 VERSION_PARAMETERS = [
     version if version in (min(VERSIONS), max(VERSIONS)) else pytest.param(version, marks=pytest.mark.nightly)
     for version in VERSIONS
 ]
-"""For ``parametrize``: the lowest and the highest version for each change, the others at night."""
+"""For ``parametrize``: the lowest and the highest version for each change, the other versions nightly."""
 
 
 def python(version: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The page's JavaScript modules in a browser without the page: tests call them with many inputs at once."""
+"""The page's JavaScript modules in a browser without the page. Tests call them with many inputs in one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.running_browser import Chromium
 from triton_sam.service.page import STATIC
 
 ROOT = "http://localhost/"
-"""An origin that browsers trust as they trust HTTPS. The test answers its requests, so nothing listens there."""
+"""An origin that browsers trust like HTTPS. The test answers its requests without a server."""
 RUN = """async ([names, source, text]) => {
   const modules = await Promise.all(names.map((name) => import(`/static/${name}.js`)));
   const act = (0, eval)(source);
@@ -28,7 +28,7 @@ RECORD_PATHS = """() => {
     lineTo(x, y) { this.rings.at(-1).push([x, y]); super.lineTo(x, y); }
   };
 }"""
-"""Paths keep their corners in `rings`, because a Path2D does not return them."""
+"""Paths store their corners in `rings`, because a Path2D does not return them."""
 
 
 class Modules:
@@ -52,7 +52,7 @@ class Modules:
 
 @contextlib.contextmanager
 def open_modules(chromium: Chromium) -> Iterator[Modules]:
-    """Open a tab whose only content is the modules."""
+    """Open a tab with only the modules."""
     with chromium.in_use() as browser:
         context = browser.new_context()
         page = context.new_page()

@@ -1,7 +1,7 @@
-"""Triton's module for Python models in this process: its classes and its rules, and the failures that tests ask for.
+"""Triton's module for Python models in this process, with its classes and rules, and failures on demand.
 
-Inside of Triton, the C++ part of the Python backend makes this module. `Triton` makes one for each test: it loads the
-program of a model, hands it requests, and computes the models that the program calls.
+Inside of Triton, the C++ part of the Python backend creates this module. Here, `Triton` creates one for each test. It
+loads the program of a model, sends it requests, and computes the models that the program calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from triton_sam._common.bundle import bundled
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Compute = Callable[[str, dict[str, npt.NDArray[Any]], tuple[str, ...]], Arrays]
-"""Computes a model: gets its name, its inputs by name, and the names of the outputs that are wanted."""
+"""Computes a model from its name, its inputs by name, and the names of the requested outputs."""
 _NAME = "triton_python_backend_utils"
 _BLS = "triton_sam.sessions.bls"
 _CPU, _GPU = "cpu", "gpu"
@@ -37,7 +37,7 @@ _FINAL = 1
 
 _IMPORTS: ContextVar[bool] = ContextVar("whether this thread imports the program of a model", default=False)
 _EARLY = ("TRITONSERVER_RESPONSE_COMPLETE_FINAL", "get_input_tensor_by_name")
-"""The names of Triton's file in Python. The C++ part adds the others after the program of a model was imported."""
+"""The names in Triton's Python file. The C++ part adds the others after the import of the model's program."""
 
 
 class _Module(ModuleType):
@@ -54,7 +54,7 @@ class TritonModelException(Exception):  # noqa: N818 - Triton's name
 
 
 class TritonError(Exception):
-    """The error of a response; Triton's class is no exception, but nothing depends on that."""
+    """The error of a response. Triton's class is not an exception, but nothing depends on that."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG = "UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG"
     UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"
@@ -71,7 +71,7 @@ class TritonError(Exception):
 
 
 class Tensor:
-    """A tensor. The elements of one of type BYTES become bytes, as on the way through shared memory."""
+    """A tensor. Elements of type BYTES become bytes, as in the transfer through shared memory."""
 
     def __init__(self, name: str, array: npt.NDArray[Any]) -> None:
         if not isinstance(array, np.ndarray):
@@ -81,7 +81,7 @@ class Tensor:
 
     @classmethod
     def of(cls, name: str, array: npt.NDArray[Any], *, memory: str = _CPU, dice: Dice | None = None) -> Tensor:
-        """Return a tensor that a request brings, or that a model has computed in some memory."""
+        """Return a tensor of a request, or a model's output in some memory."""
         made = cls(name, array)
         made._memory, made._dice = memory, dice or made._dice
         return made
@@ -103,7 +103,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Tensor) -> Tensor:
-        """Share the memory of another tensor, which must hold numbers."""
+        """Share the memory of another tensor, which must be numeric."""
         if tensor._array.dtype == np.object_:
             raise TritonModelException("DLPack does not have support for string tensors.")
         shared = Tensor.__new__(Tensor)
@@ -113,7 +113,7 @@ class Tensor:
 
     @property
     def content(self) -> npt.NDArray[Any]:
-        """The array, in whichever memory, for tests and for models that are computed here."""
+        """The array in any memory, for tests and for models that are computed here."""
         return self._array
 
     @property
@@ -150,7 +150,7 @@ class InferenceResponse:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request, as a client gets it: the outputs by name, or an error with its status."""
+    """The answer that a client receives: the outputs by name, or an error with its status."""
 
     tensors: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     code: str = ""
@@ -158,19 +158,19 @@ class Answer:
 
 
 class Request:
-    """A request to a Python model, which is its own response sender, and takes one answer.
+    """A request to a Python model, which is its own response sender and accepts one answer.
 
     Args:
         wanted: the requested outputs.
         tensors: the inputs by name.
-        parameters: the parameters, as the JSON text that Triton hands on.
-        trace: the context of its trace of OpenTelemetry.
-        dice: decides what fails.
+        parameters: the parameters, as the JSON text that Triton forwards.
+        trace: the OpenTelemetry context of its trace.
+        dice: decides which calls fail.
 
     Attributes:
-        cancelled: whether the client has gone away.
-        unsent: the next answers that cannot be sent, because shared memory is full.
-        is_lost: whether one that fails by the dice was not sent.
+        cancelled: whether the client has disconnected.
+        unsent: the next answers that cannot be sent because shared memory is full.
+        is_lost: whether an answer was not sent because of the dice.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Request:
         return self.cancelled or self._dice.hits("a cancellation")
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Take the answer. Triton damages its heap if it gets outputs that nobody asked for."""
+        """Receive the answer. Triton corrupts its heap if an answer has outputs that were not requested."""
         if flags != _FINAL or response is None:
             raise TritonModelException("Non-decoupled model cannot send complete final before sending a response.")
         if self._responses:
@@ -232,7 +232,7 @@ class Request:
         return self._answered.is_set()
 
     def answer(self) -> Answer:
-        """Wait for the answer and return it; one that was lost is an empty one."""
+        """Wait for the answer and return it; a lost answer is empty."""
         assert self._answered.wait(PATIENCE), "a request was left without an answer"
         if self.is_lost and not self._responses:
             return Answer(code="LOST")
@@ -255,7 +255,7 @@ class Call:
 
 
 class Triton:
-    """A Triton in this process, with Python models and what they call.
+    """A Triton in this process, with Python models and the models that they call.
 
     Args:
         compute: computes the other models.
@@ -264,8 +264,8 @@ class Triton:
     Attributes:
         gate: each call to another model waits until it is set.
         calls: the calls to other models.
-        failures: messages with which the next calls fail, the last one first.
-        lacks: outputs that the next answers lack, the first one first.
+        failures: messages with which the next calls fail, last one first.
+        lacks: outputs that the next answers lack, first one first.
         missing: models that are not ready.
         series: the metrics.
         warnings: lines of the log.
@@ -285,9 +285,9 @@ class Triton:
         self.module = self._make_module()
 
     def load(self, entry: str) -> Any:
-        """Import the program of a model, for example "image.triton_model", inside of this Triton; return its module.
+        """Import the program of a model, for example "image.triton_model", in this Triton; return its module.
 
-        Each Triton has its own copies of the modules that know Triton's module.
+        Each Triton has its own copies of the modules that import Triton's module.
         """
         hidden = {name: module for name, module in sys.modules.items() if _knows_triton(name, module)}
         for name in hidden:
@@ -306,7 +306,7 @@ class Triton:
 
     @contextlib.contextmanager
     def serving(self, entry: str, arguments: Mapping[str, str]) -> Iterator[Any]:
-        """Yield a model that has been initialized, and let it end afterwards."""
+        """Yield an initialized model, and finalize it afterwards."""
         model = self.load(entry).TritonPythonModel()
         model.initialize(arguments)
         try:
@@ -340,7 +340,7 @@ class Triton:
 
         class Response(InferenceResponse):
             def __init__(self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None) -> None:
-                if output_tensors:  # an error takes no memory
+                if output_tensors:  # an error needs no memory
                     triton.dice.roll("InferenceResponse")
                 super().__init__(output_tensors, error)
 
@@ -385,14 +385,14 @@ def _knows_triton(name: str, module: ModuleType | None) -> bool:
 
 
 def _forget(name: str) -> None:
-    """Drop a module, also as an attribute of its package, from which `from .. import bls` would take it."""
+    """Drop a module, also as an attribute of its package, which `from .. import bls` would return."""
     sys.modules.pop(name, None)
     package, _, child = name.rpartition(".")
     vars(sys.modules.get(package, ModuleType(""))).pop(child, None)
 
 
 def arguments(model: str, *, kind: str = "CPU", device: str = "0", **parameters: str) -> dict[str, str]:
-    """Return what Triton hands to initialize(), for a model of the project's repository with some parameters."""
+    """Return the arguments of initialize() for a model of the project's repository with some parameters."""
     return {
         "model_config": json.dumps({"parameters": {key: {"string_value": text} for key, text in parameters.items()}}),
         "model_name": model,

@@ -1,4 +1,4 @@
-"""Measures how much memory a run takes with all processes that its tests start."""
+"""Measures the memory of a run with all processes that its tests start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 class PeakMemory:
-    """Asks the system each second how much memory is in use, and subtracts the memory in use before the run."""
+    """Samples the system's used memory every second, minus the memory used before the run."""
 
     def __init__(self) -> None:
         self._before = _used()
@@ -23,7 +23,7 @@ class PeakMemory:
             self._peak = max(self._peak, _used() - self._before)
 
     def write(self, file: Path) -> str:
-        """Stop, write the peak to a file, and return the line in it."""
+        """Stop, write the peak to a file, and return the written line."""
         self._end.set()
         self._thread.join()
         line = f"peak memory of the run: {self._peak / GIB:.1f} GB"

@@ -18,7 +18,7 @@ def family_of(pid: int) -> list[psutil.Process]:
 
 
 def kill_model(pid: int, model: str) -> None:
-    """Kill the process of a Python model of a server, and wait until it has ended."""
+    """Kill the process of a server's Python model, and wait until it has ended."""
     stubs = [each for each in family_of(pid) if any(f"/{model}/" in word for word in _words(each))]
     assert len(stubs) == 1
     stubs[0].kill()
@@ -26,16 +26,16 @@ def kill_model(pid: int, model: str) -> None:
 
 
 def _words(process: psutil.Process) -> list[str]:
-    """Return the command line of a process; none if it has ended."""
+    """Return the command line of a process; empty if it has ended."""
     with contextlib.suppress(psutil.Error):
         return process.cmdline()
     return []
 
 
 def all_gone(processes: list[psutil.Process], seconds: float = 60.0) -> bool:
-    """Wait until all processes have ended; return False if some still run after some seconds.
+    """Wait until all processes have ended; return False if some still run after the time limit.
 
-    A zombie counts as ended: its parent has not collected its exit status yet.
+    Zombies count as ended: only their exit status has not been collected yet.
     """
     deadline = time.monotonic() + seconds
     while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes):
@@ -51,13 +51,13 @@ def segments() -> set[str]:
 
 
 def segments_of_log(log: str) -> set[str]:
-    """Return the segments of the server that wrote a log, since other servers may run on this machine."""
+    """Return the segments of the server that wrote a log, because other servers may run on this machine."""
     identity = re.search(r"triton-sam-([0-9a-f]{8})", log)
     assert identity is not None, log
     return {name for name in segments() if name.startswith(leftovers.SHM_FAMILY + identity[1])}
 
 
 def segments_of(pid: int) -> str:
-    """Return the prefix that the names of one server's segments have in common."""
+    """Return the common prefix of the names of a server's segments."""
     flag = next(word for word in psutil.Process(pid).cmdline() if "shm-region-prefix-name" in word)
     return flag.rpartition("=")[2]

@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 STAND_INS = ["-c", "from support.ray_run import main; main()"]
 """Arguments of Python for `triton-sam` without a server."""
 NO_UV = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-"""Otherwise Ray makes the environment again for each of its processes."""
+"""Otherwise, Ray recreates the environment for each of its processes."""
 
 
 @pytest.fixture(scope="module")
 def ray_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a Python with Ray, which needs another NumPy than the local server; skip where it cannot be installed."""
+    """Return a Python with Ray, whose NumPy differs from the local server's; skip if it cannot be installed."""
     packages = ["-r", str(ROOT / "pyproject.toml"), "--extra", "ray", "--extra", "tiles", "pytest"]
     return make_environment(tmp_path_factory.mktemp("ray") / "venv", packages)
 
@@ -35,7 +35,7 @@ def start(python: Path, words: list[str], folder: Path) -> subprocess.Popen[str]
 def actors(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return the actors of Ray below a process."""
     found = []
-    with contextlib.suppress(psutil.NoSuchProcess):  # it ended in the meantime, and so may any of them
+    with contextlib.suppress(psutil.NoSuchProcess):  # processes may end meanwhile
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "MapWorker" in " ".join(child.cmdline()):

@@ -19,11 +19,11 @@ from triton_sam.annotate.job import Job
 from triton_sam.commands import annotate
 
 PAUSE = 0.05
-"""Seconds that a stand-in takes for an image or a tile."""
+"""Seconds per image or tile of a stand-in."""
 
 
 class StandInJob(Job):
-    """A job whose clients need no server, in each process that carries it out."""
+    """A job whose clients need no server, in each of its processes."""
 
     @contextlib.contextmanager
     def clients(self) -> Iterator[list[Any]]:

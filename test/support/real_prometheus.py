@@ -1,4 +1,4 @@
-"""A real Prometheus with our configuration and rules, that scrapes one server every second."""
+"""A real Prometheus with our configuration and rules, which scrapes one server every second."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Prometheus:
     """A context manager that runs Prometheus.
 
     Args:
-        metrics_url: the metrics of the server. Only its discovery differs from the configuration in the repository,
-            because DNS names of containers exist in the compose network alone.
+        metrics_url: the metrics of the server. Only the discovery differs from the repository's configuration, because
+            DNS names of containers exist only in the compose network.
         folder: for configuration, data and log.
         labels: labels that discovery in Kubernetes would add, such as namespace.
     """
@@ -62,7 +62,7 @@ class Prometheus:
         self._process.wait(30)
 
     def get(self, path: str) -> Any:
-        """Return the data of an answer of the API; an empty list while Prometheus starts.
+        """Return the data of a response of the API; an empty list while Prometheus starts.
 
         Raises:
             AssertionError: Prometheus ended, or refuses the request.
@@ -71,7 +71,7 @@ class Prometheus:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/{path}", timeout=10) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
-            if error.code == 503:  # it still reads its data
+            if error.code == 503:  # it is still loading its data
                 return []
             raise AssertionError(f"{path}: {error.read().decode()}") from error
         except OSError:
@@ -79,7 +79,7 @@ class Prometheus:
             return []
 
     def query(self, expression: str) -> dict[tuple[str, ...], float]:
-        """Return the values of an expression now, by the values of the labels `model` and `kind` that they have."""
+        """Return the current values of an expression, by the values of their labels `model` and `kind`."""
         data = self.get(f"query?query={urllib.parse.quote(expression)}")
         return {
             tuple(one["metric"][name] for name in ("model", "kind") if name in one["metric"]): float(one["value"][1])
@@ -87,7 +87,7 @@ class Prometheus:
         }
 
     def alerts(self) -> set[tuple[str, str]]:
-        """Return names of alerts whose expression is true, with their model; they may still wait for their time."""
+        """Return the names and models of alerts whose expression is true, including pending alerts."""
         data = self.get("alerts")
         found = data["alerts"] if data else []
         return {(alert["labels"]["alertname"], alert["labels"].get("model", "")) for alert in found}

@@ -1,4 +1,4 @@
-"""The page in headless Chromium, and what tests do with it."""
+"""The page in headless Chromium, and helper functions for tests."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ WIDE = {"width": 1280, "height": 800}
 NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
 """A phone, upright and on its side."""
 SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
-"""The clean-up of the page while nobody moves its slider, see cleanupOf() in static/masks.js."""
+"""The default clean-up of the page, see cleanupOf() in static/masks.js."""
 FINGER = 44
-"""Pixels that a finger needs."""
+"""Minimum size of a touch target in pixels."""
 SLOW = 200_000
-"""Bytes a second of a slow line."""
+"""Bytes per second of a slow connection."""
 SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input:not([type=file]), a, summary")]
     .filter((control) => control.checkVisibility()).map((control) => {{
   const box = (control.closest("label") ?? control).getBoundingClientRect();
   return [control.id || control.ariaLabel || control.textContent, Math.round(box.width), Math.round(box.height)];
 }}).filter(([, width, height]) => width && (width < {FINGER} || height < {FINGER}))"""
-"""Controls that are too small for a finger, with their widths and heights."""
+"""Controls that are too small for touch, with their widths and heights."""
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 GRAVE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
   .filter(({ impact }) => impact === "serious" || impact === "critical")
@@ -47,7 +47,7 @@ NAMELESS = """[...document.querySelectorAll("button, select, input")]
 
 
 class Page:
-    """A page with an image, and what a test does with it."""
+    """A page with an image."""
 
     def __init__(self, page):
         self.page = page
@@ -73,11 +73,11 @@ class Page:
         self.wait(f"tritonSam.image?.name === {name!r} && document.getElementById('busy').hidden")
 
     def unfold(self):
-        """Show the parts of the panel that are folded."""
+        """Show the folded parts of the panel."""
         self.page.evaluate("for (const each of document.querySelectorAll('.panel details')) each.open = true")
 
     def uncheck(self, selector):
-        """Switch a setting off, also a folded one."""
+        """Switch a setting off, even if it is folded."""
         self.page.eval_on_selector(selector, "(each) => each.checked && each.click()")
 
     def at(self, x, y):
@@ -87,14 +87,14 @@ class Page:
         self.page.mouse.click(*self.at(x, y), **options)
 
     def settled(self):
-        """All objects have their masks."""
+        """Wait until all objects have their masks."""
         self.wait("tritonSam.scene.objects.every((o) => !(o.points.length || o.box) || tritonSam.resultOf(o)?.logits)")
 
     def facts(self):
         return self.page.locator(".object .facts").all_inner_texts()
 
     def pixel(self, x, y):
-        """Colour of the canvas at a pixel of the image."""
+        """Return the colour of the canvas at a pixel of the image."""
         return self.page.evaluate(
             """([x, y]) => { const c = document.getElementById("canvas"), f = c.getBoundingClientRect();
             const [px, py] = tritonSam.screenOf(x, y), r = c.width / f.width;
@@ -104,7 +104,7 @@ class Page:
 
     @contextlib.contextmanager
     def held(self, pattern):
-        """Let requests whose addresses fit a pattern wait; at the end, the service gets those that are still wanted."""
+        """Hold requests whose URLs match a pattern. At the end, the service receives those that were not aborted."""
         held = []
 
         def keep(route):
@@ -116,11 +116,11 @@ class Page:
         finally:
             self.page.unroute_all()
             for route in held:
-                with contextlib.suppress(playwright.Error):  # the page has given up this request
+                with contextlib.suppress(playwright.Error):  # the page has aborted this request
                     route.continue_()
 
     def banner(self):
-        """Wait for a message, and return it."""
+        """Wait for a message and return it."""
         self.page.wait_for_selector("#banner:not([hidden])")
         return self.page.inner_text("#banner")
 
@@ -134,7 +134,7 @@ class Page:
 
 
 class Chromium:
-    """Chromium, which many tests use one after the other."""
+    """Chromium, shared by many tests in turn."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -144,7 +144,7 @@ class Chromium:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[Any]:
-        """Let a test use it. Before and after, tests may run event loops of their own in this thread."""
+        """Use it in a test. Before and after, tests may run their own event loops in this thread."""
         asyncio._set_running_loop(self._loop)
         try:
             if not self._browser.is_connected():
@@ -160,7 +160,7 @@ class Chromium:
 
 @contextlib.contextmanager
 def running_browser() -> Iterator[Chromium]:
-    """Run Chromium; the test is skipped where there is none."""
+    """Run Chromium; skip the test if it is not installed."""
     if CHROMIUM is None:
         pytest.skip("no chromium: apt-get install chromium")
     manager = playwright.sync_playwright()
@@ -175,7 +175,7 @@ def running_browser() -> Iterator[Chromium]:
 
 @contextlib.contextmanager
 def open_page(browser: Any, url: str, **options: Any) -> Iterator[Page]:
-    """Open the page in a window of its own; nothing may go wrong in it. The options are those of `new_context`."""
+    """Open the page in a new window; errors on the page fail the test. The options are those of `new_context`."""
     context = browser.new_context(**{"viewport": WIDE, **options})
     try:
         page = Page(context.new_page())
@@ -184,19 +184,19 @@ def open_page(browser: Any, url: str, **options: Any) -> Iterator[Page]:
         yield page
         assert page.faults == [], page.faults
     finally:
-        context.close()  # the page of a failed test must not go on working beside the next tests
+        context.close()  # the page of a failed test must not continue during the next tests
 
 
 def open_phone(
     browser: Any, url: str, viewport: dict[str, int] | None = None
 ) -> contextlib.AbstractContextManager[Page]:
-    """Open the page on a phone, upright unless another window is given."""
+    """Open the page on a phone, upright by default."""
     return open_page(browser, url, viewport=viewport or NARROW, has_touch=True, is_mobile=True)
 
 
 @contextlib.contextmanager
 def slow_line(page: Page) -> Iterator[None]:
-    """Let the browser send SLOW bytes a second."""
+    """Limit the browser to SLOW bytes per second."""
     session = page.page.context.new_cdp_session(page.page)
     session.send("Network.enable")
     conditions = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": SLOW}

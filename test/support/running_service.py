@@ -1,4 +1,4 @@
-"""A SAM service in a thread of the test program, on a free port; and one without a port."""
+"""A SAM service in a thread of the test process, on a free port or without a port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODY = "http://127.0.0.1:9"
 
 @dataclass
 class RunningService:
-    """Where it is, its application, and a client that waits long."""
+    """A service's URL, its application, and a client with a long timeout."""
 
     url: str
     app: FastAPI
@@ -40,13 +40,13 @@ class RunningService:
         return answer.json()
 
     def metric(self, name: str) -> float:
-        """Return a figure of /metrics, summed over its labels."""
+        """Return a metric of /metrics, summed over its labels."""
         lines = self.http.get("/metrics").text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
 
 def made_up_models(*, words: bool = False, videos: bool = False) -> Callable[[Engine], dict[str, Pair]]:
-    """Return a fake of Engine._pairs: "sam2" tracks videos if there are any, and "sam3" finds words."""
+    """Return a fake of Engine._pairs: "sam2", which tracks with ``videos``, and with ``words`` "sam3" for words."""
     pairs = {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=videos)}
     if words:
         pairs["sam3"] = Pair("sam3", get_family("sam3"), "1", keeps_images=True, finds_concepts=True)
@@ -55,7 +55,7 @@ def made_up_models(*, words: bool = False, videos: bool = False) -> Callable[[En
 
 @contextlib.contextmanager
 def service_without_triton(**options: Any) -> Iterator[TestClient]:
-    """Yield a client of an application in this process. No port leads to it, and its Triton never answers."""
+    """Yield a client of an application in this process, without a port. Its Triton never answers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
         app = create_app(ServiceSettings(url=NOBODY, **options))
@@ -67,7 +67,7 @@ def service_without_triton(**options: Any) -> Iterator[TestClient]:
 def running_service(
     triton_url: str, fakes: Mapping[str, Callable[..., Any]] | None = None, **options: Any
 ) -> Iterator[RunningService]:
-    """Run a service over a Triton. ``fakes`` take the place of methods of its engine, and of no other service's."""
+    """Run a service over a Triton. ``fakes`` replace methods of only this service's engine."""
     port = choose_ports("127.0.0.1", {"service": 0})["service"]
     app = create_app(ServiceSettings(url=triton_url, **options))
     for name, fake in (fakes or {}).items():

@@ -1,4 +1,4 @@
-"""Requests to the session model as tests send them, and what its server tells of itself."""
+"""Requests to the session model, and metrics of its server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def upload(transport, content, **more):
 
 
 def metrics(server, as_wanted=lambda figures: True, model="sam2"):
-    """Figures of a session model, once they are as wanted or half a minute is over: they follow after the answer."""
+    """Return the metrics of a session model when they match, or after half a minute. They lag behind the answer."""
     deadline = time.monotonic() + 30
     while True:
         time.sleep(0.2)
@@ -51,7 +51,7 @@ def ask(server, **inputs):
 
 
 def bomb():
-    """30,000 x 30,000 pixels in some bytes: a PNG whose header promises what its data does not hold."""
+    """Return a small PNG whose header claims 30,000 x 30,000 pixels."""
 
     def chunk(kind, data):
         body = kind + data
@@ -63,7 +63,7 @@ def bomb():
 
 
 def post(server, *, model="sam2", shape=(1,), **inputs):
-    """What curl does: JSON in, status and JSON out."""
+    """Send JSON as curl does; return the status and JSON."""
     tensors = [{"name": k, "shape": shape, "datatype": "BYTES", "data": [v]} for k, v in inputs.items()]
     request = urllib.request.Request(
         f"{server.http_url}/v2/models/{model}/infer", json.dumps({"inputs": tensors}).encode()

@@ -1,4 +1,4 @@
-"""Ends a server that many tests share when the next ones do not use it, because all of them would fill the memory."""
+"""Ends a shared server when the next tests do not use it, because all servers together would fill the memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _RUNNING = pytest.StashKey[dict[str, Any]]()
 
 
 def shared(request: pytest.FixtureRequest, server: contextlib.AbstractContextManager[Server]) -> Iterator[Server]:
-    """Yield a server from a fixture. It ends before a group of tests that does not use the fixture."""
+    """Yield a server from a fixture. It ends before a group of tests without the fixture."""
     with server as running:
         request.config.stash.setdefault(_RUNNING, {})[str(request.fixturename)] = request
         yield running
 
 
 def return_free_memory() -> None:
-    """Return freed memory of this process to the system. glibc kept 0.8 GB in the middle of a run."""
+    """Return freed memory of this process to the system. In the middle of a run, glibc kept 0.8 GB."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
         if trim is not None:
@@ -32,9 +32,9 @@ def return_free_memory() -> None:
 
 
 def end_unused(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the servers that the next group of tests does not use, the newest first.
+    """End the servers that the next group of tests does not use, newest first.
 
-    If a later test needs one again, pytest calls the fixture again, because it counts as finished.
+    If a later test needs a server again, pytest calls the fixture again, because it counts as finished.
     """
     if same_group(item, nextitem):
         return

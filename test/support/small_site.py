@@ -4,7 +4,7 @@ import http.server
 
 
 class SmallSite(http.server.BaseHTTPRequestHandler):
-    """Answers with a status and a content, and writes no log."""
+    """Answers with a status and content, without logging."""
 
     def answer(self, status, content, location=None):
         self.send_response(status)

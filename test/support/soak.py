@@ -17,13 +17,13 @@ from triton_sam._common.bundle import bundled
 FULL = os.environ.get("TRITON_SAM_SOAK") == "full"
 """Whether the long runs have their full length."""
 IMAGES_IN_CACHE = 20 if FULL else 8
-"""Number of images that the cache of the server holds."""
+"""Capacity of the server's cache in images."""
 CALL_TIMEOUT = 3 * 3600.0
-"""Timeout of a call in seconds. It is long because other programs may slow down the machine for a long time."""
+"""Timeout of a call in seconds, long because other programs may slow down the machine for a long time."""
 
 
 def draw_image(number):
-    """Draw an image that differs for each number, 160x120 pixels, and return it as PNG."""
+    """Return a different image for each number, 160x120 pixels, as PNG."""
     rng = np.random.default_rng(number)
     pixels = np.full((120, 160, 3), rng.integers(0, 256, 3), np.uint8)
     left, top = rng.integers(10, 60, 2)
@@ -40,9 +40,9 @@ def server_memory(server):
 
 
 def total_memory(processes):
-    """Return the memory of processes together, in bytes. A page that several of them share counts once.
+    """Return the total memory of processes in bytes. Shared pages count once.
 
-    Resident sizes, which are the usual measure, would count such a page once for each process.
+    Resident sizes, the usual measure, would count a shared page once per process.
     """
     return sum(process.memory_full_info().pss for process in processes)
 
@@ -56,6 +56,6 @@ def small_cache_server(tmp_path_factory):
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES)))
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    log = repository.parent / "server.log"  # pytest keeps it, so the cause of a restart can be found
+    log = repository.parent / "server.log"  # pytest keeps it for finding the cause of a restart
     with local_server.LocalServer(repository, models=["sam2"], log_file=log, **ports) as running:
         yield running

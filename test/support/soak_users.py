@@ -1,4 +1,4 @@
-"""The users of the endurance run: each is a generator that counts its work at every step, and checks its answers."""
+"""The users of the endurance run. Each is a generator that counts its work at every step and checks its answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLICK = (1600, 1000)
 
 
 class PatientClient(httpx.Client):
-    """A client of the service that repeats a request as long as the service is busy."""
+    """A client of the service that repeats a request while the service is busy."""
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         while (answer := super().send(request, **options)).status_code == 503:
@@ -86,7 +86,7 @@ def call_service(url, count):
 
 
 def search_for_everything(url, count):
-    """Simulate a user who looks for all objects, and gives up a search now and then."""
+    """Simulate a user who searches for all objects, and sometimes cancels a search."""
     thresholds: dict[str, Any] = {"points_per_side": 4, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
 
     class GivenUpError(Exception):
@@ -106,7 +106,7 @@ def search_for_everything(url, count):
 
 
 def track_videos(url, count):
-    """Simulate a user who tracks one object after the other, each in a session of its own, with mistakes."""
+    """Simulate a user who tracks objects, each in a new session, with mistakes."""
     frames = [clip.image(index) for index in range(VIDEO_FRAMES)]
     while True:
         with SAM2VideoClient(url, timeout=CALL_TIMEOUT) as client:
@@ -120,7 +120,7 @@ def track_videos(url, count):
 
 
 def call_adapter(url, count):
-    """Simulate a tool that speaks Osam's protocol, with mistakes."""
+    """Simulate a tool with Osam's protocol, with mistakes."""
     prompt = {"points": [[60, 50]], "point_labels": [1]}
     with PatientClient(base_url=url, timeout=CALL_TIMEOUT) as http:
         for turn in itertools.count():
@@ -145,7 +145,7 @@ def look_at_a_large_image(url, count):
 
 
 def annotate_batches(url, count, scenes: Path, folder: Path):
-    """Simulate nightly jobs: annotate the scenes again and again, each time into a new folder."""
+    """Simulate nightly jobs, which annotate the scenes repeatedly, each time into a new folder."""
     for turn in itertools.count():
         out = folder / f"out{turn}"
         options = ["--with", "boxes", "--url", url, "--timeout", str(CALL_TIMEOUT), "--out", str(out), "-q"]

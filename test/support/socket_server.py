@@ -1,4 +1,4 @@
-"""A server of plain sockets, which answers and misbehaves as a test says, and a KServe client for it."""
+"""A server with plain sockets, whose answers and faults a test defines, and a KServe client for it."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ SMALL = {"x": np.zeros(3, np.float32)}
 
 
 class Server:
-    """Answers each connection on a thread of its own with ``serve(connection)``; keeps what it read."""
+    """Answers each connection on a separate thread with ``serve(connection)``; stores the read data."""
 
     def __init__(self, serve, context=None):
         self.requests = []
@@ -37,7 +37,7 @@ class Server:
         return self
 
     def __exit__(self, *_):
-        """End all threads, and then close the connections: a thread would go on with the next file of that number."""
+        """End all threads before closing the connections: a thread would use the next file with the same number."""
         self._listener.close()
         self.ended.set()
         for connection in self.connections:
@@ -64,7 +64,7 @@ class Server:
             self._serve(self, connection)
 
     def read(self, connection):
-        """Read one request: its head as text and its body; None when the client has hung up."""
+        """Read one request: its head as text and its body; None if the client has disconnected."""
         content = b""
         while b"\r\n\r\n" not in content:
             part = connection.recv(1 << 16)
@@ -110,7 +110,7 @@ def always(answer):
 
 
 def echo(server, connection):
-    """Behaviour: every input comes back as the output of the same name."""
+    """Behaviour: every input is returned as the output of the same name."""
     while request := server.read(connection):
         _, fields, body = request
         end = int(fields[JSON_LENGTH.lower()])
@@ -127,7 +127,7 @@ def reads_nothing(server, connection):
 
 
 def dribbles(part):
-    """Behaviour: a byte of the answer every 50 ms, from the head on or from the body on."""
+    """Behaviour: a byte of the answer every 50 ms, starting with the head or the body."""
 
     def serve(server, connection):
         server.read(connection)

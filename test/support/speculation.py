@@ -1,4 +1,4 @@
-"""Positions of a mouse, and what tests of the speculative client wait for."""
+"""Positions of a mouse, and helper functions for tests of the speculative client."""
 
 import asyncio
 import time

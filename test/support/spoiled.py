@@ -1,6 +1,6 @@
-"""Requests that are right but for a few members. Every seed gives the same ones, in any number.
+"""Valid requests with a few invalid members. Each seed gives the same sequence, of any length.
 
-hypothesis prefers small and repeated examples, of which few pass the first checks of a request with many members.
+hypothesis prefers small and repeated examples, few of which pass the first checks of a request with many members.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TEXTS = ("", "a", "cat", "\x00", "é", "null", "[1]", "x" * 300)
 
 
 def junk(rng: random.Random, depth: int = 3) -> Any:
-    """Return any value of JSON, also NaN and infinity, which Python's reader accepts."""
+    """Return any JSON value, including NaN and infinity, which Python's parser accepts."""
     kind = rng.randrange(7 if depth else 5)
     if kind == 0:
         return rng.choice((None, True, False))
@@ -27,12 +27,12 @@ def junk(rng: random.Random, depth: int = 3) -> Any:
 
 
 def spoil(rng: random.Random, request: Mapping[str, Any], names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the request, in half of the cases with up to three members wrong, missing or unknown.
+    """Return the request, in half of the cases with up to three wrong, missing or unknown members.
 
     Args:
-        rng: chooses.
-        request: a right request.
-        names: names of members that the request may have besides its own.
+        rng: random generator.
+        request: a valid request.
+        names: names of further possible members.
     """
     spoiled = dict(request)
     for _ in range(rng.choice((0, 0, 0, 1, 2, 3))):

@@ -1,4 +1,4 @@
-"""Strategies of hypothesis that several test files share, and the profiles in which hypothesis runs."""
+"""Hypothesis strategies shared by several test files, and the hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-# There is no deadline, because the machine that runs the tests may be busy. The profile "steady" uses the same examples
-# in every run, so that a failure is caused by the latest change. HYPOTHESIS_PROFILE=random tries other examples.
+# Without a deadline, because the test machine may be busy. The profile "steady" uses the same examples in every run, so
+# that a failure is caused by the latest change. HYPOTHESIS_PROFILE=random tries other examples.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))

@@ -1,4 +1,4 @@
-"""Tiny ONNX models in a model repository, written on the fly, and a call to one of them."""
+"""Tiny ONNX models in a generated model repository, and a call to one of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPED_CONFIG = 'backend: "onnxruntime"\nmax_batch_size: 0\n' + CPU
 for name, kind in {"half": "FP16", "long": "INT64", "text": "STRING"}.items():
     TYPED_CONFIG += f'input {{ name: "{name}" data_type: TYPE_{kind} dims: [-1] }}\n'
     TYPED_CONFIG += f'output {{ name: "{name}_out" data_type: TYPE_{kind} dims: [-1] }}\n'
-# Calls `scale` twice through Triton; it is named in a parameter, which makes it a dependency.
+# Calls `scale` twice through Triton. `scale` is in a parameter, which makes it a dependency.
 BLS_MODEL = """
 import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
@@ -59,7 +59,7 @@ ensemble_scheduling {{ step [ {{
 
 
 def scale_graph(factor: float = 2.0) -> onnx.ModelProto:
-    """y = x * scale, where scale may be left out."""
+    """y = x * scale, with an optional scale."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "d"]) for name in "xy")
     scale = helper.make_tensor_value_info("scale", TensorProto.FLOAT, [1])
     default = numpy_helper.from_array(np.array([factor], np.float32), "scale")
@@ -67,7 +67,7 @@ def scale_graph(factor: float = 2.0) -> onnx.ModelProto:
 
 
 def add_graph(width: int = 4) -> onnx.ModelProto:
-    """y = x + (0, 1, 2, ...): fails for an x of another width."""
+    """y = x + (0, 1, 2, ...), which fails for an x of another width."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "d"]) for name in "xy")
     steps = numpy_helper.from_array(np.arange(width, dtype=np.float32), "steps")
     return model_of([helper.make_node("Add", ["x", "steps"], ["y"])], [x], [y], [steps])
@@ -123,7 +123,7 @@ def ones(*shape: int) -> np.ndarray:
 
 
 def write_repository(root: Path) -> Path:
-    """A model repository with one model for each thing that the backend has to honour."""
+    """Write a model repository with one model for each feature of the backend."""
     write_model(root, "scale", scale_graph(), SCALE_CONFIG)
     write_model(root, "add", add_graph(), config_of())
     renamed = config_of(more=CPU + 'default_model_filename: "weights.onnx"')

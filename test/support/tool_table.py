@@ -1,4 +1,4 @@
-"""One row for each tool whose protocol the service speaks: a right request, and how its answer is read."""
+"""One row for each tool whose protocol the service supports: a valid request, and how its answer is read."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from triton_sam.masks.rle import BoolArray, rle_to_mask
 Json = Any
 X1, Y1, X2, Y2 = BOX
 WORDS = "dog, nothing"
-"""Words of which a search finds the first one only, see support/fake_words.py."""
+"""Words of which a search finds only the first one, see support/fake_words.py."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool. The members that begin with `word` are those of its searches for words.
+    """A tool. Members that begin with `word` are for its searches for words.
 
     Args:
-        path: where it asks for masks.
+        path: path of requests for masks.
         click: returns its request for the object at CLICK, with an image in base64.
         box: the same for BOX.
-        mask: reads the mask of an answer; its size is that of the image.
+        mask: reads the mask of an answer, in the size of the image.
         word_request: returns the path and the request of a search for WORDS, of instances above the score 0.7.
         word_answer: reads labels and scores of an answer.
-        fault: the member that holds the text of an error; empty: the whole answer is the text.
+        fault: the member with the text of an error; empty: the whole answer is the text.
         headers: headers of a request for masks.
         word_headers: headers of a search.
-        token: says who asks, as the tool does it; the token is TOKEN.
-        listed: a path that a service with a token answers only to those who know it.
-        tolerance: pixels from its edge by which the mask may differ, for tools that get polygons.
-        drawn: what the tool is to get of a mask.
+        token: the tool's form of authentication with TOKEN.
+        listed: a path for which a service with a token requires it.
+        tolerance: distance in pixels from its edge within which the mask may differ, for tools that get polygons.
+        drawn: returns the part of a mask that the tool receives.
     """
 
     path: str
@@ -65,7 +65,7 @@ class Tool:
     drawn: Callable[[BoolArray], BoolArray] = lambda mask: mask
 
     def agrees(self, found: BoolArray, expected: BoolArray) -> bool:
-        """Whether the tool got a mask."""
+        """Return whether the tool received the expected mask."""
         wanted = self.drawn(expected)
         return near(found, wanted, self.tolerance) if self.tolerance else np.array_equal(found, wanted)
 

@@ -1,4 +1,4 @@
-"""Requests of other tools, for tests of adapters."""
+"""Requests of annotation tools, for tests of adapters."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ LABEL_SETUP = """<View><Image name="image" value="$image"/>
 
 
 def asked_of_label_studio(image64: str, *regions: Any, config: str = LABEL_SETUP, task: int = 1) -> dict[str, Any]:
-    """Return a call of Label Studio with the regions that a user has drawn in an image."""
+    """Return a call of Label Studio with the regions drawn by a user in an image."""
     data = {"image": f"data:image/jpeg;base64,{image64}"}
     params = {"context": {"result": list(regions)}, "login": None, "password": None}
     return {"tasks": [{"id": task, "data": data}], "project": "1.2", "label_config": config, "params": params}
 
 
 def stroke() -> BoolArray:
-    """Return a stroke of a brush over the object at CLICK, in an image of 800 x 600 pixels."""
+    """Return a brush stroke over the object at CLICK, in an image of 800 x 600 pixels."""
     mask = np.zeros((600, 800), bool)
     mask[170:190, 150:250] = True
     return mask
 
 
 def drawn_prompts(client: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the prompts that the stroke and the outline mean, as the client takes them."""
+    """Return the client's prompts for the stroke and the outline."""
     outlined = fill_polygons([RING], (800, 600))
     return (
         {"point_coords": [[200, 180.5]], "mask_input": mask_logits(stroke(), client.family)},
@@ -49,12 +49,12 @@ def drawn_prompts(client: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def base64_of(content: bytes) -> str:
-    """Return bytes as a tool sends them."""
+    """Return bytes in the form that tools send."""
     return base64.b64encode(content).decode()
 
 
 def filled(rings: Iterable[Any], shape: tuple[int, int]) -> BoolArray:
-    """Return the pixels whose centres lie inside rings, by the even-odd rule; x and y with the origin at a corner."""
+    """Return the pixels whose centres are inside rings, by the even-odd rule; the origin of x and y is a corner."""
     inside = np.zeros(shape, bool)
     columns = np.arange(shape[1]) + 0.5
     for ring in rings:
@@ -70,12 +70,12 @@ def filled(rings: Iterable[Any], shape: tuple[int, int]) -> BoolArray:
 
 
 def without_holes(mask: BoolArray) -> BoolArray:
-    """Return a mask whose holes are filled, for formats that have none."""
+    """Return a mask with filled holes, for formats without holes."""
     return filled_each(mask_to_polygons(mask, 0), mask.shape)
 
 
 def without_specks(mask: BoolArray, share_of_mean: float = 0.0) -> BoolArray:
-    """Return a mask without small parts and with its small holes filled, for formats that a person edits.
+    """Return a mask without small parts and with filled small holes, for formats for manual editing.
 
     Args:
         mask: the mask.
@@ -101,7 +101,7 @@ def filled_each(rings: Iterable[Any], shape: tuple[int, ...]) -> BoolArray:
 
 
 def near(mask: BoolArray, other: BoolArray, pixels: int = 1) -> bool:
-    """Whether the masks differ only within so many pixels of an edge. The border of the image is an edge, too."""
+    """Return whether masks differ only within some pixels of an edge. The border of the image is also an edge."""
     grown, shrunk = mask.copy(), mask.copy()
     for _ in range(pixels):
         grown, shrunk = _dilated(grown), ~_dilated(~shrunk, True)

@@ -1,8 +1,8 @@
-"""A SAM2 decoder without weights for the light encoder. It needs milliseconds, and its masks have a meaning.
+"""A SAM2 decoder without weights for the light encoder. It takes milliseconds and returns meaningful masks.
 
-A pixel belongs to the mask if its colour is like that of the click and it is not too far away. So the masks of images
-with plain colours are those that a person expects. Boxes, negative points, masks as prompts and the three candidates
-have their effects. The tensors, their shapes and the guard are those of a real decoder.
+A pixel belongs to the mask if its colour is similar to the click's and it is not too far away. Masks of images with
+plain colours are thus as expected. Boxes, negative points, mask prompts and the three candidates have an effect. The
+tensors, their shapes and the guard are those of a real decoder.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from triton_sam.families.base import (
 )
 
 SEEN = np.array([[0.3, 0.3, 0.3], [1.0, -1.0, 0.0], [0.5, 0.5, -1.0]])
-"""Brightness, red against green, and yellow against blue. Brightness counts less, because an object has its shadows."""
+"""Brightness, red against green, and yellow against blue. Brightness has a low weight, because objects have shadows."""
 SIDE, FRAME = 256, 1024
 PIXELS = SIDE * SIDE
 COLOUR_SPREAD, PLACE_SPREAD = 0.2, 400.0
-"""How far colours, which are 0..1, and places in the frame may lie apart."""
+"""Maximum distance of colours, which are 0..1, and of positions in the frame."""
 REACHES = (1.0, 1.5, 2.5, 2.0)
-"""How unlike the click a pixel may be: for the candidates (part, object, whole), and for the single mask."""
+"""Maximum difference from the click: for the candidates (part, object, whole), and for the single mask."""
 STEEPNESS, FLOOR, LIMIT, FAR = 8.0, -20.0, 32.0, 1e4
 SPECK = 4.0
-"""How much more like the click a speck is, and how much less a hole."""
+"""Decrease of the difference from the click in specks, and increase in holes."""
 SHARES = {"high_res_feats_0": 0.8, "high_res_feats_1": 0.1, "image_embeddings": 0.1}
-"""How much of a colour comes from each of the embeddings. None is 0, so that none can be left out unnoticed."""
+"""Share of a colour from each of the embeddings. None is 0, so that a missing embedding is noticed."""
 
 
 def toy_decoder() -> onnx.ModelProto:
@@ -57,8 +57,8 @@ def toy_decoder() -> onnx.ModelProto:
 
 
 def _prompts(graph: Graph) -> tuple[str, str, str, tuple[str, str], str]:
-    """Return the points with the middle of the box as the last one, which of them are positive and negative (P,N,1),
-    the corners of the box (P,1,2), and whether there is one (P,1,1).
+    """Return the points, with the centre of the box last, masks of positive and negative points (P,N,1), the corners of
+    the box (P,1,2), and whether there is a box (P,1,1).
     """
     corners = []
     for label in (LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT):
@@ -89,13 +89,13 @@ def _colours(graph: Graph) -> str:
 
 
 def _grid() -> npt.NDArray[np.float32]:
-    """Return the middles of the pixels in the frame, (2,65536): x and y."""
+    """Return the centres of the pixels in the frame, (2,65536): x and y."""
     middles = (np.arange(SIDE, dtype=np.float32) + 0.5) * FRAME / SIDE
     return np.stack([np.tile(middles, SIDE), np.repeat(middles, SIDE)])
 
 
 def _specks() -> npt.NDArray[np.float32]:
-    """Return what makes masks as rough as those of the demo model, (1,1,65536): specks around them, and holes."""
+    """Return specks and holes, (1,1,65536), which make masks as rough as the demo model's."""
     rough = np.zeros((SIDE, SIDE), np.float32)
     for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
         rough[12 + row :: 32, 12 + column :: 32] = -SPECK
@@ -104,7 +104,7 @@ def _specks() -> npt.NDArray[np.float32]:
 
 
 def _unlikeness(graph: Graph, points: str) -> str:
-    """Return how unlike each pixel and each point are in colour and place, (P,N,65536)."""
+    """Return the difference of each pixel from each point in colour and position, (P,N,65536)."""
     colours = _colours(graph)
     images = graph.add("Shape", colours, end=1)
     grid = graph.constant(_grid()[None] / PLACE_SPREAD)
@@ -122,7 +122,7 @@ def _unlikeness(graph: Graph, points: str) -> str:
 
 
 def _row_of_each_point(graph: Graph, points: str, images: str) -> str:
-    """Return where the colour of each point stands in the rows of all pixels: of one image, or of one for each."""
+    """Return the row of each point's colour among all pixels, of one image or of one image per prompt."""
     cells = graph.add("Floor", graph.scaled(points, SIDE / FRAME))
     cells = graph.add("Clip", cells, graph.constant(0.0), graph.constant(SIDE - 1.0))
     places = graph.reduce("ReduceSum", graph.add("Mul", cells, graph.constant([1.0, SIDE])), 2)
@@ -136,12 +136,12 @@ def _row_of_each_point(graph: Graph, points: str, images: str) -> str:
 
 
 def _only_of(graph: Graph, unlike: str, chosen: str) -> str:
-    """Push away the points that are not chosen."""
+    """Make all points that are not chosen very different."""
     return graph.add("Add", unlike, graph.scaled(graph.complement(chosen), FAR))
 
 
 def _within(graph: Graph, corners: tuple[str, str], has_box: str) -> str:
-    """Return logits (P,1,65536) that are negative outside the box, and large where there is none."""
+    """Return logits (P,1,65536) that are negative outside the box, and large without a box."""
     low, high = (graph.add("Transpose", corner, perm=[0, 2, 1]) for corner in corners)
     grid = graph.constant(_grid()[None])
     sides = graph.add("Concat", graph.add("Sub", grid, low), graph.add("Sub", high, grid), axis=1)
@@ -150,7 +150,7 @@ def _within(graph: Graph, corners: tuple[str, str], has_box: str) -> str:
 
 
 def _mask_prompt(graph: Graph, positive: str) -> str:
-    """Return what a mask as prompt adds to the logits. Without a positive point, it is all there is."""
+    """Return the logits that a mask prompt adds. Without a positive point, only these are used."""
     given = graph.unsqueeze("has_mask_input", 1, 2)
     mask = graph.add("Reshape", "mask_input", graph.constant([0, 1, PIXELS], np.int64))
     lone = graph.scaled(graph.complement(graph.reduce("ReduceMax", positive, 1)), -FLOOR)
@@ -158,7 +158,7 @@ def _mask_prompt(graph: Graph, positive: str) -> str:
 
 
 def _outputs(graph: Graph, logits: str) -> None:
-    """Split the logits (P,4,65536). A score is high if few pixels are unsure, and never outside 0..1."""
+    """Split the logits (P,4,65536). A score is high if few pixels are uncertain, and always in 0..1."""
     unsure = graph.as_float(graph.add("Less", graph.add("Abs", logits), graph.constant(2.0)))
     found = graph.as_float(graph.add("Greater", logits, graph.constant(0.0)))
     counts = [graph.reduce("ReduceSum", value, 2) for value in (found, unsure)]

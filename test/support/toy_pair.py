@@ -1,4 +1,4 @@
-"""A model repository with a toy pair of SAM2: encoder and decoder need a twentieth of the demo model's time."""
+"""A model repository with a toy pair of SAM2, whose encoder and decoder need a twentieth of the demo model's time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.toy_decoder import toy_decoder
 
 
 def toy_repository(folder: Path) -> Path:
-    """Fill a model repository with the project's SAM2 models, and the toy pair in the place of the demo model."""
+    """Fill a model repository with the project's SAM2 models, with the toy pair instead of the demo model."""
     light_repository(folder)
     replace(folder / "sam2_decoder" / "1" / "model.onnx", toy_decoder())
     return folder

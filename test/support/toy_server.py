@@ -1,6 +1,6 @@
-"""The local Triton of most tests: each process has one for the whole run. It serves the toy pair in all settings.
+"""The local Triton of most tests, one per process for the whole run. It serves the toy pair in all settings.
 
-Its session models have the same pair. ``sam2`` keeps three images and calls the decoder.
+Its session models use the same pair. ``sam2`` caches three images and calls the decoder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CALLS, CONFIGURED, CHOSEN = "sam2", "sam2_configured", "sam2_chosen"
 """Session models: one calls the decoder, one decodes by its config.pbtxt, one by the option of the server."""
 NARROW, MAX_PENDING = "sam2_narrow", 2
-"""A session model at which few requests may wait, and how many."""
+"""A session model with a short queue, and the queue's length."""
 BATCHED, OLD = "sam2_batched", "old"
 """A session model whose bodies have a batch dimension, and one of the project's first version."""
 CACHED = "sam2_cached_jpeg"
@@ -32,7 +32,7 @@ VIDEO = "sam2_video"
 
 
 def toy_server(folder: Path) -> LocalServer:
-    """Fill a model repository; return the server, which is not started."""
+    """Fill a model repository and return the server, not started."""
     from triton_sam.local_server import LocalServer
 
     repository = toy_repository(folder)

@@ -1,6 +1,6 @@
-"""The models for videos without weights, for the light encoder.
+"""The video models without weights, for the light encoder.
 
-Every output depends on every input, so that a wrong input shows. A mask is a ramp whose height depends on the inputs.
+Every output depends on every input, so that a wrong input is visible. A mask is a ramp whose height depends on inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FAMILY = get_family("sam2")
 assert FAMILY.tracking is not None
 TABLE = FAMILY.tracking
 GAIN = 50.0
-"""By which the means of embeddings, which differ little, count."""
+"""Weight of the means of embeddings, which differ little."""
 
 
 def toy_video_models() -> dict[str, onnx.ModelProto]:

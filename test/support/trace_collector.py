@@ -1,4 +1,4 @@
-"""A collector of traces: receives OpenTelemetry's protocol (OTLP over HTTP) and keeps the spans."""
+"""A collector of traces, which receives OpenTelemetry's protocol (OTLP over HTTP) and stores the spans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Span:
-    """One span as a collector sees it; ids are hexadecimal, and ``parent`` is empty for the first span of a trace."""
+    """One received span. Ids are hexadecimal, and ``parent`` is empty for the first span of a trace."""
 
     service: str
     name: str
@@ -27,10 +27,10 @@ class Span:
 
 
 class Collector:
-    """Keeps the spans that arrive.
+    """Stores the received spans.
 
     Args:
-        port: the port of this machine on which it listens.
+        port: the local port on which it listens.
 
     Attributes:
         triton: the URL of a Triton that sends its spans here.
@@ -43,7 +43,7 @@ class Collector:
         self.spans: list[Span] = []
 
     def add(self, content: bytes, kind: str) -> None:
-        """Take the spans out of one request. Triton sends JSON, OpenTelemetry's SDK protocol buffers."""
+        """Store the spans of one request. Triton sends JSON, OpenTelemetry's SDK sends protocol buffers."""
         for resource in _resource_spans(content, kind):
             service = _texts(resource["resource"].get("attributes", [])).get("service.name", "")
             self.spans += [
@@ -68,7 +68,7 @@ class Collector:
         return list(self.spans)
 
     def ancestors(self, span: Span) -> list[Span]:
-        """Return the parent of a span, its parent, and so on, as far as they have arrived."""
+        """Return the received ancestors of a span, starting with its parent."""
         by_id = {other.id: other for other in self.spans}
         found = []
         while (parent := by_id.get(span.parent)) is not None:
@@ -113,7 +113,7 @@ def collector() -> Iterator[Collector]:
 
 
 def _resource_spans(content: bytes, kind: str) -> list[dict[str, Any]]:
-    """Return the spans of a request in the form of its JSON, where ids are hexadecimal."""
+    """Return the spans of a request in JSON's form, with hexadecimal ids."""
     if "json" in kind:
         spans: list[dict[str, Any]] = json.loads(content)["resourceSpans"]
         return spans
@@ -122,7 +122,7 @@ def _resource_spans(content: bytes, kind: str) -> list[dict[str, Any]]:
 
     spans = json_format.MessageToDict(ExportTraceServiceRequest.FromString(content))["resourceSpans"]
     for span in (span for resource in spans for scope in resource["scopeSpans"] for span in scope["spans"]):
-        for name in ("traceId", "spanId", "parentSpanId"):  # protobuf's own JSON has base64
+        for name in ("traceId", "spanId", "parentSpanId"):  # protobuf's JSON uses base64
             span[name] = base64.b64decode(span.get(name, "")).hex()
     return spans
 

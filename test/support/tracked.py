@@ -1,4 +1,4 @@
-"""A video client without a server: it tracks discs that move, from any prompt, always in the same way."""
+"""A video client without a server, which tracks moving discs from any prompt in the same way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEIGHT = 48
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A mask as the client returns it."""
+    """A mask in the form that the client returns."""
 
     mask: npt.NDArray[np.bool_]
     score: float
@@ -25,7 +25,7 @@ class Found:
 
 
 def disc(x: float, y: float, radius: float = 9) -> Found:
-    """Return a disc around a point; its logits fall with the distance."""
+    """Return a disc around a point, whose logits decrease with the distance."""
     rows, columns = np.mgrid[0:HEIGHT, 0:SIDE]
     logits = (radius - np.hypot(columns - x, rows - y)).astype(np.float32)
     return Found(logits > 0, 0.9, 5.0, logits)

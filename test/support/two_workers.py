@@ -1,4 +1,4 @@
-"""Lets two processes run the tests (``pytest -n 2``): which tests stay together, and which run alone."""
+"""Support for tests in two processes (``pytest -n 2``): which tests stay together, and which run alone."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from filelock import FileLock
 ONE_PROCESS = tuple(
     f"test/slow/{name}.py" for name in ("test_attacks", "test_concepts", "test_concepts_page", "test_containers_run")
 )
-"""Files that run in the same process, so one after the other. The servers of most need much memory; the tests of
-test_attacks.py run alone, and would wait for minutes until the others have their exports and containers."""
+"""Files that run in the same process, one at a time. The servers of most need much memory. The tests of
+test_attacks.py run alone, and would wait for minutes for the exports and containers of the others."""
 
 SHARED = ("service_triton", "server", "families_server", "video_models")
-"""Fixtures that take long or much memory, the longest first. All tests that use the same one run in one process."""
+"""Fixtures that take long or much memory, longest first. All tests with the same fixture run in one process."""
 
 GROUP = pytest.StashKey[str]()
 
 
 def group_by_use(items: list[pytest.Item]) -> None:
-    """Group the tests by what they use, and put the groups that take longest first.
+    """Group the tests by their fixtures, longest groups first.
 
     Tests that use an expensive fixture are one group. A test that shares fixtures or caches with its file stays with
-    it. Any other test is a group of its own: it goes to an idle process, so both are busy to the end. A single process
-    takes the tests in the same order.
+    the file. Any other test is a separate group, which an idle process runs, so both are busy until the end. A single
+    process runs the tests in the same order.
     """
     groups = [_group(item) for item in items]
     sizes = collections.Counter(groups)
@@ -40,27 +40,27 @@ def group_by_use(items: list[pytest.Item]) -> None:
         item.stash[GROUP] = group or f"free {number}"
         if hasattr(item.config, "workerinput"):
             item.add_marker(pytest.mark.xdist_group(item.stash[GROUP]))
-        # A test that runs alone waits for that of the other process, so it comes last.
+        # A test that runs alone waits for the other process's test, so it is last.
         places[item] = (*_place(group, sizes, slow_files), item.get_closest_marker("alone") is not None)
     items.sort(key=places.__getitem__)
 
 
 def _group(item: pytest.Item) -> str | None:
-    """Return the name of the group of a test, or None if it is free."""
+    """Return the name of a test's group; None if the test is free."""
     file = item.nodeid.partition("::")[0]
     if file in ONE_PROCESS:
         return "one process"
     expensive = next((name for name in SHARED if name in _fixtures(item)), None)
     if expensive is not None:
         return expensive
-    # Tests of exports keep their models in caches of the process (support/family_exports.py).
+    # Tests of exports cache their models in the process (support/family_exports.py).
     if item.get_closest_marker("export") is not None or _shares_with_its_file(item):
         return file
     return None
 
 
 def same_group(item: pytest.Item, other: pytest.Item | None) -> bool:
-    """Return whether two tests are of one group."""
+    """Return whether two tests are in the same group."""
     return other is not None and item.stash[GROUP] == other.stash[GROUP]
 
 
@@ -70,7 +70,7 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
 
 
 def _shares_with_its_file(item: pytest.Item) -> bool:
-    """Return whether a test uses a fixture that lasts longer than the test, but not for the whole run."""
+    """Return whether a test uses a fixture with a scope between function and session."""
     if not isinstance(item, pytest.Function):
         return False
     definitions = item._fixtureinfo.name2fixturedefs.values()
@@ -89,9 +89,9 @@ def _place(group: str | None, sizes: Mapping[str | None, int], slow_files: Conta
 
 
 def check_groups(ids: Sequence[str]) -> None:
-    """Refuse to run in two processes when pytest-xdist has not put the tests into groups.
+    """Refuse to run in two processes if pytest-xdist has not grouped the tests.
 
-    Each process would make the expensive fixtures, and both together need more memory than a machine of 16 GB has.
+    Each process would create the expensive fixtures, which together need more than 16 GB of memory.
     """
     if ids and "@" not in ids[0]:
         pytest.exit(
@@ -103,12 +103,12 @@ def check_groups(ids: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def turn(item: pytest.Item) -> Iterator[None]:
-    """Run a test beside others; or alone, if it is marked ``alone`` because others would disturb it.
+    """Run a test concurrently, or alone if it is marked ``alone`` because other tests would disturb it.
 
-    Every process holds a lock of its own during a test, and a test that runs alone holds the locks of all. A process
-    that wants locks goes through a gate first, so that no other test starts while a test waits to run alone.
+    Every process holds its own lock during a test, and a test that runs alone holds all locks. Processes pass a gate
+    before they acquire locks, so that no other test starts while a test waits to run alone.
     """
-    # Not the variables of the environment: a test may start pytest, which inherits them.
+    # Not the environment variables: a test may start pytest, which inherits them.
     worker = getattr(item.config, "workerinput", None)
     if worker is None:
         yield
@@ -124,7 +124,7 @@ def turn(item: pytest.Item) -> Iterator[None]:
 
 
 def remove_locks(config: pytest.Config) -> None:
-    """Remove the files of the locks when a process ends. A process that still runs makes them again."""
+    """Remove the lock files when a process ends. A running process recreates them."""
     if worker := getattr(config, "workerinput", None):
         shutil.rmtree(_folder(worker), ignore_errors=True)
 

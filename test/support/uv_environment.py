@@ -1,4 +1,4 @@
-"""Environments of their own for packages that do not fit beside those of the tests, and scripts that run in them."""
+"""Separate environments for packages that conflict with those of the tests, and scripts that run in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 
 def make_environment(folder: Path, packages: Sequence[str]) -> Path:
-    """Install packages by uv into a new environment, and return its Python; skip where that is not possible.
+    """Install packages with uv into a new environment and return its Python; skip if this is not possible.
 
     Args:
         folder: the new environment.
@@ -34,7 +34,7 @@ def make_environment(folder: Path, packages: Sequence[str]) -> Path:
 
 
 def run_script(python: Path, script: str, *values: Any, **environment: str) -> Any:
-    """Run a script, which gets the values as JSON in its first argument; return the JSON in its last line."""
+    """Run a script with the values as JSON in its first argument; return the JSON of its last line."""
     command = [str(python), "-c", script, json.dumps(values)]
     variables = {**os.environ, **environment}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)

@@ -1,7 +1,7 @@
-"""Runs ONNX files once each: `python value_runner.py FOLDER`. It needs only numpy and onnxruntime, of any version.
+"""Runs ONNX files once each: `python value_runner.py FOLDER`. It requires only numpy and onnxruntime, of any version.
 
-FOLDER/inputs/NAME.npz holds the inputs of FOLDER/graphs/NAME.onnx. The outputs go to FOLDER/VERSION/NAME.npz, where
-VERSION is that of ONNX Runtime.
+FOLDER/inputs/NAME.npz holds the inputs of FOLDER/graphs/NAME.onnx. The outputs are written to FOLDER/VERSION/NAME.npz,
+where VERSION is ONNX Runtime's version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The models for videos of the micro size at 512 px with random weights, and the official predictor with the same."""
+"""The video models of the micro size at 512 px with random weights, and the official predictor with the same."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OPTIONS = {
     "clear_non_cond_mem_around_input": False,
     "add_all_frames_to_correct_as_cond": False,
 }
-"""The arguments of SAM2VideoPredictor that SAM2Base does not have. Holes are filled on GPUs alone."""
+"""The arguments of SAM2VideoPredictor that SAM2Base lacks. Holes are filled only on GPUs."""
 
 
 @dataclass(frozen=True)
 class VideoModels:
-    """A repository with the models for videos, and the official torch model with their weights."""
+    """A repository with the video models, and the official torch model with their weights."""
 
     repository: Path
     model: Any
@@ -42,7 +42,7 @@ def write_video_models(repository: Path, graphs: Graphs | None = None) -> VideoM
     graphs = graphs or micro_graphs()
     family = graphs.family
     assert family.tracking is not None
-    model = copy.deepcopy(graphs.model)  # a test makes an official predictor of it
+    model = copy.deepcopy(graphs.model)  # a test converts it to an official predictor
     for spec in (family.encoder, *family.tracking.models.values()):
         graph = graphs.graph(spec.role)
         name = family.model_name(spec.role)
@@ -57,11 +57,11 @@ def write_video_models(repository: Path, graphs: Graphs | None = None) -> VideoM
 
 
 def official_predictor(model: Any) -> Any:
-    """Return the official predictor with a model's weights. The model itself becomes it."""
+    """Convert a model in place to the official predictor with its weights, and return it."""
     for name, value in OPTIONS.items():
         setattr(model, name, value)
     model.__class__ = SAM2VideoPredictor
-    # Without autocast, the predictor fails where it has memories, which are bfloat16, and no pointers, which are not.
+    # Without autocast, the predictor fails with memories, which are bfloat16, but without pointers, which are not.
     model.memory_attention.register_forward_pre_hook(_as_floats, with_kwargs=True)
     return model
 
@@ -71,8 +71,8 @@ def _as_floats(_: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
 
 
 def draw_frames(folder: Path, count: int, size: tuple[int, int] = (200, 150)) -> list[Path]:
-    """Draw a clip: two discs that move over a textured ground. Return the files, which are JPEG as the official code
-    reads them.
+    """Draw a clip of two discs that move over a textured background. Return the files, JPEG as the official code
+    requires.
     """
     width, height = size
     y, x = np.mgrid[:height, :width].astype(np.float32)

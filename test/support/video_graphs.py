@@ -1,4 +1,4 @@
-"""The graphs of models for videos with random weights. Those of the micro sizes are made once for all tests."""
+"""The graphs of video models with random weights. Graphs of the micro sizes are created once for all tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MICRO, SIDE = "sam2.1_hiera_micro", 512
 
 
 class Graphs:
-    """An official model and its graphs, which are traced when they are first used."""
+    """An official model and its graphs, which are traced on first use."""
 
     def __init__(self, model: Any, family: Family) -> None:
         self.model, self.family, self.side = model, family, family.image_size
@@ -75,7 +75,7 @@ def micro_graphs() -> Graphs:
 
 
 class FilledGraphs(Graphs):
-    """The graphs of SAM2's micro size, whose templates the weights fill: a trace takes a minute."""
+    """The graphs of SAM2's micro size, filled from templates, because a trace takes a minute."""
 
     def traced(self, role: str, standard: bool) -> Any:
         if standard:
@@ -118,7 +118,7 @@ class Sam3Graphs(Graphs):
 
 
 def sam3_video_model() -> Any:
-    """Return the official model of SAM3's reduced size for videos, for images of 336 pixels, with random weights."""
+    """Return the official video model of SAM3's reduced size, for images of 336 pixels, with random weights."""
     config = video_configuration("reduced")
     config.image_size = 336
     model = seeded(lambda: Sam3TrackerVideoModel(config), 0)

@@ -7,7 +7,7 @@ CANVAS_FITS = """(() => { const canvas = document.getElementById("canvas");
 def open_clip(page, path):
     page.page.set_input_files("#file", path)
     page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
-    page.wait(CANVAS_FITS)  # the timeline has taken its place
+    page.wait(CANVAS_FITS)  # the timeline is laid out
 
 
 def shown(page):
@@ -20,7 +20,7 @@ def go_to(page, frame):
 
 
 def segmented(page):
-    """Every prompt on the page has reached the service, and has its mask."""
+    """Wait until every prompt on the page has its mask from the service."""
     page.wait("""tritonSam.scene.objects.every((o) => Object.keys(o.prompts)
         .every((frame) => tritonSam.video.masks.maskOf(o, Number(frame))))""")
 
@@ -32,5 +32,5 @@ def track(page, direction="forward"):
 
 
 def covered(page, object_index=0):
-    """Frames with a mask, as ranges."""
+    """Return the frames with a mask as ranges."""
     return page.page.evaluate(f"tritonSam.video.masks.rangesOf(tritonSam.scene.objects[{object_index}])")

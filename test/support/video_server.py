@@ -1,7 +1,7 @@
-"""The video model in this process, and the ways in which a server disturbs its clients.
+"""The video model in this process, with faults of a server.
 
-Its networks are those of `support.fake_tracking`: each mask depends on the frame, the prompts and the last outputs. So
-a client that repeats too little, too much, or in another order gets other masks.
+Its networks are those of `support.fake_tracking`: each mask depends on the frame, the prompts and the last outputs. A
+client that repeats too little, too much, or in another order thus gets other masks.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class VideoServer(InProcess):
     """A server of one video model.
 
     Args:
-        cache: number of frames that it keeps.
+        cache: capacity of its cache in frames.
         limits: parameters of the model.
 
     Attributes:
-        tracked: each frame that a pass has computed.
+        tracked: all frames computed by tracking.
     """
 
     def __init__(self, cache: int = 1000, **limits: int) -> None:
@@ -51,7 +51,7 @@ class VideoServer(InProcess):
         return sessions
 
     def operations(self) -> list[str]:
-        """Return the names of the operations that clients have asked for."""
+        """Return the names of the operations that clients have requested."""
         return [self.operation(number) for number in range(len(self.requests))]
 
     def operation(self, number: int) -> str:
@@ -63,22 +63,22 @@ class VideoServer(InProcess):
         return arguments
 
     def sent_frames(self) -> list[int]:
-        """Return the indexes of the frames that came, in their order."""
+        """Return the indexes of the received frames, in order."""
         numbers = range(len(self.requests))
         return [index for number in numbers for index in self.arguments(number).get("frame_indexes", [])]
 
     def lose_sessions(self) -> None:
-        """Forget everything, as a restart does."""
+        """Drop all sessions, as a restart does."""
         self.sessions.clear()
         self.lose_frames()
 
     def lose_frames(self) -> None:
-        """Forget all frames, as a small cache does."""
+        """Drop all frames, as a small cache does."""
         while self._model.images.cache.remove_oldest():
             pass
 
     def answer(self, model: str, request: Request, number: int) -> Arrays:
-        """Answer a request, and note the frame that it computes."""
+        """Answer a request, and record the frame that it computes."""
         answer = super().answer(model, request, number)
         if self.operation(number) == wire.PROPAGATE:
             self._note(number)
@@ -97,12 +97,12 @@ def unreachable() -> ServerUnreachableError:
 
 
 def open_video(server: InProcess, source: Any, **options: Any) -> Video:
-    """Open a video by the sync client."""
+    """Open a video with the sync client."""
     return SAM2VideoClient(server.url, retries=0).open(source, **options)
 
 
 class FromThreads:
-    """A video of the async client with the methods of the sync one, so that both pass the same tests."""
+    """A video of the async client with the methods of the sync client, so that both run the same tests."""
 
     def __init__(self, server: InProcess, source: Any, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
@@ -156,4 +156,4 @@ class FromThreads:
 
 
 FACES = {"sync": open_video, "async": FromThreads}
-"""How a test opens a video of either client."""
+"""Functions that open a video of either client."""

@@ -1,4 +1,4 @@
-"""Runs what a config.pbtxt says as `model_warmup`, in ONNX Runtime: the graph must take it."""
+"""Runs the `model_warmup` of a config.pbtxt in ONNX Runtime, to check that the graph accepts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A web server of a folder, which gives parts of files, and fails when a test says so."""
+"""A web server of a folder with range requests and faults on demand."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Storage(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder)))
         self.folder = folder
         self.failing = ".png"
-        """A part of the paths that fail."""
+        """A part of failing paths."""
         self.failures: list[int] = []
-        """Status codes of the next requests for such a path."""
+        """Status codes of the next requests for a failing path."""
         self.asked: list[str] = []
         self.sent = 0
-        """Bytes of files that were sent."""
+        """Number of sent bytes of files."""
         self.ranges = True
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, *_: Any) -> None:
-        """Say nothing if a client hangs up."""
+        """Ignore clients that disconnect."""
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"  # a connection for several requests
+    protocol_version = "HTTP/1.1"  # several requests per connection
     server: Storage
 
     def do_GET(self) -> None:
@@ -69,7 +69,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[Storage]:
-    """A web server of the folder `web`."""
+    """Run a web server of the folder `web`."""
     (tmp_path / "web").mkdir()
     with Storage(tmp_path / "web") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

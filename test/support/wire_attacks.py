@@ -11,7 +11,7 @@ TRITON_TYPES = {
 }  # fmt: skip
 WIDTHS = {"FP64": 8, "FP32": 4, "FP16": 2, "INT64": 8, "INT32": 4, "UINT8": 1, "BOOL": 1, "BYTES": 0}
 LARGEST = 96 << 20
-"""Bytes of the largest tensor that is sent whole; a larger one is announced, and has no content.
+"""Maximum bytes of a tensor that is sent completely. A larger tensor is announced without content.
 
 The finest map of SAM3 has 81 MiB."""
 
@@ -36,7 +36,7 @@ def send(protocol: Any, client: Any, model: str, request: list[dict]) -> str | N
         size = math.prod(part["shape"]) * WIDTHS[kind] if all(side >= 0 for side in part["shape"]) else 0
         tensor = protocol.InferInput(part["name"], part["shape"], kind)
         content = bytes(size if size <= LARGEST else 0)
-        # The client's own setters accept arrays alone, and no array has a negative size.
+        # The client's own setters accept only arrays, which cannot have a negative size.
         if protocol.__name__.endswith("http"):
             tensor._raw_data = content
             tensor._parameters["binary_data_size"] = len(content)

@@ -1,4 +1,4 @@
-"""A finder of words without a server: it sees the discs that `support.tracked` tracks, as a scene says."""
+"""A finder of words without a server, which finds the discs that `support.tracked` tracks, as defined by a scene."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from support.tracked import HEIGHT, SIDE, disc
 from triton_sam.concepts.instances import Instance
 
 Seen = tuple[str, float, float, float]
-"""Text, x and y in frame 0, and score of a disc that moves one column to the right with each frame."""
+"""Text, x and y in frame 0, and score of a disc that moves one column to the right per frame."""
 
 
 def write_clip(folder: Path, frames: int) -> Path:
-    """Write images whose red channel says their frame."""
+    """Write images whose red channel is the frame number."""
     folder.mkdir()
     for frame in range(frames):
         Image.new("RGB", (SIDE, HEIGHT), (20 * frame, 60, 90)).save(folder / f"{frame:05d}.png")
@@ -31,7 +31,7 @@ class FakeFinder:
     """Finds the discs of a scene, by frame.
 
     Args:
-        scene: the discs that are seen in each frame; another frame shows nothing.
+        scene: the visible discs of each frame; other frames are empty.
         asked: the frame and the parameters of each search.
     """
 

@@ -1,4 +1,4 @@
-"""An exporter whose graphs return zeros: its exports take no time, and do all that follows a trace."""
+"""An exporter whose graphs return zeros. Its exports skip the trace and run all later steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def zeros(_: Any, spec: Any) -> Any:
-    """Return a graph that has the signature of a model and returns zeros."""
+    """Return a graph with the signature of a model that returns zeros."""
 
     def values(tensors: Any) -> Any:
         return [onnx.helper.make_tensor_value_info(tensor.name, FLOAT, tensor.shape) for tensor in tensors]
@@ -49,7 +49,7 @@ class Zeros(Exporter):
 
 
 class Proved(Zeros):
-    """Its graphs are not tried, which takes most of the time."""
+    """Skips the trial run of its graphs, which takes most of the time."""
 
     is_proved = True
 

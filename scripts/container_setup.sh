@@ -30,7 +30,7 @@ repository=${TRITON_SAM_REPOSITORY:-/models}
 seed=${TRITON_SAM_SEED:-$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)/model_repository}
 export TRITON_SAM_REPOSITORY=$repository
 
-# Several pods may share the volume and start at once. One of them does the work; the others wait for it.
+# Several pods may share the volume and start simultaneously. One does the work while the others wait.
 if command -v flock >/dev/null 2>&1; then
     exec 9>"$repository/.triton-sam-lock"
     flock 9
@@ -38,7 +38,7 @@ fi
 for folder in "$seed"/*/; do
     name=$(basename "$folder")
     [[ -e $repository/$name/config.pbtxt ]] && continue
-    # A copy under another name first, so that an interrupted one is made again.
+    # Copy to another name first, so that an interrupted copy is repeated.
     copy=$repository/.seed-$name
     rm -rf "$copy"
     cp -r "${folder%/}" "$copy"
@@ -52,7 +52,7 @@ for folder in "$seed"/*/; do
     fi
 done
 
-# An init container runs at every start of a pod. Each line of this file names a finished setup: its arguments and models.
+# An init container runs at every start of a pod. Each line of this file is a finished setup: its arguments and models.
 done_before=$repository/.triton-sam-setup
 is_done() {
     local arguments list model
@@ -80,7 +80,7 @@ else
     "${PYTHON:-python3}" -m triton_sam setup "$@"
 fi
 written=$(cd -- "$repository" && find . -name '*.onnx' -newer "$started" | sort | tr '\n' '\t')
-# An earlier setup that wrote one of these files is undone now, so its line goes.
+# These files replace those of earlier setups, whose lines are therefore removed.
 kept=$done_before.new
 while IFS=$'\t' read -r arguments list; do
     replaced=0

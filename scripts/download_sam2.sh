@@ -42,6 +42,6 @@ for argument in "$@"; do
 done
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-# PYTHONPATH makes the script work without an installation. A --directory of the caller comes last and takes precedence.
+# PYTHONPATH makes the script work without an installation. The caller's --directory is last and takes precedence.
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 exec "${PYTHON:-python3}" -m triton_sam download sam2 "$size" --directory "$root/checkpoints" "$@"

@@ -22,6 +22,6 @@ HELP
 done
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-# PYTHONPATH makes the script work without an installation. A --directory of the caller comes last and takes precedence.
+# PYTHONPATH makes the script work without an installation. The caller's --directory is last and takes precedence.
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 exec "${PYTHON:-python3}" "$root/scripts/download_sam3.py" --directory "$root/checkpoints" "$@"

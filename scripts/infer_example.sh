@@ -41,8 +41,8 @@ image=${3-$root/test/images/shapes.jpg}
 prompt=${4-'{"points": [[200, 180]], "labels": [1]}'}
 export OUT=${OUT:-$root/test/output/mask.png}
 
-# Print the shape of the model's inputs, which its configuration says. One with batches, such as that of this project's first
-# version, has one dimension more. Without an answer, it is that of our session models: [1].
+# Print the shape of the model's inputs, from its configuration. A model with batches, as in this project's first
+# version, has one more dimension. Without an answer, the shape is [1], as in our session models.
 shape() {
     curl --silent --max-time 10 "$model/config" 2>/dev/null | python3 -c '
 import json, sys
@@ -53,7 +53,7 @@ print([1] * (len(dims) + bool(config.get("max_batch_size"))))' 2>/dev/null || ec
 SHAPE=$(shape)
 export SHAPE
 
-# Python writes and reads the JSON. The image goes through pipes, because it may be too long for a command line.
+# Python writes and reads the JSON. The image is piped, because it may be too long for a command line.
 body() {
     printf '%s\n%s' "${prompt//$'\n'/ }" "$image" | python3 -c '
 import base64, json, os, sys

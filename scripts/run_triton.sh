@@ -54,7 +54,7 @@ repository=$(cd -- "$repository" && pwd)
 http_port=${HTTP_PORT:-8000} grpc_port=${GRPC_PORT:-8001} metrics_port=${METRICS_PORT:-8002}
 address=${BIND_ADDRESS:-127.0.0.1}
 
-# Whether an interpreter has what `triton-sam serve` needs.
+# Whether an interpreter has the packages for `triton-sam serve`.
 can_serve() {
     PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" "$1" - >/dev/null 2>&1 <<'PYTHON'
 import onnxruntime
@@ -64,7 +64,7 @@ find_libpython()
 PYTHON
 }
 
-# Print an interpreter that can serve. If there is none, make the environment .venv.
+# Print an interpreter that can serve. If none exists, create the environment .venv.
 local_python() {
     local candidate install='pip install -c constraints.txt -e ".[local]"'
     for candidate in python3 "$root/.venv/bin/python"; do
@@ -137,19 +137,19 @@ if "$engine" container inspect "$name" >/dev/null 2>&1; then
     exit 1
 fi
 
-# The image of this project chooses the models that have all their weights, starts Triton again when a model dies, lets
-# nobody load models over the network, and gives Triton options that fit the models, such as GPU memory for embeddings.
+# The image of this project loads only models with all their weights, restarts Triton when a model dies, refuses to load
+# models over the network, and sets Triton's options for the models, such as GPU memory for embeddings.
 server=(triton-sam container)
 
-# Whether the image has this package. NVIDIA's own has none, and copies of it under other names have none either.
+# Whether the image has this package. NVIDIA's image, including copies under other names, lacks it.
 has_package() {
     [[ $image == triton-sam:* ]] && return
     [[ $image == nvcr.io/* ]] && return 1
     "$engine" run --rm --entrypoint sh "$image" -c 'command -v triton-sam' >/dev/null 2>&1
 }
 
-# Without the package, Triton stops at a folder without weights, and at a model whose Python package is missing; it serves
-# no session models, which alone need that memory.
+# Without the package, Triton fails for a folder without weights, and for a model whose Python package is missing. It
+# cannot serve session models, and only they need that memory.
 if ! has_package; then
     server=(tritonserver --model-repository=/models --model-control-mode=explicit)
     found=''
@@ -177,7 +177,7 @@ if command -v nvidia-smi >/dev/null 2>&1; then
     gpus=(--gpus all)
     [[ $(basename "$engine") == podman ]] && gpus=(--device nvidia.com/gpu=all) # a CDI device, see docs/how-to/deploy.md
 fi
-# Bash 3.2 (macOS) takes an empty array for an unset variable, hence ${array[@]+...}.
+# Bash 3.2 (macOS) treats an empty array as an unset variable, so this uses ${array[@]+...}.
 exec "$engine" run --rm --name "$name" ${gpus[@]+"${gpus[@]}"} --shm-size "${SHM_SIZE:-1g}" \
     -p "$address:$http_port:8000" -p "$address:$grpc_port:8001" -p "$address:$metrics_port:8002" \
     -v "$repository:/models:ro" "$image" "${server[@]}"

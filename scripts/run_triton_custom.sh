@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Serve your own SAM2 checkpoint: export it, unless the repository holds it already, then run Triton.
+# Serve your own SAM2 checkpoint: export it, unless the repository has it already, then run Triton.
 set -euo pipefail
 
 usage() {
@@ -60,7 +60,7 @@ PYTHON
     return 1
 }
 
-# Export in the image. The repository and the checkpoint are mounted, and the caller owns the files that are written.
+# Export in the image. The repository and the checkpoint are mounted, and the caller owns the written files.
 export_in_image() {
     local engine image=triton-sam-export:pytorch configuration=${SAM2_MODEL_CFG:-}
     if [[ ${TRITON_LOCAL:-0} == 1 ]] || ! engine=$(container_engine); then
@@ -74,7 +74,7 @@ export_in_image() {
     fi
     local options=(--rm --user "$(id -u):$(id -g)" --env HOME=/tmp
         -v "$(cd -- "$repository" && pwd):/models" -v "$checkpoint:/checkpoints/$(basename "$checkpoint"):ro")
-    # Rootless podman maps the caller to root, unless it is told not to.
+    # Rootless podman maps the caller to root by default.
     [[ $(basename "$engine") == podman && $(id -u) != 0 ]] && options+=(--userns keep-id)
     if [[ -f $configuration ]]; then
         options+=(-v "$(realpath "$configuration"):/checkpoints/$(basename "$configuration"):ro")

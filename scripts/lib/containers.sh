@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Functions that the scripts share; they are not a program.
+# Functions shared by the scripts, not a program.
 
 # Print the container program to use, docker or podman: the first one that answers. Fail if none does.
 # CONTAINER_ENGINE names the only candidate.

@@ -1,4 +1,4 @@
-/* Preloaded into a process, it moves the wall clock of that process by `wall_clock_jump` seconds; other clocks stay. */
+/* Preloaded into a process, this shifts its wall clock by `wall_clock_jump` seconds; other clocks are unchanged. */
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>

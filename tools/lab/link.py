@@ -35,7 +35,7 @@ from triton_sam.local_server import LocalServer
 RELAY = "--relay"
 CHUNK = 1 << 16
 IN_FLIGHT = 64
-"""Chunks that one direction of a connection may hold: more than a fast link with a delay of 20 ms carries at once."""
+"""Maximum number of buffered chunks per direction: more than a fast link with a delay of 20 ms has in flight."""
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -60,7 +60,7 @@ def parse_link(text: str) -> Link:
 
 
 class EmulatedLink:
-    """A context manager whose attribute ``url`` leads to a server as if it were at the other end of a link."""
+    """A context manager whose attribute ``url`` is a server at the other end of an emulated link."""
 
     def __init__(self, url: str, link: Link) -> None:
         self._parts = urlsplit(url)
@@ -98,7 +98,7 @@ class _Direction:
         self._free_at = 0.0
 
     def arrival(self, size: int) -> float:
-        """Return the time (of `time.perf_counter`) when ``size`` bytes that are sent now arrive."""
+        """Return the arrival time (of `time.perf_counter`) of ``size`` bytes sent now."""
         with self._lock:
             self._free_at = max(self._free_at, time.perf_counter()) + 8 * size / self._link.bits_per_second
             return self._free_at + self._link.delay
@@ -126,7 +126,7 @@ def _deliver(waiting: queue.Queue[tuple[float, bytes]], sink: socket.socket) -> 
         try:
             if not broken:
                 sink.sendall(content)
-        except OSError:  # later bytes are still taken and dropped, so that the other side does not wait
+        except OSError:  # later bytes are still received and dropped, so that the other side does not wait
             broken = True
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The parts of the official image's entry point that the compose file uses: it fills templates, also with the addresses of
+# The parts of the official image's entry point that the compose file uses: fill templates, including the addresses of
 # the name servers.
 set -eu
 NGINX_LOCAL_RESOLVERS=$(sed -n 's/^nameserver *//p' /etc/resolv.conf | tr '\n' ' ')

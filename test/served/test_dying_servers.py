@@ -107,7 +107,7 @@ def test_health_finds_killed_models_that_triton_reports_as_ready(
     assert said.out.startswith("model pair sam2: sam2_encoder cannot answer: its process on ")
     assert said.out.count("\n") == 1
     assert said.err == "session model sam2: works\n"  # it has the image in its cache
-    gone = r"its process .* is gone.*start any other server again"
+    gone = r"its process .* is gone.*restart any other server"
     for client in killed.clients:
         with pytest.raises(ServerUnreachableError, match=gone):
             client.encode(images / "coffee.jpg")

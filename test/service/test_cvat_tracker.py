@@ -170,7 +170,7 @@ def test_a_state_that_is_not_known(http):
     for each in unknown:
         answer = call(http, 1, [], [each])
         assert answer.status_code == 404, each
-        assert "draw the object" in answer.json()["error"]
+        assert "draw it in a frame" in answer.json()["error"]
 
 
 def test_a_failed_call_can_be_repeated(http, client):

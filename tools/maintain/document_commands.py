@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import shlex
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def parses(words: list[str]) -> bool:
     """Return whether the command line accepts the arguments of `triton-sam`, if they are complete."""
     if any(word == "..." or "|" in word for word in words):
         return True
-    with contextlib.redirect_stderr(None), contextlib.redirect_stdout(None):
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         try:
             return bool(parser().parse_args(words).command == words[0])
         except SystemExit as ended:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from .._common import strict_json
 from .._common.bundle import bundled
 from .._common.files import atomic_write
+from .._common.signals import signals_ignored
 from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, BenchmarkSettings
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES, get_family
@@ -117,10 +118,11 @@ def run(args: argparse.Namespace) -> int:
             measure(target, settings, results, quiet=args.quiet)
         except (SamError, KeyboardInterrupt) as error:
             stop = error
-        if results.rows:
-            print(strict_json.dumps(results.to_json()) if args.json else table(results))
-            for path in _write(results, args.out) if args.out is not None else []:
-                _options.say(args, f"wrote {path}")
+        with signals_ignored():  # a second Ctrl-C must not lose the results that the first one left
+            if results.rows:
+                print(strict_json.dumps(results.to_json()) if args.json else table(results))
+                for path in _write(results, args.out) if args.out is not None else []:
+                    _options.say(args, f"wrote {path}")
     if stop is not None:
         raise stop
     return 0

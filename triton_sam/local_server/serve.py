@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from triton_sam._common.signals import ends_by_interrupt
+from triton_sam._common.signals import ends_by_interrupt, signals_ignored
 from triton_sam.local_server.launcher import LocalServer
 from triton_sam.local_server.older_repository import complete
 from triton_sam.local_server.probe import last_errors
@@ -72,10 +71,10 @@ def _started(server: LocalServer, out: TextIO, quiet: bool) -> Iterator[None]:
         print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
         yield
     finally:
-        with _signals_ignored():  # a second Ctrl-C must not interrupt the clean-up
+        with signals_ignored():  # a second Ctrl-C must not interrupt the clean-up
             server.stop()
-        if started and not quiet:
-            print("Stopped.", file=out, flush=True)
+            if started and not quiet:
+                print("Stopped.", file=out, flush=True)
 
 
 def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
@@ -123,14 +122,6 @@ def _warn_of_unguarded(repository: Path, served: Collection[str]) -> None:
             file=sys.stderr,
             flush=True,
         )
-
-
-@contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-    yield
 
 
 @contextlib.contextmanager

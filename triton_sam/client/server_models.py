@@ -16,6 +16,9 @@ from ..inputs.embeddings import ImageEmbeddings
 from ..repository.names import CHECKPOINT_KEY, FAMILY_KEY
 from .session_image import SessionImage
 
+FIXED_IMAGE = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)
+"""A BMP file with one black pixel."""
+
 
 class ServerModels(dict[str, str]):
     """A dict name -> version of all models that a server has ready, with the model pairs among them.
@@ -80,10 +83,6 @@ def _family(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> Family | 
 def _tensors(config: Mapping[str, Any]) -> TensorNames:
     inputs, outputs = (frozenset(tensor["name"] for tensor in config.get(side, ())) for side in ("input", "output"))
     return inputs, outputs
-
-
-FIXED_IMAGE = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)
-"""A BMP file with one black pixel."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,11 @@ class Comparison(ABC):
         return self.args.name or self.family.name
 
     @property
+    def weights(self) -> dict[str, Any]:
+        """The weights to compare, as arguments of registry.official() and of Settings."""
+        return {"checkpoint": self.args.checkpoint, "model": self.model, "random_seed": self.seed}
+
+    @property
     def export_settings(self) -> dict[str, Any]:
         """Settings of the export other than the weights and the precision."""
         return {}
@@ -112,7 +117,7 @@ class Images(_OfAnImage):
         return compare.THRESHOLDS[self.args.precision]
 
     def official(self) -> Any:
-        exporter, model = registry.official(self.family.name, self.args.checkpoint, self.model, self.seed)
+        exporter, model = registry.official(self.family.name, **self.weights)
         return exporter.reference(model)
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
@@ -136,7 +141,7 @@ class Everything(_OfAnImage):
         return everything.LIMITS
 
     def official(self) -> Any:
-        exporter, model = registry.official(self.family.name, self.args.checkpoint, self.model, self.seed)
+        exporter, model = registry.official(self.family.name, **self.weights)
         return exporter.everything_reference(model)
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
@@ -166,9 +171,8 @@ class Words(_OfAnImage):
 
     def official(self) -> Any:
         """Return the results, so that the detector's memory is freed."""
-        weights = {"checkpoint": self.args.checkpoint, "model": self.model, "random_seed": self.seed}
-        exporter, model = registry.official(self.family.name, **weights)
-        detector = exporter.concept_reference(model, Settings(Path(), **weights, **self.export_settings))
+        exporter, model = registry.official(self.family.name, **self.weights)
+        detector = exporter.concept_reference(model, Settings(Path(), **self.weights, **self.export_settings))
         return concepts.answered_cases(detector, self.image)
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
@@ -219,9 +223,8 @@ class Videos(Comparison):
         return SAM2VideoClient(url, model_type=self.family.name, timeout=self.patience, **options)
 
     def official(self) -> Any:
-        weights = {"checkpoint": self.args.checkpoint, "model": self.model, "random_seed": self.seed}
-        exporter, model = registry.official(self.family.name, **weights, image_size=self.side)
-        exporter.add_video(model, Settings(Path(), **weights, **self.export_settings))
+        exporter, model = registry.official(self.family.name, **self.weights, image_size=self.side)
+        exporter.add_video(model, Settings(Path(), **self.weights, **self.export_settings))
         return video.ReferenceRunner(exporter.video_reference(model, self.clip))
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:

@@ -114,7 +114,8 @@ def _segment_image(client: SAM2TritonClient, folder: Path, entry: dict[str, Any]
             row["iou"] = round(intersection_over_union(segment.mask, truth == item["label"]), 3)
         report.rows.append(row)
     drawn = overlay(image, [segment.mask for segment in segments], points=points or None, boxes=boxes or None)
-    _options.write_png(target := out / f"{path.stem}_overlay.png", drawn)
+    target = out / f"{path.stem}_overlay.png"
+    _options.write_png(target, drawn)
     report.overlays.append(str(target))
 
 

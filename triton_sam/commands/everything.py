@@ -88,7 +88,8 @@ def _segment(
         _options.say(args, f"{path}: no mask is left. {found.reason}")
     if args.overlay:
         drawn = overlay_objects(path, [segment.mask for segment in segments])
-        _options.write_png(target := _target(args.overlay, path, args.images), drawn)
+        target = _target(args.overlay, path, args.images)
+        _options.write_png(target, drawn)
         _options.say(args, f"wrote {target}")
     if args.label_image:
         width, height = open_image(path).size

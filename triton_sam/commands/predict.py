@@ -223,7 +223,8 @@ def _draw_and_keep(
     if args.overlay:
         masks = [segment.mask for segment in segments]
         drawn = overlay(source.content, masks, prompt["point_coords"], prompt["point_labels"], prompt["box"])
-        _options.write_png(path := target(args.overlay, source, several), drawn)
+        path = target(args.overlay, source, several)
+        _options.write_png(path, drawn)
         written.append(path)
     if args.logits:
         _predict_files.write_logits(path := target(args.logits, source, several), best_of(list(segments)))

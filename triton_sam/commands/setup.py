@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         _options.repository(args, writes=True),
         model=family.find_size(size).model if size else None,
         trace=args.trace,
-        name=(row.name if row and not args.name else None) or _families.variant_name(args, side),
+        name=args.name or (row.name if row else None) or _families.variant_name(args, side),
         image_size=side,
         precision=args.precision or "fp32",
         # Clients support only the official image size.

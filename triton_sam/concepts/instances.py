@@ -19,6 +19,16 @@ from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .query import Query
 
+IntArray = npt.NDArray[np.intp]
+THRESHOLD = 0.5
+"""Instances in a frame need a higher score."""
+NEW_THRESHOLD = 0.7
+"""Minimum score of a new object in a frame with tracked objects."""
+SAME_OBJECT = 0.1
+"""Minimum IoU of the masks at which an instance is a tracked object of its text."""
+DOUBLE = 0.1
+"""An instance is dropped if its mask has a higher IoU with that of a better instance of the same text."""
+
 
 @dataclass(frozen=True, eq=False)
 class Instance(Segment):
@@ -36,9 +46,6 @@ class Instance(Segment):
     def __repr__(self) -> str:
         height, width = self.mask.shape
         return f"Instance({self.label!r}, {width}x{height}, {self.area} px, box={self.box}, score={self.score:.2f})"
-
-
-IntArray = npt.NDArray[np.intp]
 
 
 def scores_of(outputs: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
@@ -59,7 +66,7 @@ def choose(scores: FloatArray, boxes: FloatArray, query: Query) -> IntArray:
     return order if query.limit is None else order[: query.limit]
 
 
-def full_size_mask(logits: FloatArray, size: Size, threshold: float) -> BoolArray:
+def instance_mask(logits: FloatArray, size: Size, threshold: float) -> BoolArray:
     """Return the mask (H,W) of an instance.
 
     As in the reference, the probabilities are resized, not the logits.
@@ -79,16 +86,6 @@ def sigmoid(logits: npt.NDArray[Any]) -> FloatArray:
     small = np.exp(-np.abs(logits, dtype=np.float32))
     result: FloatArray = np.where(logits >= 0, 1, small) / (1 + small)
     return result.astype(np.float32)
-
-
-THRESHOLD = 0.5
-"""Instances in a frame need a higher score."""
-NEW_THRESHOLD = 0.7
-"""Minimum score of a new object in a frame with tracked objects."""
-SAME_OBJECT = 0.1
-"""Minimum IoU of the masks at which an instance is a tracked object of its text."""
-DOUBLE = 0.1
-"""An instance is dropped if its mask has a higher IoU with that of a better instance of the same text."""
 
 
 def without_doubles(found: Sequence[Instance]) -> list[Instance]:

@@ -25,6 +25,9 @@ The official thresholds fit official weights. The scores of other weights may be
 thresholds, the demo model finds no object in a photograph."""
 THRESHOLDS = ("pred_iou_thresh", "stability_score_thresh")
 _DEMO_MODEL = {"pred_iou_thresh": 0.35, "stability_score_thresh": 0.6}
+MAX_POINTS_PER_SIDE = 256
+MAX_CROP_LAYERS = 3
+_NO_CLEANUP = Cleanup()
 
 
 def check_thresholds(thresholds: Mapping[str, float]) -> None:
@@ -56,11 +59,6 @@ def thresholds_in(folder: Path, filename: str) -> dict[str, float]:
     versions = version_folders(folder)
     path = versions[-1] / filename if versions else folder / filename
     return thresholds_of(read_metadata(path)) if path.is_file() else {}
-
-
-MAX_POINTS_PER_SIDE = 256
-MAX_CROP_LAYERS = 3
-_NO_CLEANUP = Cleanup()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ ELECTRON_MICROSCOPY = "mitochondria, nuclei and other organelles in electron mic
 
 _STORE = "https://uk1s3.embassy.ebi.ac.uk/public-datasets/bioimage.io"
 _CLOUD = "https://owncloud.gwdg.de/index.php/s"
+PIXEL_MEAN = (123.675 / 255, 116.28 / 255, 103.53 / 255)
+"""Mean of RGB values in 0..1, from segment_anything.build_sam."""
+PIXEL_STD = (58.395 / 255, 57.12 / 255, 57.375 / 255)
+"""Standard deviation of RGB values in 0..1, from segment_anything.build_sam."""
 
 
 def micro_sam(family: str, purpose: str, files: Mapping[str, tuple[str, str]]) -> tuple[Checkpoint, ...]:
@@ -39,11 +43,6 @@ def micro_sam(family: str, purpose: str, files: Mapping[str, tuple[str, str]]) -
         for name, (digest, place) in files.items()
     )
 
-
-PIXEL_MEAN = (123.675 / 255, 116.28 / 255, 103.53 / 255)
-"""Mean of RGB values in 0..1, from segment_anything.build_sam."""
-PIXEL_STD = (58.395 / 255, 57.12 / 255, 57.375 / 255)
-"""Standard deviation of RGB values in 0..1, from segment_anything.build_sam."""
 
 _FILES = "https://dl.fbaipublicfiles.com/segment_anything"
 

@@ -18,6 +18,11 @@ from ..errors import ImageError
 
 Values = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
+Kind = Literal["grey", "white is zero", "rgb", "palette", "cmyk", "ycbcr", "lab"]
+BITS, PHOTOMETRIC, ORIENTATION, PLANAR, EXTRA_SAMPLES, SAMPLE_FORMAT, GDAL_NODATA = 258, 262, 274, 284, 338, 339, 42113
+"""Numbers of TIFF tags."""
+RGB = (0, 1, 2)
+"""The channels that are shown by default."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +115,6 @@ def _valid(values: Values, nodata: float | None) -> Values:
     return values if invalid is None else values[~invalid]
 
 
-Kind = Literal["grey", "white is zero", "rgb", "palette", "cmyk", "ycbcr", "lab"]
-
-BITS, PHOTOMETRIC, ORIENTATION, PLANAR, EXTRA_SAMPLES, SAMPLE_FORMAT, GDAL_NODATA = 258, 262, 274, 284, 338, 339, 42113
-"""Numbers of TIFF tags."""
 KINDS: Mapping[int, Kind] = {0: "white is zero", 1: "grey", 2: "rgb", 3: "palette", 5: "cmyk", 6: "ycbcr", 8: "lab"}
 """The meanings by the value of the tag PhotometricInterpretation. Other kinds are shown without conversion."""
 _PREMULTIPLIED = 1
@@ -121,8 +122,6 @@ _MODES = {"cmyk": ("CMYK", 4), "ycbcr": ("YCbCr", 3), "lab": ("LAB", 3)}
 """Pillow's modes, and their numbers of channels."""
 _LOSSLESS = (1, 5, 8, 32773, 32946, 34925, 50000)
 """Lossless compressions. Decoders of lossy ones convert YCbCr to RGB themselves."""
-RGB = (0, 1, 2)
-"""The channels that are shown by default."""
 
 
 @dataclass(frozen=True)

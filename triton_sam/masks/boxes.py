@@ -10,6 +10,7 @@ import numpy.typing as npt
 from .rle import BoolArray, foreground
 
 Box = tuple[int, int, int, int]
+_Window = tuple[slice, slice]
 
 
 def mask_to_box(mask: npt.ArrayLike) -> Box | None:
@@ -72,9 +73,6 @@ def share_matched(masks: Sequence[BoolArray], others: Sequence[BoolArray], least
         return 1.0
     found = [(mask, _window(mask), int(np.count_nonzero(mask))) for mask in others]
     return sum(_has_counterpart(mask, found, least) for mask in masks) / len(masks)
-
-
-_Window = tuple[slice, slice]
 
 
 def _has_counterpart(mask: BoolArray, others: Sequence[tuple[BoolArray, _Window, int]], least: float) -> bool:

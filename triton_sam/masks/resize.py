@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..families.base import Family, FloatArray, Size
-
-BoolArray = npt.NDArray[np.bool_]
+from .rle import BoolArray
 
 _BLOCK_ROWS = 16
 """Rows blended at a time, few enough to keep the operands in the CPU's cache."""

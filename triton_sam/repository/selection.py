@@ -125,13 +125,10 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     if wanted is None:
         return _all_loadable(repository, models)
     loadable = models.keys() - unloadable(models).keys()
-    names = list(
-        dict.fromkeys(
-            each
-            for name in wanted
-            for each in ([name] if name in models else models_of_variant(name, loadable, models) or [name])
-        )
-    )
+    names: list[str] = []
+    for name in wanted:
+        names += [name] if name in models else models_of_variant(name, loadable, models) or [name]
+    names = list(dict.fromkeys(names))
     for name in names:  # dependencies are appended during the loop
         if name not in models:
             raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)}){_hint([name])}")
@@ -152,7 +149,7 @@ def models_of_variant(name: str, loadable: Collection[str], known: Collection[st
     """
     pair = pair_names(name)
     found = [each for each in variant_models(name) if each in loadable or (each in pair and each in known)]
-    return found or [each for each in [name] if each in known]
+    return found or ([name] if name in known else [])
 
 
 def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:

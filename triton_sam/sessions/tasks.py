@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import ServerBusyError
 
 MAX_WAITING = 8
-"""Maximum number of requests of one Strand that run or wait, so that one client cannot take all places."""
+"""Maximum number of requests of one SerialQueue that run or wait, so that one client cannot take all places."""
 
 
 class TaskCancelledError(Exception):
@@ -104,7 +104,7 @@ class Pool:
 _Work = tuple[Callable[[], None], "Future[None]"]
 
 
-class Strand:
+class SerialQueue:
     """Runs work in sequence on the threads of an executor. Waiting work does not occupy a thread."""
 
     def __init__(self, executor: Executor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triton_sam.concepts.instances import Instance, choose, full_size_mask, scores_of, sigmoid, to_pixels
+from triton_sam.concepts.instances import Instance, choose, instance_mask, scores_of, sigmoid, to_pixels
 from triton_sam.concepts.query import check_query
 
 BOXES = np.float32([[0, 0, 0.5, 0.5], [0, 0, 0.5, 0.45], [0.5, 0.5, 1, 1], [0, 0, 0.1, 0.1]])
@@ -26,8 +26,8 @@ def test_large_logits_do_not_overflow() -> None:
 
 def test_probabilities_are_resized_and_not_logits() -> None:
     logits = np.float32([[-100, 1]])  # the middle: probability 0.37, logit -49.5
-    assert full_size_mask(logits, (3, 1), 0.3).tolist() == [[False, True, True]]
-    assert full_size_mask(logits, (3, 1), 0.5).tolist() == [[False, False, True]]
+    assert instance_mask(logits, (3, 1), 0.3).tolist() == [[False, True, True]]
+    assert instance_mask(logits, (3, 1), 0.5).tolist() == [[False, False, True]]
 
 
 def test_an_instance_tells_its_label() -> None:
@@ -59,7 +59,7 @@ def test_all_of_it_equals_the_reference() -> None:
     np.testing.assert_allclose(scores[chosen], expected["scores"].numpy()[order], atol=1e-6)
     for index, place in zip(chosen.tolist(), order.tolist(), strict=True):
         np.testing.assert_allclose(to_pixels(outputs["pred_boxes"][0, index], (90, 70)), expected["boxes"][place])
-        mask = full_size_mask(outputs["pred_masks"][0, index], (90, 70), 0.6)
+        mask = instance_mask(outputs["pred_masks"][0, index], (90, 70), 0.6)
         assert (mask != expected["masks"][place].numpy().astype(bool)).sum() <= 1
 
 

@@ -21,6 +21,7 @@ from ...transport.base import Tensors
 from ...wire import video as wire
 from ...wire.contract import ENCODED_MASKS, IOU_PREDICTIONS, MASKS, OUTPUT_FORMAT
 from ...wire.pair import FULL_SIZE, Request, read_full_size
+from ..session_image import text
 
 ROWS = (wire.FRAME_INDEXES, wire.OBJECT_IDS, wire.OBJECT_SCORES, IOU_PREDICTIONS)
 """The outputs of each row in addition to the mask."""
@@ -72,19 +73,19 @@ class VideoModel:
         if frames:
             arguments = {**arguments, "frame_indexes": list(frames)}
         inputs: dict[str, npt.NDArray[Any]] = {
-            wire.OPERATION: np.array([operation.encode()], np.object_),
-            wire.ARGUMENTS: np.array([strict_json.dumps(arguments).encode()], np.object_),
+            wire.OPERATION: text(operation.encode()),
+            wire.ARGUMENTS: text(strict_json.dumps(arguments).encode()),
         }
         if session is not None:
-            inputs[wire.SESSION_ID] = np.array([session.encode()], np.object_)
+            inputs[wire.SESSION_ID] = text(session.encode())
         if frames:
             inputs[wire.FRAMES] = np.array(list(frames.values()), np.object_)
         if mask is not None:
             inputs[wire.MASK] = mask
         if snapshot is not None:
-            inputs[wire.SNAPSHOT] = np.array([snapshot], np.object_)
+            inputs[wire.SNAPSHOT] = text(snapshot)
         if ENCODED_MASKS in outputs:
-            inputs[OUTPUT_FORMAT] = np.array([FULL_SIZE.name.encode()], np.object_)
+            inputs[OUTPUT_FORMAT] = text(FULL_SIZE.name.encode())
         return Request(self.name, inputs, outputs)
 
     def read_result(self, outputs: Tensors) -> dict[str, Any]:

@@ -58,14 +58,11 @@ class FrameSource(ABC):
         if index < 0:
             raise VideoError(f"there is no frame {index}: the first frame has the index 0")
         with self._lock:
-            try:
-                found = self._read(index)
-            except ImageError as error:
-                raise VideoError(f"frame {index} of {self.name}: {error}") from error
+            found = self._checked(index)
         if found is None:
             return None
         content, size = found
-        if size != getattr(self, "size", size):  # which the first frame sets
+        if size != self.size:
             raise VideoError(
                 f"frame {index} of {self.name} has {size[0]} x {size[1]} pixels, but the first frame has "
                 f"{self.size[0]} x {self.size[1]}: all frames of a video must have one size"
@@ -77,10 +74,16 @@ class FrameSource(ABC):
 
     def _open_first(self) -> None:
         """Set ``size`` from the first frame. A subclass calls this at the end of its constructor."""
-        first = self.frame(0)
+        first = self._checked(0)
         if first is None:
             raise VideoError(f"{self.name} is empty: a video needs at least one frame")
-        self.size = first.size
+        self.size = first[1]
+
+    def _checked(self, index: int) -> tuple[bytes, Size] | None:
+        try:
+            return self._read(index)
+        except ImageError as error:
+            raise VideoError(f"frame {index} of {self.name}: {error}") from error
 
     @abstractmethod
     def _read(self, index: int) -> tuple[bytes, Size] | None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._common.lru import ByteLru
-from ...concepts.instances import choose, full_size_mask, scores_of, to_pixels
+from ...concepts.instances import choose, instance_mask, scores_of, to_pixels
 from ...concepts.query import Query, read_query
 from ...errors import InputError, UnknownImageError
 from ...families.base import Family, FloatArray
@@ -222,5 +222,5 @@ def _record(asked: _Asked, index: int, score: float, box: FloatArray, logits: Fl
         "text_index": index,
         "score": score,
         "box": to_pixels(box, size),
-        "segmentation": mask_to_rle(full_size_mask(logits, size, asked.query.mask_threshold)),
+        "segmentation": mask_to_rle(instance_mask(logits, size, asked.query.mask_threshold)),
     }

@@ -23,6 +23,8 @@ Halves = npt.NDArray[np.uint16]
 StoredMemory = Halves | FloatArray
 MAX_RUNS = 256
 """Maximum number of runs that are kept. A pass over every frame, or every n-th frame, is one run."""
+STREAM_FRAMES = 128
+"""A stream keeps only the outputs of this many frames before the tracked frame, so that its memory stays bounded."""
 
 
 def to_bfloat16(values: FloatArray) -> Halves:
@@ -237,16 +239,12 @@ def closest(prompted: Collection[int], frame: int, count: int | None) -> Collect
     after = min((index for index in prompted if index >= frame), default=None)
     chosen = [index for index in (before, after) if index is not None]
     rest = sorted((index for index in prompted if index not in chosen), key=lambda index: abs(index - frame))
-    return chosen + rest[: count - len(chosen)]
+    return (chosen + rest)[:count]
 
 
 def pointer_limit(num_frames: int | None, table: Tracking) -> int:
     """Return the maximum number of pointers; a stream is assumed to have more frames than pointers."""
     return table.pointers if num_frames is None else min(num_frames, table.pointers)
-
-
-STREAM_FRAMES = 128
-"""A stream keeps only the outputs of this many frames before the tracked frame, so that its memory stays bounded."""
 
 
 @dataclass(frozen=True)

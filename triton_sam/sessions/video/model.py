@@ -38,7 +38,7 @@ class VideoModelSettings:
 
 
 class VideoModel:
-    """Answers requests. Operations of one session must run in sequence, see tasks.Strand.
+    """Answers requests. Operations of one session must run in sequence, see tasks.SerialQueue.
 
     Args:
         family: the family at the size of its encoder's image; it must have a tracker.

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from ...errors import InputError, ServerBusyError, UnknownSessionError, VideoError
 from ...families.base import Size
 from ..messages import Tensors
-from ..tasks import Strand
+from ..tasks import SerialQueue
 from .tracker import Tracker
 
 KNOWN_FRAMES = 1024
@@ -19,13 +19,13 @@ KNOWN_FRAMES = 1024
 
 
 class VideoSession:
-    """One session. Its operations run in sequence, in a Strand; only add_frame() may run at the same time.
+    """One session. Its operations run in sequence, in a SerialQueue; only add_frame() may run at the same time.
 
     Args:
         frame_size: width and height of the frames, if known.
     """
 
-    def __init__(self, session_id: str, tracker: Tracker, frame_size: Size | None, strand: Strand) -> None:
+    def __init__(self, session_id: str, tracker: Tracker, frame_size: Size | None, strand: SerialQueue) -> None:
         self.session_id = session_id
         self.tracker = tracker
         self.strand = strand
@@ -98,7 +98,7 @@ class SessionTable:
 
     def start(self, tracker: Tracker, frame_size: Size | None) -> VideoSession:
         """Add a session."""
-        session = VideoSession(secrets.token_hex(16), tracker, frame_size, Strand(self._executor))
+        session = VideoSession(secrets.token_hex(16), tracker, frame_size, SerialQueue(self._executor))
         with self._lock:
             if len(self._sessions) >= self._limit:
                 raise ServerBusyError(

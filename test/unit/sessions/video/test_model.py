@@ -35,7 +35,7 @@ from triton_sam.errors import (
 )
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.sessions.images import NoRoomError
-from triton_sam.sessions.tasks import MAX_WAITING, Strand
+from triton_sam.sessions.tasks import MAX_WAITING, SerialQueue
 from triton_sam.sessions.video.memory import STREAM_FRAMES, Limits, sizes, to_bfloat16
 from triton_sam.wire import contract
 
@@ -351,7 +351,7 @@ def test_bad_tensors_are_one_error_each(server):
 def test_a_strand_runs_one_after_the_other_and_is_bounded():
     seen, gate = [], threading.Event()
     with ThreadPoolExecutor(4) as threads:
-        strand = Strand(threads)
+        strand = SerialQueue(threads)
         first = strand.submit(lambda: gate.wait(60) and seen.append(0))
         rest = [strand.submit(lambda number=number: seen.append(number)) for number in range(1, MAX_WAITING)]
         with pytest.raises(ServerBusyError, match="too many requests wait for this session"):

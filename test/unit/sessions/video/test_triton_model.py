@@ -143,7 +143,7 @@ def test_a_session_whose_answer_does_not_reach_its_client_is_closed(model):
 
 
 def test_what_a_session_refuses_does_not_wait(model, triton, monkeypatch):
-    monkeypatch.setattr("triton_sam.sessions.video.sessions.Strand.submit", refuse)
+    monkeypatch.setattr("triton_sam.sessions.video.sessions.SerialQueue.submit", refuse)
     series = triton.series
     assert ask(model, "add_prompt", start(model), step=1, **CLICK).code == "UNAVAILABLE"
     wait_until(lambda: series.counts["refusals_total", None] == 1)

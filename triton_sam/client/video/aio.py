@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from ...transport.options import Busy
 from ..aio import InThreads, shielded
 from ..spellings import also_spelled
 from .sync import SAM2VideoClient
-from .video import Segments, Video
+from .video import OnProgress, Pass, Segments, Video, row_outputs
 
 
 class AsyncSAM2VideoClient(InThreads):
@@ -181,12 +182,13 @@ class AsyncVideo:
         reverse: bool = False,
         *,
         logits: bool = True,
+        on_progress: OnProgress | None = None,
     ) -> AsyncGenerator[tuple[int, Segments], None]:
         """Track all objects from frame to frame. See Video.propagate(); use it with ``async for``.
 
         To stop early, call cancel(), or wrap the generator in ``contextlib.aclosing`` and leave the loop.
         """
-        return self._client._each(self._video.propagate(start, count, reverse, logits=logits), self._run)
+        return self._propagate(self._video._pass(start, count, reverse, row_outputs(logits)), on_progress)
 
     async def clear(self, frame: int, object_id: int) -> None:
         """Remove the prompts of an object at a frame. See Video.clear()."""
@@ -212,3 +214,15 @@ class AsyncVideo:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    async def _propagate(
+        self, current: Pass, on_progress: OnProgress | None
+    ) -> AsyncGenerator[tuple[int, Segments], None]:
+        tracked = self._video._track(current, self._video._read)
+        async with contextlib.aclosing(self._client._each(tracked, self._run)) as steps:
+            done = 0
+            async for step in steps:
+                done += 1
+                if on_progress is not None:  # here and not in the thread that tracks: it may use the event loop
+                    on_progress(done, current.total)
+                yield step

@@ -32,6 +32,8 @@ from .requests import WITH_LOGITS, WITH_MASKS, Operation, VideoModel
 Result = TypeVar("Result")
 Segments = dict[int, VideoSegment]
 """The masks of all objects in one frame, by object id."""
+OnProgress = Callable[[int, "int | None"], object]
+"""Called after each frame with the number of frames done and the number of all frames, None if it is unknown."""
 LARGEST_ID = 2**63 - 1
 
 
@@ -41,15 +43,19 @@ class Pass:
 
     Args:
         order: the frames of the session in the order in which they are tracked.
+        total: their number, None if it is unknown.
         reverse: whether the pass goes towards the first frame.
         outputs: the requested outputs.
         stop: ends the pass.
+        on_progress: see OnProgress.
     """
 
     order: Iterator[int]
+    total: int | None
     reverse: bool
     outputs: tuple[str, ...]
     stop: Stop
+    on_progress: OnProgress | None
 
 
 class Video:
@@ -147,6 +153,7 @@ class Video:
         reverse: bool = False,
         *,
         logits: bool = True,
+        on_progress: OnProgress | None = None,
     ) -> Generator[tuple[int, Segments], None, None]:
         """Track all objects from frame to frame.
 
@@ -159,6 +166,7 @@ class Video:
             reverse: whether to go towards frame 0.
             logits: whether the segments contain their logits, which take 256 KB for each object and frame on the wire
                 (1024 px). Without them, the server makes the full-size masks and sends a few KB.
+            on_progress: called after each frame with the number of frames done and of all frames (None: unknown).
 
         Yields:
             The index of a frame, and the masks of all objects by object id.
@@ -168,7 +176,7 @@ class Video:
             VideoError: a frame cannot be read.
             ServerError: see triton_sam.errors.
         """
-        return self._track(self._pass(start, count, reverse, row_outputs(logits)), self._read)
+        return self._track(self._pass(start, count, reverse, row_outputs(logits), on_progress), self._read)
 
     def clear(self, frame: int, object_id: int) -> None:
         """Remove the prompts of an object at a frame.
@@ -277,6 +285,7 @@ class Video:
         count: int | None,
         reverse: bool,
         outputs: tuple[str, ...],
+        on_progress: OnProgress | None = None,
     ) -> Pass:
         """Check the arguments of propagate() and return its pass.
 
@@ -294,7 +303,7 @@ class Video:
             self._stops.add(stop)
         step = -1 if reverse else 1
         order = itertools.count(first, step) if total is None else range(first, first + step * total, step)
-        return Pass(iter(order), bool(reverse), outputs, stop)
+        return Pass(iter(order), total, bool(reverse), outputs, stop, on_progress)
 
     def _earliest(self) -> int:
         """Return the first frame of the session that a pass can start from.
@@ -313,6 +322,8 @@ class Video:
             for done, index in enumerate(indexes):
                 arguments = {"frame_index": index, "reverse": current.reverse, "first": done == 0}
                 answer = self._run(Operation(wire.PROPAGATE, arguments, index), current.outputs)
+                if current.on_progress is not None:
+                    current.on_progress(done + 1, current.total)
                 frame = self._frames.outside(index)
                 yield frame, read(answer, frame=frame)
 

@@ -76,6 +76,18 @@ def test_a_cancelled_task_leaves_the_session_certain(server):
     assert server.tracked == [0, 1, 2, 3, 4]
 
 
+def test_progress_is_counted_in_the_thread_of_the_event_loop(server):
+    async def run():
+        told = []
+        async with opened(server) as video:
+            await video.add(0, 1, points=[[1, 1]])
+            count = video.propagate(count=2, on_progress=lambda *counts: told.append((*counts, threading.get_ident())))
+            assert [frame async for frame, _ in count] == [0, 1]
+        return told
+
+    assert asyncio.run(run()) == [(done, 2, threading.get_ident()) for done in (1, 2)]
+
+
 def test_a_video_whose_opening_is_cancelled_leaves_no_session_and_no_open_source(server):
     closed = []
 

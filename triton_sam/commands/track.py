@@ -178,7 +178,7 @@ def _track(
             _video.opened(client, source.frames, quality=args.quality, every=args.every) as video,
         ):
             for prompt in prompts:
-                prompt.send(video.add)
+                prompt.send(video)
             count = None if plan.frames is None else len(plan.frames)
             keeps = source.is_live and any(form.needs_images for form in folder.formats)
             logits = folder.needs_logits

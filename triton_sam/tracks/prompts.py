@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,17 +55,23 @@ class ObjectPrompt:
         if self.mask is None and self.box is None and not self.points:
             raise PromptError(f"{where}: give points, a box or a mask")
 
-    def send(self, add: Callable[..., VideoSegment]) -> VideoSegment:
-        """Prompt the object by ``add`` of an open video, and return its mask there.
+    def send(self, video: Any) -> VideoSegment:
+        """Prompt the object in an open ``triton_sam.client.video.Video``, and return its mask there.
 
         Raises:
             PromptError: the mask cannot be read, or the server refuses the prompt.
         """
-        if self.mask is not None:
-            return add(self.frame, self.object_id, mask=read_mask(self.mask))
+        prompt = self._points_and_box() if self.mask is None else {"mask": read_mask(self.mask)}
+        mask: VideoSegment = video.add(self.frame, self.object_id, **prompt)
+        return mask
+
+    def _points_and_box(self) -> dict[str, Any]:
         points = [list(point) for point in self.points] or None
-        labels = list(self.labels) if points else None
-        return add(self.frame, self.object_id, points=points, labels=labels, box=list(self.box) if self.box else None)
+        return {
+            "points": points,
+            "labels": list(self.labels) if points else None,
+            "box": list(self.box) if self.box else None,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the prompt as plain Python types. A mask file is represented by the hash of its content.

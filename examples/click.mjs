@@ -77,6 +77,10 @@ function byteStrings(part) {
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const [url, path, x, y, out] = process.argv.slice(2);
+  if (!out) {
+    console.error("usage: node click.mjs URL IMAGE X Y OUT.png");
+    process.exit(2);
+  }
   const sam = new Sam(url);
   await sam.setImage(await readFile(path));
   const { mask, score } = await sam.click([[Number(x), Number(y)]], [1]);

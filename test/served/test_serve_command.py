@@ -111,7 +111,9 @@ importlib.import_module("triton_sam.local_server.serve")._warn_of_unguarded = la
 def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only: Path, tmp_path: Path) -> None:
     log = tmp_path / "triton.log"
     log.write_text("of an earlier server\n")
-    program, _, _ = serve_in_foreground(scale_only, verbose=True, log_file=str(log))
+    program, summary, _ = serve_in_foreground(scale_only, verbose=True, log_file=str(log), host="0.0.0.0")
+    assert "others   http://" in summary
+    assert "warning  Triton has no authentication" in summary
     program.send_signal(signal.SIGTERM)
     _, errors = program.communicate(timeout=60)
     assert "successfully loaded 'scale'" in errors

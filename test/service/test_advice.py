@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from triton_sam.errors import ServerTimeoutError
+from triton_sam.local_server import ports
 from triton_sam.service import run
 from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.tokens import NO_QUOTA, Token
@@ -80,14 +81,9 @@ LAB = Token("lab", "secret of the lab", NO_QUOTA)
     ],
 )
 def test_what_other_computers_need(options, address, show_token, words, monkeypatch):
-    monkeypatch.setattr(run, "own_address", lambda: "192.0.2.7")
-    monkeypatch.setattr(run.socket, "gethostname", lambda: "gpu")
+    monkeypatch.setattr(ports, "own_address", lambda: "192.0.2.7")
+    monkeypatch.setattr(ports.socket, "gethostname", lambda: "gpu")
     lines = list(run.for_others(ServiceSettings(**options), address, 5000, show_token=show_token))
     assert [line[: len(start)] for line, start in zip(lines, words, strict=True)] == words
     assert show_token or "abc" not in "".join(lines)
     assert LAB.secret not in "".join(lines)
-
-
-def test_the_own_address_is_one_of_this_machine():
-    with run.socket.socket() as probe:
-        probe.bind((run.own_address(), 0))

@@ -68,7 +68,7 @@ def saved(page):
 def test_objects_are_kept_merged_deleted_and_chosen_by_keys(page, images):
     find(page)
     assert info(page) == f"{COUNT} found"
-    assert page.page.is_disabled("#found-merge")
+    assert page.page.is_hidden("#found-merge")
     page.click(*inside(0))
     assert info(page) == f"1 of {COUNT} selected"
     page.click(*inside(1))

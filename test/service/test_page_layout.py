@@ -21,6 +21,9 @@ from support.video_page import CANVAS_FITS, open_clip, segmented
 
 pytestmark = pytest.mark.slow
 
+SMALL, LOW = {"width": 900, "height": 600}, {"width": 360, "height": 390}
+"""A small window, and a phone whose keyboard is open."""
+
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[RunningService]:
@@ -63,7 +66,7 @@ def video(page: Page, path: Path, images: Path) -> None:
     page.wait("tritonSam.video.ended === 1")
 
 
-@pytest.mark.parametrize("views", [[WIDE], [NARROW, ASIDE]], ids=["mouse", "phone"])
+@pytest.mark.parametrize("views", [[WIDE, SMALL], [NARROW, ASIDE, LOW]], ids=["mouse", "phone"])
 @pytest.mark.parametrize("mode", [everything, words, video])
 def test_nothing_overlaps_everything_has_a_name_and_fingers_hit(
     browser: Any,
@@ -73,7 +76,7 @@ def test_nothing_overlaps_everything_has_a_name_and_fingers_hit(
     mode: Callable[[Page, Path, Path], None],
     views: list[dict[str, int]],
 ) -> None:
-    is_phone = len(views) > 1
+    is_phone = NARROW in views
     options = {"color_scheme": "light" if is_phone else "dark", "has_touch": is_phone, "is_mobile": is_phone}
     with open_page(browser, service.url, viewport=views[0], **options) as page:
         page.uncheck("#hover")  # which asks a Triton

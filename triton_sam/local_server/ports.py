@@ -6,8 +6,11 @@ import contextlib
 import errno
 import socket
 from collections.abc import Mapping
+from ipaddress import ip_address
 
 from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
+
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - it is compared, not bound
 
 
 def resolve_host(host: str) -> str:
@@ -22,7 +25,24 @@ def resolve_host(host: str) -> str:
 
 def reachable_host(address: str) -> str:
     """Return the address at which this machine reaches a server that listens on `address`."""
-    return "127.0.0.1" if address == "0.0.0.0" else address  # noqa: S104 - it is compared, not bound
+    return "127.0.0.1" if address == ALL_ADDRESSES else address
+
+
+def hosts_for_others(address: str) -> list[str]:
+    """Return the hosts at which other computers reach a server that listens on `address`; none for loopback."""
+    if ip_address(address).is_loopback:
+        return []
+    return list(dict.fromkeys([own_address(), socket.gethostname()])) if address == ALL_ADDRESSES else [address]
+
+
+def own_address() -> str:
+    """Return this machine's address in its network. Nothing is sent: UDP's connect() only chooses a route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        try:
+            udp.connect(("192.0.2.1", 9))
+        except OSError:
+            return socket.gethostname()
+        return str(udp.getsockname()[0])
 
 
 def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:

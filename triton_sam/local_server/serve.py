@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TextIO
 
 from triton_sam._common.signals import ends_by_interrupt, signals_ignored
 from triton_sam.local_server.launcher import LocalServer
 from triton_sam.local_server.older_repository import complete
+from triton_sam.local_server.ports import hosts_for_others, reachable_host, resolve_host
 from triton_sam.local_server.probe import last_errors
 from triton_sam.repository.folder import unguarded_graphs
 
@@ -86,6 +88,11 @@ def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
         f"  gRPC     {server.grpc_url}",
         f"  metrics  {server.metrics_url}",
     ]
+    address = resolve_host(server.host)
+    urls = f"{server.http_url}  {server.grpc_url}"
+    lines += [f"  others   {urls.replace(reachable_host(address), host)}" for host in hosts_for_others(address)]
+    if not ip_address(address).is_loopback:
+        lines.append("  warning  Triton has no authentication: everyone who reaches these ports may use it")
     models = server.served_models()
     width = max((len(model.name) for model in models), default=0)
     lines += [f"  READY    {model.name:<{width}}  {model.device or 'ensemble'}" for model in models]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from .._common.values import is_base64
 from ..errors import MissingDependencyError
@@ -50,7 +50,9 @@ def _size_of(stream: io.BytesIO) -> Size:
         with open_header(stream, UPLOADS) as image:
             # EXIF data behind a PNG's pixels would need decoding; Engine._embed makes the final check.
             return image.size if image.format == "PNG" else upright_size(image)
-    except UnidentifiedImageError:
+    except Image.DecompressionBombError:
+        raise
+    except Exception:
         size = tiff_size(stream)
         if size is None:
             raise

@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from PIL import Image
 
 from .._common.extras import missing
 from ..errors import PortInUseError, SamError
-from ..local_server.ports import choose_ports, resolve_host
+from ..local_server.ports import ALL_ADDRESSES, choose_ports, hosts_for_others, resolve_host
 from ..repository.names import pair_names
 from ..transport import probe
 from ..transport.triton import Transport
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 SECONDS_TO_STOP = 5
 SECONDS_FOR_SPANS = 3
 BACKLOG = 512
-ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - compared, not bound
 
 
 def serve(
@@ -150,10 +148,9 @@ def for_others(settings: ServiceSettings, address: str, port: int, *, show_token
         address: IPv4 address that the service listens on; a loopback address yields nothing.
         show_token: print the token itself. It must not be written to a log.
     """
-    if ip_address(address).is_loopback:
+    urls = " or ".join(f"http://{each}:{port}/" for each in hosts_for_others(address))
+    if not urls:
         return
-    hosts = [address] if address != ALL_ADDRESSES else [own_address(), socket.gethostname()]
-    urls = " or ".join(f"http://{each}:{port}/" for each in dict.fromkeys(hosts))
     if not settings.all_tokens:
         yield f"for other computers: {urls}"
         yield (
@@ -165,16 +162,6 @@ def for_others(settings: ServiceSettings, address: str, port: int, *, show_token
     else:
         token = settings.token.strip() if show_token else f"that of --token or ${TOKEN_VARIABLE}"
         yield f"for other computers: {urls}   token: {token}"
-
-
-def own_address() -> str:
-    """Return this machine's address in its network. Nothing is sent: UDP's connect() only chooses a route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        try:
-            udp.connect(("192.0.2.1", 9))
-        except OSError:
-            return socket.gethostname()
-        return str(udp.getsockname()[0])
 
 
 def _answers(settings: ServiceSettings) -> bool:

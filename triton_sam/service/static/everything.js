@@ -261,16 +261,13 @@ export class Everything {
       found: this.isSearching || items.length || this.#isRefining,
       "found-stop": this.isSearching,
       "found-progress": this.isSearching,
-      "found-choose": !this.#isRefining,
+      "found-choose": !this.#isRefining && items.length,
       "found-back": this.#isRefining,
-    });
-    enable({
-      find: this.#canSearch && !this.isSearching,
-      "found-keep": items.length,
       "found-merge": selected.length > 1,
       "found-refine": selected.length === 1,
       "found-delete": selected.length,
     });
+    enable({ find: this.#canSearch && !this.isSearching });
     if (this.#progress) $("found-progress").value = this.#progress.done / this.#progress.total;
     else $("found-progress").removeAttribute("value"); // indeterminate
     let text = this.isSearching && !this.#progress ? "Searching …" : `${items.length} found`;

@@ -57,11 +57,11 @@ function showObjects(page) {
     if (there !== row) list.insertBefore(row, there); // moving a row loses the focus
     update(row, object, page);
   });
-  const active = String(scene.activeId);
+  const row = list.querySelector('[aria-current="true"]');
+  const active = `${scene.activeId} ${row?.lastChild.children.length}`; // its candidates make it higher
   if (list.dataset.active !== active) {
     list.dataset.active = active;
-    const row = list.querySelector('[aria-current="true"]');
-    if (row) list.scrollTop = Math.max(0, row.offsetTop - list.offsetTop - list.clientHeight / 2);
+    if (row) list.scrollTop = Math.max(0, row.offsetTop + row.offsetHeight - list.offsetTop - list.clientHeight);
   }
 }
 

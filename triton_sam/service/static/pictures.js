@@ -229,5 +229,5 @@ function isCoco(file) {
 }
 
 function isImage(file) {
-  return file.type.startsWith("image/") || /\.(tiff?|hei[cf])$/i.test(file.name);
+  return file.type.startsWith("image/") || /\.(tiff?|hei[cf]|jfif|avif|jp2|j2k|jpf|jpx)$/i.test(file.name);
 }

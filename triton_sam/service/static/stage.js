@@ -82,7 +82,7 @@ export class Stage {
   fit() {
     if (!this.size) return;
     const { width, height } = this.#frame.getBoundingClientRect();
-    const room = this.#room(width);
+    const room = roomBeside();
     const fitting = Math.min(
       (width - room.left - room.right) / this.size.width,
       (height - room.top - room.bottom) / this.size.height,
@@ -100,14 +100,6 @@ export class Stage {
 
   get #smallest() {
     return Math.min(0.05, 60 / Math.max(this.size.width, this.size.height));
-  }
-
-  /** Return the space around the image for the buttons. It depends on their positions in style.css. */
-  #room(width) {
-    const isLow = matchMedia("(max-height: 500px)").matches;
-    if (isLow && matchMedia("(min-aspect-ratio: 11/10)").matches) return { left: 128, top: 8, right: 8, bottom: 8 };
-    if (width < 620) return { left: 8, top: 68, right: 8, bottom: isLow ? 8 : 68 };
-    return { left: 68, top: 16, right: 16, bottom: 64 };
   }
 
   /** Zoom around a point of the screen, or around the middle of the stage. */
@@ -345,6 +337,14 @@ export class Stage {
     const lines = event.deltaMode === 1 ? 16 : 1;
     this.zoom(Math.exp(-event.deltaY * lines * WHEEL * (event.ctrlKey ? 4 : 1)), this.#screen(event));
   }
+}
+
+/** Return the space around the image for the buttons, whose positions style.css chooses by the same conditions. */
+function roomBeside() {
+  const isLow = matchMedia("(max-height: 500px)").matches;
+  if (isLow && matchMedia("(min-aspect-ratio: 11/10)").matches) return { left: 128, top: 8, right: 8, bottom: 8 };
+  if (matchMedia("(max-width: 860px)").matches) return { left: 8, top: 68, right: 8, bottom: isLow ? 8 : 68 };
+  return { left: 68, top: 16, right: 16, bottom: 64 };
 }
 
 /** Return the reach of a kind of pointer around a point or a corner, in screen pixels. */

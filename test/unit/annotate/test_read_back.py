@@ -1,8 +1,12 @@
-"""What every writer writes, other programs read: each file is read back by the reader of its format, for hard masks."""
+"""What every writer writes, other programs read: each file is read back by the reader of its format, for hard masks.
+
+Below are the contents beside the masks, and names of images that a format cannot write.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,7 +25,8 @@ from triton_sam.annotate.large_writers import LARGE_WRITERS  # noqa: E402
 from triton_sam.annotate.records import ImageRecord  # noqa: E402
 from triton_sam.annotate.sources import ImageItem, Skipped  # noqa: E402
 from triton_sam.annotate.writers import WRITERS  # noqa: E402
-from triton_sam.masks import Segment, fill_polygons, rle_to_mask, trace_polygons  # noqa: E402
+from triton_sam.errors import MissingDependencyError  # noqa: E402
+from triton_sam.masks import Segment, fill_polygons, main_polygons, rle_to_mask, trace_polygons  # noqa: E402
 from triton_sam.tiles import LargeObject  # noqa: E402
 
 Mask = npt.NDArray[np.bool_]
@@ -49,8 +54,9 @@ CASES: dict[str, list[Mask]] = {
 assert len(SQUARES) == 300
 
 
-def record_of(masks: list[Mask], name: str = "in/a b.png") -> ImageRecord:
-    segments = [Segment(each, 0.9 - number / 1000, None) for number, each in enumerate(masks)]
+def record_of(masks: list[Mask], name: str = "in/a b.png", scores: list[float] | None = None) -> ImageRecord:
+    scores = scores or [0.9 - number / 1000 for number in range(len(masks))]
+    segments = [Segment(each, score, None) for each, score in zip(masks, scores, strict=True)]
     return ImageRecord.of(ImageItem(5, name, Path(name)), SIZE, segments, [(3, 7, 9)[n % 3] for n in range(len(masks))])
 
 
@@ -297,19 +303,87 @@ def test_an_image_whose_name_is_too_long_costs_itself_alone(name: str, tmp_path:
     assert IMAGES[name][0](tmp_path)
 
 
+def test_a_run_without_images_has_files_too(tmp_path: Path) -> None:
+    assert [writer.write(tmp_path, list, CATEGORIES, trace_polygons) for writer in WRITERS.values()] == [[]] * len(
+        WRITERS
+    )
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_names_that_lead_out_of_their_folder_lead_into_no_other(name: str, tmp_path: Path) -> None:
+    names = ("../../up.png", "/photos/../root.png", "../a/../up.png", "a/up.png")
+    out = tmp_path / "deep" / "out"
+    out.mkdir(parents=True)
+    records = [record_of([PIXEL], each) for each in names]
+    left = WRITERS[name].write(out, lambda: records, CATEGORIES, trace_polygons)
+    found = [path.relative_to(out) for path in tmp_path.rglob("*") if path.is_file()]  # raises for one beside it
+    assert {path.parts[0] for path in found if len(path.parts) > 1} <= {name}
+    assert {path.stem.removesuffix(".png") for path in found if len(path.parts) > 2} <= {"up", "root"}
+    assert [(each.image, each.what) for each in left] in ([], [("../a/../up.png", "image")])
+
+
 def test_a_score_is_a_number() -> None:
-    segment = Segment(PIXEL, float("nan"), None)
-    record = ImageRecord.of(ImageItem(1, "a.png", Path("a.png")), SIZE, [segment], [3])
-    assert record.objects[0]["score"] == 0.0
+    assert record_of([PIXEL], scores=[float("nan")]).objects[0]["score"] == 0.0
+
+
+def test_a_record_survives_its_line() -> None:
+    for each in (record_of([PARTS, EMPTY]), ImageRecord(1, "x", (0, 0), error="bad")):
+        assert ImageRecord.from_line(each.to_line()) == each
+    for line in ("", "{}", "[]", '{"size": [1]}', '{"size": [1, 2], "objects": [], "skipped": []}'):
+        with pytest.raises(ValueError, match=r".+"):
+            ImageRecord.from_line(line)
+
+
+def test_what_stands_beside_the_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of categories, boxes, scores and areas; voc numbers pixels and categories from 1."""
+    monkeypatch.setattr("triton_sam.annotate.parquet_writer.ROWS_AT_ONCE", 1)
+    categories = {3: "cat", 7: "dog: big"}
+    record = record_of([PARTS, PIXEL], scores=[0.75, 0.5])
+    for name in ("voc", "labelme", "geojson", "davis", "parquet"):
+        WRITERS[name].write(tmp_path, lambda: [record], categories, trace_polygons)
+    root = ElementTree.fromstring((tmp_path / "voc/Annotations/in/a b.xml").read_bytes())
+    boxes = [[int(value.text or "") for value in each.iterfind("bndbox/*")] for each in root.findall("object")]
+    assert boxes == [[2, 2, 64, 48], [31, 21, 31, 21]]
+    assert [each.findtext("name") for each in root.findall("object")] == list(categories.values())
+    assert (tmp_path / "voc/classes.txt").read_text() == "cat\ndog: big\n"
+    with Image.open(tmp_path / "voc/SegmentationClass/in/a b.png") as classes:
+        np.testing.assert_array_equal(np.asarray(classes), np.where(PIXEL, 2, PARTS))
+    shapes = strict(tmp_path / "labelme/in/a b.json")["shapes"]
+    assert [(each["label"], each["group_id"]) for each in shapes] == [("cat", 1)] * 3 + [("dog: big", 2)]
+    known = [{"category": "cat", "category_id": 3, "score": 0.75, "area": PARTS.sum()}]
+    known += [{"category": "dog: big", "category_id": 7, "score": 0.5, "area": 1}]
+    features = strict(tmp_path / "geojson/in/a b.geojson")["features"]
+    assert [{key: each["properties"][key] for key in known[0]} for each in features] == known
+    with Image.open(tmp_path / "davis/Annotations/in/a b.png") as image:
+        assert (image.getpalette() or [])[:9] == [0, 0, 0, 128, 0, 0, 0, 128, 0]
+    rows = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "objects.parquet").to_pylist()
+    place = {"image_id": 5, "file_name": "in/a b.png", "x": 1, "y": 1, "box_width": 63, "box_height": 47}
+    assert place.items() | known[0].items() <= rows[0].items()
+    assert known[1].items() <= rows[1].items()
+
+
+def test_the_object_with_the_lowest_score_finds_no_room(tmp_path: Path) -> None:
+    record = record_of([PARTS] + [PIXEL] * 254, scores=[0.5, 0.1, *[0.7] * 253])
+    (left,) = WRITERS["davis"].write(tmp_path, lambda: [record], CATEGORIES, trace_polygons)
+    assert left.what == "object 2"
 
 
 @pytest.mark.parametrize("name", ["coco-polygons", "yolo", "labelme", "geojson"])
 def test_polygons_leave_specks_out_by_default(name: str, tmp_path: Path) -> None:
-    from triton_sam.masks import main_polygons
-
     dusty = mask((1, 1, 41, 41), (50, 2, 52, 4), (60, 40, 61, 41), size=SIZE[::-1]) & ~mask(
         (20, 20, 22, 22), size=SIZE[::-1]
     )
     WRITERS[name].write(tmp_path, lambda: [record_of([dusty])], CATEGORIES, main_polygons)
     (found,) = IMAGES[name][0](tmp_path)
     np.testing.assert_array_equal(found, mask((1, 1, 41, 41), size=SIZE[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"), [("parquet", "pyarrow", "parquet"), ("yolo", "contourpy", "polygons")]
+)
+def test_a_missing_package_is_named_before_the_run(
+    name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingDependencyError, match=rf"\[{extra}\]"):
+        WRITERS[name].check()

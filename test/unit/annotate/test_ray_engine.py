@@ -135,15 +135,3 @@ def test_a_missing_ray_is_named(
     monkeypatch.setitem(sys.modules, "ray.data", None)
     assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", "--engine", "ray") == 1
     assert "[ray]" in capsys.readouterr().err
-
-
-def test_parts_together_equal_one_run(servers: FakeServers, tmp_path: Path) -> None:
-    data = write_data_set(tmp_path / "in", 50)
-    assert annotate(data, tmp_path / "whole") == 0
-    for index in (2, 0, 1):
-        assert annotate(data, tmp_path / "parts", "--part", f"{index}/3") == 0
-        assert not (tmp_path / "parts/coco.json").exists()
-    asked = servers.requests.total()
-    assert annotate(data, tmp_path / "parts") == 0
-    assert servers.requests.total() == asked == 100
-    assert files_of(tmp_path / "whole") == files_of(tmp_path / "parts")

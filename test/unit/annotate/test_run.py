@@ -125,22 +125,6 @@ def test_an_interruption_does_not_wait_for_a_busy_server(tmp_path: Path, monkeyp
         annotate(tmp_path / "out", work)
 
 
-def test_few_images_are_in_work_at_a_time(tmp_path: Path) -> None:
-    lock, now, most = threading.Lock(), 0, 0
-
-    def work(worker: str, item: ImageItem) -> ImageRecord:
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(most, now)
-        with lock:
-            now -= 1
-        return good(worker, item)
-
-    annotate(tmp_path / "out", work)
-    assert most <= 2
-
-
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").touch()
     with pytest.raises(ConfigurationError, match="holds other files"):

@@ -75,6 +75,9 @@ def test_a_run_in_parts_equals_one_run(servers: FakeServers, tmp_path: Path) -> 
     formats = ["--format", "coco", "voc", "labels"]
     assert annotate(data, tmp_path / "whole", *formats) == 0
     asked = servers.requests.total()
+    for part in ("2/3", "0/3"):
+        assert annotate(data, tmp_path / "parts", "--part", part) == 0
+        assert not (tmp_path / "parts/coco.json").exists()
     for limit in ("7", "20"):
         assert annotate(data, tmp_path / "parts", "--limit", limit) == 0
     assert annotate(data, tmp_path / "parts", *formats) == 0
@@ -210,9 +213,13 @@ def test_other_models_do_not_mix(servers: FakeServers, tmp_path: Path, capsys: p
     assert files_of(tmp_path / "out") == before
 
 
-def test_words_are_categories(servers: FakeServers, tmp_path: Path) -> None:
-    servers.versions = dict.fromkeys(model_names("sam3"), "1")
+def test_words_are_categories(servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_images(tmp_path / "in", 3)
+    servers.versions = {"sam3_encoder": "1", "sam3_decoder": "1"}
+    assert annotate(tmp_path / "in", tmp_path / "out", "--text", "bus", task="words") == 1
+    message = "does not have the model sam3_concept_encoder ready: set it up by `triton-sam setup sam3 --concepts`"
+    assert message in capsys.readouterr().err
+    servers.versions |= dict.fromkeys((f"sam3_{role}" for role in get_family("sam3").concepts), "1")
     words = ["--text", "bus", "--text", "nothing", "--text", "cat", "--threshold", "0.2", "--max-instances", "2"]
     assert annotate(tmp_path / "in", tmp_path / "out", *words, task="words") == 0
     found = documents(tmp_path / "out")
@@ -223,18 +230,3 @@ def test_words_are_categories(servers: FakeServers, tmp_path: Path) -> None:
     assert annotate(tmp_path / "in", tmp_path / "out", *words, task="words") == 0
     assert servers.requests.total() == 3
     assert annotate(tmp_path / "in", tmp_path / "out", "--text", "bus", task="words") == 1  # other words, other folder
-
-
-def model_names(family: str) -> list[str]:
-    roles = get_family(family).models_for(video=False, concepts=True)
-    return [f"{family}_{role}" for role in roles]
-
-
-def test_a_server_without_the_models_for_words(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    servers.versions = {"sam3_encoder": "1", "sam3_decoder": "1"}
-    write_images(tmp_path / "in", 1)
-    assert annotate(tmp_path / "in", tmp_path / "out", "--text", "bus", task="words") == 1
-    message = "does not have the model sam3_concept_encoder ready: set it up by `triton-sam setup sam3 --concepts`"
-    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Errors of the command line name what was probably meant; the help lists all commands in groups."""
+"""The help lists all commands in groups; the completion knows them; a signal ends each of them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,9 @@ import pytest
 
 from triton_sam.cli import main
 from triton_sam.commands import models
-from triton_sam.commands._parser import similar
 from triton_sam.commands._table import GROUPS
 
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
-
-
-def test_similar_names():
-    assert similar("--piont", ["--point", "--box"]) == "; did you mean --point?"
-    assert similar("--quality", ["--point", "--box"]) == ""
 
 
 def test_without_arguments_the_list_of_commands_is_shown(capsys):

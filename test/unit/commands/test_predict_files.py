@@ -1,4 +1,4 @@
-"""Files that `triton-sam predict` reads: images by patterns, and the logits of an earlier call."""
+"""Files that `triton-sam predict` reads: images by patterns and URLs, and the logits of an earlier call."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.file_server import Server
 
 from triton_sam.commands._predict_files import read_logits, read_sources
-from triton_sam.errors import ImageError, PromptError
+from triton_sam.errors import ConfigurationError, ImageError, PromptError
 
 
 def saved(path: Path, array: np.ndarray) -> bytes:
@@ -59,3 +60,25 @@ def test_a_pattern_in_a_folder_with_brackets_finds_its_files(tmp_path: Path) -> 
     assert [source.file_name for source in read_sources([str(folder / "b [2].png")])] == ["b [2].png"]
     with pytest.raises(ImageError, match=r"no file fits this pattern. For a \[ in the name of a file, write \[\[\]"):
         read_sources([str(folder / "c [2]*.png")])
+
+
+def test_a_url_is_an_image_with_the_name_of_its_file(images: Path) -> None:
+    """test/unit/download/test_images.py has the failures of such a download."""
+    with Server() as server, server.running():
+        server.content, server.where = (images / "shapes.jpg").read_bytes(), "/a/shapes.jpg?size=large"
+        url = server.url + server.where
+        [source] = read_sources([url])
+        assert (source.content, source.file_name, source.stem) == (server.content, "shapes.jpg", "shapes")
+        with pytest.raises(ConfigurationError, match="named twice"):
+            read_sources([url, url])
+
+
+def test_a_file_url_is_the_path_that_it_names(tmp_path: Path) -> None:
+    spaced = tmp_path / "two words.jpg"
+    spaced.touch()
+    [source] = read_sources([spaced.as_uri()])
+    assert (source.name, source.content) == (str(spaced), spaced)  # the name is what --out must not overwrite
+    with pytest.raises(ConfigurationError, match="named twice"):
+        read_sources([spaced.as_uri(), str(spaced)])
+    with pytest.raises(ImageError, match="another machine"):
+        read_sources(["file://elsewhere/photo.jpg"])

@@ -124,8 +124,7 @@ def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(server:
         assert float(stream.frames / stream.average_rate) == pytest.approx(3.04 * 10 / 9, rel=0.02)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ServerUnreachableError])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("error", "reverse"), [(KeyboardInterrupt, False), (ServerUnreachableError, True)])
 def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(
     server: VideoServer, clip: Path, tmp_path: Path, reverse: bool, error: type[BaseException]
 ) -> None:

@@ -24,7 +24,6 @@ from support.file_server import (
 )
 
 from triton_sam import cli
-from triton_sam._common.bundle import checkout
 from triton_sam.download import catalogue as checkpoints
 from triton_sam.download.catalogue import catalogue, find
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError
@@ -59,14 +58,6 @@ def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands == {f"triton-sam setup {row.family} {row.word}" for row in catalogue()} | on_hub
     assert cli.main(["models", "--catalogue", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == len(commands)
-
-
-def test_fine_tunes_are_documented() -> None:
-    root = checkout()
-    assert root is not None
-    text = (root / "docs/how-to/choose-a-model.md").read_text(encoding="utf-8")
-    for row in (row for row in catalogue() if row.name):
-        assert f"{row.name}`" in text
 
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -183,12 +183,19 @@ def test_the_disk_is_not_the_network(error: OSError, text: str) -> None:
         Hub().ask("x/y", fail)
 
 
-def test_scripts_report_disk_errors_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write: No space left on device"),
+        (OSError(errno.EROFS, "Read-only file system", "/models"), "/models: Read-only file system"),
+    ],
+)
+def test_scripts_report_disk_errors_in_one_line(error: OSError, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     assert _options.run_script(fail) == 1
-    assert capsys.readouterr().err == "error: cannot write: No space left on device\n"
+    assert capsys.readouterr().err == f"error: {text}\n"
 
 
 def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path: Path) -> None:

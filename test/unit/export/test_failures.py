@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ pytest.importorskip("onnxruntime")
 
 from support.zero_models import export_zeros  # noqa: E402
 
-from triton_sam._common.bundle import bundled, checkout  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, onnx_writer, registry  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
@@ -71,24 +68,6 @@ def test_full_disk_while_writing_changes_nothing(old: Path, monkeypatch: pytest.
     assert snapshot(old) == before
 
 
-@pytest.mark.parametrize("failing", [1, 2, 3, 4])
-def test_failure_in_the_middle_of_installing_is_undone(
-    old: Path, monkeypatch: pytest.MonkeyPatch, failing: int
-) -> None:
-    before, calls, replace = snapshot(old), 0, Path.replace
-
-    def fail_once(path: Path, target: Path) -> Path:
-        nonlocal calls
-        calls += 1
-        return replace(path, target) if calls != failing else full_disk()
-
-    monkeypatch.setattr(Path, "replace", fail_once)
-    with pytest.raises(ExportError, match="No space left"):
-        export_zeros(old, progress=False)
-    assert calls >= failing
-    assert snapshot(old) == before
-
-
 @pytest.mark.parametrize("role", ["encoder", "decoder"])
 def test_model_that_does_not_run_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     before, try_out = snapshot(old), onnx_tools.try_out
@@ -109,15 +88,6 @@ def test_failure_without_a_repository_leaves_none(tmp_path: Path, monkeypatch: p
     with pytest.raises(ExportError, match="No space left"):
         export_zeros(tmp_path / "a" / "b", progress=False)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(checkout() is None, reason="scripts/ is in the checkout only")
-def test_the_script_ends_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, str(bundled("scripts/export_sam2_to_onnx.py")), "--checkpoint", "no_hiera_tiny.pt", "-q"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("error: no checkpoint at")
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from triton_sam._common.signals import ends_by_interrupt
-from triton_sam.cli import main
 from triton_sam.repository.install import staging
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
@@ -37,27 +36,6 @@ def test_a_signal_ends_the_block_once_and_the_handlers_come_back(number: signal.
     finally:
         signal.signal(signal.SIGINT, before[1])
     assert [signal.getsignal(one) for one in SIGNALS] == before
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.export
-@pytest.mark.parametrize("command", ["export", "setup"])
-def test_a_stopped_export_is_interrupted(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("sam2")
-    from triton_sam.export import registry
-
-    def stopped(_family: str, settings) -> None:
-        with staging(settings.output_dir / "sam2_encoder"):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(10)
-
-    monkeypatch.setattr(registry, "export", stopped)
-    monkeypatch.setattr("triton_sam.commands.setup.fetch_checkpoint", lambda *_: tmp_path / "sam2.1_hiera_tiny.pt")
-    source = ["--random", "0"] if command == "export" else []
-    assert main([command, "sam2", *source, "--model-repository", str(tmp_path / "models")]) == 130
-    assert capsys.readouterr().err.endswith("triton-sam: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,9 +21,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from support.zero_models import Proved, Zeros, export_zeros  # noqa: E402
 
-from triton_sam.commands import export as export_command  # noqa: E402
 from triton_sam.errors import CheckpointError, ExportError  # noqa: E402
-from triton_sam.export import onnx_tools, registry, tracing  # noqa: E402
+from triton_sam.export import onnx_tools, tracing  # noqa: E402
 from triton_sam.export.sam1.graphs import Sam1Encoder  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
 from triton_sam.export.weights import read_state_dict  # noqa: E402
@@ -199,15 +198,6 @@ def test_torch_prints_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
     tracing.trace(Cut(), SAM2.encoder, [example], {})
     found = capsys.readouterr()
     assert found.out + found.err == ""
-
-
-def test_scripts_report_disk_errors_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(registry, "export", failing(OSError(errno.EROFS, "Read-only file system", "/models")))
-    monkeypatch.setattr("sys.argv", ["export_sam1_to_onnx.py", "--random", "0"])
-    assert export_command.script("sam1", "") == 1
-    assert capsys.readouterr().err == "error: /models: Read-only file system\n"
 
 
 @pytest.mark.parametrize(

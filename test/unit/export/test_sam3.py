@@ -79,21 +79,6 @@ def test_encoder_input_is_the_official_one(images: Path) -> None:
 
 
 @pytest.mark.slow
-def test_exactly_one_padding_token(decoder: Any) -> None:
-    points, labels = [[[[300, 400]]]], [[[1]]]
-    assert far(decoder(points, labels), decoder([[[[300, 400], [0, 0]]]], [[[1, -1]]])) < 1e-5
-    twice = decoder([[[[300, 400], [0, 0], [0, 0]]]], [[[1, -1, -1]]])
-    assert far(decoder(points, labels), twice) > 1e-3
-
-
-@pytest.mark.slow
-def test_a_box_is_a_box_or_two_points(decoder: Any) -> None:
-    none, box = np.zeros((1, 1, 0, 2)), [[[100, 200, 500, 600]]]
-    as_points = decoder([[[[100, 200], [500, 600]]]], [[[2, 3]]])
-    assert far(decoder(none, np.zeros((1, 1, 0)), box), as_points) < 1e-5
-
-
-@pytest.mark.slow
 def test_prompts_of_different_length_in_one_batch(decoder: Any) -> None:
     rows = [([[300, 400]], [1]), ([[1, 2], [500, 600], [90, 80]], [1, 0, 1])]
     alone = [decoder([[points]], [[labels]]) for points, labels in rows]

@@ -1,4 +1,4 @@
-"""`triton-sam doctor` on memory, disk and the packages of the service."""
+"""`triton-sam doctor` on memory, disk and the packages of the service; `health` of pairs of another image size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
-from triton_sam.commands import doctor
+from triton_sam.client.server_models import ServerModels
+from triton_sam.commands import doctor, health
 
 
 @pytest.fixture
@@ -81,3 +82,22 @@ def test_a_tool_that_does_not_answer_is_told_in_plain_words(monkeypatch, error, 
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(error))
     assert doctor._tool("GPU", ["nvidia-smi", "-L"], "no GPU").text == text
+
+
+@pytest.mark.parametrize(
+    ("family", "has_session_model", "use"),
+    [
+        ("edgetam", False, "for videos only"),
+        ("edgetam", True, "for videos only"),
+        ("sam1", False, "clients cannot use it"),
+    ],
+)
+def test_a_pair_of_another_size_is_not_for_clicks(monkeypatch, capsys, family, has_session_model, use):
+    """A session model of it cannot work, since clients send images of the official size."""
+    names = ["small_encoder", "small_decoder", *["small"] * has_session_model]
+    models = ServerModels(dict.fromkeys(names, "1"), {family: ("small",)}, frozenset())
+    monkeypatch.setattr(health, "_served", lambda _: (models, {"small": 512}))
+    assert main(["health", "--url", "localhost:1"]) == int(has_session_model)
+    said = "".join(capsys.readouterr())
+    assert f"model pair small: {use}, its encoder takes 512 pixels" in said
+    assert ("session model small: its encoder must take 1024 pixels" in said) == has_session_model

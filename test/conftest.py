@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ PEAK_MEMORY = pytest.StashKey[PeakMemory]()
 # Some virtual machines announce AMX and end a program that uses it. torch uses it for products of bfloat16 matrices,
 # which one test computes; oneDNN reads the variable before its first product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+# The tests start hundreds of processes with the same packages. Without stored bytecode, each would compile them again,
+# and the collection of the tests alone takes twice as long.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # With `pytest -n 2`, threads of torch in one process would wait for those of the other: with one thread each, the tests
 # of videos took 414 s instead of 551 on two cores.

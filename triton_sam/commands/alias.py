@@ -1,8 +1,9 @@
 """Add alternative model names for existing clients.
 
-`triton-sam alias add NAME VARIANT` adds NAME_encoder and NAME_decoder as names of VARIANT_encoder and VARIANT_decoder.
-`triton-sam alias paintera` adds the encoders that the sam-link client of Paintera expects, for its released and its
-newer versions; docs/how-to/paintera.md explains them. `triton-sam alias remove NAME` removes the names again.
+`triton-sam alias add NAME VARIANT` gives all models of a variant a second name: NAME_encoder, NAME_decoder, the session
+model NAME, and the models for videos and words. `triton-sam alias paintera` adds the encoders that the sam-link client
+of Paintera expects, for its released and its newer versions; docs/how-to/paintera.md explains them. `triton-sam alias
+remove NAME` removes the names again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import RepositoryError
-from ..families import FAMILIES, model_name
+from ..families import FAMILIES, model_name, variant_models
 from ..families.tables import ENCODER
 from ..repository.aliases import (
     PAINTERA_SAM1,
@@ -22,14 +23,14 @@ from ..repository.aliases import (
     check_place,
     is_alias,
     is_served,
+    left_over,
+    of_variant,
     paintera,
-    pair,
     read_config,
     remove_alias,
     write_alias,
 )
 from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, is_demo_model, list_models, subfolders
-from ..repository.names import pair_names
 from ..sessions.encoder_front.install import front_config, write_front
 from ..wire.encoder_front import PIXEL_MODES
 from . import _options
@@ -48,9 +49,9 @@ def add_arguments(parser: Parser) -> None:
     tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
 
     add = partial(parser.add_task, tasks)
-    named = add("add", "give a model pair another name")
+    named = add("add", "give the models of a variant another name")
     named.add_argument("name", help="the new name")
-    named.add_argument("variant", metavar="VARIANT", help="the model pair, for example sam2 or sam2.1_large")
+    named.add_argument("variant", metavar="VARIANT", help="the variant, for example sam2 or sam2.1_large")
     front = add(_PAINTERA, "add the encoders that Paintera expects")
     for family, label in (("sam1", "SAM1"), ("sam2", "SAM2"), ("sam3", "SAM3")):
         front.add_argument(f"--{family}", metavar="VARIANT", help=f"the variant to use as {label} (default: {family})")
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.task == "remove":
         return _remove(args, repository)
     if args.task == "add":
-        aliases = [(alias, "") for alias in pair(args.name, args.variant)]
+        aliases = [(alias, "") for alias in of_variant(repository, args.name, args.variant)]
     else:
         variants = {family: getattr(args, family) for family in ("sam1", "sam2", "sam3")}
         chosen = {family: variant for family, variant in variants.items() if variant is not None}
@@ -103,6 +104,9 @@ def run(args: argparse.Namespace) -> int:
             write_alias(repository, alias)
         print(alias.name)
         _warn(args, alias, models[alias.target].metadata)
+    for name in left_over(repository, args.name, [alias for alias, _ in served]) if args.task == "add" else ():
+        remove_alias(repository, name)
+        _options.say(args, f"{name} is removed: {args.variant} has no such model")
     _options.say(args, "restart a running server to load them")
     return 0
 
@@ -114,9 +118,8 @@ def _served(args: argparse.Namespace, repository: Path, aliases: list[tuple[Alia
         if (alias, family) not in served:
             _options.say(args, f"{alias.name} is left out: {alias.target} has no weights in {repository}")
     if not served:
-        raise RepositoryError(
-            f"{aliases[0][0].target} has no weights in {repository}: export it first, see `triton-sam setup`"
-        )
+        missing = aliases[0][0].target if aliases else model_name(args.variant, ENCODER)
+        raise RepositoryError(f"{missing} has no weights in {repository}: export it first, see `triton-sam setup`")
     for alias, family in served:
         check_place(repository, alias, takes_empty=bool(family))
         if family:
@@ -146,7 +149,7 @@ def _remove(args: argparse.Namespace, repository: Path) -> int:
         if is_alias(repository, _SAM1):  # without --sam1, this name is the encoder itself
             named.add(_SAM1)
     else:
-        named = {args.name, *pair_names(args.name)}
+        named = {args.name, *variant_models(args.name)}
     found = sorted(named & known)
     if not found:
         raise RepositoryError(f"no alias {args.name} in {repository}: `triton-sam models` lists the names")

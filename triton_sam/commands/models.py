@@ -103,8 +103,9 @@ def _on_hub(family: Family) -> list[Checkpoint]:
 
 def _targets(folder: ModelFolder | None) -> list[str]:
     """Return the models that an ensemble calls, or the model that an alias calls."""
-    calls = folder is not None and (folder.is_ensemble or folder.is_alias)
-    return sorted(folder.dependencies(())) if folder is not None and calls else []
+    if folder is None or not (folder.is_ensemble or folder.alias_of):
+        return []
+    return [folder.alias_of] if folder.alias_of else sorted(folder.dependencies(()))
 
 
 def _thresholds(model: RepositoryModel) -> dict[str, float]:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigurationError, RepositoryError
-from ..families import model_name, spec_of, split_model_name, variant_models
+from ..families import model_name, spec_of, split_model_name
 from ..families.tables import DECODER, ENCODER, encoder_jpeg_name, preprocess_name
 from .config import parse_config
-from .names import CONFIG_NAME, DECODER_IN_SESSION
+from .names import DECODER_IN_SESSION
+from .selection import models_of_variant, read_repository
 
 Accelerator = Literal["none", "cuda", "tensorrt", "openvino"]
 ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt", "openvino")
@@ -114,32 +115,21 @@ def tune(text: str, tuning: Tuning) -> str:
 
 def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
     """Return the names of the models with host-specific settings, of some variants or all."""
-    found: dict[str, dict[str, str]] = {}
-    for folder in sorted(path.parent for path in repository.glob(f"*/{CONFIG_NAME}")):
-        if split := split_model_name(folder.name):
-            found.setdefault(split[0], {})[split[1]] = folder.name
-    here = [name for name, models in found.items() if ENCODER in models and _is_graph(repository, models[ENCODER])]
+    models = {name: model for name, model in read_repository(repository).items() if model.has_config}
+    encoders = [name for name, model in models.items() if model.config.backend == "onnxruntime"]
+    here = [split[0] for split in map(split_model_name, encoders) if split is not None and split[1] == ENCODER]
     for variant in variants:
         if variant not in here:
             wanted = model_name(variant, ENCODER)
             raise RepositoryError(f"no {wanted} in {repository}, which has {', '.join(here) or 'no variants'}")
-    names = [name for each in variants or here for name in variant_models(each)]
+    names = [name for each in variants or here for name in models_of_variant(each, models, models)]
     fixed = {name for each in variants or here for name in (preprocess_name(each), encoder_jpeg_name(each))}
-    return [name for name in names if name not in fixed and (repository / name / CONFIG_NAME).is_file()]
+    return [name for name in names if name not in fixed]
 
 
 def _is_decoder(config: Any) -> bool:
     split = split_model_name(config.name)
     return split is not None and split[1] == DECODER
-
-
-def _is_graph(repository: Path, model: str) -> bool:
-    return _backend(repository, model) == "onnxruntime"
-
-
-def _backend(repository: Path, model: str) -> str:
-    path = repository / model / CONFIG_NAME
-    return str(parse_config(path.read_text("utf-8"), path).backend)
 
 
 def _instances(gpus: tuple[int, ...], count: int) -> str:

@@ -1,14 +1,14 @@
 """Aliases: additional names of models, for clients that expect other names.
 
-An alias is a Triton ensemble with one step, which calls the model. It can also rename outputs. The front ends of
-triton_sam.sessions.encoder_front are also aliases; they are programs.
+An alias is a Triton ensemble with one step, which calls the model. It can also rename outputs. The aliases of session
+models and the front ends of triton_sam.sessions.encoder_front are programs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from .._common.files import atomic_write
 from ..errors import RepositoryError
-from ..families import model_name
+from ..families import model_name, variant_models
 from ..families.tables import ENCODER
 from .config import parse_config
-from .names import CONFIG_NAME, FAMILY_KEY, check_name, pair_names
-from .selection import ModelFolder, read_repository, select_models, unloadable
+from .folder import weights_in
+from .names import ALIAS_KEY, CONFIG_NAME, FAMILY_KEY, check_name
+from .selection import ModelFolder, models_of_variant, read_repository, select_models, unloadable
 
 PAINTERA_SAM1 = "sam1_paintera_encoder"
 """The front end of SAM1 for Paintera, if the encoder itself has the name that Paintera requests."""
@@ -65,9 +66,17 @@ def paintera(sam1: str = "sam1", sam2: str = "sam2", sam3: str = "sam3") -> dict
     }
 
 
-def pair(name: str, variant: str) -> tuple[Alias, ...]:
-    """Return the aliases NAME_encoder and NAME_decoder for a variant's model pair."""
-    return tuple(Alias(*names) for names in zip(pair_names(name), pair_names(variant), strict=True))
+def of_variant(repository: Path, name: str, variant: str) -> list[Alias]:
+    """Return the aliases for all models of a variant: NAME_encoder, NAME_decoder, NAME, and others it has."""
+    models = read_repository(repository)
+    targets = models_of_variant(variant, models.keys() - unloadable(models).keys(), models)
+    return [Alias(name + target.removeprefix(variant), target) for target in targets]
+
+
+def left_over(repository: Path, name: str, aliases: Collection[Alias]) -> list[str]:
+    """Return the aliases of an earlier variant under the same name that a new variant does not replace."""
+    kept = {alias.name for alias in aliases}
+    return [each for each in reversed(variant_models(name)) if each not in kept and is_alias(repository, each)]
 
 
 def is_served(repository: Path, model: str) -> bool:
@@ -78,16 +87,24 @@ def is_served(repository: Path, model: str) -> bool:
 
 def is_alias(repository: Path, name: str) -> bool:
     """Return whether a repository has an alias with this name."""
-    return (repository / name / CONFIG_NAME).is_file() and _folder(repository / name).is_alias
+    return (repository / name / CONFIG_NAME).is_file() and bool(_folder(repository / name).alias_of)
 
 
 def write_alias(repository: Path, alias: Alias) -> Path:
-    """Write the ensemble of an alias, and replace an alias with the same name.
+    """Write an alias, and replace an alias with the same name.
+
+    The alias is an ensemble. For a session model or video model, whose errors an ensemble would change, it is a second
+    program that calls the same models.
 
     Returns:
         Path of the alias's config.pbtxt.
     """
-    return install_alias(repository, alias, ensemble_config(read_config(repository / alias.target), alias))
+    target = read_config(repository / alias.target)
+    if ENCODER not in target.parameters:
+        return install_alias(repository, alias, ensemble_config(target, alias))
+    programs = [path for path in weights_in(repository / alias.target) if path.suffix == ".py"]
+    files = {path.name: path.read_text(encoding="utf-8") for path in programs}
+    return install_alias(repository, alias, _session_config(target, alias), files)
 
 
 def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[str, str] | None = None) -> Path:
@@ -104,7 +121,7 @@ def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[st
     check_place(repository, alias, takes_empty=program is not None)
     path = folder / CONFIG_NAME
     files = {folder / "1" / name: content for name, content in (program or {}).items()}
-    replaced = None if not folder.exists() or _folder(folder).is_alias else path.read_bytes()
+    replaced = None if not folder.exists() or _folder(folder).alias_of else path.read_bytes()
     new = [file for file in (folder, folder / "1", *files) if not file.exists()]
     try:
         # Triton requires a version folder, which may be empty.
@@ -132,7 +149,7 @@ def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) ->
     folder = repository / alias.name
     if folder.exists():
         there = _folder(folder)
-        if not there.is_alias and not (takes_empty and not there.has_weights):
+        if not there.alias_of and not (takes_empty and not there.has_weights):
             raise RepositoryError(
                 f"{alias.name} is a model and not an alias: remove its folder from {repository}, "
                 "or export it under another --name"
@@ -144,7 +161,7 @@ def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) ->
 def remove_alias(repository: Path, name: str) -> None:
     """Remove an alias."""
     folder = repository / name
-    if not _folder(folder).is_alias:
+    if not _folder(folder).alias_of:
         raise RepositoryError(f"{name} is a model and not an alias: it stays")
     kept = folder / KEPT_CONFIG
     if kept.exists():  # the callers of this name keep the restored model
@@ -178,8 +195,19 @@ def ensemble_config(target: Any, alias: Alias) -> str:
         renamed = alias.outputs.get(tensor.name, tensor.name)
         step.output_map[tensor.name] = renamed
         tensor.name = renamed
-    head = f"# Written by `triton-sam alias`: {alias.target} under another name.\n"
-    return head + str(text_format.MessageToString(config))
+    return _head(alias) + str(text_format.MessageToString(config))
+
+
+def _session_config(target: Any, alias: Alias) -> str:
+    config = ModelConfig()
+    config.CopyFrom(target)
+    config.name = alias.name
+    config.parameters[ALIAS_KEY].string_value = alias.target
+    return _head(alias) + str(text_format.MessageToString(config))
+
+
+def _head(alias: Alias) -> str:
+    return f"# Written by `triton-sam alias`: {alias.target} under another name.\n"
 
 
 def read_config(folder: Path) -> Any:

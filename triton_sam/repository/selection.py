@@ -14,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from ..errors import RepositoryError
 from ..families import Family, family_of_name, roles, split_model_name, variant_models
 from ..families.sam2 import SAM2
-from ..families.tables import video_name
+from ..families.tables import ENCODER, video_name
 from .config import parse_config
 from .folder import readable_folders, subfolders, version_folders, weights_in
 from .names import ALIAS_KEY, CONFIG_NAME, NAME, name_problem, pair_names
@@ -54,11 +54,12 @@ class ModelFolder:
         return self.config.platform == "ensemble" or bool(self.config.HasField("ensemble_scheduling"))
 
     @property
-    def is_alias(self) -> bool:
-        """True for an alias of a model: an ensemble with one step, or a program with the parameter ALIAS_KEY."""
-        return ALIAS_KEY in self.config.parameters or (
-            self.is_ensemble and len(self.config.ensemble_scheduling.step) == 1
-        )
+    def alias_of(self) -> str:
+        """The model with another name: the step of an ensemble with one, or the parameter ALIAS_KEY; "" for others."""
+        if ALIAS_KEY in self.config.parameters:
+            return str(self.config.parameters[ALIAS_KEY].string_value)
+        steps = self.config.ensemble_scheduling.step
+        return steps[0].model_name if len(steps) == 1 else ""
 
     @property
     def versions(self) -> list[Path]:
@@ -88,6 +89,8 @@ class ModelFolder:
         """
         steps = {step.model_name for step in self.config.ensemble_scheduling.step}
         values = {key: parameter.string_value for key, parameter in self.config.parameters.items()}
+        if ENCODER in values:  # an alias of a session model calls the models of its target itself
+            values.pop(ALIAS_KEY, None)
         words = {word for text in values.values() for word in re.split(r"[\s,]+", text)}
         called = {value for key, value in values.items() if key in roles() and split_model_name(value)}
         called |= {value for key, value in values.items() if key == ALIAS_KEY}

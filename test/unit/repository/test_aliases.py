@@ -11,9 +11,12 @@ import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
+from triton_sam.families import FAMILIES
 from triton_sam.repository import aliases
 from triton_sam.repository.aliases import Alias, write_alias
 from triton_sam.repository.config import parse_config
+from triton_sam.repository.selection import select_models
+from triton_sam.sessions.configs import write_programs
 
 CONFIG = """backend: "onnxruntime"
 max_batch_size: 0
@@ -27,11 +30,15 @@ def repository(tmp_path: Path) -> Path:
     """A repository with the model pairs `sam2` and `empty`, which has no weights."""
     for variant, file in (("sam2", "model.onnx"), ("empty", ".gitkeep")):
         for role in ("encoder", "decoder"):
-            folder = tmp_path / f"{variant}_{role}"
-            (folder / "1").mkdir(parents=True)
-            (folder / "1" / file).touch()
-            (folder / "config.pbtxt").write_text(CONFIG)
+            write_folder(tmp_path, f"{variant}_{role}", file)
     return tmp_path
+
+
+def write_folder(repository: Path, name: str, file: str = "model.onnx") -> None:
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / file).touch()
+    (folder / "config.pbtxt").write_text(CONFIG)
 
 
 def alias(repository: Path, *arguments: str) -> int:
@@ -49,6 +56,36 @@ def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: py
     config = parse_config((repository / "other_encoder" / "config.pbtxt").read_text())
     assert config.ensemble_scheduling.step[0].model_name == "my_sam_encoder"
     assert [tensor.name for tensor in (*config.input, *config.output)] == ["x", "y"]
+
+
+def test_a_variant_with_all_its_models_gets_a_second_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    family = FAMILIES["sam2"]
+    for role in family.every_model:
+        write_folder(tmp_path, f"mine_{role}")
+    write_programs(tmp_path, family, "mine")
+    (tmp_path / "mine/1/__pycache__").mkdir()  # a server that ran leaves it
+    assert alias(tmp_path, "add", "stable", "mine", "-q") == 0
+    models = {f"stable_{role}" for role in family.every_model} | {"stable", "stable_video"}
+    assert set(capsys.readouterr().out.split()) == models
+    session = parse_config((tmp_path / "stable" / "config.pbtxt").read_text())
+    original = parse_config((tmp_path / "mine" / "config.pbtxt").read_text())
+    assert session.parameters["encoder"].string_value == "mine_encoder"
+    assert (list(session.input), list(session.output)) == (list(original.input), list(original.output))
+    assert (tmp_path / "stable/1/model.py").read_text() == (tmp_path / "mine/1/model.py").read_text()
+    assert main(["models", "--json", "--model-repository", str(tmp_path)]) == 0
+    listed = {model["name"]: model for model in json.loads(capsys.readouterr().out.splitlines()[-1])["models"]}
+    assert listed["stable"]["ensemble_of"] == ["mine"]
+    selected = {model.name for model in select_models(tmp_path, ["stable"])}
+    assert selected == {"stable", "mine_encoder", "mine_decoder"}
+
+    for role in ("encoder", "decoder"):
+        write_folder(tmp_path, f"plain_{role}")
+    assert alias(tmp_path, "add", "stable", "plain") == 0
+    assert "stable_video is removed: plain has no such model" in capsys.readouterr().err
+    assert {name for name in names(tmp_path) if name.startswith("stable")} == {"stable_encoder", "stable_decoder"}
+    assert alias(tmp_path, "add", "stable", "mine", "-q") == 0
+    assert alias(tmp_path, "remove", "stable", "-q") == 0
+    assert not any(name.startswith("stable") for name in names(tmp_path))
 
 
 def test_models_says_that_an_alias_is_an_ensemble(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -255,16 +254,3 @@ class TestRunTritonCustom:
         done = machine.run("run_triton_custom.sh", tmp_path / "models", SAM2_CHECKPOINT=checkpoint)
         assert "already" not in done.stdout
         assert "export_sam2_to_onnx" in machine.calls.read_text()
-
-
-def program(*command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_bytes_of_a_click_stay_below_their_thresholds(service_triton):
-    assert "logits" in program("tools/lab/click_bytes.py", "--url", service_triton.http_url)

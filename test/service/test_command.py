@@ -1,4 +1,4 @@
-"""`triton-sam service` as a program, and the load script."""
+"""`triton-sam service` as a program, and many users of it."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -16,11 +17,9 @@ import pytest
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
 
-from tools.lab.service_load import Report, run_load
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
 from triton_sam.commands.service import TOOLS
-from triton_sam.errors import ConfigurationError, ImageError, ServerUnreachableError
 from triton_sam.service.settings import LIMITS, ServiceSettings
 from triton_sam.service.tokens import Quota, Token
 
@@ -184,32 +183,18 @@ def test_a_taken_port_is_named(capsys):
     assert f"port {port}: choose another with --port" in capsys.readouterr().err
 
 
-def test_users_who_click_at_a_time(service, images):
-    report = run_load(service.url, [images / "shapes.jpg", images / "coffee.jpg"], users=8, seconds=1.5)
-    assert report.failures == 0
-    assert set(report.statuses) == {200}
-    assert len(report.click_ms) >= 8
-    assert report.memory
-    assert "p95" in report.lines()[1]
+@pytest.mark.parametrize(("users", "clicks"), [(8, 3), pytest.param(32, 30, marks=pytest.mark.nightly)])
+def test_users_who_click_at_a_time(service, images, users, clicks):
+    image = service.upload((images / "shapes.jpg").read_bytes())["id"]
+    url = f"/v1/images/{image}/segment"
 
+    def use(user):
+        points = ([10 + 5 * user, 10 + 5 * click] for click in range(clicks))
+        return [service.http.post(url, json={"points": [point]}).status_code for point in points]
 
-@pytest.mark.nightly
-def test_thirty_two_users(service, images):
-    report = run_load(service.url, [images / "shapes.jpg", images / "coffee.jpg"], users=32, seconds=30)
-    assert report.failures == 0
-    assert len(report.click_ms) >= 32
-
-
-def test_a_report_tells_growth_from_a_plateau(tmp_path):
-    assert Report(1, 1, memory=[100, 150, 160, 170]).is_flat
-    assert not Report(1, 1, memory=[100, 110, 150, 190]).is_flat
-    assert Report(1, 1).lines()[1] == "click ms: none was answered"
-    with pytest.raises(ConfigurationError):
-        run_load("http://localhost:1", [], users=1, seconds=1)
-    with pytest.raises(ServerUnreachableError):
-        run_load("http://127.0.0.1:9", [checkout() / "README.md"], users=1, seconds=1)
-    with pytest.raises(ImageError, match=r"none\.jpg cannot be read: No such file"):
-        run_load("http://127.0.0.1:9", [tmp_path / "none.jpg"], users=1, seconds=1)
+    with ThreadPoolExecutor(users) as pool:
+        statuses = [status for each in pool.map(use, range(users)) for status in each]
+    assert statuses == [200] * users * clicks
 
 
 @pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="no curl")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,15 +76,11 @@ class ClipPool:
         self._model = model
         self._mapped: dict[int, MappedClip] = {}
 
-    def fill(self, processes: int, should_stop: Callable[[], bool]) -> bool:
-        """Draw all clips in several processes.
-
-        Returns:
-            False if should_stop() ended the wait.
-        """
+    def fill(self, processes: int) -> None:
+        """Draw all clips in several processes."""
         with workers(processes) as executor:
             self._pool.start(executor, Path())
-            return self._pool.take(None, should_stop)
+            self._pool.take(None)
 
     def clip(self, number: int) -> MappedClip:
         """Return training clip 0, 1, 2, ..., encoded on first use."""

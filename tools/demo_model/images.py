@@ -5,7 +5,6 @@ They contain no held-out materials or scenes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -48,16 +47,13 @@ class Images:
         self.composites = Pool(folder / "composites", draw_composite, _SCENE, _VIEWS * amounts.composites, device)
         self.drawn = Pool(folder / "drawn", draw_scene, _SCENE, _VIEWS * amounts.drawn, device)
 
-    def fill(self, executor: Executor, materials: Path, teacher: Teacher, should_stop: Callable[[], bool]) -> bool:
-        """Draw all images in the processes of an executor, and embed them with the teacher.
-
-        Returns:
-            False if should_stop() ended the wait.
-        """
+    def fill(self, executor: Executor, materials: Path, teacher: Teacher) -> None:
+        """Draw all images in the processes of an executor, and embed them with the teacher."""
         pools = (self.photographs, self.composites, self.drawn)
         for pool in pools:
             pool.start(executor, materials)
-        return all(pool.take(teacher.embed, should_stop) for pool in pools)
+        for pool in pools:
+            pool.take(teacher.embed)
 
     def draw_scenes(self, rng: np.random.Generator) -> Pool:
         """Return the composites or the drawn scenes at random, in proportion to their numbers."""

@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from triton_sam.errors import ConfigurationError
 
 _CHUNK = 12  # examples of a task
 _EMBEDDED = 8  # images that the teacher embeds at a time
-_WAIT = 0.2  # seconds
 
 Arrays = Mapping[str, NDArray[np.uint8]]
 """The arrays of an example, by name."""
@@ -66,24 +65,17 @@ class Pool:
             numbers = range(first, min(first + _CHUNK, self._count))
             self._tasks[executor.submit(_draw_chunk, self._draw, materials, self._paths, numbers)] = numbers
 
-    def take(self, embed: Embed | None, should_stop: Callable[[], bool]) -> bool:
+    def take(self, embed: Embed | None) -> None:
         """Wait for the examples, copy them to the device and embed their images.
 
         Args:
             embed: embeds images; None: nothing is embedded.
-
-        Returns:
-            False if should_stop() ended the wait.
         """
         for task, numbers in self._tasks.items():
-            while not wait([task], _WAIT).done:
-                if should_stop():
-                    return False
             self._copy(task, slice(numbers.start, numbers.stop))
             if embed is not None:
                 self._embed(embed, numbers)
         self._tasks.clear()
-        return True
 
     def _copy(self, task: Future[None], part: slice) -> None:
         try:

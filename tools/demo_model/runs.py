@@ -1,16 +1,12 @@
-"""A training run: timed stages, the learning rate, averaged weights, and the state for resuming."""
+"""A training run: timed stages, the learning rate, and averaged weights."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import pickle
 import re
-import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +17,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from triton_sam._common import strict_json
 from triton_sam._common.files import atomic_path, atomic_write
-from triton_sam.errors import CheckpointError, ConfigurationError
+from triton_sam.errors import ConfigurationError
 
 CONFIG = "sam2.1_hiera_micro.yaml"
 WEIGHTS = "sam2.1_hiera_micro.pt"
-EXIT_INTERRUPTED = 130
 
 _EMBEDDINGS = re.compile(r"embed|_tokens?\.weight$")  # must not match the matrices of cross_attn_token_to_image
 _MIN_MUON_SIDE = 32  # AdamW updates smaller matrices
@@ -73,8 +68,7 @@ class Settings:
     """
 
     stages: tuple[Stage, ...]
-    seed: int = 0
-    rate: float = 1.5e-3
+    rate: float
     warm_up: int = 60
     hold: float = 0.4
     weight_decay: float = 0.05
@@ -83,7 +77,7 @@ class Settings:
 
 @dataclass
 class Progress:
-    """The progress of a run, which is saved and restored.
+    """The progress of a run.
 
     Attributes:
         step: number of steps done.
@@ -91,7 +85,6 @@ class Progress:
         stage_steps: number of steps done in this stage.
         stage_seconds: seconds spent in these steps.
         seconds: seconds spent in all steps.
-        history: smoothed losses and IoUs every 20 steps, with the step and the seconds.
     """
 
     step: int = 0
@@ -99,7 +92,6 @@ class Progress:
     stage_steps: int = 0
     stage_seconds: float = 0.0
     seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
 
     def share_done(self, stages: tuple[Stage, ...]) -> float:
         """Return the share of the whole run that is done, 0..1."""
@@ -138,7 +130,9 @@ class Run(ABC):
         self.model, self.settings = model, settings
         self.progress = Progress()
         self.averaged = AveragedModel(model, multi_avg_fn=_mean(settings.ema))
-        self.best: dict[str, Any] | None = None
+        self.history: list[dict[str, float]] = []
+        """Smoothed losses and IoUs every 20 steps, with the step and the seconds."""
+        self._best: tuple[float, dict[str, Tensor]] | None = None
         trained, slow = list(trained), list(slow)
         self._parameters = [parameter for _, parameter in (*trained, *slow)]
         self._optimizers = _optimizers(trained, slow, settings)
@@ -149,7 +143,7 @@ class Run(ABC):
 
     def random(self) -> np.random.Generator:
         """Return the random generator of this step, and seed torch's generator."""
-        rng = np.random.default_rng([self.settings.seed, self.progress.step])
+        rng = np.random.default_rng([0, self.progress.step])
         torch.manual_seed(int(rng.integers(2**62)))
         return rng
 
@@ -172,17 +166,18 @@ class Run(ABC):
     def run(
         self,
         out: Path,
-        should_stop: Callable[[], bool] = lambda: False,
         measure: Callable[[nn.Module], float] | None = None,
         seconds: float = 45.0,
     ) -> None:
-        """Run the remaining stages, from the saved state of a folder if one exists."""
-        if (out / "state.pt").is_file():
-            self.load(out / "state.pt")
-            print(f"resuming at step {self.progress.step}", flush=True)
+        """Run all stages, and write the weights and the curves to a folder.
+
+        Args:
+            measure: returns the quality of the averaged weights; the best ones are written. None: the last ones are.
+            seconds: the time between two measurements.
+        """
         last = time.monotonic()
         recent: dict[str, float] = {}
-        while self.progress.stage < len(self.settings.stages) and not should_stop():
+        while self.progress.stage < len(self.settings.stages):
             start, stage = time.monotonic(), self.settings.stages[self.progress.stage]
             for key, value in self.step().items():
                 if value == value:  # a NaN means that no prompt of this kind points at an object
@@ -192,56 +187,28 @@ class Run(ABC):
                 self._note({"seconds": self.progress.seconds, **recent})
             if time.monotonic() - last > seconds:
                 self._measure(measure)
-                self.save(out)
                 last = time.monotonic()
-        if not should_stop():
-            self._measure(measure)
-        self.save(out)
+        self._measure(measure)
+        atomic_write(out / "curves.json", strict_json.dumps(self.history).encode())
+        write({"model": half(self.weights())}, out / WEIGHTS)
 
     def _note(self, values: dict[str, float]) -> None:
-        self.progress.history.append({"step": self.progress.step, **values})
-        print(" ".join(f"{key} {value:.4g}" for key, value in self.progress.history[-1].items()), flush=True)
+        self.history.append({"step": self.progress.step, **values})
+        print(" ".join(f"{key} {value:.4g}" for key, value in self.history[-1].items()), flush=True)
 
     def _measure(self, measure: Callable[[nn.Module], float] | None) -> None:
         """Measure the averaged weights, and keep them if they are the best so far."""
         if measure is None:
             return
         iou = measure(self.averaged.module)
-        if self.best is None or iou >= self.best["iou"]:
-            state = {name: value.clone() for name, value in self.averaged.module.state_dict().items()}
-            self.best = {"iou": iou, "state": state}
-        self._note({"held_out": iou, "best": self.best["iou"]})
+        if self._best is None or iou >= self._best[0]:
+            self._best = iou, {name: value.clone() for name, value in self.averaged.module.state_dict().items()}
+        self._note({"held_out": iou, "best": self._best[0]})
 
     def weights(self) -> dict[str, Tensor]:
         """Return the averaged weights: the best on held-out examples, or the current ones without a measurement."""
-        best: dict[str, Tensor] = self.averaged.module.state_dict() if self.best is None else self.best["state"]
-        return best
-
-    def save(self, out: Path) -> None:
-        """Write the files of the run to a folder."""
-        content = {
-            "model": self.model.state_dict(),
-            "averaged": self.averaged.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "progress": strict_json.dumps(asdict(self.progress)),
-            "best": self.best,
-        }
-        write(content, out / "state.pt")
-        atomic_write(out / "curves.json", strict_json.dumps(self.progress.history).encode())
-        write({"model": half(self.weights())}, out / WEIGHTS)
-
-    def load(self, path: Path) -> None:
-        """Restore a saved state. The settings may have changed, but the current stage keeps its index."""
-        try:
-            content = torch.load(path, map_location=self._parameters[0].device, weights_only=True)
-            self.model.load_state_dict(content["model"])
-            self.averaged.load_state_dict(content["averaged"])
-            for optimizer, state in zip(self._optimizers, content["optimizers"], strict=True):
-                optimizer.load_state_dict(state)
-            self.progress = Progress(**json.loads(content["progress"]))
-            self.best = content["best"]
-        except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{path} is not the state of this run: remove it to start a new run") from error
+        current: dict[str, Tensor] = self.averaged.module.state_dict()
+        return current if self._best is None else self._best[1]
 
 
 def _mean(ema: float) -> Callable[[Any, Any, Any], None]:
@@ -310,23 +277,3 @@ def prepare_device(name: str) -> str:
         reason = str(error).strip().splitlines()[0]
         raise ConfigurationError(f"--device {name} cannot be used on this machine: {reason}") from error
     return name
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C or SIGTERM arrived, so that a run can end between two steps.
-
-    A second Ctrl-C ends the program immediately.
-    """
-    received: list[int] = []
-
-    def remember(number: int, _frame: object) -> None:
-        received.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    previous = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(received)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

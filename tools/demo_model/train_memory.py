@@ -4,9 +4,8 @@
 example, on a GPU:
   tools/demo_model/train_memory.py --init runs/distil/masks/sam2.1_hiera_micro.pt --out runs/memory
 
-Run the same command again to resume an interrupted run. The folder --out receives state.pt (for resuming), curves.json
-and sam2.1_hiera_micro.pt, in which only the memory half and the head of the object score differ from the checkpoint of
---init. They are the weights that were best on held-out clips.
+The folder --out receives curves.json and sam2.1_hiera_micro.pt, in which only the memory half and the head of the
+object score differ from the checkpoint of --init. They are the weights that were best on held-out clips.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torch import nn
 
 from tools.demo_model.clips import SIDE, ClipPool, map_clip
 from tools.demo_model.memory_trainer import MemoryTrainer, parse_clip_stages, track_iou
-from tools.demo_model.runs import CONFIG, EXIT_INTERRUPTED, WEIGHTS, Settings, prepare_device, stop_signals
+from tools.demo_model.runs import CONFIG, WEIGHTS, Settings, prepare_device
 from tools.demo_model.tracking import memory_parameters, prepare_memory
 from triton_sam.commands._options import run_script
 from triton_sam.export.sam2.recipe import EXPORTER
@@ -39,12 +38,10 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = options.add_argument
     add("--init", type=Path, required=True, metavar="CHECKPOINT", help="weights with a trained image half")
-    add("--out", type=Path, required=True, help="folder of the run; an existing run is resumed")
+    add("--out", type=Path, required=True, help="folder of the run")
     add("--stages", default="2:0.3m,4:0.5m,8:1.6m", metavar="FRAMES:LENGTH,...",
         help="stages of the training; each has the number of frames of a track and a length in minutes (5m) or steps "
         "(600) (default: %(default)s)")  # fmt: skip
-    add("--seed", type=int, default=0, help="seed of weights, prompts and clips (default: 0)")
-    add("--rate", type=float, default=1.5e-3, help="peak learning rate (default: %(default)s)")
     add("--clips", type=int, default=400, help="number of clips (default: %(default)s)")
     add("--tracks", type=int, default=16, help="number of objects in a step (default: %(default)s)")
     add("--workers", type=int, default=os.cpu_count() or 1, help="processes that draw clips (default: all cores)")
@@ -53,26 +50,23 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, and return the exit code: 0, or 130 if the run was interrupted."""
     options = parser().parse_args(arguments)
-    settings = Settings(
-        parse_clip_stages(options.stages), options.seed, options.rate, 20, hold=0.5, weight_decay=0.01, ema=0.99
-    )
+    settings = Settings(parse_clip_stages(options.stages), 1.5e-3, 20, hold=0.5, weight_decay=0.01, ema=0.99)
     device = prepare_device(options.device)
     options.out.mkdir(parents=True, exist_ok=True)
-    with stop_signals() as should_stop, tempfile.TemporaryDirectory(dir=options.out) as folder:
-        torch.manual_seed(options.seed)
+    with tempfile.TemporaryDirectory(dir=options.out) as folder:
+        torch.manual_seed(0)
         model: nn.Module = EXPORTER.build(CONFIG, SIDE).to(device)
         fresh = {name: value.clone() for name, value in model.state_dict().items()}
         EXPORTER.restore(model, options.init, CONFIG)
         clips = ClipPool(Path(folder), model, options.clips)
         print("drawing clips", flush=True)
-        if clips.fill(options.workers, should_stop):
-            _begin(model, fresh, clips, min(_FITTED, options.clips))
-            run = MemoryTrainer(model, settings, clips, options.clips, options.tracks)
-            run.run(options.out, should_stop, _measurer(model))
-            print(f"wrote {options.out / WEIGHTS}", flush=True)
-        return EXIT_INTERRUPTED if should_stop() else 0
+        clips.fill(options.workers)
+        _begin(model, fresh, clips, min(_FITTED, options.clips))
+        run = MemoryTrainer(model, settings, clips, options.clips, options.tracks)
+        run.run(options.out, _measurer(model))
+        print(f"wrote {options.out / WEIGHTS}", flush=True)
+    return 0
 
 
 def _begin(model: nn.Module, fresh: dict[str, torch.Tensor], clips: ClipPool, fitted: int) -> None:

@@ -31,6 +31,7 @@ from ..repository.aliases import (
     write_alias,
 )
 from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, is_demo_model, list_models, subfolders
+from ..repository.names import CONFIG_NAME
 from ..sessions.encoder_front.install import front_config, write_front
 from ..wire.encoder_front import PIXEL_MODES
 from . import _options
@@ -107,6 +108,12 @@ def run(args: argparse.Namespace) -> int:
     for name in left_over(repository, args.name, [alias for alias, _ in served]) if args.task == "add" else ():
         remove_alias(repository, name)
         _options.say(args, f"{name} is removed: {args.variant} has no such model")
+    if args.task == "add" and args.name not in {alias.name for alias, _ in served}:
+        _options.say(
+            args,
+            f"{args.variant} has no session model, so clients of {args.name} send embeddings with each click; if "
+            "`triton-sam doctor --fix` writes one, repeat this command",
+        )
     _options.say(args, "restart a running server to load them")
     return 0
 
@@ -119,6 +126,8 @@ def _served(args: argparse.Namespace, repository: Path, aliases: list[tuple[Alia
             _options.say(args, f"{alias.name} is left out: {alias.target} has no weights in {repository}")
     if not served:
         missing = aliases[0][0].target if aliases else model_name(args.variant, ENCODER)
+        if (repository / missing).is_dir() and not (repository / missing / CONFIG_NAME).exists():
+            raise RepositoryError(f"{repository / missing} has no {CONFIG_NAME}: `triton-sam doctor --fix` writes it")
         raise RepositoryError(f"{missing} has no weights in {repository}: export it first, see `triton-sam setup`")
     for alias, family in served:
         check_place(repository, alias, takes_empty=bool(family))

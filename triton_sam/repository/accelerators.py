@@ -16,7 +16,7 @@ from ..errors import ConfigurationError, RepositoryError
 from ..families import model_name, spec_of, split_model_name
 from ..families.tables import DECODER, ENCODER, encoder_jpeg_name, preprocess_name
 from .config import parse_config
-from .names import DECODER_IN_SESSION
+from .names import CONFIG_NAME, DECODER_IN_SESSION
 from .selection import models_of_variant, read_repository
 
 Accelerator = Literal["none", "cuda", "tensorrt", "openvino"]
@@ -115,12 +115,20 @@ def tune(text: str, tuning: Tuning) -> str:
 
 def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
     """Return the names of the models with host-specific settings, of some variants or all."""
-    models = {name: model for name, model in read_repository(repository).items() if model.has_config}
-    encoders = [name for name, model in models.items() if model.config.backend == "onnxruntime"]
-    here = [split[0] for split in map(split_model_name, encoders) if split is not None and split[1] == ENCODER]
+    folders = read_repository(repository)
+    models = {name: model for name, model in folders.items() if model.has_config}
+    here = []
+    for name, model in models.items():
+        variant, role = split_model_name(name) or (name, "")
+        if role == ENCODER and model.problem:
+            raise RepositoryError(f"{model.path}/{model.problem}")
+        if role == ENCODER and model.config.backend == "onnxruntime":
+            here.append(variant)
     for variant in variants:
+        wanted = model_name(variant, ENCODER)
+        if wanted in folders and wanted not in models:
+            raise RepositoryError(f"{repository / wanted} has no {CONFIG_NAME}: `triton-sam doctor --fix` writes it")
         if variant not in here:
-            wanted = model_name(variant, ENCODER)
             raise RepositoryError(f"no {wanted} in {repository}, which has {', '.join(here) or 'no variants'}")
     names = [name for each in variants or here for name in models_of_variant(each, models, models)]
     fixed = {name for each in variants or here for name in (preprocess_name(each), encoder_jpeg_name(each))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from triton_sam.repository import aliases
 from triton_sam.repository.aliases import Alias, write_alias
 from triton_sam.repository.config import parse_config
 from triton_sam.repository.selection import select_models
-from triton_sam.sessions.configs import write_programs
+from triton_sam.sessions.configs import complete_repository, write_programs
 
 CONFIG = """backend: "onnxruntime"
 max_batch_size: 0
@@ -86,6 +87,28 @@ def test_a_variant_with_all_its_models_gets_a_second_name(tmp_path: Path, capsys
     assert alias(tmp_path, "add", "stable", "mine", "-q") == 0
     assert alias(tmp_path, "remove", "stable", "-q") == 0
     assert not any(name.startswith("stable") for name in names(tmp_path))
+
+
+def test_an_older_repository_is_completed_by_the_command_that_the_messages_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for role in ("encoder", "decoder"):
+        (tmp_path / f"mine_{role}" / "1").mkdir(parents=True)
+        source = bundled("model_repository") / f"sam2_{role}" / "1" / "model.onnx"
+        (tmp_path / f"mine_{role}" / "1" / "model.onnx").symlink_to(source)
+    assert alias(tmp_path, "add", "stable", "mine", "-q") == 1
+    assert "mine_encoder has no config.pbtxt: `triton-sam doctor --fix` writes it" in capsys.readouterr().err
+    complete_repository(tmp_path)
+    shutil.move(tmp_path / "mine", tmp_path.parent / "mine")
+    assert alias(tmp_path, "add", "stable", "mine") == 0
+    said = capsys.readouterr()
+    assert "mine has no session model" in said.err
+    assert said.out.split() == ["stable_encoder", "stable_decoder"]
+    complete_repository(tmp_path)
+    assert alias(tmp_path, "add", "stable", "mine") == 0
+    said = capsys.readouterr()
+    assert "no session model" not in said.err
+    assert said.out.split() == ["stable_encoder", "stable_decoder", "stable"]
 
 
 def test_models_says_that_an_alias_is_an_ensemble(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("cv2")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 from support.materials import WALLPAPERS, write_materials, write_packages
 
-from tools.demo_model import collect, composites, photos
+from tools.demo_model import collect_materials, composites, photos
 from tools.demo_model.materials import Materials, read_manifest
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import ConfigurationError
@@ -51,7 +51,7 @@ def test_cutouts_and_photographs_are_collected_with_their_licence_but_not_forbid
     write_packages(tmp_path / "root")
     forbidden = hashlib.sha256((tmp_path / "root" / WALLPAPERS / "1.png").read_bytes()).hexdigest()
     roots = [tmp_path / "nowhere", tmp_path / "root"]
-    materials = collect.collect(tmp_path / "out", roots, frozenset([forbidden]))
+    materials = collect_materials.collect(tmp_path / "out", roots, frozenset([forbidden]))
     assert [material.kind for material in materials] == ["cutout"] * 4 + ["background"] * 2
     assert read_manifest(tmp_path / "out") == materials
     assert {material.licence for material in materials} == {"public domain", "GPL-2+, CC-BY-SA-4.0"}
@@ -90,10 +90,10 @@ class TestPhotographs:
         (root / "skimage").mkdir(parents=True)
         (root / "skimage/data").symlink_to(Path(skimage.__file__).parent / "data")
         names = {Path(photo.file).name for photo in photos.read_list()} | {"coins.png", "cell.png"}
-        assert not names & collect._ONLY["scikit-image"]
-        monkeypatch.setattr(collect, "_ONLY", {})  # as if every photograph of scikit-image were allowed
-        kept = {material.sha256 for material in collect.collect(tmp_path / "out", [root], photos.hashes())}
-        every = {material.sha256 for material in collect.collect(tmp_path / "all", [root])}
+        assert not names & collect_materials._ONLY["scikit-image"]
+        monkeypatch.setattr(collect_materials, "_ONLY", {})  # as if every photograph of scikit-image were allowed
+        kept = {material.sha256 for material in collect_materials.collect(tmp_path / "out", [root], photos.hashes())}
+        every = {material.sha256 for material in collect_materials.collect(tmp_path / "all", [root])}
         assert every - kept == photos.hashes() & every
         assert len(photos.hashes() & every) >= 4
 

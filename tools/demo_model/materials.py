@@ -1,7 +1,7 @@
 """A folder of collected materials with a manifest: cut-outs with exact alpha, and photographs as backgrounds.
 
-`scenes.collect` writes the folder. One material in `HELD_OUT_SHARE` is held out, by the hash of its source, so that
-held-out scenes contain only cut-outs and backgrounds that are not used for training.
+`collect_materials.py` writes the folder. One material in `HELD_OUT_SHARE` is held out, by the hash of its source, so
+that held-out scenes contain only cut-outs and backgrounds that are not used for training.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_manifest(folder: Path) -> list[Material]:
         return [Material(**entry) for entry in content["materials"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{path} cannot be read ({error}): collect the materials with scripts/collect_materials.py --out {folder}"
+            f"{path} cannot be read ({error}): write it with tools/demo_model/collect_materials.py --out {folder}"
         ) from error
 
 

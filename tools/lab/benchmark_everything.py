@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure how fast the built-in model finds all objects of an image, and how much a search delays other users' clicks.
+"""Measure how fast the demo model finds all objects of an image.
 
 The official generator, this process, a client that sends clicks, and the session model that searches by itself take
 turns. Example:
@@ -15,23 +15,18 @@ import itertools
 import json
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from triton_sam._common import strict_json
 from triton_sam._common.bundle import bundled
 from triton_sam._common.columns import aligned
-from triton_sam.benchmark.results import Times
-from triton_sam.benchmark.timing import milliseconds
 from triton_sam.client.sync import SAM2TritonClient
 from triton_sam.commands._options import run_script
 from triton_sam.export import registry
@@ -48,7 +43,6 @@ from triton_sam.wire import contract
 FAMILY = "sam2"
 OFFICIAL = "official generator"
 _PATIENCE = 3600.0  # timeout of a request in seconds; the session model responds at the end of the search
-_PAUSE = 0.1  # seconds between two clicks of a user
 _WARM_UP = 4  # points along one side in an unmeasured search; more would only take time
 
 Say = Callable[[str], None]
@@ -124,28 +118,6 @@ def measure_searches(
                 yield SearchSpeed(name, count, masks[name], median, medians[OFFICIAL] / median)
 
 
-def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -> dict[str, Times]:
-    """Measure the clicks of one user without and with another user's search inside the session model, of both kinds.
-
-    The clicks are a tenth of a second apart. The search is repeated until the clicks are done.
-    """
-    with (
-        SAM2TritonClient(server.grpc_url) as client,
-        contextlib.closing(SessionJob(server.grpc_url)) as job,
-        SAM2TritonClient(server.grpc_url, timeout=_PATIENCE) as other,
-    ):
-        width, height = client.set_image(image).image_size
-        places = np.random.default_rng(0).uniform(0.1, 0.9, (clicks, 2)) * (width, height)
-        _click_times(client, places[:5])
-        return {
-            "alone": Times.of(_click_times(client, places)),
-            "beside a search": _times_beside(client, places, lambda: job.generate(image, points_per_side=points)),
-            "beside a search in parts": _times_beside(
-                client, places, lambda: Parts(other).generate(image, points_per_side=points)
-            ),
-        }
-
-
 def format_searches(speeds: Sequence[SearchSpeed]) -> str:
     """Return the speeds of searches as aligned plain text."""
     head = ("runner", "grid", "masks", "median s", "official / this")
@@ -154,12 +126,6 @@ def format_searches(speeds: Sequence[SearchSpeed]) -> str:
         for one in speeds
     ]
     return aligned(head, rows, right=range(1, 5))
-
-
-def format_clicks(times: Mapping[str, Times]) -> str:
-    """Return the times of clicks as aligned plain text."""
-    rows = [(name, str(each.n), f"{each.median:.1f}", f"{each.p95:.1f}") for name, each in times.items()]
-    return aligned(("clicks", "number", "median ms", "p95"), rows, right=range(1, 4))
 
 
 def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Generator]:
@@ -178,41 +144,11 @@ def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Gene
     }
 
 
-def _times_beside(client: SAM2TritonClient, places: npt.NDArray[Any], search: Callable[[], object]) -> Times:
-    """Return the times of clicks during repeated searches."""
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.is_set():
-            search()
-
-    with ThreadPoolExecutor(1) as pool:
-        searching = pool.submit(repeat)
-        try:
-            time.sleep(1)  # wait until the search decodes
-            times = _click_times(client, places)
-        finally:
-            over.set()
-        searching.result()  # raises if the search failed, because the clicks were then measured without load
-    return Times.of(times)
-
-
-def _click_times(client: SAM2TritonClient, places: npt.NDArray[Any]) -> list[float]:
-    """Return the milliseconds of each click."""
-    times = []
-    for place in places:
-        time.sleep(_PAUSE)
-        times.append(milliseconds(lambda place=place: client.segment([place], [1])))  # type: ignore[misc]
-    return times
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--image", type=Path, metavar="FILE", help="image (default: a photo of this project)")
     parser.add_argument("--points", type=int, nargs="+", default=[16], metavar="N", help="points a side (default: 16)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="rounds (default: 2)")
-    parser.add_argument("--clicks", type=int, default=60, metavar="N", help="clicks in each situation (default: 60)")
-    parser.add_argument("--no-searches", action="store_true", help="measure clicks alone")
     args = parser.parse_args()
     return run_script(lambda: run(args))
 
@@ -220,10 +156,8 @@ def main() -> int:
 def run(args: argparse.Namespace) -> int:
     image = args.image or bundled("test/images") / "coffee.jpg"
     with LocalServer(bundled("model_repository")) as server:
-        print(format_clicks(measure_clicks(server, image, args.clicks, max(args.points))), flush=True)
-        if not args.no_searches:
-            say = partial(print, file=sys.stderr)
-            print(format_searches(list(measure_searches(server, image, args.points, args.rounds, say))))
+        say = partial(print, file=sys.stderr)
+        print(format_searches(list(measure_searches(server, image, args.points, args.rounds, say))))
     return 0
 
 

@@ -189,8 +189,8 @@ class Run(ABC):
                 self._measure(measure)
                 last = time.monotonic()
         self._measure(measure)
-        atomic_write(out / "curves.json", strict_json.dumps(self.history).encode())
         write({"model": half(self.weights())}, out / WEIGHTS)
+        atomic_write(out / "curves.json", strict_json.dumps(self.history).encode())
 
     def _note(self, values: dict[str, float]) -> None:
         self.history.append({"step": self.progress.step, **values})

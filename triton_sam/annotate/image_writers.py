@@ -108,7 +108,8 @@ def write_geojson(folder: Path, records: Records, categories: Categories, trace:
         features = []
         for each, mask in _with_masks(record):
             geometry, label = to_geometry(trace(mask, TOLERANCE)), categories[each["category_id"]]
-            features.append(to_feature(geometry, label, _properties(each, label)))
+            kept = {name: value for name, value in each.items() if name in _PROPERTIES}
+            features.append(to_feature(geometry, label, {"category": label, **kept}))
         document = {"type": "FeatureCollection", "features": features}
         write_file(folder, f"geojson/{stem}.geojson", strict_json.dumps(document) + "\n")
     return left
@@ -152,10 +153,6 @@ def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, in
         reasons[index] = f"the format holds {BYTE_OBJECTS} objects of an image, here the best: use --format labels"
     left += [Skipped(record.name, f"object {index + 1}", reasons[index]) for index in sorted(reasons)]
     return replace(record, objects=tuple(record.objects[index] for index in sorted(numbered[:BYTE_OBJECTS])))
-
-
-def _properties(each: dict[str, Any], label: str) -> dict[str, Any]:
-    return {"category": label, **{name: value for name, value in each.items() if name in _PROPERTIES}}
 
 
 def _with_masks(record: ImageRecord) -> Iterator[tuple[dict[str, Any], BoolArray]]:

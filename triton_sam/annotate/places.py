@@ -29,17 +29,17 @@ def files_below(folder: Path, unread: Callable[[Path, str], None] = lambda _, __
         remote = cast(Any, folder)
         root = str(remote.path).rstrip("/") + "/"
         return _listed(remote, root, lambda: remote.fs.find(root))
+
+    def note(error: OSError) -> None:
+        unread(Path(error.filename), f"the folder cannot be read: {error.strerror}")
+
     found = []
-    for where, folders, files in os.walk(folder, onerror=lambda error: _note(error, unread)):
+    for where, folders, files in os.walk(folder, onerror=note):
         here = Path(where)
         for link in filter(os.path.islink, (here / name for name in folders)):
             unread(link, "links to folders are not followed")
         found += [here / name for name in files]
     return [(name_of(each.relative_to(folder)), each) for each in sorted(found)]
-
-
-def _note(error: OSError, unread: Callable[[Path, str], None]) -> None:
-    unread(Path(error.filename), f"the folder cannot be read: {error.strerror}")
 
 
 def remote_files_matching(root: Path, pattern: str) -> list[tuple[str, Path]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from ..client.sync import SAM2TritonClient
 from ..errors import SamError
@@ -22,19 +22,6 @@ from .weights import Weights
 
 OPERATIONS = ("encode", "click", "click, full-size mask")
 MAX_ENCODES = 7
-
-
-class Contender(Protocol):
-    """A way to segment an image that takes part in the comparison."""
-
-    def encode(self, content: bytes) -> object:
-        """Prepare an image for clicks. ``content`` holds the bytes of an image file, such as a JPEG."""
-
-    def click(self, point: Point) -> object:
-        """Return the low-resolution logits of a point prompt. Some contenders lack this method."""
-
-    def mask(self, point: Point) -> object:
-        """Return the full-size mask of a point prompt. Some contenders lack this method."""
 
 
 class ClientContender:

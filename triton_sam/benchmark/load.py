@@ -9,7 +9,7 @@ from .progress import Progress
 from .results import Results
 from .settings import BenchmarkSettings
 from .target import Target
-from .throughput import crowd_row
+from .throughput import clicking, crowd_row
 from .timing import crowd
 
 
@@ -20,16 +20,16 @@ def measure_load(
     protocol = target.protocols[-1]
     models = {"decoder": target.pair.decoder, **({"session": target.session_model} if session else {})}
     pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - not a secret
-    points = [point for point, _ in zip(target.points(), range(256), strict=False)]
     with target.client(protocol, target.embeddings_place(session)) as client:
         client.set_image(target.content)
-        client.predict([points[0]])
+        click = clicking(client, target)
+        click(0, 0)
         progress.step(f"{settings.users} users, {settings.load_seconds:g} s, {protocol}")
         before = {role: target.statistics(model) for role, model in models.items()}
         with Watch(target.pid) as watch:
             found = crowd(
                 settings.users,
-                lambda user, number: client.predict([points[(17 * user + number) % len(points)]]),
+                click,
                 settings.load_seconds,
                 # Exponential pauses keep users from clicking simultaneously.
                 lambda user: pauses[user].expovariate(1 / settings.think) if settings.think else 0.0,

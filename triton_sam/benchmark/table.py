@@ -52,7 +52,10 @@ def table(results: Results) -> str:
         rate = "" if row.per_second is None else f"{row.per_second:.2f}"
         rows.append([row.section, row.what, who, *times, rate, str(row.ms.n) if row.ms else "", _ratio(results, row)])
     lines = [aligned(head, rows, right=range(3, len(head)))]
-    lines += [f"{row.what}, {row.protocol}: {_counts(row)}" for row in results.rows if row.section in COUNTED]
+    for row in results.rows:
+        if row.section in COUNTED:
+            counts = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in row.more.items())
+            lines.append(f"{row.what}, {row.protocol}: {', '.join(counts)}")
     if not results.complete:
         lines.append("This run was stopped before its end.")
     return "\n".join([*lines, *results.notes])
@@ -62,7 +65,3 @@ def _ratio(results: Results, row: Row) -> str:
     """Return the time of a contender as a multiple of the time in process."""
     limit = results.find(row.section, row.what, "inprocess") if row.section == "comparison" else None
     return f"{row.ms.median / limit.ms.median:.2f}" if row.ms and limit and limit.ms else ""
-
-
-def _counts(row: Row) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in row.more.items())

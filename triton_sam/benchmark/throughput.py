@@ -25,7 +25,7 @@ def measure_throughput(
             client.predict([next(target.points())])
             for users in settings.concurrency:
                 progress.step(f"clicks, {protocol}, {users} users")
-                _crowd(results, "clicks", who, protocol, users, _clicking(client, target), settings.duration)
+                _crowd(results, "clicks", who, protocol, users, clicking(client, target), settings.duration)
     first = target.protocols[0]
     with target.client(first, target.embeddings_place(session)) as client:
         for users in [users for users in settings.concurrency if users <= MAX_ENCODING]:
@@ -67,7 +67,8 @@ def crowd_row(
     return [Row(section, what, who, protocol, len(result.ms), times, result.per_second, more)]
 
 
-def _clicking(client: SAM2TritonClient, target: Target) -> Callable[[int, int], object]:
+def clicking(client: SAM2TritonClient, target: Target) -> Callable[[int, int], object]:
+    """Return a function that clicks at a point that depends on the numbers of the user and of the click."""
     points = [point for point, _ in zip(target.points(), range(256), strict=False)]
     return lambda user, number: client.predict([points[(17 * user + number) % len(points)]])
 

@@ -7,7 +7,7 @@ import argparse
 
 def point(text: str) -> tuple[float, float, int]:
     """Parse ``X,Y`` or ``X,Y,LABEL``; the default label is 1, foreground."""
-    values = _numbers(text, (2, 3), "X,Y or X,Y,LABEL")
+    values = numbers(text, (2, 3), "X,Y or X,Y,LABEL")
     label = values[2] if len(values) == 3 else 1
     if label not in (0, 1):
         raise argparse.ArgumentTypeError(f"{text!r}: the label must be 1 (foreground) or 0 (background)")
@@ -16,10 +16,11 @@ def point(text: str) -> tuple[float, float, int]:
 
 def box(text: str) -> list[float]:
     """Parse ``X1,Y1,X2,Y2``."""
-    return _numbers(text, (4,), "X1,Y1,X2,Y2")
+    return numbers(text, (4,), "X1,Y1,X2,Y2")
 
 
-def _numbers(text: str, counts: tuple[int, ...], form: str) -> list[float]:
+def numbers(text: str, counts: tuple[int, ...], form: str) -> list[float]:
+    """Parse comma-separated numbers. ``form`` describes them in the error about another count."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:

@@ -24,7 +24,7 @@ def add_options(
         option = next(iter(owners.values()))
         if sizes_only and not option.replaces_size:
             continue
-        texts = dict.fromkeys(_help(family, option) for family, option in owners.items())
+        texts = dict.fromkeys(f"{family.label}: {option.help}" for family, option in owners.items())
         if option.is_switch:
             parser.add_argument(flag, action="store_true", default=None, help="; ".join(texts))
         else:
@@ -120,10 +120,6 @@ def _owners(command: str, families: Iterable[Family]) -> dict[str, dict[Family, 
             if command in option.commands:
                 owners.setdefault(option.flag, {})[family] = option
     return owners
-
-
-def _help(family: Family, option: Option) -> str:
-    return f"{family.label}: {option.help}"
 
 
 def _sizes(family: Family) -> str:

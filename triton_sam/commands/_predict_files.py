@@ -72,10 +72,6 @@ class FileFormat:
     leaves_out_empty: bool = False
 
 
-def _png_of(_: Source, segment: Segment) -> bytes:
-    return segment.to_png()
-
-
 def _cutout_of(source: Source, segment: Segment) -> bytes:
     buffer = io.BytesIO()
     cutout(source.content, segment.mask).save(buffer, "PNG")
@@ -90,17 +86,17 @@ def _list_of(name: str) -> Callable[[Source, Sequence[Segment]], bytes]:
     return write
 
 
-def _geojson_of(_: Source, segments: Sequence[Segment]) -> bytes:
-    return FORMATS["geojson"].to_document(segments)
-
-
 FILE_FORMATS = {
-    "png": FileFormat(IMAGES, each=_png_of),
+    "png": FileFormat(IMAGES, each=lambda _, segment: segment.to_png()),
     "cutout": FileFormat(IMAGES, each=_cutout_of),
     "rle": FileFormat(JSON, whole=_list_of("rle")),
     "polygons": FileFormat(JSON, whole=_list_of("polygons")),
     "coco": FileFormat(JSON, several=True, leaves_out_empty=True),
-    "geojson": FileFormat(frozenset({".geojson", ".json"}), whole=_geojson_of, leaves_out_empty=True),
+    "geojson": FileFormat(
+        frozenset({".geojson", ".json"}),
+        whole=lambda _, segments: FORMATS["geojson"].to_document(segments),
+        leaves_out_empty=True,
+    ),
 }
 """The values of --format."""
 BY_SUFFIX = {".png": "png", ".json": "coco", ".geojson": "geojson"}

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import PromptError
 from ..tracks.prompts import ObjectPrompt, merge, read_prompts
+from ._coordinates import numbers
 
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:
@@ -18,51 +19,14 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
         "FRAME is the number of an image, from 0. X and Y are pixels of the video. Each prompt belongs to the --object "
         "before it (without one, to object 1). Points and a box of one object in one image are one prompt.",
     )
-    group.add_argument(
-        "--object",
-        dest="prompts",
-        action=_Collect,
-        kind="object",
-        type=_object_id,
-        metavar="ID",
-        help="number of the object that the prompts after it belong to, at least 1",
-    )
-    group.add_argument(
-        "--point",
-        dest="prompts",
-        action=_Collect,
-        kind="point",
-        type=_at_frame(2),
-        metavar="FRAME:X,Y",
-        help="a point on the object",
-    )
-    group.add_argument(
-        "--negative-point",
-        dest="prompts",
-        action=_Collect,
-        kind="negative",
-        type=_at_frame(2),
-        metavar="FRAME:X,Y",
-        help="a point that is not on the object",
-    )
-    group.add_argument(
-        "--box",
-        dest="prompts",
-        action=_Collect,
-        kind="box",
-        type=_at_frame(4),
-        metavar="FRAME:X1,Y1,X2,Y2",
-        help="a box around the object",
-    )
-    group.add_argument(
-        "--mask",
-        dest="prompts",
-        action=_Collect,
-        kind="mask",
-        type=_mask,
-        metavar="FRAME:FILE",
-        help="an image in the size of the video, not 0 where the object is",
-    )
+    for flag, kind, parse, metavar, text in (
+        ("--object", "object", _object_id, "ID", "number of the object that the prompts after it belong to, from 1"),
+        ("--point", "point", _at_frame(2), "FRAME:X,Y", "a point on the object"),
+        ("--negative-point", "negative", _at_frame(2), "FRAME:X,Y", "a point that is not on the object"),
+        ("--box", "box", _at_frame(4), "FRAME:X1,Y1,X2,Y2", "a box around the object"),
+        ("--mask", "mask", _mask, "FRAME:FILE", "an image in the size of the video, not 0 where the object is"),
+    ):
+        group.add_argument(flag, dest="prompts", action=_Collect, kind=kind, type=parse, metavar=metavar, help=text)
     group.add_argument(
         "--prompts",
         dest="prompt_file",
@@ -142,13 +106,7 @@ def _at_frame(count: int) -> Any:
 
     def parse(text: str) -> tuple[int, tuple[float, ...]]:
         frame, rest = _split(text, form)
-        try:
-            numbers = tuple(float(part) for part in rest.split(","))
-        except ValueError:
-            numbers = ()
-        if len(numbers) != count:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {form}")
-        return frame, numbers
+        return frame, tuple(numbers(rest, (count,), form.partition(":")[2]))
 
     return parse
 

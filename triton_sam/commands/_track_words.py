@@ -21,7 +21,12 @@ from ._video import VideoInput
 FOUND = "found"
 """Folder with found.json and the masks of the objects found by words."""
 _FILE = "found.json"
-_ONLY_WITH_TEXT = {"text_every": "--text-every", "threshold": "--threshold", "new_threshold": "--new-threshold"}
+_ONLY_WITH_TEXT = {
+    "text_every": "--text-every",
+    "threshold": "--threshold",
+    "new_threshold": "--new-threshold",
+    "limit": "--limit",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def are_wanted(args: argparse.Namespace) -> bool:
     """Return whether the objects are found by words."""
     if not args.text:
-        given = [flag for name, flag in (*_ONLY_WITH_TEXT.items(), ("limit", "--limit")) if _is_given(args, name)]
+        given = [flag for name, flag in _ONLY_WITH_TEXT.items() if getattr(args, name) is not None]
         if given:
             raise ConfigurationError(f"{given[0]} is for --text")
         return False
@@ -153,8 +158,4 @@ def _parameters(args: argparse.Namespace, source: VideoInput) -> dict[str, Any]:
 def _details(args: argparse.Namespace) -> dict[str, Any]:
     """Return the given numeric options by their names in find_in_video()."""
     names = ("threshold", "limit")
-    return {name: getattr(args, name) for name in names if _is_given(args, name)}
-
-
-def _is_given(args: argparse.Namespace, name: str) -> bool:
-    return getattr(args, name) is not None
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}

@@ -165,7 +165,11 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
     if count is not None and count < len(pairs):
         chosen = np.random.default_rng(seed).permutation(len(pairs))[:count]
         pairs = [pairs[index] for index in sorted(chosen)]
-    loaders = tuple(partial(_load, image, labels) for image, labels in pairs)
+
+    def load(image: Path, labels: Path) -> Sample:
+        return Sample(image.name, open_image(image), read_labels(labels))
+
+    loaders = tuple(partial(load, image, labels) for image, labels in pairs)
     name = folder.resolve().name
     return Dataset(name, f"images with label masks in {folder}", loaders, tuple(unused))
 
@@ -221,10 +225,6 @@ def _size(path: Path, upright: bool) -> tuple[int, int]:
         raise
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
         raise ImageError(f"{path} is not an image that Pillow can read: replace or remove it") from error
-
-
-def _load(image: Path, labels: Path) -> Sample:
-    return Sample(image.name, open_image(image), read_labels(labels))
 
 
 def read_labels(path: Path) -> NDArray[np.integer[Any]]:

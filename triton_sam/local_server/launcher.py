@@ -170,7 +170,7 @@ class LocalServer:
             log_path = (_path(wanted.log_file) or run_directory / "tritonserver.log").absolute()
             self._run = SupervisedTriton(
                 self._command(triton, address, identity, folders, run_directory),
-                {**triton.environment, **self._choices()},
+                {**triton.environment, DECODER_IN_SESSION_VARIABLE: "1" if wanted.decoder_in_session else ""},
                 run_directory=run_directory,
                 log_path=log_path,
                 shm_prefix=shm_prefix(identity),
@@ -191,12 +191,6 @@ class LocalServer:
             self.stop()
             shutil.rmtree(run_directory, ignore_errors=True)
             raise
-
-    def _choices(self) -> dict[str, str]:
-        """Return the environment variables that pass the caller's settings to the processes of models."""
-        return {
-            DECODER_IN_SESSION_VARIABLE: "1" if self._settings.decoder_in_session else "",
-        }
 
     def _command(
         self, triton: Triton, address: str, identity: str, folders: Sequence[ModelFolder], run_directory: Path
@@ -238,7 +232,8 @@ class LocalServer:
             if index is not None:
                 failures = failed_models(index, wanted)
                 if failures:
-                    raise LocalServerError(_describe(explain(failures, run.log, self.model_repository)))
+                    reasons = explain(failures, run.log, self.model_repository).items()
+                    raise LocalServerError("; ".join(f"model {name!r} failed to load: {why}" for name, why in reasons))
                 return
             time.sleep(POLL_SECONDS)
         excerpt = run.log_excerpt()
@@ -276,7 +271,3 @@ def _path(given: str | Path | None) -> Path | None:
 
 def _name(identity: str) -> str:
     return f"triton-sam-{identity}"
-
-
-def _describe(failures: dict[str, str]) -> str:
-    return "; ".join(f"model {name!r} failed to load: {reason}" for name, reason in failures.items())

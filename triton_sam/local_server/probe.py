@@ -94,8 +94,8 @@ def tidy_reason(reason: str) -> str:
     return _FORMALITIES.sub("", " ".join(text.split())).rstrip(";")
 
 
-def last_errors(log: str, count: int = 3) -> list[str]:
-    """Return the last ``count`` errors of a log; without errors, its last lines that are not Triton's usual ones."""
+def last_errors(log: str) -> list[str]:
+    """Return the last three errors of a log; without errors, its last lines that are not Triton's usual ones."""
     lines = [line.rstrip() for line in log.splitlines() if line.strip() and not line.startswith(("|", "+"))]
     lines = [line for line in lines if not any(noise in line for noise in _NOISE)]
     lines = list(
@@ -104,7 +104,7 @@ def last_errors(log: str, count: int = 3) -> list[str]:
     matches = [(LOG_LINE.match(line), line) for line in lines]
     errors = [match["text"].strip('"') for match, _ in matches if match and match["level"] in "EF"]
     plain = [line for match, line in matches if match is None]
-    return (errors or plain or lines)[-count:]
+    return (errors or plain or lines)[-3:]
 
 
 def taken_port(log: str, ports: dict[str, int]) -> str | None:

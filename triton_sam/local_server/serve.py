@@ -57,7 +57,8 @@ def serve(
         _warn_of_unguarded(repository, {model.name for model in server.served_models()})
         _report_restarts(server, interrupted)
         if not interrupted.is_set():
-            print(f"triton-sam: the server stopped: {_last_words(server)}", file=sys.stderr)
+            words = " / ".join(last_errors(server.log)) or "its log is empty"
+            print(f"triton-sam: the server stopped: {words}", file=sys.stderr)
             return STATUS_AFTER_OWN_DEATH
     return 0
 
@@ -113,10 +114,6 @@ def _report_restarts(server: LocalServer, interrupted: threading.Event) -> None:
             reported = server.restarts
             lines = [line for line in server.log.splitlines() if line.endswith(f"(restart {reported})")]
             print(lines[-1] if lines else f"triton-sam: restart {reported}", file=sys.stderr, flush=True)
-
-
-def _last_words(server: LocalServer) -> str:
-    return " / ".join(last_errors(server.log)) or "its log is empty"
 
 
 def _warn_of_unguarded(repository: Path, served: Collection[str]) -> None:

@@ -101,7 +101,8 @@ def tune(text: str, tuning: Tuning) -> str:
             f"the config.pbtxt of {config.name} needs one line `instance_group [...]`: export the model again"
         )
     if "encoder" in config.parameters:
-        tuned = _INSTANCES.sub(_session_instances(tuning), plain)
+        # Every instance of a session model has its own cache. With two instances, half of the clicks would miss it.
+        tuned = _INSTANCES.sub(_instances(tuning.gpus[:1], 1), plain)
         lines = _own_decoder(config) if tuning.decoder_in_session else []
     else:
         tuned = _INSTANCES.sub(_instances(tuning.gpus, tuning.instances), plain)
@@ -144,11 +145,6 @@ def _instances(gpus: tuple[int, ...], count: int) -> str:
     if gpus:
         return f"instance_group [{{ count: {count}, kind: KIND_GPU, gpus: {list(gpus)} }}]"
     return f"instance_group [{{ count: {count}, kind: KIND_AUTO }}]"
-
-
-def _session_instances(tuning: Tuning) -> str:
-    # Every instance of a session model has its own cache. With two instances, half of the clicks would miss it.
-    return _instances(tuning.gpus[:1], 1)
 
 
 def _own_decoder(config: Any) -> list[str]:

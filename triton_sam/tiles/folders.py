@@ -83,11 +83,9 @@ def series_of(path: Path) -> list[Path]:
     """Return the series of a local folder in bioformats2raw's layout; empty for other layouts."""
     if not any(LAYOUT in _text(path / mark) for mark in _MARKS):
         return []
-    return sorted((each for each in path.iterdir() if each.name.isdecimal() and is_zarr(each)), key=_number)
-
-
-def _number(path: Path) -> int:
-    return int(path.name)
+    return sorted(
+        (each for each in path.iterdir() if each.name.isdecimal() and is_zarr(each)), key=lambda each: int(each.name)
+    )
 
 
 def _text(path: Path) -> str:

@@ -169,7 +169,8 @@ class _Folder:
     def _begin(self, attributes: dict[str, Any], blocks: Blocks) -> None:
         root = self._zarr.open_group(self.path, mode="a", zarr_format=2)
         family = attributes[OWN]["family"]
-        for name in sorted({FEATURES, *_groups(family)}):
+        outputs = get_family(family).encoder.output_names
+        for name in sorted({FEATURES, *(group_of(family, output) for output in outputs)}):
             group = root.require_group(name)
             group.attrs.update(
                 {"shape": [*reversed(blocks.size)], **{key: attributes[key] for key in ("tile_shape", "halo")}}
@@ -178,10 +179,6 @@ class _Folder:
 
     def _refuse_second(self) -> None:
         raise ConfigurationError(f"another process writes to {self.path}: wait for it, or give another folder")
-
-
-def _groups(family: str) -> Iterator[str]:
-    return (group_of(family, name) for name in get_family(family).encoder.output_names)
 
 
 def _input_size(sides: list[int]) -> list[int]:

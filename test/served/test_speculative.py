@@ -13,12 +13,13 @@ import re
 import signal
 import socket
 import threading
+import time
 import urllib.request
 
+import numpy as np
 import psutil
 import pytest
 from support.conditions import settled, wait_until
-from support.speculation import LABELS, PATH, POINT, all_ended, assert_same, over_grpc, over_http, speculate, until
 
 from triton_sam import (
     ConfigurationError,
@@ -31,8 +32,45 @@ from triton_sam import (
     queue_multiple_requests,
     wait_for_latest_result,
 )
+from triton_sam.benchmark.speculative import mouse_path
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
+
+POINT = [[200, 180]]
+
+over_http, over_grpc = (pytest.mark.parametrize("url", [protocol], indirect=True) for protocol in ("http", "grpc"))
+PATH = [np.array([position]) for position in mouse_path(50, (800, 600))]
+LABELS = [np.array([1])] * 50
+
+
+def speculate(sync, scenario, **options):
+    """Run ``scenario(client)`` with a client that shares the sync client's image."""
+
+    async def main():
+        async with SpeculativeSAM2Client(sync.url, **options) as client:
+            client.image_embeddings = sync.image_embeddings
+            return await scenario(client)
+
+    return asyncio.run(main())
+
+
+def assert_same(result, expected):
+    for ours, theirs in zip(result, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+async def all_ended(tasks):
+    done, pending = await asyncio.wait([task for _, task in tasks], timeout=60)
+    assert not pending
+    return done
+
+
+async def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.002)
+
 
 pytestmark = pytest.mark.usefixtures("no_loose_ends")
 

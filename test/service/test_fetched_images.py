@@ -19,10 +19,11 @@ from typing import ClassVar
 import pytest
 
 pytest.importorskip("fastapi")
+import http.server
+
 from support.conditions import wait_until
 from support.problems import problem
 from support.running_service import running_service
-from support.small_site import SmallSite
 from support.tools import CLICK, asked_of_label_studio
 
 from triton_sam.service import image_urls, public
@@ -30,6 +31,22 @@ from triton_sam.service.problems import Problem
 from triton_sam.service.public import FetchPool, PrivateAddressError, is_public
 from triton_sam.service.settings import ServiceSettings
 from triton_sam.transport.timed_sockets import CURRENT, Call
+
+
+class SmallSite(http.server.BaseHTTPRequestHandler):
+    """Answers with a status and content, without logging."""
+
+    def answer(self, status, content, location=None):
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        if location:
+            self.send_header("location", location)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
 
 LARGE = 1 << 20
 PERSONAL = "header.payload.signature"

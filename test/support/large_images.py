@@ -19,6 +19,12 @@ from triton_sam.masks.segment import Segment
 
 SIZE = (3000, 2200)
 GROUND = 40
+PLACE = [
+    (33550, "d", 3, (0.5, 0.5, 0.0), True),
+    (33922, "d", 6, (0.0, 0.0, 0.0, 500000.0, 5400000.0, 0.0), True),
+    (34735, "H", 16, (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 32633), True),
+]
+"""Tags of a GeoTIFF file: 0.5 m a pixel, the upper left corner at 500000, 5400000, in EPSG:32633."""
 
 
 def draw(objects: list[tuple[int, int, int, int]], size: tuple[int, int] = SIZE) -> np.ndarray:

@@ -1,11 +1,18 @@
-"""Runs `triton-sam` with arguments in a process that a test may kill, with a slow client for drawn images."""
+"""Runs `triton-sam` with arguments in a process that a test may kill, with a slow client for drawn images.
+
+After $TILES tiles, the client answers no more: a test that kills the process then finds it in the middle of its work.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from support.large_images import ColourServer, TileServer
 
@@ -13,8 +20,23 @@ from triton_sam.annotate import job
 from triton_sam.cli import main
 from triton_sam.commands import large
 
+TILES = int(os.environ.get("TILES", "-1"))
+_numbers = itertools.count()
+
+
+def held(answer: Callable[..., Any]) -> Callable[..., Any]:
+    def held_answer(*arguments: Any, **options: Any) -> Any:
+        if 0 <= TILES <= next(_numbers):
+            threading.Event().wait()
+        return answer(*arguments, **options)
+
+    return held_answer
+
+
 ColourServer.pause = 0.02
 vars(job)["SamTritonClient"] = ColourServer
+ColourServer.everything = held(ColourServer.everything)  # type: ignore[method-assign]
+TileServer.encode_here = held(TileServer.encode_here)  # type: ignore[method-assign]
 vars(large)["SamTritonClient"] = TileServer
 
 

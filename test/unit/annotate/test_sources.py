@@ -1,15 +1,26 @@
-"""The images of a run: every kind of source, and sources that lie."""
+"""The images of a run: every kind of source, sources that lie, and names and files as other systems write them."""
+
+from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from support.annotated import coco, write_images
+from support.annotated import SIZE, FakeServers, coco, servers, write_images
 
+from triton_sam.annotate.reading import read_boxes, read_clicks
 from triton_sam.annotate.segmenting import opened
 from triton_sam.annotate.sources import read_source
+from triton_sam.cli import main
 from triton_sam.errors import InputError
+from triton_sam.inputs.names import find_file
 
 
 def names(source, **options) -> list[str]:
@@ -99,3 +110,179 @@ def test_a_folder_of_a_phone_has_heic_photographs(tmp_path: Path) -> None:
     Image.new("RGB", (80, 60), (200, 30, 60)).save(tmp_path / "IMG_0001.HEIC", "HEIF")
     source = read_source(str(tmp_path))
     assert opened(source.items[0]).size == (80, 60)
+
+
+__all__ = ["servers"]
+
+NAME = "b/grün [1].png"
+"""A folder, an accent in one character, a space and brackets."""
+LATIN = os.fsdecode(b"m\xfcller.png")
+"""The name of a file that is not UTF-8."""
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16"]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    (path,) = write_images(folder / "b", 1)
+    path.rename(folder / NAME)
+    return folder
+
+
+def decomposed(name: str) -> str:
+    return unicodedata.normalize("NFD", name)
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "Windows": lambda name: name.replace("/", "\\"),
+    "macOS": decomposed,
+    "both": lambda name: decomposed(name).replace("/", "\\"),
+    "dots": "./{}".format,
+}
+
+
+@pytest.mark.parametrize(("spelling", "encoding"), list(zip(SPELLINGS, cycle(ENCODINGS), strict=False)))
+def test_lists_and_prompts_name_files_as_other_systems_do(
+    spelling: str, encoding: str, images: Path, tmp_path: Path
+) -> None:
+    told = SPELLINGS[spelling](NAME)
+    (tmp_path / "list.txt").write_text(f"# a comment\r\n  {told} \r\n\r\n", encoding, newline="")
+    (tmp_path / "set.json").write_text(json.dumps(coco([told]), ensure_ascii=False), encoding)
+    (tmp_path / "clicks.csv").write_text(f"image,x,y\r\n{told},5,6\r\n", encoding, newline="")
+    listed = read_source(str(tmp_path / "list.txt"), images)
+    described = read_source(str(tmp_path / "set.json"), images)
+    for source in (listed, described):
+        (item,) = source.items
+        assert item.name.removeprefix("./") == NAME
+        assert not source.skipped
+        assert item.content() == images / NAME
+        kept, _ = read_clicks(tmp_path / "clicks.csv", source).of(item, SIZE)
+        assert [each.points for each in kept] == [((5, 6, 1),)]
+        kept, _ = read_boxes(tmp_path / "set.json", source).of(item, SIZE)
+        assert [each.box for each in kept] == [(2, 3, 12, 11)]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "image,x,y,label\n{},5.5,6,0\n{},7,8.5,1.0\n",
+        "image;x;y;label\n{};5,5;6;0\n{};7;8,5;1\n",
+        "Image\tX\tY\tLabel\n{}\t5.5\t6\t0\n{}\t7\t8.5\t1\n",
+        '"image", "x", "y", "label"\n"{}", 5.5, 6, 0\n"{}", 7, 8.5, 1\n',
+    ],
+    ids=["commas", "Excel in half of Europe", "tabs", "quoted"],
+)
+def test_points_of_spreadsheets(text: str, encoding: str, images: Path, tmp_path: Path) -> None:
+    source = read_source(str(images))
+    (tmp_path / "clicks.csv").write_text(text.format(NAME, NAME), encoding)
+    kept, skipped = read_clicks(tmp_path / "clicks.csv", source).of(source.items[0], SIZE)
+    assert [each.points for each in kept] == [((7, 8.5, 1),)]
+    assert [each.why for each in skipped] == ["the object has no foreground point"]
+
+
+def test_boxes_of_yolo_with_a_byte_order_mark(images: Path, tmp_path: Path) -> None:
+    source = read_source(str(images))
+    label = tmp_path / "labels" / decomposed(NAME).replace(".png", ".txt")
+    label.parent.mkdir(parents=True)
+    label.write_text("0 0.5 0.5 0.5 0.2\n", "utf-8-sig")
+    kept, skipped = read_boxes(tmp_path / "labels", source, ["cat"]).of(source.items[0], SIZE)
+    assert [each.box for each in kept] == [(10, 12, 30, 18)]
+    assert not skipped
+
+
+def test_exact_names_come_first(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("b/c.png", "b\\c.png", "#1.png", decomposed("ü.png"), "ü.png", " a.png"):
+        Image.new("RGB", SIZE).save(tmp_path / name)
+        assert find_file(tmp_path, name) == (name, tmp_path / name)
+    (tmp_path / "list.txt").write_text("b/c.png\nb\\c.png\n#1.png\n# no file\n a.png\n")
+    names = [item.name for item in read_source(str(tmp_path / "list.txt")).items]
+    assert names == ["b/c.png", "b\\c.png", "#1.png", " a.png"]
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".png", "a\0.png", "\ud800.png", "gone.png"])
+def test_a_name_that_no_file_has_costs_itself_alone(name: str, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "set.json").write_text(json.dumps(coco([name, NAME])))
+    source = read_source(str(tmp_path / "set.json"), images)
+    assert [item.name for item in source.items] == [NAME]
+    assert [(each.image, each.why) for each in source.skipped] == [(name, "there is no such file")]
+
+
+def test_a_folder_with_brackets_is_taken_as_it_is(tmp_path: Path) -> None:
+    write_images(tmp_path / "day [1]" / "b[2]", 2)
+    write_images(tmp_path / "day 1", 1)
+    found = read_source(str(tmp_path / "day [1]" / "b[2]" / "*.png"))
+    assert [item.name for item in found.items] == ["000.png", "001.png"]
+    assert [item.name for item in read_source(str(tmp_path / "day [1]")).items] == ["b[2]/000.png", "b[2]/001.png"]
+    assert [item.name for item in read_source(str(tmp_path / "day [0-9]/*.png")).items] == ["day 1/000.png"]
+
+
+def test_files_that_are_no_images_are_counted_by_suffix(tmp_path: Path) -> None:
+    write_images(tmp_path / "b", 1)
+    for name in ("a.xml", "b/c.XML", "slide.svs", "clip.mp4", "README"):
+        (tmp_path / name).touch()
+    (tmp_path / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    source = read_source(str(tmp_path))
+    assert [item.name for item in source.items] == ["b/000.png"]
+    assert [(each.image, each.what, each.why) for each in source.left_out] == [
+        ("(no suffix)", "1 file", "their suffix is not that of an image"),
+        ("*.mp4", "1 file", "a video is a source of its own"),
+        ("*.svs", "1 file", "large images are annotated with --large"),
+        ("*.xml", "2 files", "their suffix is not that of an image"),
+    ]
+    assert [(each.image, each.what) for each in source.skipped] == [("gone.jpg", "image"), ("link", "folder")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are not UTF-8 are possible on Linux only")
+def test_a_run_over_names_that_are_not_utf8(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_images(tmp_path / "images", 1)[0].rename(tmp_path / "images" / LATIN)
+    (tmp_path / "images" / "notes.xml").touch()
+    (tmp_path / "list.txt").write_bytes(b"images/m\xfcller.png\n")
+    (tmp_path / "set.json").write_text(json.dumps(coco([f"images/{LATIN}"])))
+    clicks = [{"image": name, "points": [[5, 6]]} for name in (LATIN, f"images/{LATIN}")]
+    (tmp_path / "clicks.json").write_text(json.dumps(clicks))
+    for number, source in enumerate(("images", "list.txt", "set.json")):
+        command = ["annotate", str(tmp_path / source), "--with", "points", "--out", str(tmp_path / str(number))]
+        command += ["--prompts", str(tmp_path / "clicks.json")]
+        assert main([*command, "--dry-run"]) == 0
+        assert main(command) == 0
+        written = json.loads((tmp_path / str(number) / "coco.json").read_text())
+        assert written["images"][0]["file_name"].endswith(LATIN)
+        assert len(written["annotations"]) == 1
+    left = [json.loads(line) for line in (tmp_path / "0/skipped.jsonl").read_text().splitlines()]
+    assert {"image": "*.xml", "what": "1 file", "why": "their suffix is not that of an image"} in left
+    assert "0 errors, 1 skipped; left out: 1 file *.xml" in capsys.readouterr().err
+
+
+IN_C = """
+import sys
+from triton_sam.annotate.reading import read_clicks
+from triton_sam.annotate.sources import read_source
+
+source = read_source(sys.argv[1], *[None if len(sys.argv) < 4 else __import__("pathlib").Path(sys.argv[3])])
+print(ascii([item.name for item in source.items]), source.skipped)
+kept, _ = read_clicks(__import__("pathlib").Path(sys.argv[2]), source).of(source.items[0], (40, 30))
+print([each.points for each in kept], len(source.items[0].content().read_bytes()) > 0)
+"""
+
+
+@pytest.mark.parametrize("source", ["images", "list.txt", "set.json"])
+def test_a_locale_of_c_changes_nothing(source: str, images: Path, tmp_path: Path) -> None:
+    home = tmp_path / "józef ü"
+    home.mkdir()
+    images.rename(home / "images")
+    (home / "list.txt").write_text(NAME, "utf-8")
+    (home / "set.json").write_text(json.dumps(coco([NAME])), "utf-8")
+    (home / "clicks.csv").write_text(f"image;x;y\n{NAME};5,5;6\n", "utf-8-sig")
+    arguments = [str(home / source), str(home / "clicks.csv")]
+    arguments += [] if source == "images" else [str(home / "images")]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_C, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout.splitlines() == [f"{[NAME]!a} ()", "[((5.5, 6.0, 1),)] True"], done.stderr

@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +16,11 @@ pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 
 from support.annotated import files_of
-from support.large_images import ColourServer, draw, write_tiff, write_zarr
+from support.conditions import wait_until
+from support.large_images import PLACE, ColourServer, draw, write_tiff, write_zarr
 
 from triton_sam.annotate import job
+from triton_sam.annotate.folder import SHARD_SIZE
 from triton_sam.annotate.large_writers import _wkb
 from triton_sam.cli import main
 
@@ -27,11 +28,6 @@ HOUSE = (700, 905, 1100, 1300)
 SHED = (60, 60, 100, 90)
 OBJECTS = [HOUSE, SHED, (1150, 20, 1200, 60)]
 SIZE = (1500, 1400)
-PLACE = [
-    (33550, "d", 3, (0.5, 0.5, 0.0), True),
-    (33922, "d", 6, (0.0, 0.0, 0.0, 500000.0, 5400000.0, 0.0), True),
-    (34735, "H", 16, (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 32633), True),
-]
 SMALL_TILES = ["--tile", "512", "--overlap", "128"]
 
 
@@ -95,10 +91,9 @@ def test_a_killed_run_goes_on_and_equals_an_undisturbed_one(slides: Path, tmp_pa
     options = ["--tile", "256", "--overlap", "64", "--threads", "1"]
     assert annotate(slide, whole, *options) == 0
     words = ["annotate", str(slide), "--large", "--with", "everything", "--out", str(killed), "-q", *options]
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TILES": str(SHARD_SIZE + 5)}
     with subprocess.Popen([sys.executable, "-m", "support.large_run", *words], env=path) as process:
-        while process.poll() is None and not list(killed.glob("shards/[0-9]*.jsonl")):
-            time.sleep(0.005)
+        wait_until(lambda: process.poll() is not None or list(killed.glob("shards/[0-9]*.jsonl")))
         process.kill()
     assert process.returncode == -9
     kept = {file: file.stat().st_mtime_ns for file in killed.glob("shards/[0-9]*.jsonl")}

@@ -12,18 +12,13 @@ pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 
 from PIL import Image
-from support.large_images import ColourClient, draw, write_tiff
+from support.large_images import PLACE, ColourClient, draw, write_tiff
 
 from triton_sam.cli import main
 from triton_sam.commands import large
 
 HOUSE = (1510, 905, 1700, 1300)
 SHED = (60, 60, 100, 90)
-PLACE = [
-    (33550, "d", 3, (0.5, 0.5, 0.0), True),
-    (33922, "d", 6, (0.0, 0.0, 0.0, 500000.0, 5400000.0, 0.0), True),
-    (34735, "H", 16, (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 32633), True),
-]
 
 
 class FakeClient(ColourClient):

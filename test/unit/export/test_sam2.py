@@ -91,6 +91,7 @@ def test_a_file_name_that_tells_no_size_is_refused(name: str) -> None:
         guess_config(Path(name))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_sam20_loads_with_its_own_configuration_alone(tmp_path: Path) -> None:
     checkpoint = tmp_path / "sam2_hiera_tiny.pt"
     model = EXPORTER.build("sam2_hiera_t.yaml", 256)

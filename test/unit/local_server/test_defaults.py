@@ -1,4 +1,4 @@
-"""The options of tritonserver that this package sets unless the user sets them."""
+"""The options of tritonserver that this package sets: defaults, and those of a server that accepts no orders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.local_server import defaults
+from triton_sam.local_server.closed import closed_options, hide_key
 from triton_sam.local_server.defaults import (
     CUDA_POOL,
     LOAD_THREADS,
@@ -101,3 +102,27 @@ def test_complete_configurations_are_not_completed() -> None:
     assert completion_options(folders, [NO_COMPLETION]) == []
     for text in ('backend: "python"', 'input {name: "x"} output {name: "y"}'):
         assert completion_options([*folders, ModelFolder(Path("mine"), parse_config(text))], []) == []
+
+
+def test_a_log_of_the_options_does_not_contain_the_key(tmp_path: Path) -> None:
+    options = closed_options([], [], tmp_path)
+    hidden = [hide_key(option) for option in options]
+    changed = [option for option in hidden if option not in options]
+    assert changed == [
+        "--http-restricted-api=shared-memory,trace,logging:triton-sam=***",
+        "--grpc-restricted-protocol=shared-memory,trace,logging:triton-sam=***",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("--http-restricted-api=model-repository:key=a=b", "--http-restricted-api=model-repository:key=***"),
+        ("model-repository,trace:key=secret", "model-repository,trace:key=***"),
+        ("--trace-config=opentelemetry,url=http://host:4318/v1?a=b", None),
+        ("--backend-config=python,shm-growth-byte-size=5", None),
+        ("--model-repository=/a:b=c", None),
+    ],
+)
+def test_keys_of_the_user_are_hidden_as_well(word: str, shown: str | None) -> None:
+    assert hide_key(word) == (shown or word)

@@ -9,6 +9,9 @@ import importlib
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("onnx")
+
 from support.family_configs import config_text
 
 from triton_sam.cli import main

@@ -1,13 +1,18 @@
-"""The model repository: its location, its models, their config.pbtxt, and the metadata of ONNX files."""
+"""The model repository: its location, its models, their config.pbtxt, metadata of ONNX files, unreadable folders."""
 
 from __future__ import annotations
 
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, RepositoryError
+from triton_sam.families.sam2 import SAM2
 from triton_sam.repository import folder
 from triton_sam.repository.config import config_for, parse_config
 from triton_sam.repository.folder import default_repository, list_models, weights_in, writable_repository
@@ -198,3 +203,65 @@ def test_a_config_that_cannot_be_parsed_is_a_problem_and_no_crash(tmp_path: Path
     assert [model.name for model in select_models(tmp_path, None)] == ["broken", "empty", "plain"]
     assert not models["broken"].config_is_complete
     assert models["broken"].dependencies(models) == set()
+
+
+@pytest.mark.parametrize(("checkpoint", "said"), [(SAM2.built_in, SAM2.built_in), ("sam2.1_hiera_large", None)])
+def test_only_the_demo_model_names_its_checkpoint(checkpoint: str, said: str | None) -> None:
+    """Triton tells clients the configuration of a model, but not the metadata of its graph."""
+    onnx = pytest.importorskip("onnx")
+    sides = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "graph", sides[:1], sides[1:])
+    model = onnx.helper.make_model(graph)
+    onnx.helper.set_model_props(model, {"triton_sam.checkpoint": checkpoint})
+    parameters = parse_config(config_for(model, "sam2_encoder")).parameters
+    assert (parameters["checkpoint"].string_value if "checkpoint" in parameters else None) == said
+
+
+NOBODY = 65534
+NO_WINDOWS = pytest.mark.skipif(os.name == "nt", reason="Windows has no permissions of this kind")
+
+
+@pytest.fixture
+def repository() -> Iterator[Path]:
+    """Yield a repository with a good model, as a user who may not read all of it. Root may read everything."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for model in ("good", "secret", "half"):
+            (root / model / "1").mkdir(parents=True)
+            (root / model / "1" / "model.onnx").write_bytes(b"x")
+            (root / model / "config.pbtxt").write_text('backend: "onnxruntime"')
+        (root / "lost+found").mkdir()
+        hidden = [root / "lost+found", root / "secret", root / "half" / "1"]
+        for folder in hidden:
+            folder.chmod(0)
+        was_root = os.geteuid() == 0
+        if was_root:
+            os.seteuid(NOBODY)
+        try:
+            yield root
+        finally:
+            if was_root:
+                os.seteuid(0)
+            for folder in hidden:
+                folder.chmod(0o755)
+
+
+@NO_WINDOWS
+def test_unreadable_folders_are_left_out_and_named(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert [model.name for model in select_models(repository, None)] == ["good"]
+    lines = sorted(record.getMessage() for record in caplog.records)
+    assert lines == [
+        f"{repository}/{name} is left out: it cannot be read (Permission denied)"
+        for name in ("half/1", "lost+found", "secret")
+    ]
+    assert [model.name for model in list_models(repository)] == ["good"]
+    with pytest.raises(RepositoryError, match="no model 'secret'"):
+        select_models(repository, ["secret"])
+
+
+@NO_WINDOWS
+def test_an_unreadable_repository_is_one_line(repository: Path) -> None:
+    with pytest.raises(RepositoryError, match=r"lost\+found cannot be read: Permission denied"):
+        read_repository(repository / "lost+found")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("onnx")
+
 from support.commands import copy_committed
 from support.family_configs import write_family
 

@@ -139,7 +139,7 @@ def test_a_killed_process_leaves_whole_tiles(kills: int, slide: Path, stored: Pa
     total = 8 * 6
     for _ in range(kills):
         before = len(list(folder.glob("features/[0-9]*")))
-        with subprocess.Popen(command, env=path) as process:
+        with subprocess.Popen(command, env={**path, "TILES": "4"}) as process:
             while process.poll() is None and len(list(folder.glob("features/[0-9]*"))) < before + 2:
                 time.sleep(0.005)
             time.sleep(chance.uniform(0, 0.1))

@@ -87,7 +87,9 @@ def test_masks_without_pixels_are_no_proof() -> None:
     assert dataclasses.replace(row, visible=0.25).passes(0.9999)
 
 
-@pytest.mark.parametrize("size", ["tiny", "base_plus"])
+@pytest.mark.parametrize(
+    "size", ["micro", *(pytest.param(size, marks=pytest.mark.slow) for size in ("tiny", "base_plus"))]
+)
 def test_random_weights_see_objects(size: str) -> None:
     model = EXPORTER.load(None, CONFIG_OF_SIZE[size], image_size=128, random_seed=0)
     tokens = torch.randn(1000, 256, generator=torch.Generator().manual_seed(0))

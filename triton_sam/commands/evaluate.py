@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from .._common import strict_json
 from .._common.files import atomic_write
+from .._common.signals import signals_ignored
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES
 from . import _options, _server, _video
@@ -125,13 +126,14 @@ def _measure_images(args: argparse.Namespace) -> Stop:
         reports, stop = _measure_all(
             datasets, lambda dataset: _measure(client, dataset, settings, gallery, quiet=args.quiet)
         )
-    if reports:
-        result = to_json(reports, settings, about)
-        print(strict_json.dumps(result) if args.json else table(reports))
-        if gallery is not None:
-            _write(args, "evaluation.json", result)
-            for path in gallery.write(reports):
-                _options.say(args, f"wrote {path}")
+        with signals_ignored():  # a second Ctrl-C must not lose the results that the first one left
+            if reports:
+                result = to_json(reports, settings, about)
+                print(strict_json.dumps(result) if args.json else table(reports))
+                if gallery is not None:
+                    _write(args, "evaluation.json", result)
+                    for path in gallery.write(reports):
+                        _options.say(args, f"wrote {path}")
     return stop
 
 
@@ -150,12 +152,13 @@ def _measure_videos(args: argparse.Namespace) -> Stop:
         reports, stop = _measure_all(
             datasets, lambda dataset: _measure_tracks(client, dataset, settings, quiet=args.quiet)
         )
-    if reports:
-        about = {"url": urls[0], "model": args.model, "name": args.name}
-        result = {"server": about, **videos_to_json(reports, settings)}
-        print(strict_json.dumps(result) if args.json else video_table(reports))
-        if args.out is not None:
-            _write(args, "videos.json", result)
+        with signals_ignored():  # as in _measure_images()
+            if reports:
+                about = {"url": urls[0], "model": args.model, "name": args.name}
+                result = {"server": about, **videos_to_json(reports, settings)}
+                print(strict_json.dumps(result) if args.json else video_table(reports))
+                if args.out is not None:
+                    _write(args, "videos.json", result)
     return stop
 
 

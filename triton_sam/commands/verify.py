@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -80,10 +81,10 @@ def with_comparison(arguments: Sequence[str]) -> list[str]:
     comparisons = ("image", "openvino", *_SUFFIXES.values())
     if not given or given[0] in (*comparisons, "-h", "--help"):
         return given
+    if difflib.get_close_matches(given[0], comparisons, 1) and _of_word(given[0])[0] not in FAMILIES:
+        return given  # a misspelled comparison, which the parser names
     for index, word in enumerate(given):
-        family, comparison = next(
-            ((word.removesuffix(end), name) for end, name in _SUFFIXES.items() if word.endswith(end)), (word, "image")
-        )
+        family, comparison = _of_word(word)
         if family not in FAMILIES:
             continue
         rest = given[:index] + given[index + 1 :]
@@ -92,6 +93,14 @@ def with_comparison(arguments: Sequence[str]) -> list[str]:
             return ["openvino", family, *rest[:at], *rest[at + 2 :]]
         return [comparison, family, *rest]
     return ["image", *given]  # its errors list the families
+
+
+def _of_word(word: str) -> tuple[str, str]:
+    """Return the family and the comparison of a word in the first spelling, for example "sam2-video"."""
+    for ending, comparison in _SUFFIXES.items():
+        if word.endswith(ending):
+            return word.removesuffix(ending), comparison
+    return word, "image"
 
 
 def _add_comparison(

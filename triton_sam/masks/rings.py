@@ -38,12 +38,14 @@ def simplified(ring: FloatPoints, tolerance: float) -> FloatPoints:
         At least three points of the ring.
     """
     tolerance = max(tolerance, _LEAST)
-    points = ring.tolist()
-    gates = (_gates(ring) * tolerance).tolist() if tolerance <= EXACT else None
+    closed = np.concatenate((ring, ring[:1]))
+    gates = _gates(ring) * tolerance if tolerance <= EXACT else None
+    xs, ys = closed.T.tolist()
+    gxs, gys = (None, None) if gates is None else np.concatenate((gates, gates[:1])).T.tolist()
     kept, start = [], 0
-    while start < len(points):
+    while start < len(ring):
         kept.append(start)
-        start = _next(points, gates, tolerance, start)
+        start = _next(xs, ys, gxs, gys, tolerance, start)
     return ring[kept] if len(kept) >= 3 else simplified(ring, EXACT)
 
 
@@ -57,31 +59,42 @@ def _gates(ring: FloatPoints) -> FloatPoints:
     return gates
 
 
-def _next(points: list[list[float]], gates: list[list[float]] | None, tolerance: float, start: int) -> int:
+def _next(
+    xs: list[float],
+    ys: list[float],
+    gxs: list[float] | None,
+    gys: list[float] | None,
+    tolerance: float,
+    start: int,
+) -> int:
     """Return the farthest point that a straight edge from ``start`` reaches through all gates in between.
 
     From the start, the gates limit the edge to a wedge between two vectors: r on the right, l on the left. Plain
-    numbers are faster here than arrays.
+    numbers are faster here than arrays. The last point is the first one again.
     """
-    x0, y0 = points[start]
-    reach, rx, ry, lx, ly = 0.0, 0.0, 0.0, 0.0, 0.0
-    following, fx, fy = start + 1, 0.0, 0.0
-    for index in range(start + 1, len(points) + 1):
-        x, y = points[index % len(points)]
-        x, y = x - x0, y - y0
+    x0, y0 = xs[start], ys[start]
+    reach, following = 0.0, start + 1
+    fx, fy = xs[following] - x0, ys[following] - y0
+    rx = ry = lx = ly = 0.0
+    for index in range(start + 1, len(xs)):
+        x, y = xs[index] - x0, ys[index] - y0
         distance = x * x + y * y
         if distance <= reach or x * fx + y * fy < 0:
             break  # the outline turns back
         reach = distance
-        gx, gy = gates[index % len(points)] if gates else _across(x, y, tolerance)
+        if gxs is None or gys is None:
+            gx, gy = _across(x, y, tolerance)
+        else:
+            gx, gy = gxs[index], gys[index]
+        right_x, right_y, left_x, left_y = x - gx, y - gy, x + gx, y + gy
         if index == start + 1:
-            rx, ry, lx, ly, fx, fy = x - gx, y - gy, x + gx, y + gy, x, y
+            rx, ry, lx, ly = right_x, right_y, left_x, left_y
         elif rx * y - ry * x > 1e-9 and x * ly - y * lx > 1e-9:
             following, fx, fy = index, x, y
-        if rx * (y - gy) - ry * (x - gx) > 0:
-            rx, ry = x - gx, y - gy
-        if (x + gx) * ly - (y + gy) * lx > 0:
-            lx, ly = x + gx, y + gy
+        if rx * right_y - ry * right_x > 0:
+            rx, ry = right_x, right_y
+        if left_x * ly - left_y * lx > 0:
+            lx, ly = left_x, left_y
         if rx * ly - ry * lx <= 0:
             break  # the wedge is closed
     return following

@@ -255,6 +255,7 @@ USAGE = [
     ("alias paintera --remove --pixels unit", "unrecognized arguments: --pixels unit"),
     ("verify sam2", "one of the arguments --checkpoint --random is required"),
     ("verify sam22 --random", "invalid choice: 'sam22'"),
+    ("verify vidoe sam2 --random", "argument COMPARISON: invalid choice: 'vidoe'"),
     ("verify sam2 --random --frames 8", "unrecognized arguments: --frames 8"),
     ("verify sam2-video --random --exported x", "unrecognized arguments: --exported x"),
     ("verify video sam1 --random", "invalid choice: 'sam1'"),

@@ -154,7 +154,8 @@ def read_tiff(stream: Stream, name: str) -> Image.Image | None:
         return None
     if values.ndim == 3 and values.shape[2] > 4:
         say_channels(values.shape[2], name)
-    return _shown(values, samples, 1 if turn is None else int(turn.value), name)
+    # A damaged page may lack the places of its pixels.
+    return _shown(values, samples, 1 if turn is None else int(turn.value), name) if values.size else None
 
 
 def _shown(values: Values, samples: Samples, turn: int, name: str) -> Image.Image:

@@ -27,34 +27,22 @@ def encoded(image: Image.Image, form: str = "PNG", **options) -> bytes:
 def test_path_bytes_image_and_array_give_the_same_pixels(tmp_path, form):
     image = Image.fromarray(RGB)
     content = encoded(image, form, **({"lossless": True} if form == "WEBP" else {}))
-    path = tmp_path / f"image.{form.lower()}"
+    path = tmp_path / f"an image.{form.lower()}"
     path.write_bytes(content)
-    for source in (path, str(path), content, bytearray(content), memoryview(content), image, RGB):
+    encodings = (path, str(path), path.as_uri(), content, bytearray(content), memoryview(content), io.BytesIO(content))
+    for source in (*encodings, image, RGB):
         opened = open_image(source)
         assert opened.mode == "RGB"
         np.testing.assert_array_equal(np.asarray(opened), RGB)
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16"])
-def test_every_mode_becomes_rgb(mode):
-    image = Image.fromarray(RGB[:, :, 0]).convert("I;16") if mode == "I;16" else Image.fromarray(RGB).convert(mode)
-    opened = open_image(image)
-    assert opened.mode == "RGB"
-    assert opened.size == (30, 20)
+    encodings[-1].seek(0)
+    assert [image_bytes(source) for source in encodings] == [content] * len(encodings)
+    with path.open("rb") as file:
+        assert open_image(file).size == (30, 20)
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG"])
 def test_an_image_with_damaged_exif_data_is_opened(form):
     assert open_image(encoded(Image.fromarray(RGB), form, exif=b"Exif\x00\x00garbage!")).size == (30, 20)
-
-
-@pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG", "TIFF"])
-def test_an_opened_image_stays_upright_when_it_is_opened_again(form):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    opened = open_image(encoded(Image.fromarray(RGB), form, exif=exif))
-    assert opened.size == (20, 30)
-    assert open_image(opened) == opened
 
 
 def stretched_at_once(values: np.ndarray) -> np.ndarray:
@@ -66,7 +54,7 @@ def stretched_at_once(values: np.ndarray) -> np.ndarray:
     return np.rint((np.where(finite, values, low) - low) * scale).astype(np.uint8)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 20, 100])
+@pytest.mark.parametrize("rows", [1, 7, 100])
 @pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
 def test_blocks_of_rows_change_no_value(monkeypatch, kind, rows):
     monkeypatch.setattr("triton_sam.inputs.deep._BLOCK_PIXELS", rows * 30)
@@ -174,27 +162,15 @@ def test_arrays_of_one_pixel_grey_values_and_alpha_are_opened():
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
         (np.zeros((4, 4, 3), np.float32), "float32"),
         (np.full((2, 2), np.nan), "float64"),
+        (Image.fromarray(np.full((2, 2), np.nan, np.float32)), "no finite pixel value"),
+        (io.StringIO("text"), "mode 'rb'"),
+        ("file://server/image.png", "another machine"),
+        ("file://[x/a.jpg", r"^file://\[x/a.jpg is not a valid URL: write file:///path/of/the/file$"),
     ],
 )
 def test_a_source_that_is_not_an_image_is_refused(source, words):
     with pytest.raises(ImageError, match=words):
         open_image(source)
-
-
-def test_transparent_pixels_keep_their_colours():
-    alpha = np.dstack([RGB, np.zeros_like(RGB[:, :, :1])])
-    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(alpha))), RGB)
-    palette = Image.fromarray(RGB).quantize(8)
-    plain = np.asarray(palette.convert("RGB"))
-    palette.info["transparency"] = b"\x00" * 8
-    np.testing.assert_array_equal(np.asarray(open_image(palette)), plain)
-
-
-def test_nan_and_infinity_count_as_the_lowest_value():
-    values = np.array([[np.nan, 1.0], [3.0, -np.inf]], np.float32)
-    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 1], [[0, 0], [255, 0]])
-    with pytest.raises(ImageError, match="no finite pixel value"):
-        open_image(Image.fromarray(np.full((2, 2), np.nan, np.float32)))
 
 
 def test_every_exception_of_a_decoder_becomes_a_one_line_image_error(tmp_path, monkeypatch):
@@ -226,10 +202,7 @@ def test_arrays_and_pillow_images_are_encoded_without_loss(mode):
         np.testing.assert_array_equal(open_image(image_bytes(source)), open_image(source))
 
 
-def test_files_and_bytes_in_known_formats_stay_unchanged(images, tmp_path):
-    content = (images / "shapes.jpg").read_bytes()
-    assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == content
-    assert image_bytes(memoryview(content)) == content
+def test_what_cannot_be_sent(tmp_path):
     for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3, "a" * 300):
         with pytest.raises(ImageError):
             image_bytes(wrong)
@@ -284,32 +257,8 @@ def test_encoder_input_equals_the_official_resize(size):
     np.testing.assert_allclose(actual, expected, atol=2e-6)
 
 
-def _small_png():
-    buffer = io.BytesIO()
-    Image.new("RGB", (6, 4), (10, 20, 30)).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize("name", ["image.png", "with space.png"])
-def test_open_files_and_file_urls_are_sources(tmp_path, name):
-    path = tmp_path / name
-    path.write_bytes(_small_png())
-
-    assert open_image(path.as_uri()).size == (6, 4)
-    assert image_bytes(path.as_uri()) == path.read_bytes()
-    with path.open("rb") as file:
-        assert open_image(file).size == (6, 4)
-    assert image_bytes(io.BytesIO(path.read_bytes())) == path.read_bytes()
-
-
-def test_a_file_opened_as_text_a_closed_file_and_a_remote_file_url_are_named():
-    closed = io.BytesIO(_small_png())
+def test_a_closed_file_is_named():
+    closed = io.BytesIO(encoded(Image.fromarray(RGB)))
     closed.close()
-    with pytest.raises(ImageError, match="mode 'rb'"):
-        open_image(io.StringIO("text"))
     with pytest.raises(ImageError, match="closed"):
         open_image(closed)
-    with pytest.raises(ImageError, match="another machine"):
-        open_image("file://server/image.png")
-    with pytest.raises(ImageError, match=r"^file://\[x/a.jpg is not a valid URL: write file:///path/of/the/file$"):
-        open_image("file://[x/a.jpg")

@@ -30,10 +30,6 @@ def test_one_object_may_have_two_points():
     assert "mask_input" not in inputs
 
 
-def test_labels_default_to_foreground():
-    np.testing.assert_array_equal(tensors([[[1, 2]], [[3, 4]]])["point_labels"], [[1], [1]])
-
-
 def test_a_box_becomes_two_points_before_the_others():
     inputs = tensors([[320, 240]], [0], box=[64, 48, 128, 96])
     np.testing.assert_allclose(inputs["point_coords"], [[[102.4, 102.4], [204.8, 204.8], [512, 512]]], rtol=1e-6)
@@ -158,6 +154,7 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
         ({"point_coords": [[1, 1]], "point_labels": [-2]}, "at least one point"),
         ({"point_coords": [[641, 10]]}, "point (641, 10) lies outside the image of 640x480"),
         ({"point_coords": [[1, 10], [-1, 10]]}, "point (-1, 10) lies outside"),
+        ({"point_coords": [[1e300, 10]]}, "NaN or infinity"),
         ({"point_coords": [[np.nan, 10]]}, "NaN"),
         ({"point_coords": [[np.inf, 10]]}, "NaN or infinity"),
         ({"point_coords": [[1, 2, 3]]}, "not (1, 3)"),
@@ -166,6 +163,7 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
         ({"point_coords": [[1, 1]], "point_labels": [0.5]}, "label 0.5"),
         ({"point_coords": [[1, 1]], "point_labels": [np.nan]}, "NaN"),
         ({"point_coords": [[1, 1]], "point_labels": [1, 0]}, "one label for each point"),
+        ({"point_coords": [[10, 20], [30, 40]], "point_labels": 1}, "one label for each point"),
         ({"point_labels": [1]}, "were given without point_coords"),
         ({"box": [100, 10, 50, 90]}, "swapped corners"),
         ({"box": [10, 10, 10, 90]}, "swapped corners"),
@@ -245,8 +243,3 @@ def test_one_point_and_one_label_need_no_lists(point, label):
 
     assert prompts.coords.tolist() == [[[10, 20]]]
     assert prompts.labels.tolist() == [[0]]
-
-
-def test_one_label_does_not_stand_for_two_points():
-    with pytest.raises(PromptError, match="one label for each point"):
-        check_prompts([(10, 20), (30, 40)], 1, None, None, image_size=(100, 80), mask_size=256)

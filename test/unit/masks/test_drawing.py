@@ -72,24 +72,18 @@ def test_overlay_leaves_out_what_is_far_outside() -> None:
     assert (drawn[:, 30:] == 90).all()
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_overlay_lies_on_the_image_that_the_client_segmented(orientation: int) -> None:
+def test_overlay_lies_on_the_image_that_the_client_segmented() -> None:
     """Not on the stored one, which may lie on its side, or have 16 bits."""
     exif = Image.Exif()
-    exif[0x0112] = orientation
+    exif[0x0112] = 6
     buffer = io.BytesIO()
-    Image.fromarray(np.arange(60 * 80, dtype=np.uint16).astype(np.uint8).reshape(60, 80)).save(buffer, "PNG", exif=exif)
+    Image.fromarray(np.linspace(1000, 4000, 60 * 80).astype(np.uint16).reshape(60, 80)).save(buffer, "PNG", exif=exif)
     stored = Image.open(buffer)
     segmented = np.asarray(open_image(stored))
     mask = np.zeros(segmented.shape[:2], np.bool_)
     mask[5:15, 5:25] = True
     drawn = np.asarray(Segment(mask, 1.0, None).overlay(stored, (255, 0, 0), 1.0, outline=False))
     assert (drawn == np.where(mask[:, :, None], (255, 0, 0), segmented)).all()
-
-
-def test_overlay_shows_16_bits_as_the_client_sees_them() -> None:
-    deep = Image.fromarray(np.linspace(1000, 4000, 60 * 80).astype(np.uint16).reshape(60, 80))
-    assert overlay(deep, []) == open_image(deep)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P"])

@@ -1,4 +1,4 @@
-"""Full-size masks equal the sign of the resized logits to the bit, and run lengths those of the mask."""
+"""Full-size masks equal the sign of the resized logits to the bit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from hypothesis.extra import numpy as hnp
 from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 
 from triton_sam.families import get_family
-from triton_sam.masks import resize, rle
+from triton_sam.masks import resize
 from triton_sam.masks.resize import full_size_logits, full_size_mask
-from triton_sam.masks.rle import mask_to_rle
 
 SQUASHES, PADS = get_family("sam2"), get_family("sam1")
 NUMBERS = st.sampled_from([-0.0, 0.0, 2**-30, -(2**-30), 1.0, -1.0, 3.5, -20.0, np.nan, np.inf, 2.0**127, -(2.0**127)])
@@ -61,18 +60,3 @@ def test_a_large_mask_is_not_computed_pixel_by_pixel(monkeypatch: pytest.MonkeyP
     wanted = full_size_logits(blobs(0), (1600, 1200), SQUASHES) > 0
     monkeypatch.setattr(resize, "resize_logits", None)
     np.testing.assert_array_equal(full_size_mask(blobs(0), (1600, 1200), SQUASHES), wanted)
-
-
-@given(hnp.arrays(np.bool_, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9)))
-def test_run_lengths(mask: np.ndarray) -> None:
-    counts, value = [], False
-    for pixel in mask.ravel(order="F"):
-        if not counts or pixel != value:
-            counts += [0] if not counts and pixel else []
-            counts.append(0)
-            value = bool(pixel)
-        counts[-1] += 1
-    for share in (128, 0.001):  # a mask of few changes, too
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rle, "_NOISE", share)
-            assert mask_to_rle(mask, compressed=False) == {"size": list(mask.shape), "counts": counts}

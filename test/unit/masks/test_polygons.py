@@ -37,12 +37,6 @@ def square(height: int = 60, width: int = 80) -> Mask:
     return mask
 
 
-def ring() -> Mask:
-    mask = square()
-    mask[15:25, 30:50] = False
-    return mask
-
-
 def waves(seed: int, size: float, shape: tuple[int, int] = (60, 80)) -> Mask:
     """Return a mask with parts, holes and thin places: noise whose waves are about ``size`` pixels long."""
     noise = np.random.default_rng(seed).normal(size=shape)

@@ -1,4 +1,4 @@
-"""When a call is tried again."""
+"""When a call is tried again, and what its error says."""
 
 import time
 
@@ -21,6 +21,7 @@ from triton_sam.transport.failures import (
     RESTART_SECONDS,
     RETRY_PAUSE,
     Attempts,
+    ForeignAnswerError,
     map_error,
 )
 from triton_sam.transport.url import parse_url
@@ -166,3 +167,16 @@ def test_another_word_for_busy_is_refused():
 def test_a_broken_connection_is_told_without_the_name_of_an_error(error):
     told = "the connection to http://host:8000 broke before the answer was complete: the server or a proxy has ended; "
     assert str(over_http(error)[1]) == f"{told}try again"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("401", "refuses access: HTTP status 401"),
+        ("413", "takes no request of that size: HTTP status 413"),
+        ("502", "is not available: HTTP status 502"),
+        ("404", "does not answer like a Triton server"),
+    ],
+)
+def test_a_foreign_page_of_a_proxy_is_told_by_its_status(status: str, words: str) -> None:
+    assert words in str(map_error(ForeignAnswerError(int(status)), parse_url("https://host"), "sam2"))

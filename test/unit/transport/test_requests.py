@@ -1,33 +1,22 @@
-"""Proxies between a client and its servers: foreign pages, header names."""
+"""What a request carries: header names of its protocol, and what its arrays held when it was made."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+pytest.importorskip("tritonclient.grpc")
+
 from triton_sam.errors import ConfigurationError
+from triton_sam.transport.grpc_client import LARGE, GrpcClient, _Inputs
+from triton_sam.transport.timed_sockets import Call
+from triton_sam.transport.triton import request_headers
 from triton_sam.transport.url import parse_url
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        ("401", "refuses access: HTTP status 401"),
-        ("413", "takes no request of that size: HTTP status 413"),
-        ("502", "is not available: HTTP status 502"),
-        ("404", "does not answer like a Triton server"),
-    ],
-)
-def test_a_foreign_page_of_a_proxy_is_told_by_its_status(status: str, words: str) -> None:
-    from triton_sam.transport.failures import ForeignAnswerError, map_error
-
-    assert words in str(map_error(ForeignAnswerError(int(status)), parse_url("https://host"), "sam2"))
-
-
 def test_header_names_are_lower_case_for_grpc_alone() -> None:
-    from triton_sam.transport.triton import request_headers
-
     headers = {"Authorization": "Bearer X"}
     assert request_headers(parse_url("grpcs://host"), headers) == {"authorization": "Bearer X"}
     assert request_headers(parse_url("https://host"), headers) == headers
@@ -46,18 +35,28 @@ def test_header_names_are_lower_case_for_grpc_alone() -> None:
     ],
 )
 def test_headers_of_a_wrong_type_are_refused_and_not_shown(headers: Any, words: str) -> None:
-    from triton_sam.transport.triton import request_headers
-
     with pytest.raises(ConfigurationError, match=words) as caught:
         request_headers(parse_url("http://host"), headers)
     assert "secret" not in str(caught.value)
 
 
 def test_headers_of_a_trace_are_lower_case_for_grpc() -> None:
-    from triton_sam.transport.grpc_client import GrpcClient
-    from triton_sam.transport.timed_sockets import Call
-
     client = GrpcClient(parse_url("grpc://host"), headers={"authorization": "Bearer X"})
     options = client._options(Call(1e9, {"X-B3-TraceId": "Mixed"}))
     assert options["headers"] == {"authorization": "Bearer X", "x-b3-traceid": "Mixed"}
     client.close()
+
+
+def test_an_array_that_its_owner_changes_is_copied_each_time() -> None:
+    inputs, array = _Inputs(), np.zeros(LARGE, np.uint8)
+    first = inputs.get("x", array)
+    array[:] = 7
+    assert first._get_content() == bytes(LARGE)
+    assert inputs.get("x", array)._get_content() == bytes([7]) * LARGE
+
+
+def test_embeddings_of_an_answer_are_copied_once_and_forgotten_with_them() -> None:
+    inputs, array = _Inputs(), np.frombuffer(bytes(LARGE), np.uint8)
+    assert inputs.get("x", array) is inputs.get("x", array)
+    del array
+    assert inputs._large == {}

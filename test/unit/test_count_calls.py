@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).parents[2] / "tools/maintain/count_calls.py"
 
 
 def count(what):
-    counted = subprocess.run([sys.executable, PROGRAM, what], capture_output=True, text=True, check=True, timeout=60)
+    counted = subprocess.run([sys.executable, PROGRAM, what], capture_output=True, text=True, check=True, timeout=300)
     found = re.findall(rf"^{what}, ([a-z ]+): (\d+) functions", counted.stdout, re.MULTILINE)
     return {side: int(number) for side, number in found}
 

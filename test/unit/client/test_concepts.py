@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 from support.fuzzing import session as sam2_session
 from support.fuzzing import text
-from support.image_server import ImageServer, refusal
+from support.image_server import ImageServer
 
 from triton_sam import AsyncSAM2TritonClient, InferenceError, PromptError, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.session_image import SessionImage
@@ -28,8 +28,6 @@ from triton_sam.errors import (
     InputError,
     ModelNotReadyError,
     NoImageError,
-    PromptError,
-    ServerBusyError,
     UnknownImageError,
 )
 from triton_sam.families import get_family
@@ -220,22 +218,6 @@ def test_mistakes_send_nothing(server, client) -> None:
     with pytest.raises(ConfigurationError, match="the session model, which keeps the image"):
         client_of(server, embeddings="client").find("cat", image=IMAGE)
     assert server.requests == []
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (refusal("MODEL_NOT_READY", "UNAVAILABLE"), ModelNotReadyError),
-        (refusal("BAD_PROMPT"), PromptError),
-        (refusal("BUSY", "UNAVAILABLE"), ServerBusyError),
-        (refusal("something else", "INTERNAL"), InferenceError),
-    ],
-    ids=str,
-)
-def test_errors_of_the_server_have_their_kind(server, client, error, kind) -> None:
-    server.failures = [error]
-    with pytest.raises(kind, match="words of the server"):
-        client.find("cat", image=IMAGE)
 
 
 def test_what_a_server_lacks_is_named_before_anything_is_sent(server, client) -> None:

@@ -16,7 +16,6 @@ from support.image_server import ImageServer, refusal
 
 from triton_sam import (
     ConfigurationError,
-    ImageError,
     InferenceError,
     NoImageError,
     SAM2TritonClient,
@@ -25,7 +24,6 @@ from triton_sam import (
 )
 from triton_sam.client.aio import AsyncSAM2TritonClient
 from triton_sam.client.flows import ASK_AGAIN_SECONDS
-from triton_sam.errors import ServerTimeoutError
 from triton_sam.wire import contract
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)
@@ -191,18 +189,9 @@ def test_a_server_that_was_updated_is_noticed_after_a_while(server, client, monk
     assert len(server.configs) == 2
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (refusal("BAD_IMAGE"), ImageError),
-        (refusal("BUSY", "UNAVAILABLE"), ServerBusyError),
-        (refusal("BAD_REQUEST"), InferenceError),
-        (TimeoutError(), ServerTimeoutError),
-    ],
-)
-def test_errors_of_the_server_have_their_type(server, client, error, kind):
-    server.failures = [None, error, error]
-    with pytest.raises(kind):
+def test_an_error_of_a_part_is_that_of_the_search(server, client):
+    server.failures = [None, *[refusal("BUSY", "UNAVAILABLE")] * 2]
+    with pytest.raises(ServerBusyError):
         client.everything(IMAGE, **LOW)
 
 

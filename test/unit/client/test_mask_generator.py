@@ -10,7 +10,6 @@ from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutoma
 from triton_sam.client.mask_generator import generator_of
 from triton_sam.everything.parameters import Parameters
 from triton_sam.families import get_family
-from triton_sam.masks import rle_to_mask
 from triton_sam.masks.cleanup import Cleanup
 
 MODULES = {"sam1": "segment_anything.automatic_mask_generator", "sam2": "sam2.automatic_mask_generator"}
@@ -82,12 +81,6 @@ def test_all_parameters_reach_the_client():
     ((image, parameters),) = client.asked
     assert image == "image.jpg"
     assert parameters == Parameters(16, pred_iou_thresh=0.1, use_m2m=True, mask_threshold=0.5)
-
-
-def test_a_compressed_mask_reads_back():
-    client = FakeClient("sam1")
-    (record,) = SamAutomaticMaskGenerator(client, output_mode="coco_rle").generate("image.jpg")
-    assert np.array_equal(rle_to_mask(record["segmentation"]), client.segment.mask)
 
 
 @pytest.mark.parametrize(

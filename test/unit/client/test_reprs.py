@@ -21,18 +21,12 @@ from triton_sam.masks.segment import Segment
 CLIENTS = [SAM2TritonClient, AsyncSAM2TritonClient, SpeculativeSAM2Client, SAM2VideoClient, AsyncSAM2VideoClient]
 
 
-def test_a_segment_says_size_area_box_and_score():
+def test_an_object_says_size_area_box_and_score():
     mask = np.zeros((534, 800), bool)
     mask[10:20, 30:50] = True
-
-    assert repr(Segment(mask, 0.5249, None)) == "Segment(800x534, 200 px, box=(30, 10, 50, 20), score=0.52)"
-
-
-def test_found_objects_show_no_array():
-    mask = np.zeros((534, 800), bool)
-    mask[10:20, 30:50] = True
-
-    assert repr(FoundObject(mask, 0.5249, None)) == "FoundObject(800x534, 200 px, box=(30, 10, 50, 20), score=0.52)"
+    for kind in (Segment, FoundObject):
+        text = f"{kind.__name__}(800x534, 200 px, box=(30, 10, 50, 20), score=0.52)"
+        assert repr(kind(mask, 0.5249, None)) == text
     in_video = FoundInVideo(3, 40, "dog", 0.5249, (30.4, 9.6, 50.0, 20.0), mask)
     assert repr(in_video) == "FoundObject(3, 'dog', frame=40, box=(30, 10, 50, 20), score=0.52)"
 
@@ -71,7 +65,6 @@ def test_further_numbers_are_checked_too_and_those_of_numpy_are_taken():
 def test_an_image_on_the_server_shows_neither_its_file_nor_its_tensors():
     remote = RemoteImage(b"x" * 3_000_000, "abc")
     image = SessionImage("sam2", "sam2_encoder", (800, 534), {}, remote)
-
     assert repr(image) == "SessionImage(sam2_encoder, 800x534)"
     assert repr(remote) == "RemoteImage(abc, 3000000 bytes)"
 

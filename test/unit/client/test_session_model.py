@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,12 +10,11 @@ from support.image_server import ImageServer, refusal
 
 from triton_sam import PromptError, SAM2TritonClient
 from triton_sam.client import session_image
-from triton_sam.client.flows import ASK_AGAIN_SECONDS, Notice, carry
-from triton_sam.client.session_image import RemoteImage, SessionImage, ask_about
-from triton_sam.errors import InferenceError, UnknownImageError
+from triton_sam.client.flows import ASK_AGAIN_SECONDS, Notice
+from triton_sam.client.session_image import SessionImage
+from triton_sam.errors import InferenceError
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.wire.contract import MAX_OBJECTS, MAX_POINTS
-from triton_sam.wire.pair import Request
 
 IMAGE = np.zeros((48, 64, 3), np.uint8)
 BOXES = [[x / 10, 1, 40, 40] for x in range(MAX_OBJECTS + 2)]
@@ -136,35 +134,6 @@ def test_a_server_that_loses_an_image_again_and_again_is_named_once(server, capl
     assert message.startswith(
         "sam2 lost an image 4 times in a row, so clicks on it carry the image file. Raise cache_bytes"
     )
-
-
-# Several servers
-
-
-def test_two_servers_that_take_turns_both_get_the_image():
-    """Ids went to one and images to the other; after two misses in a row the image is sent twice, which ends it."""
-    servers, turns = [set(), set()], 0
-    image = RemoteImage(b"image", "id")
-    request = Request("sam2", {"image_id": np.array([b"id"], np.object_)}, ("image_id",))
-
-    def infer(model, inputs, outputs):
-        """The server whose turn it is answers; it keeps an image that comes along."""
-        nonlocal turns
-        turns += 1
-        held = servers[turns % 2]
-        if "image" in inputs:
-            held.add(inputs["image"][0])
-        if not held:
-            raise UnknownImageError("gone")
-        return {"image_id": np.array([b"id"], np.object_)}
-
-    rounds = []
-    for _ in range(6):
-        before = turns
-        carry(ask_about(image, request), SimpleNamespace(infer=infer))
-        rounds.append(turns - before)
-    assert rounds == [2, 3, 1, 1, 1, 1]
-    assert all(servers)
 
 
 def test_a_cache_that_is_too_small_does_not_double_every_upload(server):

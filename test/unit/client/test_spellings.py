@@ -101,8 +101,9 @@ def test_a_number_in_second_place_is_the_timeout_of_the_speculative_client():
     with SpeculativeSAM2Client("host:1", 30) as client:
         assert client._client._transport._timeout == 30.0
         assert client.family.name == "sam2"
-    with SpeculativeSAM2Client("host:1", "sam3", timeout=5) as client:
-        assert (client._client._transport._timeout, client.family.name) == (5, "sam3")
+    with SpeculativeSAM2Client("host:1", "sam3", timeout=5, retries=3) as client:
+        transport = client._client._transport
+        assert (transport._timeout, transport._retries, client.family.name) == (5, 3, "sam3")
     with pytest.raises(ConfigurationError, match="30 in second place is a timeout already"):
         SpeculativeSAM2Client("host:1", 30, timeout=20)
 

@@ -61,15 +61,3 @@ def test_all_of_it_equals_the_reference() -> None:
         np.testing.assert_allclose(to_pixels(outputs["pred_boxes"][0, index], (90, 70)), expected["boxes"][place])
         mask = instance_mask(outputs["pred_masks"][0, index], (90, 70), 0.6)
         assert (mask != expected["masks"][place].numpy().astype(bool)).sum() <= 1
-
-
-@pytest.mark.export
-def test_overlaps_are_dropped_as_by_torchvision() -> None:
-    torch = pytest.importorskip("torch")
-    nms = pytest.importorskip("torchvision.ops").nms
-    rng = np.random.default_rng(1)
-    boxes = np.sort(rng.uniform(0, 1, (200, 2, 2)), axis=1).reshape(200, 4).astype(np.float32)
-    scores = rng.uniform(0, 1, 200).astype(np.float32)
-    for limit in (0.1, 0.5, 0.9):
-        expected = nms(torch.from_numpy(boxes), torch.from_numpy(scores), limit).tolist()
-        assert choose(scores, boxes, check_query("dog", threshold=0, nms=limit)).tolist() == expected

@@ -1,17 +1,112 @@
-"""The images that a session model keeps, and work that is done once for all who ask at a time."""
+"""The images that a session model keeps: how many it encodes at a time, each once for all who ask."""
+
+from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from PIL import Image
+from support.conditions import PATIENCE, wait_until
+from support.fuzzing import EmptyModels, text
+from support.session_requests import colored
 
 from triton_sam import ImageError
-from triton_sam.errors import ConfigurationError
-from triton_sam.sessions.images import ImageStore, SingleFlight
+from triton_sam.errors import ConfigurationError, InferenceError
+from triton_sam.families import get_family
+from triton_sam.sessions.image.session import SessionModel
+from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore, SingleFlight
 from triton_sam.sessions.messages import Reply
+from triton_sam.wire.pair import ModelPair
 
-PATIENCE = 60.0
+SESSIONS = PARALLEL_ENCODES + 3
+
+
+class SlowEncoder(EmptyModels):
+    """Networks whose encoder answers when the test opens its gate."""
+
+    objects_at_a_time = 64
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.lock = threading.Lock()
+        self.encoding = self.most = self.encoded = 0
+
+    def encode(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        with self.lock:
+            self.encoding += 1
+            self.most = max(self.most, self.encoding)
+        assert self.gate.wait(60)
+        with self.lock:
+            self.encoding -= 1
+            self.encoded += 1
+        return super().encode(inputs)
+
+
+class BrokenEncoder(EmptyModels):
+    """Networks whose encoder fails."""
+
+    objects_at_a_time = 64
+
+    def encode(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        raise InferenceError("the encoder failed")
+
+
+def session_of(models: EmptyModels) -> SessionModel:
+    return SessionModel(ModelPair(get_family("sam2")), models.run, models.objects_at_a_time, 1 << 30, "weights")
+
+
+def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them() -> None:
+    """More images at a time would share the processor and the memory of the encoder."""
+    assert PARALLEL_ENCODES == 2
+    models = SlowEncoder()
+    session = session_of(models)
+    models.gate.set()
+    first = session.answer({"image": text(colored(0))}).tensors["image_id"]
+    models.gate.clear()
+    with ThreadPoolExecutor(SESSIONS) as threads:
+        uploads = [threads.submit(session.answer, {"image": text(colored(n))}) for n in range(1, SESSIONS + 1)]
+        try:
+            wait_until(lambda: models.encoding >= PARALLEL_ENCODES)
+            click = session.answer({"image_id": first, "point_coords": np.ones((1, 1, 2), np.float32)})
+            assert click.error is None
+            assert (models.encoding, models.encoded) == (PARALLEL_ENCODES, 1)
+        finally:
+            models.gate.set()
+        assert [upload.result(60).error for upload in uploads] == [None] * SESSIONS
+    assert models.encoded == SESSIONS + 1
+    assert models.most == PARALLEL_ENCODES
+
+
+def test_parts_of_a_search_take_the_same_places() -> None:
+    models = SlowEncoder()
+    pixels = {"image": np.zeros(1, np.float32)}
+    store = ImageStore(models.encode, 1 << 30, lambda image: pixels, lambda outputs: outputs, "weights")
+    part = Image.new("RGB", (8, 8))
+    with ThreadPoolExecutor(SESSIONS) as threads:
+        jobs = [threads.submit(store.encode_part, part, Reply()) for _ in range(SESSIONS - 1)]
+        jobs.append(threads.submit(store.find, colored(0), Reply()))
+        try:
+            wait_until(lambda: models.encoding >= PARALLEL_ENCODES)
+        finally:
+            models.gate.set()
+        for job in jobs:
+            job.result(60)
+    assert models.most == PARALLEL_ENCODES
+
+
+@pytest.mark.timeout(60)  # a place that is kept lets the last request wait for ever
+@pytest.mark.parametrize("models", [BrokenEncoder(), SlowEncoder()])
+def test_an_encode_that_fails_gives_its_place_back(models: EmptyModels) -> None:
+    """The encoder fails, or the file is not an image."""
+    session = session_of(models)
+    for number in range(SESSIONS):
+        content = colored(number) if isinstance(models, BrokenEncoder) else b"no image %d" % number
+        assert session.answer({"image": text(content)}).error is not None
 
 
 def test_an_image_larger_than_the_cache_is_refused_and_evicts_nothing():
@@ -38,6 +133,19 @@ def waiting(monkeypatch):
 
     monkeypatch.setattr("triton_sam.sessions.images.Future", Watched)
     return waiting
+
+
+def test_equal_files_at_a_time_are_encoded_once(waiting):
+    models = SlowEncoder()
+    session = session_of(models)
+    with ThreadPoolExecutor(2) as threads:
+        uploads = [threads.submit(session.answer, {"image": text(colored(1))}) for _ in range(2)]
+        try:
+            assert waiting.acquire(timeout=PATIENCE)
+        finally:
+            models.gate.set()
+        assert [upload.result(60).error for upload in uploads] == [None, None]
+    assert models.encoded == 1
 
 
 def test_work_is_done_once_for_each_key(waiting):

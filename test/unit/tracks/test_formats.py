@@ -1,4 +1,4 @@
-"""Each format of a tracked video: the written file, read again, holds exactly the masks."""
+"""The files of a tracked video: masks that are written and read again are the same, and wrong prompts are errors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from PIL import Image
 from pycocotools import mask as coco_masks
 from support.tracked import HEIGHT, SIDE, Found, disc
 
-from triton_sam.errors import InputError
+from triton_sam.errors import InputError, PromptError
 from triton_sam.masks.label_map import davis_palette
 from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo, coco_video, label_map
 from triton_sam.tracks.overlay_video import write_gif, write_mp4
+from triton_sam.tracks.prompts import read_prompts
 from triton_sam.tracks.records import MaskRecord, append_records, read_records
 
 NOTHING = Found(np.zeros((HEIGHT, SIDE), bool), 0.1, -3.0, None)
@@ -172,3 +173,19 @@ def test_overlay_draws_the_masks_in_their_frames(tmp_path: Path) -> None:
         inside, outside = pixels[20, 10 + 20 * frame], pixels[20, 10 + 20 * (1 - frame)]
         assert inside[2] - inside[0] > 60  # the first colour is a blue
         assert np.abs(outside - 90).max() < 20
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ('{"frame": 0, "points": [[1, 1]]}', "entry 0 is not a prompt: it has no object_id"),
+        ('{"object_id": 1, "points": [[1, 1]]}', "entry 0 is not a prompt: it has no frame"),
+        ('{"object_id": 1, "frame": 0, "points": [1, 1]}', "entry 0 is not a prompt: object_id, frame and labels"),
+        ('{"object_id": Infinity, "frame": 0, "points": [[1, 1]]}', "entry 0 is not a prompt: object_id"),
+    ],
+)
+def test_a_wrong_entry_is_named_in_plain_words(tmp_path: Path, entry: str, message: str) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(f"[{entry}]")
+    with pytest.raises(PromptError, match=message):
+        read_prompts(path)

@@ -14,7 +14,6 @@ from support.fake_tracking import (
     SIZE,
     TABLE,
     Client,
-    Error,
     FakeModels,
     Server,
     frame_file,
@@ -25,7 +24,6 @@ from support.fake_tracking import (
 
 from triton_sam.errors import (
     ImageError,
-    InferenceError,
     InputError,
     PromptError,
     ServerBusyError,
@@ -37,7 +35,6 @@ from triton_sam.masks.rle import rle_to_mask
 from triton_sam.sessions.images import NoRoomError
 from triton_sam.sessions.tasks import MAX_WAITING, SerialQueue
 from triton_sam.sessions.video.memory import STREAM_FRAMES, Limits, sizes, to_bfloat16
-from triton_sam.wire import contract
 
 MEMORY, LOGITS, POINTER = sizes(TABLE)
 
@@ -210,18 +207,6 @@ def test_frames_that_are_not_there_are_asked_for():
     files = np.array([frame_file(0)], np.object_)
     answer = session.do("propagate", frame_index=0, first=True, frame_indexes=[0], tensors={"frames": files})
     assert list(rows(answer)) == [(0, 1)]
-
-
-def test_a_missing_frame_is_named_by_its_index_behind_a_code(server):
-    session = server.start(num_frames=99)
-    with pytest.raises(Error) as caught:
-        session.do("add_prompt", frame_index=77, object_id=1, points=[[1, 1]])
-    assert caught.value.error.frame == 77
-    code = contract.code_of(caught.value.error)
-    sent = InferenceError(f"sam2_video failed: {code}: {caught.value.error}")
-    read = contract.read_error(sent)
-    assert isinstance(read, UnknownImageError)
-    assert (read.frame, str(read)) == (77, str(caught.value.error))
 
 
 def test_every_answer_names_the_objects_and_where_a_pass_starts(server):

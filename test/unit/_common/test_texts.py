@@ -1,0 +1,77 @@
+"""Texts that programs print and write: tables, any characters, and JSON that strict parsers accept."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from triton_sam._common import strict_json
+from triton_sam._common.columns import aligned, without_empty_columns
+from triton_sam._common.printing import print_every_text
+
+HEAD = ("name", "rate", "n", "limit")
+ROWS = [("a", "", "3", "-"), ("longer", "", "12", "")]
+
+
+def test_columns_without_a_value_in_any_row_are_left_out() -> None:
+    assert aligned(HEAD, ROWS, right=(1, 2, 3)).splitlines() == ["name     n", "a        3", "longer  12"]
+    assert without_empty_columns(HEAD, ROWS) == (["name", "n"], [["a", "3"], ["longer", "12"]])
+
+
+def test_one_value_keeps_a_column_with_its_gaps() -> None:
+    rows = [*ROWS, ("b", "", "", "0.5")]
+    assert aligned(HEAD, rows, right=(2,)).splitlines() == [
+        "name     n  limit",
+        "a        3  -",
+        "longer  12",
+        "b           0.5",
+    ]
+
+
+def test_a_table_without_rows_keeps_its_titles() -> None:
+    assert aligned(HEAD, []) == "name  rate  n  limit"
+    assert without_empty_columns(HEAD, []) == (list(HEAD), [])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written"),
+    [("utf-8", "caf\udce9 ż ≈".encode("utf-8", "surrogateescape")), ("ascii", rb"caf" + b"\xe9" + rb" \u017c \u2248")],
+)
+def test_every_text_is_printed(encoding: str, written: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a file with a byte that is not UTF-8, a letter and a sign, in a locale with UTF-8 and in C."""
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding=encoding))
+    print_every_text()
+    print("caf\udce9 ż ≈", end="", flush=True)
+    assert output.getvalue() == written
+
+
+def strict(text: str) -> Any:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_numbers_that_are_not_finite_become_null() -> None:
+    value = {"a": [1.5, math.nan, (math.inf, {"b": -math.inf})], "c": "NaN", "d": None}
+    assert strict(strict_json.dumps(value)) == {"a": [1.5, None, [None, {"b": None}]], "c": "NaN", "d": None}
+
+
+def test_everything_else_is_as_in_the_standard_library() -> None:
+    value = {"é": [1, 2.5, True], "n": {"x": ()}}
+    for options in ({}, {"indent": 1}, {"separators": (",", ":")}, {"sort_keys": True}):
+        assert strict_json.dumps(value, **options) == json.dumps(value, **options)
+    assert strict_json.dumps(np.float64(3.5), default=np.generic.item) == "3.5"
+    with pytest.raises(TypeError):
+        strict_json.dumps(object())
+    loop: list = []
+    loop.append(loop)
+    with pytest.raises((ValueError, RecursionError)):
+        strict_json.dumps(loop)

@@ -12,10 +12,9 @@ from support import clip
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient
 from triton_sam.errors import ServerUnreachableError
-from triton_sam.integrations.napari.clients import Clients, Model, models_at
-from triton_sam.integrations.napari.events import Ended, Masks, NewObjects, Preview, Progress
+from triton_sam.integrations.napari.jobs import Ended, Masks, NewObjects, Preview, Progress
 from triton_sam.integrations.napari.prompts import Prompt
-from triton_sam.integrations.napari.requests import Requests
+from triton_sam.integrations.napari.requests import Clients, Model, Requests, models_at
 from triton_sam.integrations.napari.sources import Source
 from triton_sam.masks.segment import Segment
 

@@ -16,7 +16,7 @@ from ..masks.cleanup import Cleanup
 from ..masks.segment import Format, Segment
 from ..wire.contract import MAX_POINTS
 from .problems import Problem
-from .schemas import FORMATS, Mask, MaskInput, Prompt, SegmentAnswer, SegmentRequest
+from .schemas import BINARY, FORMATS, Mask, MaskInput, Prompt, SegmentAnswer, SegmentRequest, coco_box
 
 JSON = "application/json"
 _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
@@ -102,13 +102,12 @@ def write_answer(
 
 
 def _mask(segment: Segment, form: Format, request: SegmentRequest) -> Mask:
-    box = segment.box
     mask = Mask(
         object=segment.object_index,
         candidate=segment.candidate,
         score=segment.score,
         area=segment.area,
-        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        bbox=segment.box and coco_box(segment.box),
         **{form.name: form.to_json(segment, request.tolerance)},
     )
     if request.logits and segment.logits is not None:
@@ -120,8 +119,9 @@ def _mask(segment: Segment, form: Format, request: SegmentRequest) -> Mask:
 
 def media_types() -> dict[str, dict[str, Any]]:
     """Return the media types of masks with their schemas: JSON with masks, and the formats' files."""
-    binary, text = {"type": "string", "format": "binary"}, {"type": "object"}
-    files = {form.media_type: binary if form.is_binary else text for form in FORMATS.values() if form.document}
+    files = {
+        form.media_type: BINARY if form.is_binary else {"type": "object"} for form in FORMATS.values() if form.document
+    }
     return {JSON: {"$ref": "#/components/schemas/SegmentAnswer"}, **files}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -46,7 +47,6 @@ class Lease:
         self.amount = amount
 
     def check(self, amount: int) -> None:
-        """Reject an additional amount that is not left."""
         self._budget.check(amount)
 
     def grow(self, amount: int) -> None:
@@ -99,7 +99,6 @@ class Budget:
         return lease
 
     def check(self, amount: int = 1) -> None:
-        """Reject an amount that is not left."""
         if self.used + amount > self.limit and (self.used or not self._takes_one):
             self._metrics.refused.labels(self._name).inc()
             raise busy(self._refusal)
@@ -222,17 +221,20 @@ class Workers:
             stop.set()
 
     async def call(self, pixels: int, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a function that runs in a thread."""
         (result,) = await self.map(pixels, lambda _: work(*arguments), [None])
         return result
 
     async def map(self, pixels: int, convert: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return a function's results for items, processed one by one in a thread."""
+        return await self.reduce(pixels, lambda found: [convert(each) for each in found], items)
+
+    async def reduce(self, pixels: int, work: Callable[[Iterator[Item]], Result], items: Iterable[Item]) -> Result:
+        """Return the result of a function of all items, processed one by one in a thread."""
 
         async def fetch() -> Iterable[Item]:
             return items
 
-        return await self.run(pixels, fetch, lambda found: [convert(each) for each in found])
+        return await self.run(pixels, fetch, work)
 
     def refuse(self) -> None:
         """Reject all work that has not begun."""
@@ -315,8 +317,5 @@ def _until(stop: threading.Event, items: Iterable[Item]) -> Iterator[Item]:
 
 
 def _call(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
-    """Call on the loop, unless the loop has closed."""
-    try:
+    with contextlib.suppress(RuntimeError):  # the loop has closed
         loop.call_soon_threadsafe(done)
-    except RuntimeError:
-        return

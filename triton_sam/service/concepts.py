@@ -17,11 +17,26 @@ from ..masks.segment import TOLERANCE, feature_collection
 from .answers import MAX_MASK_PIXELS
 from .engine import Engine, Pair
 from .problems import Problem
-from .schemas import FORMATS, Box, RleMask, Strict, encoded_mask
+from .schemas import (
+    FORMATS,
+    SINGLE_FORMATS,
+    Area,
+    Box,
+    CocoBox,
+    Labels,
+    ModelName,
+    RleMask,
+    SessionName,
+    Share,
+    Strict,
+    Tolerance,
+    coco_box,
+    encoded_masks,
+)
 from .store import StoredImage
 
 GEOJSON = "geojson"
-FIND_FORMATS = {name: form for name, form in FORMATS.items() if form.encode or name == GEOJSON}
+FIND_FORMATS = {**SINGLE_FORMATS, GEOJSON: FORMATS[GEOJSON]}
 """Formats of instances: those that can represent a single mask, and GeoJSON, whose properties contain the label."""
 if TYPE_CHECKING:
     FindFormat = str
@@ -30,7 +45,6 @@ else:
 
 Text = Annotated[str, Field(max_length=10_000)]
 Texts = Annotated[list[Text], Field(max_length=MAX_TEXTS, fail_fast=True)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class FindRequest(Strict):
@@ -55,7 +69,7 @@ class FindRequest(Strict):
         max_length=MAX_EXAMPLES,
         description="Example boxes, x1, y1, x2, y2 in pixels. They belong to the concept of each text.",
     )
-    box_labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
+    box_labels: Labels | None = Field(
         default=None,
         max_length=MAX_EXAMPLES,
         description="1 is an instance, 0 is something that must not be found. Default: all are 1.",
@@ -65,7 +79,7 @@ class FindRequest(Strict):
         max_length=MAX_EXAMPLES,
         description="Example masks of the size of their image. The model takes boxes alone: a mask stands for its box.",
     )
-    mask_labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
+    mask_labels: Labels | None = Field(
         default=None, max_length=MAX_EXAMPLES, description="The labels of the masks, as box_labels."
     )
     example_image: str | None = Field(
@@ -87,17 +101,10 @@ class FindRequest(Strict):
         description="The most instances for each text, the best first. Default: all, or fewer if their masks could "
         f"have more than {MAX_MASK_PIXELS // 1_000_000} million pixels together.",
     )
-    model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
-    session_id: str | None = Field(
-        default=None, max_length=128, description="A name by which `POST /cancel_pending` cancels the search."
-    )
+    model: ModelName = None
+    session_id: SessionName = None
     format: FindFormat = Field(default="rle", description="The format of the masks.")
-    tolerance: float = Field(
-        default=TOLERANCE,
-        ge=0,
-        le=100,
-        description="The largest distance, in pixels, between a polygon and the exact outline.",
-    )
+    tolerance: Tolerance = TOLERANCE
 
     def to_query(self, size: Size, example_size: Size) -> Query:
         """Return the query for the clients.
@@ -132,10 +139,8 @@ class BareInstance(BaseModel):
     text_index: int = Field(description="The number of the text in the request, from 0.")
     score: float = Field(description="The probability of the model that this is an instance.")
     box: list[float] = Field(description="The box of the model: x1, y1, x2, y2 in pixels.")
-    area: int = Field(description="The number of foreground pixels.")
-    bbox: list[int] | None = Field(
-        description="The box of the mask in the form of COCO: x, y, width, height. An empty mask has null."
-    )
+    area: Area
+    bbox: CocoBox
 
 
 if TYPE_CHECKING:
@@ -145,7 +150,7 @@ else:
         "FoundInstance",
         __base__=BareInstance,
         __doc__="One instance.",
-        **{name: encoded_mask(form) for name, form in FIND_FORMATS.items() if form.encode},
+        **encoded_masks(SINGLE_FORMATS),
     )
 
 
@@ -217,14 +222,13 @@ def to_document(answer: FindAnswer, objects: list[dict[str, Any]], form: str) ->
 
 
 def _bare(instance: Instance) -> dict[str, Any]:
-    box = instance.box
     return BareInstance(
         label=instance.label,
         text_index=instance.object_index,
         score=round(instance.score, 5),
         box=[round(value, 2) for value in instance.found_box],
         area=instance.area,
-        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        bbox=instance.box and coco_box(instance.box),
     ).model_dump()
 
 

@@ -123,7 +123,6 @@ class Engine:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start watching Triton."""
         await self.look()
         self._watcher = asyncio.create_task(self._watch())
 
@@ -183,7 +182,6 @@ class Engine:
         return self._clients[key]
 
     def client_of(self, pair: Pair, embeddings: ImageEmbeddings) -> SpeculativeSAM2Client:
-        """Return the client that decodes these embeddings."""
         return self.client(pair, keeps_images=isinstance(embeddings, SessionImage))
 
     async def store(self, content: bytes) -> StoredImage:

@@ -31,8 +31,6 @@ _BRANCH = re.compile(r"constrained-\w+|int|float|str|bool|[A-Z][A-Za-z]*|.*[\[(]
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers."""
-
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
         return answer(request, error)

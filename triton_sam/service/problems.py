@@ -114,7 +114,6 @@ def cancelled() -> Problem:
 
 
 def as_problem(error: SamError) -> Problem:
-    """Return the problem for an error of the package."""
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
     headers = {"Retry-After": RETRY_SECONDS} if status == 503 else {}
     return Problem(status, one_line(error), headers=headers)

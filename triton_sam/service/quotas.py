@@ -38,7 +38,6 @@ class Caller:
         self._running += 1
 
     def end_request(self) -> None:
-        """Count an ended request."""
         self._running -= 1
 
     def check_upload(self, count: int) -> None:
@@ -58,7 +57,6 @@ class Caller:
             raise self._refusal("image_mib_per_hour", text, wait)
 
     def upload(self, count: int) -> None:
-        """Count received bytes of an upload."""
         self.check_upload(count)
         if self._bytes:
             self._bytes.take(count)
@@ -71,7 +69,6 @@ class Caller:
         self._pages += 1
 
     def close_page(self) -> None:
-        """Count a closed page."""
         self._pages -= 1
 
     def _refusal(self, quota: str, text: str, wait: float) -> Problem:

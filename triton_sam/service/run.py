@@ -74,8 +74,9 @@ def serve(
         )
         server = _server(config, app, send_spans)
         if not quiet:
+            shown = "localhost" if host in ("127.0.0.1", ALL_ADDRESSES) else host
             for line in (
-                f"the page: http://{_shown(host)}:{port}/   Triton: {url}   Ctrl-C stops",
+                f"the page: http://{shown}:{port}/   Triton: {url}   Ctrl-C stops",
                 *for_others(settings, address, port, show_token=sys.stderr.isatty()),
             ):
                 print(line, file=sys.stderr, flush=True)
@@ -176,7 +177,3 @@ def _transport(settings: ServiceSettings) -> Transport:
     return Transport(
         parse_url(settings.url), timeout=3.0, retries=0, headers=settings.triton_headers, ca_certs=settings.ca_certs
     )
-
-
-def _shown(host: str) -> str:
-    return "localhost" if host in ("127.0.0.1", ALL_ADDRESSES) else host

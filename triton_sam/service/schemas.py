@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..masks.cleanup import MAX_SMOOTH, MAX_THRESHOLD, Cleanup
 from ..masks.segment import TOLERANCE, formats_of
-from ..masks.segment import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
 from .faults import MAX_NAME, UNKNOWN_MEMBER
 
 FORMATS = formats_of("service")
+SINGLE_FORMATS = {name: form for name, form in FORMATS.items() if form.encode}
+"""Formats that can represent a single mask."""
 if TYPE_CHECKING:
     Format = str
+    SingleFormat = str
 else:
     Format = Literal[tuple(FORMATS)]
+    SingleFormat = Literal[tuple(SINGLE_FORMATS)]
+
+Number = TypeVar("Number", int, float)
 
 Coordinate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
 Side = Annotated[int, Field(ge=1, le=1_000_000)]
 Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
+Labels = Annotated[list[Literal[0, 1]], Field(fail_fast=True)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+ModelName = Annotated[str | None, Field(max_length=128, description="A name that `GET /v1/models` lists.")]
+SessionName = Annotated[
+    str | None, Field(max_length=128, description="A name by which `POST /cancel_pending` cancels the search.")
+]
+Tolerance = Annotated[
+    float, Field(ge=0, le=100, description="The largest distance, in pixels, between a polygon and the exact outline.")
+]
+Score = Annotated[float, Field(description="The IoU with the true mask that the model predicts.")]
+Area = Annotated[int, Field(description="The number of foreground pixels.")]
+CocoBox = Annotated[
+    list[int] | None, Field(description="The box in the form of COCO: x, y, width, height. An empty mask has null.")
+]
+BINARY = {"type": "string", "format": "binary"}
+"""The schema of a file in OpenAPI."""
 
 
 class Strict(BaseModel):
@@ -101,7 +123,7 @@ class Prompt(Strict):
     points: Annotated[list[Point], Field(fail_fast=True)] = Field(
         default_factory=list, max_length=MAX_POINTS, description="Each point is x, y in pixels of the image."
     )
-    labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
+    labels: Labels | None = Field(
         default=None, max_length=MAX_POINTS, description="1 is foreground, 0 is background. Default: all are 1."
     )
     box: Box | None = Field(default=None, description="The box is x1, y1, x2, y2 in pixels.")
@@ -189,16 +211,11 @@ class SegmentRequest(Prompt):
     cleanup: CleanupRequest | None = Field(
         default=None, description="How to clean the masks. Default: masks are not cleaned."
     )
-    model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
+    model: ModelName = None
     format: Format | None = Field(
         default=None, description="The format of the masks. Default: the header Accept decides, else rle."
     )
-    tolerance: float = Field(
-        default=TOLERANCE,
-        ge=0,
-        le=100,
-        description="The largest distance, in pixels, between a polygon and the exact outline.",
-    )
+    tolerance: Tolerance = TOLERANCE
     logits: bool = Field(default=False, description="Whether to add low-resolution logits, for `mask` of a later call.")
 
 
@@ -207,18 +224,25 @@ class BareMask(BaseModel):
 
     object: int = Field(description="The number of the object in the request, from 0.")
     candidate: int = Field(description="The number of the candidate for this object, from 0.")
-    score: float = Field(description="The IoU with the true mask that the model predicts.")
-    area: int = Field(description="The number of foreground pixels.")
-    bbox: list[int] | None = Field(
-        description="The box in the form of COCO: x, y, width, height. An empty mask has null."
-    )
+    score: Score
+    area: Area
+    bbox: CocoBox
     logits: MaskInput | None = None
 
 
-def encoded_mask(form: MaskFormat) -> tuple[Any, Any]:
-    """Return the type and the field of a mask in a JSON response, for a format. Bytes are base64."""
-    value = str if form.is_binary else form.value
-    return value | None, Field(default=None, description=form.meaning)
+def encoded_masks(names: Iterable[str]) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the field of a mask in a JSON response, for each of these formats. Bytes are base64."""
+    forms = [FORMATS[name] for name in names]
+    return {
+        form.name: ((str if form.is_binary else form.value) | None, Field(default=None, description=form.meaning))
+        for form in forms
+        if form.encode
+    }
+
+
+def coco_box(box: Sequence[Number]) -> list[Number]:
+    """Return x1, y1, x2, y2 as x, y, width, height."""
+    return [box[0], box[1], box[2] - box[0], box[3] - box[1]]
 
 
 if TYPE_CHECKING:
@@ -228,7 +252,7 @@ else:
         "Mask",
         __base__=BareMask,
         __doc__="One mask of one object.",
-        **{name: encoded_mask(form) for name, form in FORMATS.items() if form.encode},
+        **encoded_masks(FORMATS),
     )
 
 
@@ -253,6 +277,11 @@ class ProblemDetails(BaseModel):
     request_id: str | None = None
     code: str | None = None
     errors: list[dict[str, Any]] | None = None
+
+
+def file_response(description: str, *media_types: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a response that is a file."""
+    return {"description": description, "content": {kind: {"schema": BINARY} for kind in media_types}}
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

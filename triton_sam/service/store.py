@@ -40,7 +40,6 @@ class StoredImage:
 
     @property
     def models(self) -> list[str]:
-        """Names of the pairs that have encoded it."""
         return sorted(name for name, *_ in self.embeddings)
 
     def keep(self, origin: Origin, embeddings: ImageEmbeddings) -> None:
@@ -65,7 +64,6 @@ class ImageStore:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all images, in bytes."""
         return self._images.nbytes
 
     def get(self, image_id: str) -> StoredImage | None:

@@ -40,7 +40,6 @@ class Trace:
 
     @property
     def header(self) -> str:
-        """The value of the header ``traceparent``."""
         return f"00-{self.trace_id}-{self.parent_id}-{self.flags}"
 
 

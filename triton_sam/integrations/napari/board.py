@@ -26,7 +26,6 @@ class Patch:
 
     @property
     def place(self) -> tuple[slice, slice]:
-        """Rows and columns in the plane."""
         height, width = self.mask.shape
         return slice(self.row, self.row + height), slice(self.column, self.column + width)
 
@@ -51,7 +50,6 @@ class Board:
         self._patches: dict[Key, Patch] = {}
 
     def keys(self) -> list[Key]:
-        """Return planes and numbers of all visible objects."""
         return list(self._patches)
 
     def put(self, plane: Plane, number: int, patch: Patch | None) -> None:

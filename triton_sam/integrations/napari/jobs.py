@@ -1,10 +1,11 @@
-"""The plugin's long blocking jobs: tiles of large images, and objects that are followed through a stack."""
+"""The events that requests send from their thread, and long jobs: tiles of large images, objects in a stack."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,36 +14,71 @@ from ...errors import PromptError
 from ...tiles import LargeImageClient, LargeObject
 from ...tiles.pyramid import Window
 from .board import Patch, patch_of
-from .events import Masks, Progress, Tell
 from .prompts import Key, Prompt
-from .sources import Frames
+from .sources import Frames, Plane
+
+
+@dataclass(frozen=True, eq=False)
+class Preview:
+    """The mask that a click at the mouse position would give; None without one."""
+
+    plane: Plane
+    patch: Patch | None
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """The masks of objects in a plane, by number; None for an empty mask."""
+
+    plane: Plane
+    patches: dict[int, Patch | None]
+
+
+@dataclass(frozen=True, eq=False)
+class NewObjects:
+    """New objects of a plane, without numbers yet."""
+
+    plane: Plane
+    patches: list[Patch]
+
+
+@dataclass(frozen=True)
+class Progress:
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a job, or of a click that failed."""
+
+    text: str
+    is_job: bool = True
+
+
+Event = Preview | Masks | NewObjects | Progress | Ended
+Tell = Callable[[Event], None]
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user has cancelled
     """The user has cancelled the job."""
 
 
-def stopping_progress(tell: Tell, stop: threading.Event) -> Callable[[Any], None]:
-    """Return a function that reports the progress of a search, and raises Stopped after a cancellation."""
-
-    def told(step: Any) -> None:
-        if stop.is_set():
-            raise Stopped
-        tell(Progress(step.done, step.total))
-
-    return told
-
-
-def everything_in_tiles(
-    client: LargeImageClient, parameters: Mapping[str, Any], tell: Tell, stop: threading.Event
-) -> list[Patch]:
-    """Find all objects of a large image, tile by tile."""
+def progress_of(tell: Tell, stop: threading.Event) -> Callable[[int, int], None]:
+    """Return a function of done and total that reports the progress, and raises Stopped after a cancellation."""
 
     def told(done: int, total: int) -> None:
         if stop.is_set():
             raise Stopped
         tell(Progress(done, total))
 
+    return told
+
+
+def everything_in_tiles(
+    client: LargeImageClient, parameters: Mapping[str, Any], told: Callable[[int, int], None]
+) -> list[Patch]:
+    """Find all objects of a large image, tile by tile."""
     return [one for each in client.everything(progress=told, **parameters) if (one := large_patch(each)) is not None]
 
 
@@ -75,6 +111,7 @@ def follow(
     placed = [(frame, number, shown[frame, number]) for frame, number in sorted(shown)]
     if not placed:
         raise PromptError("set a point or a box in one of the planes first")
+    told = progress_of(tell, stop)
     done, first = 0, placed[0][0]
     total = len(frames) + (1 if first else 0)
     with connect() as client, client.open(frames) as video:
@@ -82,10 +119,8 @@ def follow(
             video.add(frame, number, list(prompt.points) or None, list(prompt.labels) or None, prompt.box)
         for reverse in (False, True) if first else (False,):
             for frame, segments in video.propagate(start=first, reverse=reverse, logits=False):
-                if stop.is_set():
-                    raise Stopped
                 patches = {number: patch_of(segment.mask) for number, segment in segments.items()}
                 tell(Masks(frames.plane(frame), patches))
                 done += 1
-                tell(Progress(done, total))
+                told(done, total)
     return len(frames)

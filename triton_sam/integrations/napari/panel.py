@@ -83,7 +83,6 @@ class Panel(QWidget):
         }
 
     def texts(self) -> list[str]:
-        """Return the comma-separated words."""
         return [text for each in self.words.text().split(",") if (text := each.strip())]
 
     def chosen_label(self) -> int:

@@ -30,7 +30,6 @@ class Prompt:
     box: tuple[float, float, float, float] | None = None
 
     def with_point(self, x: float, y: float, label: int) -> Prompt:
-        """Return the prompt with another point."""
         return Prompt((*self.points, (x, y)), (*self.labels, label), self.box)
 
     def within(self, size: Size) -> Prompt:

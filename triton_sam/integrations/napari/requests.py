@@ -1,4 +1,4 @@
-"""Requests previews, masks, and long jobs from the server, in its own thread."""
+"""Requests previews, masks, and long jobs from a server, in its own thread."""
 
 from __future__ import annotations
 
@@ -7,25 +7,75 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
 from ..._common.text import one_line
-from ...errors import SamError
+from ...client.speculative import SpeculativeSAM2Client
+from ...client.sync import SamTritonClient
+from ...client.video.sync import SAM2VideoClient
+from ...errors import ModelNotReadyError, SamError
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.resize import full_size_mask
 from ...tiles import LargeImageClient
 from .board import Patch, patch_of
-from .clients import Clients
-from .events import Ended, Masks, NewObjects, Preview, Tell
-from .jobs import Stopped, everything_in_tiles, follow, large_patch, stopping_progress
+from .jobs import (
+    Ended,
+    Masks,
+    NewObjects,
+    Preview,
+    Stopped,
+    Tell,
+    everything_in_tiles,
+    follow,
+    large_patch,
+    progress_of,
+)
 from .prompts import Key, Prompt
 from .sources import Plane, Source
 
 KEPT = 32
 """Maximum number of planes whose embeddings are kept."""
 PREVIEW = "preview"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model pair: its family ("sam2"), and its name ("sam2", "sam2.1_large")."""
+
+    family: str
+    name: str
+
+
+def models_at(url: str | None) -> list[Model]:
+    """Return the model pairs that are ready on a server."""
+    with SamTritonClient(url, timeout=10.0, retries=0) as client:
+        variants = client.models().variants
+    found = [Model(family, name) for family, names in variants.items() for name in names]
+    if not found:
+        raise ModelNotReadyError("the server has no models ready: see `triton-sam doctor`")
+    return sorted(found, key=lambda each: each.family != "sam2")
+
+
+class Clients:
+    """The clients of one model pair, created on first use."""
+
+    def __init__(self, url: str | None, model: Model) -> None:
+        self._url, self._model = url, model
+        self._variant = None if model.name == model.family else model.name
+        self.clicks = SpeculativeSAM2Client(url, model.family, model_name=self._variant, busy="wait")
+        self.calls = SamTritonClient(url, model.family, model_name=self._variant, busy="wait")
+
+    def video(self) -> SAM2VideoClient:
+        """Return a new video client; the caller closes it."""
+        return SAM2VideoClient(self._url, self._variant, model_type=self._model.family)
+
+    def close(self) -> None:
+        """Cancel all requests, and close the connections."""
+        self.clicks.close()
+        self.calls.close()
 
 
 class Requests:
@@ -44,14 +94,14 @@ class Requests:
         self._planes: OrderedDict[Plane, asyncio.Task[ImageEmbeddings]] = OrderedDict()
         self._large: dict[Plane, LargeImageClient] = {}
         self._turns: dict[bool, asyncio.Lock] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._job: asyncio.Task[None] | None = None
         self._stop = threading.Event()
 
     def prepare(self, plane: Plane) -> None:
         """Encode a plane now, so that the first click is fast. Large planes are encoded part by part."""
         if not self._source.is_large:
-            self._call(lambda: self._start(self._prepare(plane)))
+            self._call(lambda: self._start(self._encoded(plane)))
 
     def preview(self, plane: Plane, prompt: Prompt) -> None:
         """Request the mask at the mouse position."""
@@ -79,7 +129,6 @@ class Requests:
         self._call(lambda: self._start_job(self._everything(plane, parameters)))
 
     def find(self, plane: Plane, texts: list[str], threshold: float) -> None:
-        """Find every instance of words in a plane."""
         self._call(lambda: self._start_job(self._find(plane, texts, threshold)))
 
     def track(self, prompts: Mapping[Key, Prompt], plane: Plane, axis: int) -> None:
@@ -124,13 +173,12 @@ class Requests:
     def _is_stale(self, ticket: tuple[str, int]) -> bool:
         return self._newest[ticket[0]] != ticket[1]
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._clicked)
-        return task
 
-    def _clicked(self, task: asyncio.Task[None]) -> None:
+    def _clicked(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._tell(Ended(_line(error), is_job=False))
@@ -151,9 +199,6 @@ class Requests:
             self._tell(Ended("cancelled"))
         elif error is not None:
             self._tell(Ended(_line(error)))
-
-    async def _prepare(self, plane: Plane) -> None:
-        await self._encoded(plane)
 
     async def _encoded(self, plane: Plane) -> ImageEmbeddings:
         """Return the embeddings of a plane. Concurrent calls share the request."""
@@ -191,10 +236,7 @@ class Requests:
         clicks = self._clients.clicks
         _, task = await clicks.predict_async(session_id=ticket[0], image=image, **arguments)
         logits, _ = await task
-        return await asyncio.to_thread(self._full_size, logits[0, 0])
-
-    def _full_size(self, logits: Any) -> Patch | None:
-        return patch_of(full_size_mask(logits, self._source.size, self._clients.clicks.family))
+        return await asyncio.to_thread(lambda: patch_of(full_size_mask(logits[0, 0], self._source.size, clicks.family)))
 
     async def _large_patch(self, plane: Plane, arguments: dict[str, Any], ticket: tuple[str, int]) -> Patch | None:
         """Request a mask of a large plane. Clicks wait for each other, and so do mouse positions."""
@@ -211,16 +253,14 @@ class Requests:
         return self._large[plane]
 
     async def _everything(self, plane: Plane, parameters: dict[str, Any]) -> None:
-        stop = self._stop
-        reason = ""
+        told, reason = progress_of(self._tell, self._stop), ""
         if self._source.is_large:
-            client = self._large_client(plane)
-            work = (client, parameters, self._tell, stop)
-            patches = await asyncio.to_thread(everything_in_tiles, *work)
+            patches = await asyncio.to_thread(everything_in_tiles, self._large_client(plane), parameters, told)
         else:
             image = Image.fromarray(await asyncio.to_thread(self._source.pixels, plane))
-            told = stopping_progress(self._tell, stop)
-            found = await self._clients.clicks.everything_async(image, progress=told, **parameters)
+            found = await self._clients.clicks.everything_async(
+                image, progress=lambda step: told(step.done, step.total), **parameters
+            )
             patches = await asyncio.to_thread(lambda: [one for each in found if (one := patch_of(each.mask))])
             reason = f": {found.reason}" if not patches else ""
         self._tell(NewObjects(plane, patches))

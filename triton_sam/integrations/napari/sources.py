@@ -60,7 +60,6 @@ class Source:
 
     @property
     def is_large(self) -> bool:
-        """Whether planes are read part by part."""
         return max(self.size) > LARGE
 
     def pixels(self, plane: Plane) -> Bytes:
@@ -68,7 +67,6 @@ class Source:
         return self._rgb(np.asarray(self.levels[0][plane]))
 
     def large(self, plane: Plane) -> LargeImage:
-        """Return a plane as a large image."""
         return LargeImage("the layer", [self._level(array, plane) for array in self.levels])
 
     def frames(self, plane: Plane, axis: int) -> Frames:

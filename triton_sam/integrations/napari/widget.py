@@ -12,12 +12,11 @@ from qtpy.QtCore import Signal
 from qtpy.QtWidgets import QScrollArea, QVBoxLayout, QWidget
 
 from ...errors import SamError
-from .clients import Clients, Model, models_at
-from .events import Ended, Event, Masks, NewObjects, Preview, Progress
+from .jobs import Ended, Event, Masks, NewObjects, Preview, Progress
 from .layers import Layers, source_of
 from .panel import LABELS, Panel
 from .prompts import Key, Prompt, differences
-from .requests import Requests
+from .requests import Clients, Model, Requests, models_at
 from .sources import Plane, Source
 
 HELP = "Click on an object, or draw a box around it in the layer of boxes."

@@ -63,7 +63,6 @@ class Target:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are neither points nor a box."""
         return not self.points and self.box is None
 
     def inside(self, size: Size) -> dict[str, Any]:

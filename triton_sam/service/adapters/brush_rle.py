@@ -86,11 +86,9 @@ class _Bits:
         self._place = 0
 
     def number(self, count: int) -> int:
-        """Return the number in the next ``count`` bits."""
         return int(self._text[self._next(count)], 2)
 
     def values(self, count: int) -> npt.NDArray[np.uint8]:
-        """Return the next ``count`` values."""
         return np.packbits(self._bits[self._next(count * VALUE_BITS)])
 
     def _next(self, count: int) -> slice:

@@ -52,25 +52,24 @@ class Invocation(Lenient):
 
 
 def router(bridge: Bridge) -> APIRouter:
-    api = APIRouter(prefix="/api", tags=["CVAT (nuclio)"])
+    api = APIRouter(prefix="/api")
     words = bridge.engine.settings.cvat_words
 
-    @api.get("/functions", summary="Functions for CVAT")
+    @api.get("/functions")
     async def functions() -> dict[str, Any]:
         """List an interactor for each model, a detector for each model that finds everything, and the trackers."""
         await bridge.pair(None)
         found = [each for pair in bridge.pairs.values() for each in functions_of(pair, words)]
         return {each["metadata"]["name"]: each for each in found}
 
-    @api.get("/functions/{name}", summary="A function for CVAT")
+    @api.get("/functions/{name}")
     async def function(name: str) -> dict[str, Any]:
-        """Describe a function."""
         found = (await functions()).get(name)
         if found is None:
             raise _unknown(name)
         return dict(found)
 
-    @api.post("/function_invocations", summary="Call a function for CVAT")
+    @api.post("/function_invocations")
     async def invoke(request: Request, x_nuclio_function_name: str = Header(max_length=200)) -> Response:
         """Return the mask of an object, all objects, all instances of words, or the objects of the next frame."""
         pair, ending = await _called(bridge, x_nuclio_function_name)

@@ -145,31 +145,28 @@ class _Tool:
 
 
 def router(bridge: Bridge) -> APIRouter:
-    api = APIRouter(prefix="/label-studio", tags=["Label Studio"])
+    api = APIRouter(prefix="/label-studio")
     tool = _Tool(bridge)
 
-    @api.get("", summary="Health for Label Studio")
-    @api.get("/health", summary="Health for Label Studio")
+    @api.get("")
+    @api.get("/health")
     async def health() -> dict[str, str]:
-        """Report that the backend is up."""
         return {"status": "UP", "model_class": "triton_sam"}
 
-    @api.post("/setup", summary="Set up for Label Studio")
+    @api.post("/setup")
     async def setup(_: Request) -> dict[str, str]:
-        """Return the version of the model."""
         return {"model_version": version_of(await bridge.pair(None))}
 
-    @api.get("/versions", summary="Versions for Label Studio")
+    @api.get("/versions")
     async def versions() -> dict[str, list[str]]:
-        """Return the version of the model."""
         return {"versions": [version_of(await bridge.pair(None))]}
 
-    @api.post("/webhook", summary="Events for Label Studio", status_code=201)
+    @api.post("/webhook", status_code=201)
     async def webhook(_: Request) -> dict[str, str]:
         """Accept an event without doing anything: the models do not learn from annotations."""
         return {"status": "ok"}
 
-    @api.post("/predict", summary="Segment for Label Studio")
+    @api.post("/predict")
     async def predict(request: Request) -> Response:
         """Return the mask of the clicked or boxed object, or all instances of words.
 

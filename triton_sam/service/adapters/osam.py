@@ -51,9 +51,9 @@ class GenerateRequest(Lenient):
 
 
 def router(bridge: Bridge) -> APIRouter:
-    api = APIRouter(tags=["osam"])
+    api = APIRouter()
 
-    @api.post("/api/generate", summary="Segment for osam")
+    @api.post("/api/generate")
     async def generate(request: Request) -> Response:
         """Return the mask of an object. Without a prompt, segment the object in the middle of the image, as in osam."""
         asked = await bridge.read(request, GenerateRequest)

@@ -100,9 +100,9 @@ class AutoMaskBody(Lenient):
 
 
 def router(bridge: Bridge) -> APIRouter:
-    api = APIRouter(prefix="/sam", tags=["QuPath (samapi)"])
+    api = APIRouter(prefix="/sam")
 
-    @api.post("/", summary="Segment for QuPath")
+    @api.post("/")
     async def predict(request: Request) -> Response:
         """Return a GeoJSON feature for each mask."""
         body = await bridge.read(request, SamBody)
@@ -119,7 +119,7 @@ def router(bridge: Bridge) -> APIRouter:
         )
         return json_answer([each for candidates in found for each in candidates])
 
-    @api.post("/automask/", summary="Find everything for QuPath")
+    @api.post("/automask/")
     async def automask(request: Request) -> Response:
         """Return a GeoJSON feature for each object."""
         body = await bridge.read(request, AutoMaskBody)
@@ -130,7 +130,7 @@ def router(bridge: Bridge) -> APIRouter:
         )
         return json_answer(found)
 
-    @api.post("/sam3/", summary="Find words for QuPath")
+    @api.post("/sam3/")
     async def sam3(request: Request) -> Response:
         """Return a GeoJSON feature for each instance of words and examples. Requests are independent."""
         body = await bridge.read(request, Sam3Body)
@@ -147,12 +147,11 @@ def router(bridge: Bridge) -> APIRouter:
         )
         return json_answer(found)
 
-    @api.get("/version/", summary="Version for QuPath", response_class=PlainTextResponse)
+    @api.get("/version/", response_class=PlainTextResponse)
     async def version() -> str:
-        """Return the version of samapi whose protocol is implemented."""
         return CONTRACT
 
-    @api.get("/weights/", summary="Weights for QuPath")
+    @api.get("/weights/")
     async def weights(type: str | None = None) -> list[dict[str, str]]:  # noqa: A002 - the tool's own name
         """List the types that Triton serves; the service does not download others."""
         await bridge.pair(None)
@@ -160,19 +159,17 @@ def router(bridge: Bridge) -> APIRouter:
         served = [name for name, (family, _) in TYPES.items() if family in families]
         return [{"type": name, "name": "default", "url": f"triton:{name}"} for name in served if type in (None, name)]
 
-    @api.post("/weights/", summary="Refuse weights for QuPath")
+    @api.post("/weights/")
     async def register(_: Request) -> Response:
         """Reject other weights: the operator of Triton chooses the models."""
         raise Problem(403, "this service does not download weights: its operator adds models with `triton-sam setup`")
 
-    @api.get("/weights/cancel/", summary="Cancel a download for QuPath", response_class=PlainTextResponse)
+    @api.get("/weights/cancel/", response_class=PlainTextResponse)
     async def cancel() -> str:
-        """Report that there is nothing to cancel."""
         return "there is no download"
 
-    @api.get("/progress/", summary="Progress for QuPath")
+    @api.get("/progress/")
     async def progress() -> dict[str, Any]:
-        """Report that there are no downloads."""
         return {"message": None, "percent": -1}
 
     _add_videos(api, bridge, Sequences(bridge))
@@ -180,12 +177,12 @@ def router(bridge: Bridge) -> APIRouter:
 
 
 def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
-    @api.post("/upload/", summary="Send a frame for QuPath")
+    @api.post("/upload/")
     async def upload(request: Request) -> dict[str, str]:
         """Store a frame of a stack or time series until `video/` or `sam3video/` names its folder."""
         return {"filename": await sequences.uploads.receive(request)}
 
-    @api.post("/video/", summary="Follow objects for QuPath")
+    @api.post("/video/")
     async def video(request: Request) -> Response:
         """Return a GeoJSON feature for each object in each frame. The frames are deleted afterwards."""
         body = await bridge.read(request, Sam2VideoBody)
@@ -198,7 +195,7 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
         )
         return json_answer(found)
 
-    @api.post("/sam3video/", summary="Follow words for QuPath")
+    @api.post("/sam3video/")
     async def sam3video(request: Request) -> Response:
         """Return a GeoJSON feature for each instance of words and examples in each frame."""
         body = await bridge.read(request, Sam3VideoBody)

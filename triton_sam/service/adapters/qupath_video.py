@@ -71,7 +71,6 @@ class VideoBody(Lenient):
 
     @property
     def count(self) -> int | None:
-        """The number of frames to follow in one direction; None: all."""
         return None if self.max_frame_num_to_track is None else self.max_frame_num_to_track + 1
 
 
@@ -119,7 +118,6 @@ class Folder(Session):
     files: dict[str, tuple[Path, int]] = field(default_factory=dict)
 
     async def close(self) -> None:
-        """Delete the frames."""
         await self.room.close()
 
     async def keep(self, name: str, content: bytes) -> None:

@@ -200,32 +200,23 @@ class _Tool:
 
 def router(bridge: Bridge) -> APIRouter:
     """Return the routes under /sam2 and /sam3."""
-    api = APIRouter(tags=["Roboflow"])
+    api = APIRouter()
     tool = _Tool(bridge)
 
-    @api.post("/sam2/embed_image", summary="Encode for Roboflow, SAM2")
-    async def embed_sam2(request: Request) -> Response:
-        """Encode an image."""
-        return await tool.embed(request, "sam2")
+    def add(family: str, segment_path: str) -> None:
+        @api.post(f"/{family}/embed_image")
+        async def embed(request: Request) -> Response:
+            return await tool.embed(request, family)
 
-    @api.post("/sam2/segment_image", summary="Segment for Roboflow, SAM2")
-    async def segment_sam2(request: Request) -> Response:
-        """Return the best mask of each object."""
-        return await tool.segment(request, "sam2")
+        @api.post(f"/{family}/{segment_path}")
+        async def segment(request: Request) -> Response:
+            return await tool.segment(request, family)
 
-    @api.post("/sam3/embed_image", summary="Encode for Roboflow, SAM3")
-    async def embed_sam3(request: Request) -> Response:
-        """Encode an image."""
-        return await tool.embed(request, "sam3")
+    add("sam2", "segment_image")
+    add("sam3", "visual_segment")
 
-    @api.post("/sam3/visual_segment", summary="Segment for Roboflow, SAM3")
-    async def segment_sam3(request: Request) -> Response:
-        """Return the best mask of each object."""
-        return await tool.segment(request, "sam3")
-
-    @api.post("/sam3/concept_segment", summary="Find words for Roboflow, SAM3")
+    @api.post("/sam3/concept_segment")
     async def find_sam3(request: Request) -> Response:
-        """Return every instance of words and examples."""
         return await tool.find(request)
 
     return api

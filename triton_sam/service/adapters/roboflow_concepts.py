@@ -69,7 +69,6 @@ class Concept(Lenient):
         return {"threshold": threshold, "boxes": [each.corners() for each in self.boxes], "box_labels": labels}
 
     def echo(self, number: int) -> dict[str, Any]:
-        """Return the prompt's part of the response."""
         kind = self.type or ("visual" if self.boxes else "text")
         return {"prompt_index": number, "type": kind, "text": self.text, "num_boxes": len(self.boxes or ())}
 
@@ -108,14 +107,11 @@ async def find_concepts(
     if asked.nms_iou_threshold is not None:
         found.sort(key=lambda each: -each[1].score)
 
-    async def fetch() -> list[Found]:
-        return found
-
     def convert(each: Iterator[Found]) -> list[tuple[int, Any]]:
         kept = each if asked.nms_iou_threshold is None else _best_of_all(each, asked.nms_iou_threshold)
         return [(number, write(instance)) for number, instance in kept]
 
-    written = await bridge.run(request, bridge.engine.budgets.workers.run(2 * width * height, fetch, convert))
+    written = await bridge.run(request, bridge.engine.budgets.workers.reduce(2 * width * height, convert, found))
     return [
         {
             "prompt_index": number,

@@ -47,7 +47,6 @@ class LogitsCache:
         self._saved: ByteLru[tuple[Hashable, tuple[_Known, ...]], _Saved] = ByteLru(limit)
 
     def save(self, owner: Hashable, targets: Sequence[Target], logits: Sequence[FloatArray]) -> None:
-        """Store the logits of a response."""
         prompts = tuple(map(_known, targets))
         self._saved.put((owner, prompts), _Saved(owner, prompts, logits), sum(each.nbytes for each in logits))
 

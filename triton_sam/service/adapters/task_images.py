@@ -128,7 +128,8 @@ class TaskImages:
         """Return the headers of a request. Only Label Studio gets the token, not a storage that it redirects to."""
         if self._token is None or not self._is_label_studio(url):
             return HEADERS
-        token = f"Bearer {self._refreshed(own)}" if _is_jwt(self._token) else f"Token {self._token}"
+        is_jwt = self._token.count(".") == 2
+        token = f"Bearer {self._refreshed(own)}" if is_jwt else f"Token {self._token}"
         return {**HEADERS, "Authorization": token}
 
     def _refreshed(self, own: FetchPool) -> str:
@@ -151,7 +152,3 @@ class TaskImages:
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}".lower()
-
-
-def _is_jwt(token: str) -> bool:
-    return token.count(".") == 2

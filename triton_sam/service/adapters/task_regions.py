@@ -53,7 +53,6 @@ class Region(Lenient):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the region is a mask: a brush or a polygon."""
         return self.type in (BRUSH, POLYGON)
 
 

@@ -13,9 +13,8 @@ from ..adapter import Adapter, header_token
 from ..engine import Pair
 from ..problems import Problem
 from .bridge import Bridge, Lenient, Target, json_answer
-from .x_anylabeling_sessions import SUFFIX, pair_name
 from .x_anylabeling_shapes import FINENESS, Drawing, shapes_of, words_of
-from .x_anylabeling_video import add_routes
+from .x_anylabeling_video import SUFFIX, add_routes, pair_name
 
 BUTTONS = ("button_add_point", "button_remove_point", "button_add_rect", "button_clear", "button_finish_object")
 WIDGETS: tuple[tuple[str, float | None], ...] = (
@@ -64,11 +63,10 @@ class PredictRequest(Lenient):
 
 
 def router(bridge: Bridge) -> APIRouter:
-    api = APIRouter(prefix="/x-anylabeling", tags=["X-AnyLabeling"])
+    api = APIRouter(prefix="/x-anylabeling")
 
-    @api.get("/health", summary="Health for X-AnyLabeling")
+    @api.get("/health")
     async def health() -> dict[str, Any]:
-        """Report whether models are ready."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
         count = len(bridge.pairs)
         return {"status": "healthy" if count else "unhealthy", "models_loaded": count, "timestamp": now}
@@ -76,9 +74,8 @@ def router(bridge: Bridge) -> APIRouter:
     def has_words() -> bool:
         return any(pair.finds_concepts for pair in bridge.pairs.values())
 
-    @api.get("/v1/models", summary="Models for X-AnyLabeling")
+    @api.get("/v1/models")
     async def models() -> dict[str, Any]:
-        """List the models."""
         await bridge.pair(None)
         images = {name: described(pair) for name, pair in bridge.pairs.items()}
         videos = {
@@ -88,16 +85,15 @@ def router(bridge: Bridge) -> APIRouter:
         }
         return {"success": True, "data": {**images, **videos}}
 
-    @api.get("/v1/models/{model_id}/info", summary="A model for X-AnyLabeling")
+    @api.get("/v1/models/{model_id}/info")
     async def model_info(model_id: str) -> dict[str, Any]:
-        """Describe a model."""
         if model_id not in bridge.pairs and model_id.endswith(SUFFIX):
             pair = await bridge.videos.pair(pair_name(model_id))
             return {"success": True, "data": {"model_id": model_id, **described_video(pair, has_words())}}
         pair = await bridge.pair(model_id)
         return {"success": True, "data": {"model_id": pair.name, **described(pair)}}
 
-    @api.post("/v1/predict", summary="Segment for X-AnyLabeling")
+    @api.post("/v1/predict")
     async def predict(request: Request) -> Response:
         """Return the best mask of each object as polygons."""
         body = await bridge.read(request, PredictRequest)

@@ -31,7 +31,6 @@ class Drawing(Lenient):
     show_masks: bool = True
 
     def check(self) -> None:
-        """Reject a fineness outside 0..1."""
         if not math.isfinite(self.epsilon_factor) or not 0 <= self.epsilon_factor <= 1:
             raise Problem(422, "epsilon_factor must lie between 0 and 1")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -14,11 +15,48 @@ from pydantic import Field
 from starlette.responses import StreamingResponse
 
 from ..._common import strict_json
+from ...tracks.records import MaskRecord
 from .. import events
 from ..problems import Problem, meant_by
-from . import x_anylabeling_sessions as sessions
-from .bridge import Bridge, Lenient, json_answer
-from .x_anylabeling_sessions import InitRequest, PromptRequest, State
+from ..videos.schemas import PropagateRequest, video_prompt
+from ..videos.store import StoredVideo
+from .bridge import Bridge, Lenient, Target, json_answer
+from .sent_frames import find_in_frame, in_thread, keep_images, segment_of
+from .x_anylabeling_shapes import LABEL, Drawing, shapes_of, words_of
+
+SUFFIX = "-video"
+"""Suffix of a video model's name, after the name of the pair."""
+OBJECT = 99_999
+"""Object number for clicks without an object id."""
+
+Shapes = list[dict[str, Any]]
+
+
+class InitRequest(Lenient):
+    """The frames of a session."""
+
+    model: str = Field(max_length=128)
+    frames: list[str]
+    start_frame_index: int = Field(default=0, ge=0, lt=1 << 31)
+
+
+class PromptParameters(Drawing):
+    """How the masks of a prompt are found and drawn."""
+
+    conf_threshold: float | None = None
+
+
+class PromptRequest(Lenient):
+    """Words, or the points of an object as fractions of width and height."""
+
+    session_id: str = Field(max_length=128)
+    model: str = Field(max_length=128)
+    text_prompt: str | None = None
+    frame_index: int = 0
+    points: list[list[float]] | None = None
+    point_labels: list[int] | None = None
+    obj_id: int | None = Field(default=None, ge=0, lt=(1 << 31) - 1)
+    params: PromptParameters = Field(default_factory=PromptParameters)
 
 
 class PropagateFrames(Lenient):
@@ -30,43 +68,82 @@ class PropagateFrames(Lenient):
     end_frame: int | None = None
 
 
+@dataclass(eq=False)
+class State:
+    """The frames, objects and settings that X-AnyLabeling has sent for a video.
+
+    Args:
+        first: the index of the first frame in the tool.
+
+    Attributes:
+        finished: objects that have been followed. A new prompt for a finished object restarts it.
+    """
+
+    video: StoredVideo
+    first: int
+    drawing: Drawing = field(default_factory=Drawing)
+    labels: dict[int, str] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+
+    def place(self, frame: int) -> int:
+        """Convert a frame index of the tool to one of the stored video."""
+        count = self.video.file.num_frames
+        if not self.first <= frame < self.first + count:
+            raise Problem(422, f"there is no frame {frame}: the frames are {self.first} to {self.first + count - 1}")
+        return frame - self.first
+
+    def propagate_request(self, start: int | None, end: int | None) -> PropagateRequest:
+        """Return the request for the frames from start to end; None: from the first prompt, and to the last frame."""
+        first = None if start is None else self.place(start)
+        if end is None:
+            return PropagateRequest(start=first)
+        if first is None:
+            first = min((frame for each in self.video.tracking.prompted.values() for frame in each), default=0)
+        last = self.place(end)
+        if last < first:
+            raise Problem(422, "end_frame is before start_frame, or before the first prompt")
+        return PropagateRequest(start=first, count=last - first + 1)
+
+    def shapes(self, record: MaskRecord, score: float | None = None) -> Shapes:
+        """Return the shapes of an object in a frame; empty if the object is not visible."""
+        number, segment = record.object_id, segment_of(record)
+        shown = segment if score is None else replace(segment, score=score)
+        return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), number)
+
+
 def add_routes(api: APIRouter, bridge: Bridge) -> None:
     """Add the routes under /v1/video."""
 
-    @api.post("/v1/video/init", summary="Send the frames of a video for X-AnyLabeling")
+    @api.post("/v1/video/init")
     async def init(request: Request) -> Response:
-        """Store the frames of a new session."""
         body = await bridge.read(request, InitRequest)
-        return _success(await sessions.begin(bridge, request, body))
+        return _success(await _begin(bridge, request, body))
 
-    @api.post("/v1/video/prompt", summary="Prompt objects in a frame for X-AnyLabeling")
+    @api.post("/v1/video/prompt")
     async def prompt(request: Request) -> Response:
         """Return the shapes of the clicked object, or of all instances of words, in a frame."""
         body = await bridge.read(request, PromptRequest)
         body.params.check()
-        state = sessions.find(bridge, body.session_id)
+        state = _find(bridge, body.session_id)
         if body.text_prompt and body.text_prompt.strip():
-            shapes = await sessions.name(bridge, request, state, body)
+            shapes = await _name(bridge, request, state, body)
         elif body.points:
-            shapes = await bridge.run(request, sessions.click(bridge, state, body))
+            shapes = await bridge.run(request, _click(bridge, state, body))
         else:
             raise Problem(422, "send a text_prompt, or points")
         return _success({"frame_index": body.frame_index, "masks": shapes, "num_objects": len(shapes)})
 
-    @api.post(
-        "/v1/video/propagate/stream", summary="Follow objects for X-AnyLabeling", response_class=StreamingResponse
-    )
+    @api.post("/v1/video/propagate/stream", response_class=StreamingResponse)
     async def stream(request: Request) -> events.EventStream:
         """Follow all objects, and send the progress and the shapes as server-sent events."""
         body = await bridge.read(request, PropagateFrames)
-        state = sessions.find(bridge, body.session_id)
-        walk = sessions.walk(bridge, state, state.propagate_request(body.start_frame, body.end_frame))
+        state = _find(bridge, body.session_id)
+        walk = _walk(bridge, state, state.propagate_request(body.start_frame, body.end_frame))
         return events.EventStream(_event_stream(walk, state))
 
-    @api.post("/v1/video/cleanup/{session_id}", summary="End a session for X-AnyLabeling")
+    @api.post("/v1/video/cleanup/{session_id}")
     async def cleanup(session_id: str) -> Response:
-        """Delete a session and its frames."""
-        sessions.find(bridge, session_id)
+        _find(bridge, session_id)
         await bridge.videos.sessions.remove(session_id)
         return _success({"message": f"Session {session_id} cleaned up"})
 
@@ -89,3 +166,86 @@ def _event(members: dict[str, Any]) -> bytes:
 
 def _success(data: dict[str, Any]) -> Response:
     return json_answer({"success": True, "data": data})
+
+
+async def _begin(bridge: Bridge, request: Request, body: InitRequest) -> dict[str, Any]:
+    """Store the frames of a new session."""
+    pair = await bridge.videos.pair(pair_name(body.model))
+    video = await bridge.run(request, keep_images(bridge, body.frames, pair))
+    video.tool = State(video, body.start_frame_index)
+    count = video.file.num_frames
+    return {"session_id": video.video_id, "num_frames": count, "start_frame_index": body.start_frame_index}
+
+
+def _find(bridge: Bridge, name: str) -> State:
+    """Return the state of a session, and count this as use."""
+    video = bridge.videos.sessions.find(name, StoredVideo)
+    if video is None or not isinstance(video.tool, State):
+        raise Problem(404, "unknown or expired session: prompt the object again", code="session_not_found")
+    return video.tool
+
+
+async def _click(bridge: Bridge, state: State, body: PromptRequest) -> Shapes:
+    """Prompt an object by points, and return its shapes in the frame."""
+    frame, tracking = state.place(body.frame_index), state.video.tracking
+    width, height = state.video.file.size
+    points = [[x * width, y * height] for x, y in map(_pair_of, body.points or [])]
+    placed = Target(points, body.point_labels or []).inside(state.video.file.size)
+    number = (OBJECT if body.obj_id is None else body.obj_id) + 1
+    prompt = video_prompt(frame=frame, object_id=number, **placed)
+    if number in state.finished and number in tracking.prompted:
+        await tracking.remove(number)
+    state.finished.discard(number)
+    state.labels.pop(number, None)
+    state.drawing = body.params
+    return _joined(await in_thread(bridge, state.video, [await tracking.add(prompt)], state.shapes))
+
+
+async def _name(bridge: Bridge, request: Request, state: State, body: PromptRequest) -> Shapes:
+    """Replace the objects by all instances of words in a frame, and return their shapes."""
+    frame, tracking = state.place(body.frame_index), state.video.tracking
+    texts, threshold = words_of(body.text_prompt or ""), body.params.conf_threshold
+    names = {"text": "text_prompt", "threshold": "params.conf_threshold"}
+    found = await find_in_frame(bridge, request, state.video, frame, texts, names=names, threshold=threshold)
+    if tracking.prompted:
+        await tracking.reset()
+    state.finished.clear()
+    state.drawing = body.params
+    state.labels = {number: each.text for number, each in enumerate(found, 1)}
+    scores = {number: each.score for number, each in enumerate(found, 1)}
+    records = [
+        await tracking.add(video_prompt(frame=frame, object_id=number, mask_rle=each.rle))
+        for number, each in enumerate(found, 1)
+    ]
+    drawn = await in_thread(bridge, state.video, records, lambda record: state.shapes(record, scores[record.object_id]))
+    return _joined(drawn)
+
+
+async def _walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGenerator[dict[str, Any], None]:
+    """Follow the objects, and yield the tool's events: ``progress`` for each frame, then ``completed``."""
+    total = state.video.file.num_frames
+    state.finished |= set(state.video.tracking.prompted)
+    results: dict[str, Any] = {}
+    propagation = await state.video.tracking.propagate(way)
+    async with contextlib.aclosing(propagation.frames()) as frames:
+        async for each in frames:
+            frame = each.frame + state.first
+            drawn = await in_thread(bridge, state.video, each.records, state.shapes)
+            results[str(frame)] = {"masks": _joined(drawn)}
+            share = len(results) / total
+            yield {"type": "progress", "current_frame": frame, "total_frames": total, "progress": share}
+    yield {"type": "completed", "results": results}
+
+
+def pair_name(model: str) -> str:
+    return model.removesuffix(SUFFIX)
+
+
+def _joined(shapes: list[Shapes]) -> Shapes:
+    return [shape for of_object in shapes for shape in of_object]
+
+
+def _pair_of(point: list[float]) -> tuple[float, float]:
+    if len(point) != 2:
+        raise Problem(422, "a point is x, y in shares of the width and height")
+    return point[0], point[1]

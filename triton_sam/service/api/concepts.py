@@ -60,9 +60,6 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         async def work() -> Response:
             found = await find(engine, pair, image, example, query)
 
-            async def fetch() -> list[Instance]:
-                return list(found)
-
             def encode(instances: Iterator[Instance]) -> bytes:
                 objects = encode_instances(instances, body.format, body.tolerance)
                 milliseconds = round((time.monotonic() - started) * 1000, 1)
@@ -71,7 +68,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
                 )
                 return to_document(answer, objects, body.format)
 
-            content = await engine.budgets.workers.run(2 * width * height, fetch, encode)
+            content = await engine.budgets.workers.reduce(2 * width * height, encode, found)
             return Response(content, media_type=FIND_FORMATS[GEOJSON].media_type if body.format == GEOJSON else JSON)
 
         return await requests.run(request, work(), body.session_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -16,25 +16,20 @@ from ..cancellation import CancellableRequests
 from ..engine import Engine
 from ..exports import Export, ExportFormat
 from ..problems import Problem
-from ..schemas import problem_responses
+from ..schemas import BINARY, file_response, problem_responses
 
 ZIP = "application/zip"
 FIELD = "images"
 MASKS_AT_A_TIME = 4
 """Masks, or arrays of their size, that a writer holds in memory."""
 _LINES = {
-    "type": "string",
-    "format": "binary",
+    **BINARY,
     "description": "JSON Lines, one image in each: `name`, `width`, `height` and `objects`, each with `label`, `rle`, "
     "and, if it has them, `name` and `score`.",
 }
 BODY: dict[str, Any] = {
     "required": True,
     "content": {FILES: {"schema": {"type": "object", "required": [FIELD], "properties": {FIELD: _LINES}}}},
-}
-ANSWER: dict[str, Any] = {
-    "description": "The files.",
-    "content": {ZIP: {"schema": {"type": "string", "format": "binary"}}},
 }
 
 
@@ -45,7 +40,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         "/exports",
         summary="Write a data set",
         response_class=Response,
-        responses={200: ANSWER, **problem_responses(400, 413, 422, 499)},
+        responses={200: file_response("The files.", ZIP), **problem_responses(400, 413, 422, 499)},
         openapi_extra={"requestBody": BODY},
     )
     async def export(
@@ -57,13 +52,10 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         """
         wanted = await _wanted(request, engine)
 
-        async def endless() -> Iterable[None]:
-            return itertools.repeat(None)
-
         def write(steps: Iterator[None]) -> bytes:
             return wanted.to_zip(form, lambda: next(steps))  # raises when the client has disconnected
 
-        work = engine.budgets.workers.run(wanted.pixels * MASKS_AT_A_TIME, endless, write)
+        work = engine.budgets.workers.reduce(wanted.pixels * MASKS_AT_A_TIME, write, itertools.repeat(None))
         return Response(await requests.run(request, work), media_type=ZIP)
 
     return api

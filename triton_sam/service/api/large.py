@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
@@ -13,14 +13,10 @@ from ..large.embeddings import LargeEmbeddings
 from ..large.folder import LargeFolder, describe
 from ..large.schemas import LargeImageInfo, LargeImages, LargeSegmentAnswer, LargeSegmentRequest
 from ..large.segmenting import ImageTiles, segment
-from ..schemas import problem_responses
+from ..schemas import file_response, problem_responses
 
 LargeId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="An id that `GET /v1/large` lists.")]
 Place = Annotated[int, Path(ge=0, le=1_000_000)]
-TILE: dict[str, Any] = {
-    "description": "The tile.",
-    "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
-}
 
 
 def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -> APIRouter:
@@ -46,7 +42,7 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
         "/{large_id}/levels/{level}/tiles/{column}/{row}",
         summary="Show a tile of a large image",
         response_class=Response,
-        responses={200: TILE, **problem_responses(404, 422, 499)},
+        responses={200: file_response("The tile.", "image/jpeg"), **problem_responses(404, 422, 499)},
     )
     async def show(request: Request, large_id: LargeId, level: Place, column: Place, row: Place) -> Response:
         """Return a tile as JPEG. Level 0 is the full resolution; each further level halves both sides."""

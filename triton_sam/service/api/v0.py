@@ -27,7 +27,7 @@ from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
 from ..image_files import accept_image
 from ..problems import Problem
-from ..schemas import problem_responses
+from ..schemas import BINARY, file_response, problem_responses
 from ..store import key_of
 
 PLAIN_SHAPE = (1, 256, 64, 64)
@@ -59,18 +59,15 @@ Y = Annotated[int, Form(ge=0, le=MAX_PIXEL, description="Row of the pixel, from 
 Width = Annotated[int, Form(ge=1, le=MAX_PIXEL, description="Width of the image in pixels.", examples=[800])]
 Height = Annotated[int, Form(ge=1, le=MAX_PIXEL, description="Height of the image in pixels.", examples=[534])]
 PNG_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The mask in the size of the image: 255 inside the object, else 0.",
-        "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
-    }
+    200: file_response("The mask in the size of the image: 255 inside the object, else 0.", "image/png")
 }
 EMBEDDING_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Base64 of raw float32 (1,256,64,64), as text or its gzip; or all embeddings as .npz.",
         "content": {
             "text/plain": {"schema": {"type": "string"}},
-            "application/gzip": {"schema": {"type": "string", "format": "binary"}},
-            NPZ: {"schema": {"type": "string", "format": "binary"}},
+            "application/gzip": {"schema": BINARY},
+            NPZ: {"schema": BINARY},
         },
     }
 }

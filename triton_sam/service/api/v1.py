@@ -18,7 +18,17 @@ from ..engine import Engine, Pair
 from ..image_urls import ImageUrl, ImageUrls
 from ..middleware import COUNT_UPLOAD
 from ..problems import Problem
-from ..schemas import Format, ImageInfo, Model, Models, SegmentAnswer, SegmentRequest, problem_responses
+from ..schemas import (
+    BINARY,
+    Format,
+    ImageInfo,
+    Model,
+    Models,
+    SegmentAnswer,
+    SegmentRequest,
+    file_response,
+    problem_responses,
+)
 from ..store import StoredImage
 
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
@@ -26,11 +36,7 @@ ModelName = Annotated[str | None, Query(max_length=128, description="A name that
 
 MAX_FIELD = 1 << 30
 """Maximum bytes of a part without a file name; high, so that the error is a clear one. The body has its own limit."""
-_BYTES = {
-    "type": "string",
-    "format": "binary",
-    "description": "JPEG, PNG, WebP, TIFF, BMP, GIF, AVIF, JPEG 2000 or HEIC.",
-}
+_BYTES = {**BINARY, "description": "JPEG, PNG, WebP, TIFF, BMP, GIF, AVIF, JPEG 2000 or HEIC."}
 UPLOAD: dict[str, Any] = {
     "required": True,
     "content": {
@@ -39,14 +45,6 @@ UPLOAD: dict[str, Any] = {
     },
 }
 """The body of an upload, in OpenAPI."""
-PREVIEW: dict[str, Any] = {
-    "description": "The image.",
-    "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
-}
-CONTENT: dict[str, Any] = {
-    "description": "The file.",
-    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-}
 ANSWERS: dict[str, Any] = {
     "description": "The masks.",
     "content": {media_type: {"schema": schema} for media_type, schema in answers.media_types().items()},
@@ -121,7 +119,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         "/images/{image_id}/content",
         summary="Get an image back",
         response_class=Response,
-        responses={200: CONTENT, **problem_responses(404, 422)},
+        responses={200: file_response("The file.", "application/octet-stream"), **problem_responses(404, 422)},
     )
     async def content(image_id: ImageId) -> Response:
         """Return an image's bytes as uploaded or fetched.
@@ -134,7 +132,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         "/images/{image_id}/preview",
         summary="Show an image",
         response_class=Response,
-        responses={200: PREVIEW, **problem_responses(404, 422, 499)},
+        responses={200: file_response("The image.", "image/jpeg"), **problem_responses(404, 422, 499)},
     )
     async def preview(request: Request, image_id: ImageId) -> Response:
         """Return an upright 8-bit JPEG, for programs that cannot show the original, such as a 16-bit TIFF."""

@@ -14,7 +14,7 @@ from .. import events
 from ..cancellation import CancellableRequests
 from ..engine import Engine
 from ..problems import Problem
-from ..schemas import problem_responses
+from ..schemas import BINARY, file_response, problem_responses
 from ..videos.downloads import FILES, DownloadFile, prepare
 from ..videos.files import LARGEST_WIDTH, SMALLEST_WIDTH, to_jpeg
 from ..videos.propagation import Done, Progress, Tracked
@@ -40,7 +40,6 @@ ObjectInPath = Annotated[int, Path(ge=1, lt=MAX_FRAME)]
 
 DOWNLOAD_SECONDS = 1800.0
 """Timeout of a download: an overlay encodes every frame."""
-BINARY = {"type": "string", "format": "binary"}
 UPLOAD = {
     "requestBody": {
         "required": True,
@@ -57,16 +56,12 @@ UPLOAD = {
         },
     }
 }
-JPEG: dict[str, Any] = {"description": "The frame.", "content": {"image/jpeg": {"schema": BINARY}}}
 EVENTS: dict[str, Any] = {
     "description": "Server-sent events: `frame` (a FrameMasks object) for each frame, `progress` (done, total, "
     "frames_per_second, seconds_left), and at the end `done` (frames, cancelled) or `error` (as problem+json).",
     "content": {events.MEDIA_TYPE: {"schema": {"type": "string"}}},
 }
-MASKS: dict[str, Any] = {
-    "description": "The file.",
-    "content": {kind.media_type: {"schema": BINARY} for kind in FILES.values()},
-}
+MASKS = file_response("The file.", *(kind.media_type for kind in FILES.values()))
 
 
 def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
@@ -120,7 +115,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         "/{video_id}/frames/{frame}",
         summary="Show a frame",
         response_class=Response,
-        responses={200: JPEG, **problem_responses(404, 422, 499)},
+        responses={200: file_response("The frame.", "image/jpeg"), **problem_responses(404, 422, 499)},
     )
     async def show(
         request: Request,

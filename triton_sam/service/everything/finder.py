@@ -37,7 +37,6 @@ class FoundRegion:
     crop_box: tuple[int, int, int, int]
 
     def segment(self) -> Segment:
-        """Decode the object's mask."""
         return Segment(rle_to_mask(self.rle), self.score, None, self.number)
 
 
@@ -80,8 +79,8 @@ async def find(
             else:
                 masks, detail = step.masks, None if step.masks else step.reason
             new, gone = _changes(shown, masks)
-            numbers |= dict(zip(new, counter, strict=False))
-            found = await asyncio.to_thread(_written, new, numbers)
+            numbers.update(zip(new, counter, strict=False))
+            found = await asyncio.to_thread(lambda new: [_found(each, numbers[each]) for each in new], new)
             yield FinderUpdate(done, total, found, [numbers.pop(each) for each in gone], detail)
             shown = masks
 
@@ -90,10 +89,6 @@ def _changes(before: Sequence[FoundMask], now: Sequence[FoundMask]) -> tuple[lis
     """Return the new masks, and the removed ones."""
     known, left = set(before), set(now)
     return [each for each in now if each not in known], [each for each in before if each not in left]
-
-
-def _written(masks: Sequence[FoundMask], numbers: Mapping[FoundMask, int]) -> list[FoundRegion]:
-    return [_found(each, numbers[each]) for each in masks]
 
 
 def _found(mask: FoundMask, number: int) -> FoundRegion:

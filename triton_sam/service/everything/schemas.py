@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ...everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE
 from ...masks.cleanup import MAX_THRESHOLD
 from ...masks.segment import TOLERANCE
-from ..schemas import FORMATS, CleanupRequest, Strict, encoded_mask
-
-OBJECT_FORMATS = {name: form for name, form in FORMATS.items() if form.encode}
-"""Formats that can represent a single mask."""
-if TYPE_CHECKING:
-    ObjectFormat = str
-else:
-    ObjectFormat = Literal[tuple(OBJECT_FORMATS)]
-
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+from ..schemas import (
+    SINGLE_FORMATS,
+    Area,
+    CleanupRequest,
+    ModelName,
+    Score,
+    SessionName,
+    Share,
+    SingleFormat,
+    Strict,
+    Tolerance,
+    encoded_masks,
+)
 
 
 class EverythingRequest(Strict):
@@ -79,17 +82,10 @@ class EverythingRequest(Strict):
     cleanup: CleanupRequest | None = Field(
         default=None, description="How to clean the masks. Default: masks are not cleaned."
     )
-    model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
-    session_id: str | None = Field(
-        default=None, max_length=128, description="A name by which `POST /cancel_pending` cancels the search."
-    )
-    format: ObjectFormat = Field(default="rle", description="The format of the masks.")
-    tolerance: float = Field(
-        default=TOLERANCE,
-        ge=0,
-        le=100,
-        description="The largest distance, in pixels, between a polygon and the exact outline.",
-    )
+    model: ModelName = None
+    session_id: SessionName = None
+    format: SingleFormat = Field(default="rle", description="The format of the masks.")
+    tolerance: Tolerance = TOLERANCE
 
     def options(self) -> dict[str, Any]:
         """Return the given parameters of the search."""
@@ -101,9 +97,9 @@ class BareObject(BaseModel):
     """One object, without its mask."""
 
     id: int = Field(description="The number of the object in this answer, from 0.")
-    score: float = Field(description="The IoU with the true mask that the model predicts.")
+    score: Score
     stability_score: float = Field(description="The IoU of the masks at two thresholds.")
-    area: int = Field(description="The number of foreground pixels.")
+    area: Area
     bbox: list[int] = Field(description="The box in the form of COCO: x, y, width, height.")
     point: list[float] = Field(description="The point of the grid that found the object: x, y.")
     crop_box: list[int] = Field(description="The crop in which it was found, in the form of COCO.")
@@ -116,7 +112,7 @@ else:
         "FoundObject",
         __base__=BareObject,
         __doc__="One object.",
-        **{name: encoded_mask(form) for name, form in OBJECT_FORMATS.items()},
+        **encoded_masks(SINGLE_FORMATS),
     )
 
 

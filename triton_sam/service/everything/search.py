@@ -14,9 +14,10 @@ from ..budgets import stopping
 from ..engine import Engine, Pair
 from ..events import Events
 from ..problems import Problem, cancelled
+from ..schemas import SINGLE_FORMATS, coco_box
 from ..store import StoredImage
 from .finder import Finder, FinderUpdate, FoundRegion, find
-from .schemas import OBJECT_FORMATS, BareObject, EverythingRequest
+from .schemas import BareObject, EverythingRequest
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Search:
             return [{**_bare(each), "rle": each.rle} for each in found]
 
         def write(each: FoundRegion) -> dict[str, Any]:
-            return {**_bare(each), form: OBJECT_FORMATS[form].to_json(each.segment(), tolerance)}
+            return {**_bare(each), form: SINGLE_FORMATS[form].to_json(each.segment(), tolerance)}
 
         width, height = self._image.size
         return await self._engine.budgets.workers.map(2 * width * height, write, found)
@@ -114,16 +115,14 @@ class Search:
 
 
 def _bare(found: FoundRegion) -> dict[str, Any]:
-    x1, y1, x2, y2 = found.box
-    left, top, right, bottom = found.crop_box
     return BareObject(
         id=found.number,
         score=round(found.score, 5),
         stability_score=round(found.stability_score, 5),
         area=found.area,
-        bbox=[x1, y1, x2 - x1, y2 - y1],
+        bbox=coco_box(found.box),
         point=[round(each, 2) for each in found.point],
-        crop_box=[left, top, right - left, bottom - top],
+        crop_box=coco_box(found.crop_box),
     ).model_dump()
 
 

@@ -127,7 +127,6 @@ class LargeFolder:
         return await self._engine.budgets.workers.call(pixels, read)
 
     def path(self, image_id: str) -> Path:
-        """Return the path of an image that image() yields."""
         return self._paths[image_id][1]
 
     def check_links(self, folder: Path) -> None:
@@ -145,7 +144,9 @@ class LargeFolder:
 
     def _find(self) -> dict[str, tuple[str, Path]]:
         found = large_images_below(self._folder)
-        return {_id_of(name): (name, path) for name, path in found if path.resolve().is_relative_to(self._folder)}
+        inside = [(name, path) for name, path in found if path.resolve().is_relative_to(self._folder)]
+        ids = (hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32] for name, _ in inside)
+        return dict(zip(ids, inside, strict=True))
 
     async def _opened(self, image_id: str, path: Path) -> _Opened:
         """Return an open image; a replaced file is opened again.
@@ -199,10 +200,6 @@ def describe(image_id: str, name: str, image: LargeImage) -> LargeImageInfo:
     return LargeImageInfo(
         id=image_id, name=name, width=width, height=height, tile=TILE, levels=levels_of(image), epsg=epsg
     )
-
-
-def _id_of(name: str) -> str:
-    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...masks.segment import TOLERANCE
-from ..schemas import Prompt
+from ..schemas import ModelName, Prompt, Score
 
 
 class LargeImageName(BaseModel):
@@ -68,7 +68,7 @@ class LargeSegmentRequest(Prompt):
     multimask: bool = Field(
         default=False, description="Whether to answer with all candidates: three, or one with SAM-HQ."
     )
-    model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
+    model: ModelName = None
     format: Literal["polygons", "rle"] = Field(
         default="polygons", description="`polygons` are in pixels of the image; `rle` is the mask of `region`."
     )
@@ -84,7 +84,7 @@ class LargeMask(BaseModel):
     """One mask."""
 
     candidate: int = Field(description="The number of the candidate, from 0.")
-    score: float = Field(description="The IoU with the true mask that the model predicts.")
+    score: Score
     area: float = Field(description="The area in pixels of the image.")
     bbox: list[float] | None = Field(
         description="The box in the form of COCO, in pixels of the image. An empty mask has null."

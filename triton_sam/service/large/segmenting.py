@@ -17,6 +17,7 @@ from ...tiles.pyramid import Window
 from ...tiles.stored import StoredTiles
 from ..engine import Engine, Pair
 from ..problems import Problem
+from ..schemas import coco_box
 from ..store import StoredImage
 from .embeddings import LargeEmbeddings
 from .folder import LargeFolder
@@ -114,7 +115,6 @@ def _prompt(request: LargeSegmentRequest, window: Window) -> dict[str, Any]:
 def _mask(segment: Segment, window: Window, image: LargeImage, request: LargeSegmentRequest) -> LargeMask:
     cut = is_cut(segment.mask, window.region, image.size)
     placed = LargeObject(segment.mask, window.region, segment.score, cut, 0, segment.candidate)
-    box = placed.box
     polygons = rle = None
     if request.format == "rle":
         rle = FORMATS["rle"].to_json(segment, request.tolerance)
@@ -125,7 +125,7 @@ def _mask(segment: Segment, window: Window, image: LargeImage, request: LargeSeg
         candidate=segment.candidate,
         score=segment.score,
         area=placed.area,
-        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        bbox=placed.box and coco_box(placed.box),
         is_cut=cut,
         region=list(window.region),
         polygons=polygons,

@@ -2,6 +2,8 @@
 
 import { stroke } from "./bitmap.js";
 import { $ } from "./dom.js";
+import { drawLines } from "./paint.js";
+import { distanceOf } from "./stage.js";
 
 const STEP = 1.25;
 const SIZES = [2, 400]; // screen pixels
@@ -46,7 +48,7 @@ export class Brush {
 
   move(point) {
     const last = this.#points.at(-1);
-    const isFar = last && Math.hypot(point.x - last.x, point.y - last.y) * this.#page.stage.scale >= COARSE;
+    const isFar = last && distanceOf(point, last) * this.#page.stage.scale >= COARSE;
     if (isFar) this.#points.push(point);
     this.hover(point);
   }
@@ -93,13 +95,9 @@ export class Brush {
     }
     if (this.#at) {
       context.globalAlpha = 1;
-      for (const [width, color] of [[3, "rgb(0 0 0 / 60%)"], [1.5, "#fff"]]) {
-        context.lineWidth = width * unit;
-        context.strokeStyle = color;
-        context.beginPath();
-        context.arc(this.#at.x, this.#at.y, (this.size / 2) * unit, 0, 2 * Math.PI);
-        context.stroke();
-      }
+      context.beginPath();
+      context.arc(this.#at.x, this.#at.y, (this.size / 2) * unit, 0, 2 * Math.PI);
+      drawLines(context, unit, [[3, "rgb(0 0 0 / 60%)"], [1.5, "#fff"]], () => context.stroke());
     }
     context.restore();
   }

@@ -1,6 +1,6 @@
 // Mouse and touch on the image: set, move and remove points and boxes, and select objects.
 
-import { distanceOf, reachOf } from "./stage.js";
+import { distanceOf, reachOf, rounded } from "./stage.js";
 
 export function connectClicks(page) {
   const { stage, everything } = page;
@@ -28,7 +28,7 @@ export function connectClicks(page) {
     point({ x, y, label, time }) {
       if (!page.takesClicks) return;
       if (everything.takesClicks) return page.preview.end(), everything.pick({ x, y });
-      const point = { x: round2(x), y: round2(y), label };
+      const point = { x: rounded(x), y: rounded(y), label };
       change(() => (everything.prompt(page.scene.current()), page.scene.active.points.push(point)), time);
     },
     box({ box: corners, time }) {
@@ -37,7 +37,7 @@ export function connectClicks(page) {
         // A second box is another object. A found object's box comes from the search, so the user's box replaces it.
         const { box, found } = page.scene.current();
         const object = box && !found ? page.scene.begin() : page.scene.active;
-        object.box = corners.map(round2);
+        object.box = corners.map(rounded);
       }, time);
     },
     movePoint({ handle, x, y, time }) {
@@ -64,8 +64,4 @@ function objectAt({ scene, masks }, { x, y }) {
   };
   const hit = scene.objects.filter(isHit).map((object) => ({ object, area: masks.measureOf(object)?.area ?? 0 }));
   return hit.reduce((best, each) => (best && best.area <= each.area ? best : each), null)?.object ?? null;
-}
-
-function round2(value) {
-  return Math.round(value * 100) / 100;
 }

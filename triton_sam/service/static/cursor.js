@@ -2,6 +2,7 @@
 
 import { $ } from "./dom.js";
 import { say } from "./notices.js";
+import { rectangle } from "./stage.js";
 
 const STEP = 10; // screen pixels; 1 with Shift
 const TOOLS = ["add", "cut", "box", "select"];
@@ -98,8 +99,7 @@ export class Cursor {
       this.corner = this.place;
       say("First corner of the box.");
     } else {
-      const [a, b] = [this.corner, this.place];
-      const box = [Math.min(a.x, b.x), Math.min(a.y, b.y), Math.max(a.x, b.x), Math.max(a.y, b.y)];
+      const box = rectangle(this.corner, this.place, stage.size);
       this.corner = null;
       if (box[2] - box[0] >= 1 && box[3] - box[1] >= 1) stage.tell("box", { box, time });
     }

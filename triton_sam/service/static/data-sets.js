@@ -1,7 +1,6 @@
 // Data sets of all images on the shelf: the service writes the files from masks that it has computed.
 
-import { exactMask } from "./full-masks.js";
-import { save } from "./saves.js";
+import { exactMask, save } from "./saves.js";
 import { classOf, hasPrompt } from "./scene.js";
 import * as rest from "./rest.js";
 

@@ -2,8 +2,7 @@
 
 import { bitmapOf, spansOfBitmap } from "./bitmap.js";
 import { $ } from "./dom.js";
-import { fullMask } from "./full-masks.js";
-import { cutout } from "./saves.js";
+import { cutout, fullMask } from "./saves.js";
 import { classOf, isBlank } from "./scene.js";
 import { measure, spansOf, toRle } from "./spans.js";
 

@@ -3,6 +3,24 @@
 const GOOD = "#28b450";
 const BAD = "#e13237";
 
+/** Call ``draw`` for each line [width in screen pixels, colour]: two lines are visible on bright and dark images. */
+export function drawLines(context, unit, lines, draw) {
+  for (const [width, color] of lines) {
+    context.lineWidth = width * unit;
+    context.strokeStyle = color;
+    draw();
+  }
+}
+
+/** Draw a disc with a white border. */
+export function drawDisc(context, x, y, radius, color, border) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.fillStyle = color;
+  context.fill();
+  drawLines(context, border, [[1, "#fff"]], () => context.stroke());
+}
+
 /** Draw all masks and prompts, found objects, the preview, the keyboard cursor, and the dragged box. */
 export function paintScene(context, { scene, masks, everything, preview, settings, stage, cursor, handTools }) {
   const { unit } = stage;
@@ -26,16 +44,12 @@ export function paintScene(context, { scene, masks, everything, preview, setting
 export function paintCursor(context, { x, y }, unit) {
   context.save();
   context.lineCap = "round";
-  for (const [width, style] of [[6, "#000"], [2.5, "#fff"]]) {
-    context.lineWidth = width * unit;
-    context.strokeStyle = style;
-    context.beginPath();
-    for (const [right, down] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
-      context.moveTo(x + 5 * right * unit, y + 5 * down * unit);
-      context.lineTo(x + 17 * right * unit, y + 17 * down * unit);
-    }
-    context.stroke();
+  context.beginPath();
+  for (const [right, down] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+    context.moveTo(x + 5 * right * unit, y + 5 * down * unit);
+    context.lineTo(x + 17 * right * unit, y + 17 * down * unit);
   }
+  drawLines(context, unit, [[6, "#000"], [2.5, "#fff"]], () => context.stroke());
   context.restore();
 }
 
@@ -61,11 +75,7 @@ export function paintBox(context, box, color, unit, isPreview = false) {
   const [x1, y1, x2, y2] = box;
   context.save();
   if (isPreview) context.setLineDash([6 * unit, 4 * unit]);
-  for (const [width, style] of [[4, "rgb(255 255 255 / 80%)"], [2, color]]) {
-    context.lineWidth = width * unit;
-    context.strokeStyle = style;
-    context.strokeRect(x1, y1, x2 - x1, y2 - y1);
-  }
+  drawLines(context, unit, [[4, "rgb(255 255 255 / 80%)"], [2, color]], () => context.strokeRect(x1, y1, x2 - x1, y2 - y1));
   context.restore();
 }
 
@@ -83,13 +93,7 @@ function paintPoint(context, point, unit, isFaint = false) {
   const radius = 7 * unit;
   context.save();
   context.globalAlpha = isFaint ? 0.6 : 1;
-  context.beginPath();
-  context.arc(point.x, point.y, radius, 0, 2 * Math.PI);
-  context.fillStyle = point.label ? GOOD : BAD;
-  context.fill();
-  context.lineWidth = 1.5 * unit;
-  context.strokeStyle = "#fff";
-  context.stroke();
+  drawDisc(context, point.x, point.y, radius, point.label ? GOOD : BAD, 1.5 * unit);
   context.lineWidth = 2 * unit;
   context.lineCap = "round";
   context.beginPath();

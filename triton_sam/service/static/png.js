@@ -1,7 +1,7 @@
 // Writes masks as 8-bit greyscale PNG, because a canvas can only write colours.
 
 import { bitmapOf } from "./bitmap.js";
-import { checksum } from "./crc.js";
+import { checksum } from "./zip.js";
 import { spansOf } from "./spans.js";
 
 const SIGNATURE = [137, 80, 78, 71, 13, 10, 26, 10];

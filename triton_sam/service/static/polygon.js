@@ -1,6 +1,7 @@
 // Polygons: corners are set one by one, and the closed outline is added to or cut from the active object's mask.
 
 import { fillRings } from "./bitmap.js";
+import { drawDisc, drawLines } from "./paint.js";
 import { distanceOf, reachOf } from "./stage.js";
 
 const SMALLEST = 3; // corners
@@ -128,9 +129,13 @@ export class Polygon {
     const area = new Path2D(outline);
     area.closePath();
     context.save();
-    fillArea(context, area, color);
-    strokeOutline(context, outline, unit);
-    corners.forEach(({ x, y }, index) => paintCorner(context, x, y, (index ? 4 : this.isClosable ? 7 : 5) * unit, color, unit));
+    context.fillStyle = color;
+    context.globalAlpha = 0.25;
+    context.fill(area, "evenodd");
+    context.globalAlpha = 1;
+    context.lineJoin = "round";
+    drawLines(context, unit, [[4, "rgb(0 0 0 / 60%)"], [2, "#fff"]], () => context.stroke(outline));
+    corners.forEach(({ x, y }, index) => drawDisc(context, x, y, (index ? 4 : this.isClosable ? 7 : 5) * unit, color, 1.5 * unit));
     context.restore();
   }
 
@@ -163,33 +168,4 @@ export class Polygon {
     [this.#image, this.#corners, this.#held] = [this.#page.image?.key, corners, null];
     this.#page.show();
   }
-}
-
-/** Fill an area thinly with the colour of its object. */
-function fillArea(context, area, color) {
-  context.fillStyle = color;
-  context.globalAlpha = 0.25;
-  context.fill(area, "evenodd");
-  context.globalAlpha = 1;
-}
-
-/** Draw an outline that is visible on bright and dark images. */
-function strokeOutline(context, outline, unit) {
-  context.lineJoin = "round";
-  for (const [width, style] of [[4, "rgb(0 0 0 / 60%)"], [2, "#fff"]]) {
-    context.lineWidth = width * unit;
-    context.strokeStyle = style;
-    context.stroke(outline);
-  }
-}
-
-/** Draw a corner of an outline. */
-function paintCorner(context, x, y, radius, color, unit) {
-  context.beginPath();
-  context.arc(x, y, radius, 0, 2 * Math.PI);
-  context.fillStyle = color;
-  context.fill();
-  context.lineWidth = 1.5 * unit;
-  context.strokeStyle = "#fff";
-  context.stroke();
 }

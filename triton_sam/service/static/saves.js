@@ -1,9 +1,10 @@
-// Downloads of the open image, and of a video.
+// Downloads of the open image, and of a video. The service computes full-size masks as for any API client: they are
+// never taken from the screen.
 
 import { cutoutOf, overlayOf } from "./exact.js";
-import { fullMask } from "./full-masks.js";
 import { maskToPng } from "./png.js";
-import { classOf } from "./scene.js";
+import * as rest from "./rest.js";
+import { classOf, promptOf } from "./scene.js";
 import { download } from "./video-rest.js";
 
 const ENDINGS = { png: "masks.zip", rle: "masks.jsonl", coco: "coco.json", overlay: "overlay.mp4" };
@@ -81,4 +82,18 @@ export function save(blob, name) {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** Return an object's mask on the open image, in a format of the service: {rle or png, area, bbox, score}. */
+export async function fullMask(image, object, masks, format) {
+  return masks.resultOf(object).found ?? exactMask(image.id, object, masks.optionsOf(object), format);
+}
+
+/** Return the mask of a prompt on any image that the service has. */
+export async function exactMask(id, object, options, format) {
+  const prompt = promptOf(object);
+  if (!prompt.box) delete prompt.box;
+  const { masks } = await rest.segment(id, { ...prompt, ...options, format });
+  const best = masks.reduce((best, mask) => (mask.score > best.score ? mask : best));
+  return masks[object.choice] ?? best;
 }

@@ -270,7 +270,7 @@ export class Stage {
 
   #dragTo(screen, byTouch) {
     const drag = this.#drag;
-    if (drag.kind === "press" && Math.hypot(screen.x - drag.screen.x, screen.y - drag.screen.y) > DRAG_PIXELS) {
+    if (drag.kind === "press" && distanceOf(screen, drag.screen) > DRAG_PIXELS) {
       // A moving finger pans the image, unless the box tool is chosen; with the select tool, any drag does.
       const pans = this.tool === "select" || ((byTouch || this.dragsMove) && this.tool !== "box");
       drag.kind = drag.handle ? "handle" : pans ? "pan" : "box";
@@ -295,7 +295,7 @@ export class Stage {
     }
     if (!drag) return;
     if (drag.kind === "handle") {
-      if (this.#inside(drag.to)) this.tell("movePoint", { ...rounded(drag.to), handle: drag.handle, time });
+      if (this.#inside(drag.to)) this.tell("movePoint", { x: rounded(drag.to.x), y: rounded(drag.to.y), handle: drag.handle, time });
     } else if (drag.kind === "press" && drag.picks) {
       this.tell("pick", drag.from);
     } else if (drag.kind === "press" && drag.handle) {
@@ -357,16 +357,18 @@ export function distanceOf(a, b) {
   return Math.hypot(a.x - b.x, a.y - b.y);
 }
 
-function rounded({ x, y }) {
-  return { x: Math.round(x * 100) / 100, y: Math.round(y * 100) / 100 };
+/** Round a position to a hundredth of a pixel. */
+export function rounded(value) {
+  return Math.round(value * 100) / 100;
 }
 
 function fingers(pointers) {
   const [a, b] = [...pointers.values()];
-  return { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2, distance: Math.max(1, Math.hypot(a.x - b.x, a.y - b.y)) };
+  return { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2, distance: Math.max(1, distanceOf(a, b)) };
 }
 
-function rectangle(from, to, size) {
+/** Return the box between two points {x, y}, [x1, y1, x2, y2], within an image of this size. */
+export function rectangle(from, to, size) {
   const limit = (value, high) => Math.min(high, Math.max(0, value));
   return [
     limit(Math.min(from.x, to.x), size.width),

@@ -1,5 +1,7 @@
 // Thumbnails of candidates: the surrounding part of the image with one candidate drawn.
 
+import { drawLines } from "./paint.js";
+
 const MARGIN = 0.15; // of the part, on each side
 const drawn = new WeakMap(); // canvas -> its content
 
@@ -20,11 +22,7 @@ export function drawThumbnail(canvas, picture, size, box, path, color) {
   context.fillStyle = color;
   context.fill(path, "evenodd");
   context.globalAlpha = 1;
-  for (const [width, style] of [[5, "#fff"], [2, color]]) {
-    context.lineWidth = width / scale;
-    context.strokeStyle = style;
-    context.stroke(path);
-  }
+  drawLines(context, 1 / scale, [[5, "#fff"], [2, color]], () => context.stroke(path));
 }
 
 /** Return the box around boxes [x, y, width, height], ignoring null boxes; null if all are null. */

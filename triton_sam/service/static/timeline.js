@@ -1,5 +1,6 @@
 // A video's timeline: thumbnails, frames with masks for each object, marks of prompts, and the position.
 
+import { drawDisc } from "./paint.js";
 import { framesOf } from "./video-scene.js";
 
 const THUMBS = 44; // height of the thumbnails
@@ -137,13 +138,7 @@ export class Timeline {
       context.stroke();
     }
     for (const frame of framesOf(object)) {
-      context.beginPath();
-      context.arc(this.#xOf(frame), y, 1 + 3 * size, 0, 2 * Math.PI);
-      context.fillStyle = object.color;
-      context.fill();
-      context.lineWidth = 1.5;
-      context.strokeStyle = "#fff";
-      context.stroke();
+      drawDisc(context, this.#xOf(frame), y, 1 + 3 * size, object.color, 1.5);
     }
     context.globalAlpha = 1;
   }

@@ -1,7 +1,10 @@
 // Writes ZIP files without compression, and reads its own files. The layout is that of PKWARE's APPNOTE.TXT.
 
-import { checksum } from "./crc.js";
-
+const TABLE = Int32Array.from({ length: 256 }, (_, byte) => {
+  let value = byte;
+  for (let bit = 0; bit < 8; bit++) value = value & 1 ? (value >>> 1) ^ 0xedb88320 : value >>> 1;
+  return value;
+});
 const LOCAL = 0x04034b50;
 const CENTRAL = 0x02014b50;
 const END = 0x06054b50;
@@ -66,4 +69,11 @@ function join(parts) {
     at += part.length;
   }
   return bytes;
+}
+
+/** CRC-32 as in the appendix of the PNG specification; ZIP uses the same one. */
+export function checksum(bytes) {
+  let value = -1;
+  for (const byte of bytes) value = (value >>> 8) ^ TABLE[(value ^ byte) & 255];
+  return ~value >>> 0;
 }

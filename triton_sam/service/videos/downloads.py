@@ -129,9 +129,6 @@ class DownloadFile:
     async def write(self) -> None:
         """Write the file in a thread, which stops at the next frame if the client leaves."""
 
-        async def fetch() -> list[int]:
-            return sorted(self._download.records)
-
         def work(frames: Iterator[int]) -> int:
             try:
                 self._kind.write(self._path, self._download, frames)
@@ -142,7 +139,8 @@ class DownloadFile:
 
         width, height = self._download.video.size
         try:
-            self._disk.grow(await self._budgets.workers.run(2 * width * height, fetch, work))
+            frames = sorted(self._download.records)
+            self._disk.grow(await self._budgets.workers.reduce(2 * width * height, work, frames))
         except FileNotFoundError:
             raise gone() from None
 

@@ -41,7 +41,6 @@ class VideoFile:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the disk."""
         return sum(path.stat().st_size for path in self.paths)
 
     def open(self, quality: int | None = None) -> FrameSource:

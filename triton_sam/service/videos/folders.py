@@ -32,7 +32,6 @@ class Folder:
             # Another starting service removed the folder as abandoned before it was locked.
 
     def new(self) -> Path:
-        """Create a folder in it for one video."""
         return Path(tempfile.mkdtemp(dir=self.path))
 
     def remove(self) -> None:

@@ -38,7 +38,6 @@ class Records:
         self._set(frame, changed, labels)
 
     def remove_object(self, object_id: int) -> None:
-        """Remove the masks of an object."""
         for frame in list(self._frames):
             self.remove(frame, object_id)
 
@@ -57,7 +56,6 @@ class Records:
         return tuple(kept[object_id] for object_id in sorted(kept))
 
     def forget_before(self, frame: int) -> None:
-        """Remove the masks of all frames before one."""
         for earlier in [index for index in self._frames if index < frame]:
             self._set(earlier, {}, None)
 

@@ -13,21 +13,30 @@ from ...tracks.records import MaskRecord
 from ...wire.contract import MAX_POINTS
 from ..faults import first_fault
 from ..problems import Problem
-from ..schemas import FORMATS, Box, Point, RleMask, Strict
+from ..schemas import (
+    SINGLE_FORMATS,
+    Area,
+    Box,
+    CocoBox,
+    Labels,
+    Point,
+    RleMask,
+    Score,
+    SingleFormat,
+    Strict,
+    Tolerance,
+    coco_box,
+    encoded_masks,
+)
 
-FRAME_FORMATS = {name: form for name, form in FORMATS.items() if form.encode is not None}
-"""Formats of single masks."""
 MAX_FRAME = 1 << 31
 if TYPE_CHECKING:
-    MaskFormat = str
     DownloadFormat = str
 else:
-    MaskFormat = Literal[tuple(FRAME_FORMATS)]
     DownloadFormat = Literal[tuple(TRACK_FORMATS)]
 
 FrameIndex = Annotated[int, Field(ge=0, lt=MAX_FRAME, description="The index of a frame, from 0.")]
 ObjectId = Annotated[int, Field(ge=1, lt=MAX_FRAME, description="A number that the caller gives to the object.")]
-Tolerance = Annotated[float, Field(ge=0, le=100, description="The largest distance, in pixels, of a polygon.")]
 
 
 class VideoPrompt(Strict):
@@ -49,7 +58,7 @@ class VideoPrompt(Strict):
     points: Annotated[list[Point], Field(fail_fast=True)] = Field(
         default_factory=list, max_length=MAX_POINTS, description="Each point is x, y in pixels of the frame."
     )
-    labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
+    labels: Labels | None = Field(
         default=None, max_length=MAX_POINTS, description="1 is foreground, 0 is background. Default: all are 1."
     )
     box: Box | None = Field(default=None, description="The box is x1, y1, x2, y2 in pixels.")
@@ -57,7 +66,7 @@ class VideoPrompt(Strict):
     clear_old_points: bool = Field(
         default=True, description="Whether earlier points of this object in this frame are forgotten."
     )
-    format: MaskFormat = Field(default=next(iter(FRAME_FORMATS)), description="The format of the mask.")
+    format: SingleFormat = Field(default=next(iter(SINGLE_FORMATS)), description="The format of the mask.")
     tolerance: Tolerance = TOLERANCE
 
 
@@ -81,7 +90,7 @@ class PropagateRequest(Strict):
     )
     count: int | None = Field(default=None, ge=1, lt=MAX_FRAME, description="The number of frames. Default: all.")
     reverse: bool = Field(default=False, description="Whether to go backwards.")
-    format: MaskFormat = Field(default=next(iter(FRAME_FORMATS)), description="The format of the masks.")
+    format: SingleFormat = Field(default=next(iter(SINGLE_FORMATS)), description="The format of the masks.")
     tolerance: Tolerance = TOLERANCE
 
 
@@ -138,17 +147,10 @@ class BareVideoMask(BaseModel):
     """One object in one frame, without the mask itself."""
 
     object_id: int
-    score: float = Field(description="The IoU with the true mask that the model predicts.")
+    score: Score
     object_score: float = Field(description="A logit: above 0 the model sees the object in this frame.")
-    area: int = Field(description="The number of foreground pixels.")
-    bbox: list[int] | None = Field(
-        description="The box in the form of COCO: x, y, width, height. An empty mask has null."
-    )
-
-
-def _encoded(name: str) -> tuple[Any, Any]:
-    form = FRAME_FORMATS[name]
-    return (str if form.is_binary else form.value) | None, Field(default=None, description=form.meaning)
+    area: Area
+    bbox: CocoBox
 
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ else:
         "VideoMask",
         __base__=BareVideoMask,
         __doc__="One object in one frame.",
-        **{name: _encoded(name) for name in FRAME_FORMATS},
+        **encoded_masks(SINGLE_FORMATS),
     )
 
 
@@ -181,13 +183,12 @@ class Cancelled(BaseModel):
 
 
 def _mask(record: MaskRecord, form: str, tolerance: float) -> VideoMask:
-    box = record.box
     segment = Segment(record.mask, record.score, None, record.object_id - 1)
     return VideoMask(
         object_id=record.object_id,
         score=record.score,
         object_score=record.object_score,
         area=record.area,
-        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
-        **{form: FRAME_FORMATS[form].to_json(segment, tolerance)},
+        bbox=record.box and coco_box(record.box),
+        **{form: SINGLE_FORMATS[form].to_json(segment, tolerance)},
     )

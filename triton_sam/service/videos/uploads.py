@@ -66,7 +66,6 @@ class Upload:
             raise Problem(422, f"send either one file as field `{VIDEO}`, or images as fields `{FRAMES}`")
 
     def close(self) -> None:
-        """Close a file that is still open."""
         if self._file is not None:
             self._file.close()
             self._file = None

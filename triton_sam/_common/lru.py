@@ -17,7 +17,8 @@ class ByteLru(Generic[Key, Value]):
     All methods are thread-safe.
 
     Args:
-        limit: maximum size in bytes. Changes take effect at the next put() or resize().
+        limit: maximum size in bytes, or maximum number of values if put() receives no sizes. Changes take effect at the
+            next put() or resize().
     """
 
     def __init__(self, limit: int) -> None:
@@ -49,7 +50,7 @@ class ByteLru(Generic[Key, Value]):
             self._entries.move_to_end(key)
             return entry[0]
 
-    def put(self, key: Key, value: Value, nbytes: int) -> int:
+    def put(self, key: Key, value: Value, nbytes: int = 1) -> int:
         """Add a value, or replace the value of its key, after evicting the least recently used values if needed.
 
         Returns:

@@ -14,14 +14,9 @@ from . import faults, logs, metrics, openapi, page, problems
 from .adapter import AdapterRequests
 from .adapters.bridge import Bridge
 from .adapters.registry import find_adapters
-from .api import concepts as rest_concepts
-from .api import everything as rest_everything
-from .api import exports as rest_exports
-from .api import large as rest_large
-from .api import live
-from .api import v0 as rest_v0
-from .api import v1 as rest_v1
-from .api import videos as rest_videos
+from .api import concepts, everything, exports, live, v0, v1
+from .api import large as large_images
+from .api import videos as uploaded_videos
 from .cancellation import CancellableRequests
 from .engine import MODEL_HEADER, Engine
 from .everything.search import Searches
@@ -71,16 +66,19 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.state.engine = engine
     app.state.videos = videos
     app.state.searches = searches
-    app.include_router(page.router(settings))
-    app.include_router(live.router(engine))
-    app.include_router(rest_v0.router(engine, requests))
-    app.include_router(rest_v1.router(engine, requests))
-    app.include_router(rest_everything.router(engine, searches, requests))
-    app.include_router(rest_concepts.router(engine, requests))
-    app.include_router(rest_exports.router(engine, requests))
-    app.include_router(rest_videos.router(engine, videos, requests))
+    for router in (
+        page.router(settings),
+        live.router(engine),
+        v0.router(engine, requests),
+        v1.router(engine, requests),
+        everything.router(engine, searches, requests),
+        concepts.router(engine, requests),
+        exports.router(engine, requests),
+        uploaded_videos.router(engine, videos, requests),
+    ):
+        app.include_router(router)
     if large is not None:
-        app.include_router(rest_large.router(engine, large, requests))
+        app.include_router(large_images.router(engine, large, requests))
     adapters = find_adapters(settings.adapters)
     for adapter in adapters:
         app.include_router(adapter.router(Bridge(engine, requests, searches, videos)), include_in_schema=False)

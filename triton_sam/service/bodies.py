@@ -184,7 +184,9 @@ class Answer:
             if start is None:
                 raise
             self._is_refused = True  # the application cannot respond otherwise: it has sent its start
-            await self._in_time(*_messages(problem))
+            answer = response(problem)
+            start = {"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
+            await self._in_time(start, {"type": "http.response.body", "body": answer.body})
             return
         with lease:
             await self._in_time(start, message)
@@ -201,20 +203,11 @@ class Answer:
             await self._send(start)  # this also waits until the client has read earlier responses
         if len(body) <= CHUNK:
             await self._send(message)
-        else:
-            await self._pieces(message, body)
-
-    async def _pieces(self, message: Message, body: bytes) -> None:
+            return
         for begin in range(0, len(body), CHUNK):
             end = begin + CHUNK
             more = end < len(body) or message.get("more_body", False)
             await self._send({**message, "body": body[begin:end], "more_body": more})
-
-
-def _messages(problem: Problem) -> tuple[Message, Message]:
-    answer = response(problem)
-    start = {"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
-    return start, {"type": "http.response.body", "body": answer.body}
 
 
 def _length(headers: Headers) -> int:

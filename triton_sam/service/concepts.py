@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field
 
 from .._common import strict_json
 from ..client.concepts import FoundInstances
@@ -31,7 +31,7 @@ from .schemas import (
     Strict,
     Tolerance,
     coco_box,
-    encoded_masks,
+    with_mask,
 )
 from .store import StoredImage
 
@@ -146,12 +146,7 @@ class BareInstance(BaseModel):
 if TYPE_CHECKING:
     FoundInstance = BareInstance
 else:
-    FoundInstance = create_model(
-        "FoundInstance",
-        __base__=BareInstance,
-        __doc__="One instance.",
-        **encoded_masks(SINGLE_FORMATS),
-    )
+    FoundInstance = with_mask("FoundInstance", BareInstance, "One instance.")
 
 
 class FindAnswer(BaseModel):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from .bodies import kind_of
 from .problems import MAX_FAULTS, Problem, response
+
+Model = TypeVar("Model", bound=BaseModel)
 
 MAX_NAME = 80
 """Maximum characters of a member's name that a response repeats."""
@@ -49,6 +51,14 @@ def answer(request: Request, error: RequestValidationError) -> Response:
         return response(Problem(415, "send JSON with the header Content-Type: application/json", code="content_type"))
     told = [{"where": _where(each), "message": fault_text(each)} for each in faults]
     return response(Problem(422, fault_text(first)), errors=told)
+
+
+def validated(kind: type[Model], names: Mapping[str, str] = NO_NAMES, **members: Any) -> Model:
+    """Return a model with these members; invalid ones are a 422 problem that has the caller's names of members."""
+    try:
+        return kind(**members)
+    except ValidationError as error:
+        raise Problem(422, first_fault(error, names)) from None
 
 
 def first_fault(error: ValidationError, names: Mapping[str, str] = NO_NAMES) -> str:

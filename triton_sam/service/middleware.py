@@ -83,7 +83,7 @@ class Observe:
             if has_started:
                 raise  # the server closes the connection, so that the client does not treat this as a complete response
             # Starlette's own handler is outside this middleware, where responses get no id.
-            await problems.unexpected(error)(scope, receive, tag)
+            await response(problems.meant_by(error))(scope, receive, tag)
         finally:
             self._metrics.in_flight.dec()
             trace_id = trace.trace_id if trace is not None else current_trace()

@@ -113,12 +113,6 @@ def cancelled() -> Problem:
     )
 
 
-def as_problem(error: SamError) -> Problem:
-    status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
-    headers = {"Retry-After": RETRY_SECONDS} if status == 503 else {}
-    return Problem(status, one_line(error), headers=headers)
-
-
 def body(problem: Problem, **extra: Any) -> dict[str, Any]:
     """Return the members of the problem object."""
     members = {
@@ -147,32 +141,20 @@ def meant_by(error: Exception) -> Problem:
     """Return the problem for any exception. Unexpected exceptions are logged."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, HTTPException):
+        return Problem(error.status_code, str(error.detail), headers=error.headers)
     if isinstance(error, SamError):
-        return as_problem(error)
+        status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+        return Problem(status, one_line(error), headers={"Retry-After": RETRY_SECONDS} if status == 503 else {})
     LOGGER.error("unexpected error", exc_info=error)
     return Problem(500, "an error of the service itself; its log has the details")
-
-
-def unexpected(error: Exception) -> Response:
-    """Return the response to a fault of the service itself, and log the fault."""
-    return response(meant_by(error))
 
 
 def install(app: FastAPI) -> None:
     """Turn every error of the application into problem+json."""
 
-    @app.exception_handler(Problem)
-    async def _problem(_: Request, error: Problem) -> Response:
-        return response(error)
+    async def told(_: Request, error: Exception) -> Response:
+        return response(meant_by(error))
 
-    @app.exception_handler(SamError)
-    async def _sam_error(_: Request, error: SamError) -> Response:
-        return response(as_problem(error))
-
-    @app.exception_handler(HTTPException)
-    async def _http(_: Request, error: HTTPException) -> Response:
-        return response(Problem(error.status_code, str(error.detail), headers=error.headers))
-
-    @app.exception_handler(Exception)
-    async def _unexpected(_: Request, error: Exception) -> Response:
-        return unexpected(error)
+    for kind in (HTTPException, SamError, Exception):
+        app.add_exception_handler(kind, told)

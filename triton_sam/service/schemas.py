@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
@@ -230,14 +230,13 @@ class BareMask(BaseModel):
     logits: MaskInput | None = None
 
 
-def encoded_masks(names: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the type and the field of a mask in a JSON response, for each of these formats. Bytes are base64."""
-    forms = [FORMATS[name] for name in names]
-    return {
+def with_mask(name: str, bare: type[BaseModel], doc: str) -> Any:
+    """Return a model with the members of a bare one, and a member for the mask in each format. Bytes are base64."""
+    fields: dict[str, Any] = {
         form.name: ((str if form.is_binary else form.value) | None, Field(default=None, description=form.meaning))
-        for form in forms
-        if form.encode
+        for form in SINGLE_FORMATS.values()
     }
+    return create_model(name, __base__=bare, __doc__=doc, **fields)
 
 
 def coco_box(box: Sequence[Number]) -> list[Number]:
@@ -248,12 +247,7 @@ def coco_box(box: Sequence[Number]) -> list[Number]:
 if TYPE_CHECKING:
     Mask = BareMask
 else:
-    Mask = create_model(
-        "Mask",
-        __base__=BareMask,
-        __doc__="One mask of one object.",
-        **encoded_masks(FORMATS),
-    )
+    Mask = with_mask("Mask", BareMask, "One mask of one object.")
 
 
 class SegmentAnswer(BaseModel):

@@ -17,7 +17,7 @@ from support.video_server import VideoServer, open_video
 from triton_sam import SAM2VideoClient
 from triton_sam.errors import ConfigurationError, PromptError, VideoError
 from triton_sam.integrations import cvat
-from triton_sam.integrations.cvat_tracking import Tracker
+from triton_sam.integrations.cvat import Tracker
 from triton_sam.masks import mask_to_box
 from triton_sam.masks.segment import Segment
 

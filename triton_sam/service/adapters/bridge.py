@@ -29,7 +29,7 @@ from ..engine import MODEL_HEADER, Engine, Pair
 from ..everything.finder import FoundRegion
 from ..everything.schemas import EverythingRequest
 from ..everything.search import Searches
-from ..faults import NO_NAMES, first_fault
+from ..faults import NO_NAMES, first_fault, validated
 from ..problems import Problem, tell
 from ..schemas import Prompt, SegmentRequest
 from ..store import StoredImage
@@ -199,12 +199,7 @@ class Bridge:
             filters: members of FindRequest; None stands for the default.
         """
         check_pair(pair)
-        try:
-            asked = FindRequest(
-                text=list(texts) or None, **{name: each for name, each in filters.items() if each is not None}
-            )
-        except ValidationError as error:
-            raise Problem(422, first_fault(error, names)) from None
+        asked = validated(FindRequest, names, text=list(texts) or None, **_given(filters))
         query = asked.to_query(image.size, image.size)
         width, height = image.size
 
@@ -236,10 +231,7 @@ class Bridge:
         Args:
             options: parameters of EverythingRequest; None stands for the default.
         """
-        try:
-            asked = EverythingRequest(**{name: value for name, value in options.items() if value is not None})
-        except ValidationError as error:
-            raise Problem(422, first_fault(error, names)) from None
+        asked = validated(EverythingRequest, names, **_given(options))
         search = self._searches.start(image, pair, asked)
         try:
             seconds = self.engine.settings.search_seconds
@@ -258,6 +250,10 @@ class Bridge:
 def json_answer(content: Any, status: int = 200) -> Response:
     """Return a JSON response; the content is JSON-compatible already."""
     return Response(strict_json.dumps(content, separators=(",", ":")), status, media_type=JSON)
+
+
+def _given(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _drawn(found: Sequence[Result | None]) -> list[Result]:

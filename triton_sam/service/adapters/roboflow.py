@@ -6,7 +6,6 @@ Reference: inference/core/entities/requests/sam2.py and sam3.py of https://githu
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from fastapi import APIRouter, Request, Response
 from pydantic import Field, field_validator
 
+from ..._common.lru import ByteLru
 from ...masks.polygons import mask_to_polygons
 from ...masks.rle import BoolArray
 from ...masks.segment import Segment
@@ -36,7 +36,7 @@ SIZES = {
 POLYGON, RLE = "polygon", "rle"
 FORMATS = {"json": POLYGON, "polygon": POLYGON, "rle": RLE}
 MAX_IDS = 4096
-"""Maximum number of stored image ids; the least recently used are evicted."""
+"""Maximum number of stored image ids that callers have chosen; each caller has its own."""
 
 
 class ImageValue(Lenient):
@@ -113,28 +113,12 @@ class ConceptSegmentRequest(ConceptRequest):
     image_id: str | None = Field(default=None, max_length=256)
 
 
-class _Ids:
-    """Image ids that callers have chosen, stored separately for each caller."""
-
-    def __init__(self) -> None:
-        self._images: OrderedDict[tuple[str, str], str] = OrderedDict()
-
-    def remember(self, caller: str, name: str, image: StoredImage) -> None:
-        self._images[caller, name] = image.image_id
-        self._images.move_to_end((caller, name))
-        while len(self._images) > MAX_IDS:
-            self._images.popitem(last=False)
-
-    def find(self, caller: str, name: str) -> str | None:
-        return self._images.get((caller, name))
-
-
 class _Tool:
     """Handlers of the routes, which differ only in the family."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
-        self._ids = _Ids()
+        self._ids: ByteLru[tuple[str, str], str] = ByteLru(MAX_IDS)
         self._logits = LogitsCache()
 
     async def embed(self, request: Request, family: str) -> Response:
@@ -185,7 +169,7 @@ class _Tool:
     ) -> StoredImage:
         """Return the image of a request: a known id takes precedence over `image`, as in Roboflow."""
         caller = str(request.scope.get(CALLER))
-        known = self._ids.find(caller, body.image_id) if body.image_id else None
+        known = self._ids.get((caller, body.image_id)) if body.image_id else None
         if known is not None and (body.image is None or self._bridge.engine.images.get(known) is not None):
             return self._bridge.engine.image(known)
         if body.image is None:
@@ -194,7 +178,7 @@ class _Tool:
             raise Problem(422, f"an image of type {body.image.type!r} is not taken: send base64")
         image = await self._bridge.image(body.image.value)
         if body.image_id:
-            self._ids.remember(caller, body.image_id, image)
+            self._ids.put((caller, body.image_id), image.image_id)
         return image
 
 

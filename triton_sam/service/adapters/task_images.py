@@ -9,6 +9,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import urllib3
 
+from ..._common.lru import ByteLru
 from ..budgets import MAX_FETCHES
 from ..problems import Problem
 from ..public import HEADERS, SECONDS, FetchError, FetchPool, fetch
@@ -39,7 +40,7 @@ class TaskImages:
         self._has_private_storage = private_storage
         self._places = asyncio.Semaphore(MAX_FETCHES)  # each file takes up to a request's maximum memory
         self._access = ("", 0.0)
-        self._kept: dict[str, tuple[str, float]] = {}
+        self._kept: ByteLru[str, tuple[str, float]] = ByteLru(MAX_KEPT)
 
     async def image(self, address: str, task: object) -> StoredImage:
         """Return the image of a task.
@@ -55,9 +56,7 @@ class TaskImages:
             if found is not None:
                 return found
         image = await self._bridge.engine.store(await self._content(self._located(address, task)))
-        while len(self._kept) >= MAX_KEPT:
-            self._kept.pop(next(iter(self._kept)))
-        self._kept[address] = (image.image_id, time.monotonic() + KEEP_SECONDS)
+        self._kept.put(address, (image.image_id, time.monotonic() + KEEP_SECONDS))
         return image
 
     async def _content(self, url: str) -> bytes:

@@ -7,11 +7,11 @@ labels while a call has one of their regions, or only background points, which c
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._common.lru import ByteLru
 from ..._common.values import is_finite_number
 from ...wire.contract import MAX_OBJECTS
 from ..problems import Problem
@@ -41,13 +41,14 @@ class TaskMemory:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tasks: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._tasks: ByteLru[Hashable, _Kept] = ByteLru(MOST_TASKS)
 
     def joined(self, task: Hashable, regions: Sequence[Region]) -> list[Region]:
         """Return the earlier regions that belong to the call, followed by the call's regions. Store them all."""
         if not all(_is_kept(each) for each in regions):
             return list(regions)  # a program sent these; it sends complete prompts
-        kept = self._tasks.pop(task, None)
+        kept = self._tasks.get(task)
+        self._tasks.remove(task)
         if kept is None or kept.until < self._clock():
             kept = _Kept(0.0)
         is_background = all(map(_is_background, regions))
@@ -63,16 +64,10 @@ class TaskMemory:
         if is_background and all(_is_background(each) for group in others.values() for each in group):
             others = {ACCEPTED: [each for each in kept.regions if not _is_background(each)]}  # the page dropped them
         kept.groups = {**others, **{name: [_slim(each) for each in group] for name, group in groups.items()}}
-        self._keep(task, kept)
+        if len(kept.regions) <= MAX_OBJECTS:
+            kept.until = self._clock() + SECONDS
+            self._tasks.put(task, kept)
         return [*(each for group in others.values() for each in group), *regions]
-
-    def _keep(self, task: Hashable, kept: _Kept) -> None:
-        if len(kept.regions) > MAX_OBJECTS:
-            return
-        kept.until = self._clock() + SECONDS
-        self._tasks[task] = kept
-        while len(self._tasks) > MOST_TASKS:
-            self._tasks.popitem(last=False)
 
 
 def _is_background(region: Region) -> bool:

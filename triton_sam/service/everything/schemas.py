@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field
 
 from ...everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE
 from ...masks.cleanup import MAX_THRESHOLD
 from ...masks.segment import TOLERANCE
 from ..schemas import (
-    SINGLE_FORMATS,
     Area,
     CleanupRequest,
     ModelName,
@@ -20,7 +19,7 @@ from ..schemas import (
     SingleFormat,
     Strict,
     Tolerance,
-    encoded_masks,
+    with_mask,
 )
 
 
@@ -108,12 +107,7 @@ class BareObject(BaseModel):
 if TYPE_CHECKING:
     FoundObject = BareObject
 else:
-    FoundObject = create_model(
-        "FoundObject",
-        __base__=BareObject,
-        __doc__="One object.",
-        **encoded_masks(SINGLE_FORMATS),
-    )
+    FoundObject = with_mask("FoundObject", BareObject, "One object.")
 
 
 class EverythingAnswer(BaseModel):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from pathlib import Path
 from typing import TypeAlias
 
+from ..._common.lru import ByteLru
 from ...client.server_models import EncoderIdentity
 from ...errors import ConfigurationError
 from ...families import model_name
@@ -31,7 +31,7 @@ class LargeEmbeddings:
     def __init__(self, folder: LargeFolder, engine: Engine) -> None:
         self._folder = folder
         self._engine = engine
-        self._known: OrderedDict[Path, _Known] = OrderedDict()
+        self._known: ByteLru[Path, _Known] = ByteLru(KEPT)
 
     async def of(self, image_id: str, image: LargeImage, pair: Pair) -> StoredTiles | None:
         """Return the embeddings of an image's tiles; None if there are none."""
@@ -42,13 +42,10 @@ class LargeEmbeddings:
             return None
         known = self._known.get(path)
         if known is not None and known[0] is image and known[1:3] == (pair.origin, stamp):
-            self._known.move_to_end(path)
             return known[3]
         tiles = await asyncio.to_thread(self._opened, path, image)
         await self._check(tiles, pair)
-        self._known[path] = image, pair.origin, stamp, tiles
-        while len(self._known) > KEPT:
-            self._known.popitem(last=False)
+        self._known.put(path, (image, pair.origin, stamp, tiles))
         return tiles
 
     async def adopt(self, stored: StoredImage, tiles: StoredTiles, number: int, pair: Pair) -> None:

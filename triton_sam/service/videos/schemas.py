@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field
 
 from ...masks.segment import TOLERANCE, Segment
 from ...tracks.formats import TRACK_FORMATS
 from ...tracks.records import MaskRecord
 from ...wire.contract import MAX_POINTS
-from ..faults import first_fault
-from ..problems import Problem
+from ..faults import validated
 from ..schemas import (
     SINGLE_FORMATS,
     Area,
@@ -26,7 +25,7 @@ from ..schemas import (
     Strict,
     Tolerance,
     coco_box,
-    encoded_masks,
+    with_mask,
 )
 
 MAX_FRAME = 1 << 31
@@ -72,10 +71,7 @@ class VideoPrompt(Strict):
 
 def video_prompt(**members: Any) -> VideoPrompt:
     """Return the prompt of a tool; an invalid one is a 422 problem."""
-    try:
-        return VideoPrompt(**members)
-    except ValidationError as error:
-        raise Problem(422, first_fault(error)) from None
+    return validated(VideoPrompt, **members)
 
 
 class PropagateRequest(Strict):
@@ -156,12 +152,7 @@ class BareVideoMask(BaseModel):
 if TYPE_CHECKING:
     VideoMask = BareVideoMask
 else:
-    VideoMask = create_model(
-        "VideoMask",
-        __base__=BareVideoMask,
-        __doc__="One object in one frame.",
-        **encoded_masks(SINGLE_FORMATS),
-    )
+    VideoMask = with_mask("VideoMask", BareVideoMask, "One object in one frame.")
 
 
 class FrameMasks(BaseModel):

@@ -125,11 +125,9 @@ class Tracking:
         """Start tracking all objects."""
         if request.start is not None:
             self._check_frame(request.start)
-        if not any(self.prompted.values()):
-            raise Problem(422, "there is no prompt to track from: add a prompt to a frame first")
         self._check_idle()
         video = self._video
-        if video is None:
+        if video is None or not any(self.prompted.values()):
             raise Problem(422, "there is no prompt to track from: add a prompt to a frame first")
         first = min(frame for frames in self.prompted.values() for frame in frames)
         total = self._count(request, first if request.start is None else request.start)

@@ -160,14 +160,14 @@ def test_small_pictures_are_no_way_around_the_limit():
         store.add(StoredImage(str(number), b"x", (1, 1)))
         legacy_embeddings.remember(bytes([number]), "sam2", b"x")
     assert len(store) == 9
-    assert sum(legacy_embeddings.source(bytes([number])) is not None for number in range(50)) == 9
+    assert sum(legacy_embeddings.peek(bytes([number])) is not None for number in range(50)) == 9
 
 
 def test_the_sources_handed_out_last_are_remembered():
     legacy_embeddings = LegacyEmbeddingIndex(2 * (PER_IMAGE + 40) + 20)
     for name in (b"1", b"2", b"1", b"3"):
         legacy_embeddings.remember(name, "sam2", bytes(40))
-    assert [legacy_embeddings.source(name) for name in (b"1", b"2", b"3")] == [
+    assert [legacy_embeddings.peek(name) for name in (b"1", b"2", b"3")] == [
         ("sam2", bytes(40)),
         None,
         ("sam2", bytes(40)),

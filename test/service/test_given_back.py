@@ -14,9 +14,11 @@ import json
 import logging
 import os
 import random
+import re
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -292,9 +294,17 @@ async def used(app) -> dict[str, float]:
     text = (await ask(app, Dying("GET", "/metrics"))).answer.decode()
     names = ("triton_sam_service_budget_used", "triton_sam_service_pages", "triton_sam_service_requests_in_flight")
     lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(names)]
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))  # noqa: ASYNC240 - no disk
-    held = {"tasks": len(asyncio.all_tasks()), "descriptors": descriptors}
-    return {**{name: float(value) for name, _, value in lines}, **held}
+    counted = {name: float(value) for name, _, value in lines}
+    return {**counted, **descriptors(), "tasks": len(asyncio.all_tasks())}
+
+
+def descriptors() -> Counter[str]:
+    """Return how many descriptors of each file, and of each kind of socket and pipe, this process has open."""
+    found: Counter[str] = Counter()
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of this listing
+            found[re.sub(r":\[\d+\]", "", os.readlink(each))] += 1
+    return found
 
 
 def counts(found: dict[str, float]) -> set[float]:

@@ -1,6 +1,7 @@
 """`/v1/videos` with a video client that needs no Triton: uploads, limits, prompts, tracking, downloads."""
 
 import io
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from support.fake_video_client import service_with_videos
 from support.video_calls import POINT, upload, used
 
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
+from triton_sam.service.problems import Problem
+from triton_sam.service.videos.decoders import Decoders
+from triton_sam.service.videos.files import VideoFile
 
 # --- uploads ---------------------------------------------------------------------------------------------------------
 
@@ -199,3 +203,13 @@ def test_what_is_not_there_cannot_be_removed(http, video):
     gone = http.delete(f"{video}/prompts", params={"frame": 5, "object_id": 1})
     assert problem(gone, 404)["code"] == "unknown_prompt"
     problem(http.post(f"/v1/videos/{'0' * 32}/prompts", json=POINT), 404)
+
+
+def test_a_request_that_is_late_does_not_open_a_removed_video_again(tmp_path):
+    path = clip.write_clip(tmp_path / "clip.mp4", 3)
+    video, decoders = VideoFile((path,), True, (320, 240), 3, Fraction(12)), Decoders()
+    assert decoders.frame(video, 0, "preview").size == (320, 240)
+    decoders.forget(video)
+    with pytest.raises(Problem, match="removed"):
+        decoders.frame(video, 1, "preview")
+    assert len(decoders) == 0

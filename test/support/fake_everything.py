@@ -14,7 +14,7 @@ from triton_sam._common.bundle import bundled
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.masks import mask_to_box, mask_to_rle
 from triton_sam.service.engine import Engine, Pair
-from triton_sam.service.everything.finder import FinderUpdate, FoundRegion
+from triton_sam.service.everything.search import FinderUpdate, FoundRegion
 
 POINTS_EACH = 16
 

@@ -95,7 +95,7 @@ def check_origin(scope: Scope, origins: Sequence[str], allowed: Sequence[str]) -
 
 def _is_among(name: str, allowed: Collection[str]) -> bool:
     """Whether a name is in a list of lower-case names, or below a name that begins with ``*.``."""
-    return name in allowed or any(f"*.{parent}" in allowed for parent in _parents(name))
+    return any(name == each or (each.startswith("*.") and name.endswith(each[1:])) for each in allowed)
 
 
 def _name(host: str) -> str:
@@ -103,11 +103,6 @@ def _name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".").lower()
-
-
-def _parents(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[start:]) for start in range(1, len(parts))]
 
 
 def _is_address(name: str) -> bool:

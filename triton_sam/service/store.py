@@ -53,55 +53,30 @@ def id_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:ID_LENGTH]
 
 
-class ImageStore:
-    """The most recently used images, at most ``limit`` bytes unless a single image is larger."""
-
-    def __init__(self, limit: int) -> None:
-        self._images: ByteLru[str, StoredImage] = ByteLru(limit)
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    @property
-    def nbytes(self) -> int:
-        return self._images.nbytes
-
-    def get(self, image_id: str) -> StoredImage | None:
-        """Return an image and mark it as the most recently used."""
-        return self._images.get(image_id)
+class ImageStore(ByteLru[str, StoredImage]):
+    """The most recently used images, by id."""
 
     def add(self, image: StoredImage) -> StoredImage:
         """Store an image; return the stored image of its id."""
-        kept = self._images.peek(image.image_id) or image
-        self._images.put(kept.image_id, kept, kept.nbytes)
+        kept = self.peek(image.image_id) or image
+        self.put(kept.image_id, kept, kept.nbytes)
         return kept
-
-    def remove(self, image_id: str) -> bool:
-        """Remove an image; return False if there is none."""
-        return self._images.remove(image_id)
 
     def grown(self, image: StoredImage) -> None:
         """Update the size of an image, unless it was removed; evict the least recently used images above the limit."""
-        if self._images.peek(image.image_id) is image:
-            self._images.resize(image.image_id, image.nbytes)
+        if self.peek(image.image_id) is image:
+            self.resize(image.image_id, image.nbytes)
 
 
-class LegacyEmbeddingIndex:
-    """Finds the image of an embedding that a client received as plain numbers.
+class LegacyEmbeddingIndex(ByteLru[bytes, tuple[str, bytes]]):
+    """The pair's name and the image of each embedding that a client received as plain numbers, by key_of().
 
-    The plain form has one of SAM2's three embeddings; the others can be recomputed from the image's bytes.
+    The plain form has one of SAM2's three embeddings; the others can be recomputed from the image.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._sources: ByteLru[bytes, tuple[str, bytes]] = ByteLru(limit)
-
     def remember(self, key: bytes, model: str, content: bytes) -> None:
-        """Record that ``content``, encoded by the pair ``model``, gave the embedding with this key_of()."""
-        self._sources.put(key, (model, content), PER_IMAGE + len(content))
-
-    def source(self, key: bytes) -> tuple[str, bytes] | None:
-        """Return (name of the pair, bytes of the image), or None if the key is unknown."""
-        return self._sources.peek(key)
+        """Record that ``content``, encoded by the pair ``model``, gave an embedding."""
+        self.put(key, (model, content), PER_IMAGE + len(content))
 
 
 def key_of(embedding: bytes) -> bytes:

@@ -26,9 +26,8 @@ from ..bodies import kind_of
 from ..cancellation import CancellableRequests
 from ..concepts import FindRequest, check_pair, find
 from ..engine import MODEL_HEADER, Engine, Pair
-from ..everything.finder import FoundRegion
 from ..everything.schemas import EverythingRequest
-from ..everything.search import Searches
+from ..everything.search import FoundRegion, Searches
 from ..faults import NO_NAMES, first_fault, validated
 from ..problems import Problem, tell
 from ..schemas import Prompt, SegmentRequest

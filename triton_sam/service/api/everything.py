@@ -13,9 +13,8 @@ from .. import events
 from ..answers import JSON
 from ..cancellation import CancellableRequests
 from ..engine import Engine
-from ..everything.finder import FinderUpdate
 from ..everything.schemas import EverythingAnswer, EverythingRequest
-from ..everything.search import Done, Search, Searches
+from ..everything.search import Done, FinderUpdate, Search, Searches
 from ..schemas import problem_responses
 from .v1 import ImageId
 

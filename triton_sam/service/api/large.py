@@ -9,10 +9,9 @@ from fastapi import APIRouter, Path, Request, Response
 
 from ..cancellation import CancellableRequests
 from ..engine import Engine
-from ..large.embeddings import LargeEmbeddings
 from ..large.folder import LargeFolder, describe
 from ..large.schemas import LargeImageInfo, LargeImages, LargeSegmentAnswer, LargeSegmentRequest
-from ..large.segmenting import ImageTiles, segment
+from ..large.segmenting import ImageTiles, LargeEmbeddings, segment
 from ..schemas import file_response, problem_responses
 
 LargeId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="An id that `GET /v1/large` lists.")]

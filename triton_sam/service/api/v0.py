@@ -236,7 +236,7 @@ async def _recover(
     engine: Engine, raw: bytes, model_version: str | None, size: tuple[int, int]
 ) -> tuple[Pair, ImageEmbeddings]:
     """Return the pair and embeddings for an old-style embedding: those of its image, or the map itself for SAM1."""
-    source = engine.legacy_embeddings.source(await asyncio.to_thread(key_of, raw))
+    source = engine.legacy_embeddings.peek(await asyncio.to_thread(key_of, raw))
     if source is not None:
         name, content = source
         pair = await engine.pair(name)

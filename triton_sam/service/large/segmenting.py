@@ -1,30 +1,94 @@
-"""Clicks on a large image: the part around them is cropped and sent, and the mask is placed in the image."""
+"""Clicks on a large image: the part around them is cropped and sent, and the mask is placed in the image.
+
+`triton-sam large precompute` may have written embeddings beside the image.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..._common.lru import ByteLru
+from ...client.server_models import EncoderIdentity
+from ...errors import ConfigurationError
+from ...families import model_name
+from ...families.tables import ENCODER
 from ...inputs.images import image_bytes
 from ...masks.segment import FORMATS, Segment
 from ...tiles import LargeImage, LargeObject
 from ...tiles.parts import SIDE, is_cut, length_for, part_around
 from ...tiles.pyramid import Window
-from ...tiles.stored import StoredTiles
+from ...tiles.stored import StoredTiles, default_path
 from ..engine import Engine, Pair
 from ..problems import Problem
 from ..schemas import coco_box
-from ..store import StoredImage
-from .embeddings import LargeEmbeddings
+from ..store import Origin, StoredImage
 from .folder import LargeFolder
 from .schemas import LargeMask, LargeSegmentRequest
 
 ENLARGE = 2
 """How often a part of twice the length is tried if the mask reaches its border."""
+
+
+KEPT = 16
+"""Maximum number of images whose embeddings stay open."""
+
+_Known: TypeAlias = tuple[LargeImage, Origin, float, StoredTiles]
+
+
+class LargeEmbeddings:
+    """Finds the embeddings of an image and a pair, and checks them once. Used on one event loop."""
+
+    def __init__(self, folder: LargeFolder, engine: Engine) -> None:
+        self._folder = folder
+        self._engine = engine
+        self._known: ByteLru[Path, _Known] = ByteLru(KEPT)
+
+    async def of(self, image_id: str, image: LargeImage, pair: Pair) -> StoredTiles | None:
+        """Return the embeddings of an image's tiles; None if there are none."""
+        path = default_path(self._folder.path(image_id), pair.name)
+        try:
+            stamp = (await asyncio.to_thread(path.stat)).st_ctime
+        except OSError:
+            return None
+        known = self._known.get(path)
+        if known is not None and known[0] is image and known[1:3] == (pair.origin, stamp):
+            return known[3]
+        tiles = await asyncio.to_thread(self._opened, path, image)
+        await self._check(tiles, pair)
+        self._known.put(path, (image, pair.origin, stamp, tiles))
+        return tiles
+
+    async def adopt(self, stored: StoredImage, tiles: StoredTiles, number: int, pair: Pair) -> None:
+        """Store a tile's embeddings with its pixels, so that no request encodes them."""
+        await self._engine.adopt(stored, pair, lambda: tiles.embeddings(number, model_name(pair.name, ENCODER)))
+
+    def _opened(self, path: Path, image: LargeImage) -> StoredTiles:
+        self._folder.check_links(path)
+        return StoredTiles(path, image)
+
+    async def _check(self, tiles: StoredTiles, pair: Pair) -> None:
+        encoder = await self._engine.encoder(pair)
+        try:
+            if tiles.check_encoder(encoder):
+                return
+            sample = await asyncio.to_thread(tiles.sample)
+            if sample is not None:
+                await self._check_sample(tiles, sample[0], image_bytes(sample[1]), encoder, pair)
+        except ConfigurationError as error:
+            raise Problem(422, str(error), code="stale_embeddings") from error
+
+    async def _check_sample(
+        self, tiles: StoredTiles, number: int, content: bytes, encoder: EncoderIdentity, pair: Pair
+    ) -> None:
+        fresh = await self._engine.encode_here(content, pair)
+        await asyncio.to_thread(tiles.check_sample, number, fresh, encoder.encoder)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from typing import Literal
 
@@ -10,6 +11,7 @@ from ...errors import VideoError
 from ...families.base import Size
 from ...inputs.video.base import Frame, FrameSource
 from .files import VideoFile
+from .tracking import gone
 
 MAX_DECODERS = 8
 """Each keeps up to 128 MiB of decoded frames."""
@@ -25,6 +27,7 @@ class Decoders:
     def __init__(self, limit: int = MAX_DECODERS) -> None:
         self._limit = limit
         self._open: OrderedDict[tuple[VideoFile, Purpose], FrameSource] = OrderedDict()
+        self._forgotten: weakref.WeakSet[VideoFile] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -38,8 +41,9 @@ class Decoders:
         return found
 
     def forget(self, video: VideoFile) -> None:
-        """Close the decoders of a video; this may block while one of them decodes."""
+        """Close the decoders of a video, and open no more; this may block while one of them decodes."""
         with self._lock:
+            self._forgotten.add(video)
             gone = [self._open.pop(key) for key in list(self._open) if key[0] == video]
         for source in gone:
             source.close()
@@ -53,6 +57,9 @@ class Decoders:
         made = video.open(PREVIEW_QUALITY if purpose == "preview" else None)
         dropped = []
         with self._lock:
+            if video in self._forgotten:  # its file is deleted, and an open one would still fill the disk
+                made.close()
+                raise gone()
             source = self._open.setdefault(key, made)
             self._open.move_to_end(key)
             if source is not made:

@@ -16,6 +16,7 @@ from triton_sam.errors import InferenceError, ServerTimeoutError, ServerUnreacha
 from triton_sam.transport.threads import pause
 
 REQUESTS = 10_000
+"""At least."""
 LANES = 12
 POINT = [[3, 4]]
 
@@ -48,6 +49,10 @@ class DyingTransport:
         self.outcomes: Counter[str] = Counter()
         self.healthy = False
         self.cancelled = 0
+
+    def has_seen_all(self) -> bool:
+        """Return whether each outcome has occurred often. A busy machine sends fewer of the requests."""
+        return min(20, self.cancelled, *(self.outcomes[name] for name in OUTCOMES)) == 20
 
     def one_call(self):
         return contextlib.nullcontext()
@@ -108,7 +113,7 @@ def test_no_place_on_the_wire_is_lost():
         async with SpeculativeSAM2Client(transport=transport, max_in_flight_total=8) as client:
             await client.set_image_async(np.zeros((48, 64, 3), np.uint8))
             tasks: list = []
-            for _ in range(REQUESTS):
+            while len(tasks) < REQUESTS or not transport.has_seen_all():
                 lane = rng.choice([None, *map(str, range(LANES))])
                 tasks.append(await client.predict_async(POINT, [1], lane))
                 await disturb(client, rng, tasks)
@@ -123,7 +128,4 @@ def test_no_place_on_the_wire_is_lost():
             transport.healthy = True
             assert await occupy(client, 9) == (8, 1)
 
-    asyncio.run(asyncio.wait_for(story(), 120))
-    assert len(transport.outcomes) == 9
-    assert min(transport.outcomes.values()) > 20, transport.outcomes
-    assert transport.cancelled > 20
+    asyncio.run(asyncio.wait_for(story(), 600))

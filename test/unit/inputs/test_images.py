@@ -3,13 +3,16 @@
 import io
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
-from triton_sam.errors import ImageError
+from triton_sam.errors import ImageError, MissingDependencyError
 from triton_sam.families import get_family
+from triton_sam.inputs.formats import FORMATS, HEIF
+from triton_sam.inputs.frames import frame_input
 from triton_sam.inputs.images import encoder_input, image_bytes, open_image
 from triton_sam.inputs.samples import Samples, value_range
 
@@ -262,3 +265,92 @@ def test_a_closed_file_is_named():
     closed.close()
     with pytest.raises(ImageError, match="closed"):
         open_image(closed)
+
+
+# HEIC photographs, without pillow-heif and with a stand-in for it
+
+HEIC = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(64)
+COLOUR = (200, 30, 60)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # import fails
+
+
+@pytest.fixture
+def opener(monkeypatch):
+    """A stand-in for pillow-heif that shows each file as an image of one colour."""
+
+    class Heif(ImageFile.ImageFile):
+        format = "HEIF"
+
+        def _open(self):
+            self._mode, self._size = "RGB", (8, 6)
+
+        def load(self):
+            self.im = Image.new("RGB", self._size, COLOUR).im
+            return Image.Image.load(self)
+
+    def register():
+        Image.register_open("HEIF", Heif, lambda start: start[4:8] == b"ftyp")
+
+    monkeypatch.setattr(Image, "OPEN", dict(Image.OPEN))
+    monkeypatch.setattr(Image, "ID", list(Image.ID))
+    monkeypatch.setitem(sys.modules, "pillow_heif", types.SimpleNamespace(register_heif_opener=register))
+
+
+@pytest.mark.parametrize("read", [open_image, image_bytes])
+@pytest.mark.parametrize("kind", ["bytes", "path", "file"])
+def test_the_error_names_the_extra(without, tmp_path, read, kind):
+    path = tmp_path / "photo.heic"
+    path.write_bytes(HEIC)
+    source = {"bytes": HEIC, "path": path, "file": io.BytesIO(HEIC)}[kind]
+    with pytest.raises(MissingDependencyError, match=r"need the heic extra \(pillow_heif is missing\)"):
+        read(source)
+
+
+def test_a_photograph_is_opened_and_sent_as_png(opener):
+    assert np.asarray(open_image(HEIC)).tolist() == np.full((6, 8, 3), COLOUR).tolist()
+    content = image_bytes(HEIC)
+    with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+        assert (image.size, image.getpixel((0, 0))) == ((8, 6), COLOUR)
+
+
+def test_only_who_names_the_format_opens_it(opener):
+    with pytest.raises(ImageError, match="not an image"):  # as in session models
+        open_image(HEIC, FORMATS)
+    assert open_image(HEIC, (*FORMATS, HEIF)).size == (8, 6)
+
+
+def test_other_damaged_files_need_no_extra(without):
+    with pytest.raises(ImageError, match="not an image"):
+        open_image(b"\x00\x00\x00\x18ftypwxyz" + bytes(64))
+
+
+# Frames of a video as tensors
+
+
+def test_every_byte_is_divided_as_by_the_official_predictor():
+    pixels = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    found = frame_input(Image.fromarray(pixels), 16)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, (pixels / 255.0).transpose(2, 0, 1)[None].astype(np.float32))
+    assert np.unique(found).size == 256
+
+
+def test_values_may_have_another_range():
+    pixels = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    found = frame_input(Image.fromarray(pixels), 16, (-1.0, 1.0))
+    expected = (pixels.astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+    assert np.array_equal(found, expected.transpose(2, 0, 1)[None])
+
+
+def test_a_frame_is_resized_as_by_the_official_predictor(tmp_path):
+    torch = pytest.importorskip("torch")
+    official = pytest.importorskip("sam2.utils.misc")
+    pixels = np.random.default_rng(0).integers(0, 256, (37, 61, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "frame.png")
+    expected, height, width = official._load_img_as_tensor(str(tmp_path / "frame.png"), 64)
+    assert (height, width) == (37, 61)
+    assert np.array_equal(frame_input(Image.fromarray(pixels), 64)[0], expected.to(torch.float32).numpy())

@@ -1,8 +1,10 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, also files of arrays."""
 
 from __future__ import annotations
 
 import errno
+import gc
+import io
 import os
 import stat
 import subprocess
@@ -10,11 +12,15 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.conditions import wait_until
 
 from triton_sam._common import files as _files
 from triton_sam._common.files import atomic_path, atomic_write, locked
+from triton_sam._common.npz import write_npz
+
+FULL = Path("/dev/full")
 
 
 def test_writes_and_replaces(tmp_path: Path) -> None:
@@ -85,7 +91,7 @@ def test_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_bytes() == b"new"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 def test_a_full_device_is_named() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         atomic_write("/dev/full", b"content")
@@ -184,3 +190,32 @@ def test_long_names_of_any_letters_are_written(tmp_path: Path) -> None:
     path = tmp_path / f"{'🐈' * 60}.geojson"
     atomic_write(path, b"content")
     assert path.read_bytes() == b"content"
+
+
+# Files of arrays
+
+
+def test_numpy_reads_what_was_written() -> None:
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b:c": np.array("text"), "empty": np.zeros((0, 2))}
+    stream = io.BytesIO()
+    write_npz(stream, arrays)
+    stream.seek(0)
+    with np.load(stream, allow_pickle=False) as archive:
+        assert archive.files == list(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(archive[name], array)
+            assert archive[name].dtype == array.dtype
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("size", [1, 1_000_000])
+def test_a_full_disk_is_one_error_at_once(size: int) -> None:
+    """An archive that is left open would fail once more when it is collected, which pytest reports as an error."""
+    with pytest.raises(OSError, match="No space left"), FULL.open("wb", buffering=0) as stream:
+        write_npz(stream, {"a": np.zeros(size)})
+    gc.collect()
+
+
+def test_objects_are_refused() -> None:
+    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
+        write_npz(io.BytesIO(), {"a": np.array([None])})

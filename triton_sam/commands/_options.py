@@ -152,8 +152,8 @@ def add_models(parser: argparse.ArgumentParser) -> None:
         "--models",
         nargs="+",
         metavar="NAME",
-        help=f"load only these models and those that they call (default: ${MODELS_VARIABLE}, separated by spaces, "
-        "else all with weights)",
+        help="load only these models or variants, with the models that they call (default: "
+        f"${MODELS_VARIABLE}, separated by spaces, else all with weights)",
     )
 
 

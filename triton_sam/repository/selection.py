@@ -122,7 +122,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
 
     Args:
         wanted: names of models or variants; None for all. A session model has the name of its variant, which means the
-            session model with the models that it calls.
+            session model and the video model, with the models that they call.
     """
     models = read_repository(repository)
     if wanted is None:
@@ -130,7 +130,10 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     loadable = models.keys() - unloadable(models).keys()
     names: list[str] = []
     for name in wanted:
-        names += [name] if name in models else models_of_variant(name, loadable, models) or [name]
+        found = models_of_variant(name, loadable, models)
+        if name in models:
+            found = [name, *(each for each in found if each == video_name(name))]
+        names += found or [name]
     names = list(dict.fromkeys(names))
     for name in names:  # dependencies are appended during the loop
         if name not in models:

@@ -33,6 +33,17 @@ def test_a_variant_without_a_session_model_is_its_pair(tmp_path: Path) -> None:
         select_models(tmp_path, ["other"])
 
 
+def test_a_variant_with_a_session_model_brings_its_video_model(tmp_path: Path) -> None:
+    family = get_family("sam2")
+    names = {family.model_name(role, "mine") for role in family.every_model}
+    for name in names:
+        add_model(tmp_path, name)
+    write_programs(tmp_path, family, "mine")
+    assert {model.name for model in select_models(tmp_path, ["mine"])} == {*names, "mine", "mine_video"}
+    (tmp_path / "mine_memory_encoder/1/model.onnx").unlink()
+    assert {model.name for model in select_models(tmp_path, ["mine"])} == {"mine", "mine_encoder", "mine_decoder"}
+
+
 def test_a_variant_for_videos_brings_all_its_models(tmp_path: Path) -> None:
     """Clients click on images of the official size, so a variant of another size has no session model."""
     family = get_family("sam2").at(512)

@@ -61,7 +61,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- default .family .name -}}
 {{- end -}}
 
-{{/* Variants to load, separated by blanks: session models, which bring the models that they call. */}}
+{{/* Variants to load, separated by blanks: their session and video models, with the models that they call. */}}
 {{- define "triton-sam.load" -}}
 {{- $names := list -}}
 {{- range .Values.models -}}

@@ -6,6 +6,8 @@ every point and object has a different mask.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from support.in_process import InProcess
 from support.pb_utils import Compute
 from tritonclient.utils import InferenceServerException
 
+from triton_sam import AsyncSAM2TritonClient, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.families import get_family
 from triton_sam.wire import contract
 
@@ -80,3 +83,41 @@ class ImageServer(InProcess):
 def refusal(code: str, status: str = "INVALID_ARGUMENT") -> InferenceServerException:
     """Return the error of a model that refuses a request with a code of the contract."""
     return InferenceServerException(f"{code}: words of the server", f"StatusCode.{status}")
+
+
+CLIENTS = {
+    "sync": SAM2TritonClient,
+    "async": AsyncSAM2TritonClient,
+    "speculative": SpeculativeSAM2Client,
+    "blocking": SpeculativeSAM2Client,
+}
+"""The speculative client has calls for an event loop, and two for callers without a loop."""
+_BLOCKING = {"set_image": "set_image", "predict": "predict_sync"}
+
+
+class Face:
+    """A client whose calls all block and are named as in the sync client."""
+
+    def __init__(self, kind: str, server: InProcess, **options: Any) -> None:
+        self._kind = kind
+        self.client: Any = CLIENTS[kind](server.url, **{"retries": 0, **options})
+
+    def __enter__(self) -> Face:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+    def __getattr__(self, name: str) -> Any:
+        is_speculative = self._kind in ("speculative", "blocking")
+        if self._kind == "blocking" and name in _BLOCKING:
+            return getattr(self.client, _BLOCKING[name])
+        call = getattr(self.client, f"{name}_async" if is_speculative else name)
+        return lambda *args, **options: asyncio.run(_wait(call, args, options))
+
+
+async def _wait(call: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    answer = call(*args, **options)
+    answer = await answer if inspect.isawaitable(answer) else answer
+    is_queued = isinstance(answer, tuple) and asyncio.isfuture(answer[1])
+    return await answer[1] if is_queued else answer

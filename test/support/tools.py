@@ -53,6 +53,13 @@ def base64_of(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
+def waves(seed: int, size: float, shape: tuple[int, int] = (60, 80)) -> BoolArray:
+    """Return a mask with parts, holes and thin places: noise whose waves are about ``size`` pixels long."""
+    noise = np.random.default_rng(seed).normal(size=shape)
+    frequencies = np.add.outer(*(np.fft.fftfreq(side) ** 2 for side in shape))
+    return np.asarray(np.fft.ifft2(np.fft.fft2(noise) * np.exp(-frequencies * 20 * size**2)).real > 0)
+
+
 def filled(rings: Iterable[Any], shape: tuple[int, int]) -> BoolArray:
     """Return the pixels whose centres are inside rings, by the even-odd rule; the origin of x and y is a corner."""
     inside = np.zeros(shape, bool)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
-from support.faces import CLIENTS, Face
-from support.image_server import ImageServer, refusal
+from support.image_server import CLIENTS, Face, ImageServer, refusal
 
 from triton_sam import AsyncSAM2TritonClient, Cleanup, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client import session_image

@@ -15,7 +15,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from hypothesis.extra import numpy as hnp  # noqa: E402
 from support import strategies as _profiles  # noqa: E402, F401 - loads the profiles of hypothesis
-from support.tools import filled  # noqa: E402
+from support.tools import filled, waves  # noqa: E402
 
 from triton_sam.errors import InputError, MissingDependencyError  # noqa: E402
 from triton_sam.masks import Segment, intersection_over_union, polygons, rings  # noqa: E402
@@ -35,13 +35,6 @@ def square(height: int = 60, width: int = 80) -> Mask:
     mask = np.zeros((height, width), np.bool_)
     mask[10:30, 20:60] = True
     return mask
-
-
-def waves(seed: int, size: float, shape: tuple[int, int] = (60, 80)) -> Mask:
-    """Return a mask with parts, holes and thin places: noise whose waves are about ``size`` pixels long."""
-    noise = np.random.default_rng(seed).normal(size=shape)
-    frequencies = np.add.outer(*(np.fft.fftfreq(side) ** 2 for side in shape))
-    return np.asarray(np.fft.ifft2(np.fft.fft2(noise) * np.exp(-frequencies * 20 * size**2)).real > 0)
 
 
 any_mask = hnp.arrays(np.bool_, hnp.array_shapes(min_dims=2, max_dims=2, max_side=30)) | st.builds(

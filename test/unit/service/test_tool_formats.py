@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("contourpy")
-from support.tools import filled_each, without_holes
+from support.tools import filled_each, waves, without_holes
 
 from triton_sam.concepts.instances import Instance
 from triton_sam.families import get_family
@@ -27,18 +27,11 @@ from triton_sam.service.adapters.x_anylabeling_shapes import Drawing, shapes_of
 from triton_sam.service.problems import Problem
 
 
-def blobs(seed: int, size: float, shape: tuple[int, int] = (60, 80)) -> np.ndarray:
-    """Return a mask with parts, holes and thin places: noise whose waves are about ``size`` pixels long."""
-    noise = np.random.default_rng(seed).normal(size=shape)
-    frequencies = np.add.outer(*(np.fft.fftfreq(side) ** 2 for side in shape))
-    return np.fft.ifft2(np.fft.fft2(noise) * np.exp(-frequencies * 20 * size**2)).real > 0
-
-
 @pytest.mark.parametrize("size", [0.0, 0.7, 1.5, 3.0])
 def test_polygons_of_pixels_fill_to_the_mask(size):
     cv2 = pytest.importorskip("cv2")
     for seed in range(10 if size else 2):  # white noise has a thousand parts
-        mask = blobs(seed, size)
+        mask = waves(seed, size)
         pixels = np.zeros(mask.shape, np.uint8)
         for ring in pixel_polygons(mask):
             part = np.zeros(mask.shape, np.uint8)
@@ -57,7 +50,7 @@ def test_a_single_pixel_and_an_empty_mask():
 
 
 def test_rows_of_bits():
-    mask = blobs(1, 2.0, (17, 23))
+    mask = waves(1, 2.0, (17, 23))
     answer = json.loads(interactor_json(Segment(mask, 0.5, None)))
     assert np.array_equal(np.array(answer["mask"], bool), mask)
     assert np.shape(answer["points"])[1] == 2
@@ -66,7 +59,7 @@ def test_rows_of_bits():
 @pytest.mark.parametrize("size", [0.0, 0.7, 3.0])
 def test_brushes_are_read_as_they_are_written(size):
     for seed in range(5):
-        mask = blobs(seed, size, (31, 45))
+        mask = waves(seed, size, (31, 45))
         assert np.array_equal(decode_brush(encode_brush(mask), (45, 31)), mask)
 
 

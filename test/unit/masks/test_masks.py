@@ -165,6 +165,9 @@ def test_rle_png_and_box_are_those_of_other_programs_and_give_the_mask_back(mask
 def test_the_box_of_rle_needs_no_pixels() -> None:
     assert rle_to_box({"size": [100_000, 100_000], "counts": [100_000, 100_001, 9_999_799_999]}) == (1, 0, 3, 100_000)
     assert mask_to_rle(np.zeros((0, 5)), compressed=False) == {"size": [0, 5], "counts": []}
+    for counts in ([1, 2], [5, -1]):
+        with pytest.raises(InputError, match="do not add up"):
+            rle_to_box({"size": [2, 2], "counts": counts})
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def families_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 def toy_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with the toy pair of SAM2, for tests with a Triton of their own. Copy it to write into it."""
     pytest.importorskip("onnx")
-    from support.toy_pair import toy_repository
+    from support.toy_decoder import toy_repository
 
     return toy_repository(tmp_path_factory.mktemp("toy") / "models")
 
@@ -221,3 +221,14 @@ def shapes(page, images):
     """That page with the demo image open."""
     page.open(images / "shapes.jpg")
     return page
+
+
+@pytest.fixture(scope="session")
+def helm_program() -> str:
+    """Return the path of helm; skip the tests that need it where it is missing."""
+    from support import helm
+
+    try:
+        return helm.program("helm")
+    except helm.MissingProgramError as reason:
+        pytest.skip(str(reason))

@@ -84,25 +84,6 @@ def test_masks_by_the_command_line_through_tls(front, images: Path, monkeypatch,
     assert "refuses access" in capsys.readouterr().err
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["demo"],
-        ["speculative", "--positions", "3", "--sessions", "1", "--repeat", "1"],
-        ["benchmark", "--only", "load", "--users", "1", "--load-duration", "1", "--think", "0"],
-    ],
-)
-def test_benchmarks_work_through_tls(front, command: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
-    out = ["--out", str(tmp_path)] if command[0] == "demo" else []
-    server = ["--url", front.grpcs, "--ca-certs", str(front.options["ca_certs"]), "-q", "--json", *out]
-    assert main([*command, *server, "--token", "wrong"]) == 1
-    assert "refuses access" in capsys.readouterr().err
-    monkeypatch.setenv("TRITON_TOKEN", front.token)
-    assert main([*command, *server]) in (0, 1)  # 1: speculative's limits, which a busy machine may miss
-    assert json.loads(capsys.readouterr().out)
-
-
 def test_a_wrong_token_is_refused(front, images: Path) -> None:
     for url, header in (
         (front.https, None),

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 pytest.importorskip("onnx")
-from support.session_server import serve
+from support.session_requests import serve
 
 from triton_sam._common.bundle import bundled
 from triton_sam._common.extras import find_package

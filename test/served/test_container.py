@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.conditions import eventually
 from support.processes import all_gone, segments, segments_of
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 
@@ -60,11 +61,11 @@ class Container:
         def check() -> None:
             assert self.triton.pid != old.pid
 
-        eventually(check)
+        eventually(check, 90)
 
     def answer(self) -> float:
         """Return what the model `scale` makes of 1. Wait until it answers."""
-        return float(eventually(lambda: self.ask(self.urls[0]))[0, 0])
+        return float(eventually(lambda: self.ask(self.urls[0]), 90)[0, 0])
 
     @staticmethod
     def ask(url: str) -> np.ndarray:
@@ -77,18 +78,6 @@ class Container:
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
-
-
-def eventually(call: Callable[[], object], seconds: float = 90.0) -> object:
-    """Repeat a call until it raises no error, and return its result."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return call()
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
 
 
 @pytest.fixture

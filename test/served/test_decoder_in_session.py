@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.conditions import settled, wait_until
-from support.session_requests import colored, metrics, point_inputs, text
-from support.session_server import serve
+from support.session_requests import colored, metrics, point_inputs, serve, text
 from support.toy_server import CALLS, CHOSEN, CONFIGURED
 
-from triton_sam.errors import InferenceError, LocalServerError, UnknownImageError
+from triton_sam.errors import LocalServerError
 from triton_sam.repository.hashes import forget_hashes
 from triton_sam.transport import Transport
-from triton_sam.wire.contract import read_error
 
 BOX = np.float32([[90, 70, 310, 290]])
 
@@ -99,23 +97,6 @@ def test_clicks_at_the_same_time_get_their_own_masks(transport: Transport, conte
         found = list(threads.map(lambda one: click(CHOSEN, *one), wanted))
     assert found == expected
     assert len(set(expected)) == len(wanted)
-
-
-def test_errors_and_limits_are_those_of_before(transport: Transport, content: bytes) -> None:
-    def failure(model: str, **inputs) -> tuple[type, str]:
-        with pytest.raises(InferenceError) as caught:
-            transport.infer(model, inputs, ["masks"])
-        return type(read_error(caught.value)), str(caught.value).partition("] ")[2] or str(caught.value)
-
-    for inputs in (
-        {"image_id": text(b"0123")},
-        {"image": text(content), **point_inputs(5000)},
-        {"image": text(content), "boxes": np.tile(BOX, (65, 1))},
-    ):
-        called, own = failure(CALLS, **inputs), failure(CHOSEN, **inputs)
-        assert own[0] is called[0]
-        assert own[1].replace(CHOSEN, CALLS) == called[1]
-    assert failure(CHOSEN, image_id=text(b"0123"))[0] is UnknownImageError
 
 
 def test_a_damaged_decoder_is_one_clear_error(toy_repository: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.session_server import serve
+from support.session_requests import serve
 
 from triton_sam import SAM2TritonClient, ServerUnreachableError, SpeculativeSAM2Client
 from triton_sam.cli import main

@@ -20,7 +20,7 @@ grpc = pytest.importorskip("tritonclient.grpc")
 from support.family_exports import SERVED as FAMILIES  # noqa: E402
 from support.family_exports import SMALL, edgetam_micro, sam1_micro, sam3_reduced  # noqa: E402
 
-from triton_sam import ConfigurationError, SamTritonClient  # noqa: E402
+from triton_sam import SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.client.mask_generator import SamAutomaticMaskGenerator  # noqa: E402
@@ -97,27 +97,6 @@ def test_predict_writes_each_candidate_of_a_family(server: Any, images: Path, fa
     command = ["predict", str(images / "coffee.jpg"), "--model", family, "--url", server.http_url, "-q"]
     assert main([*command, "--point", "300,200", "--all-candidates", "--out", str(tmp_path / "mask.png")]) == 0
     assert len(list(tmp_path.iterdir())) == get_family(family).candidates
-
-
-@pytest.mark.parametrize("family", ["sam1", "sam3"])
-def test_a_search_finds_the_same_in_one_request_in_parts_and_by_clicks(server: Any, images: Path, family: str) -> None:
-    def summary(found: Any) -> list[tuple]:
-        return [(each.to_rle(), each.score, each.stability_score, each.point) for each in found]
-
-    with SamTritonClient(server.http_url, family) as client:
-        found = client.everything(images / "shapes.jpg", **SEARCH)
-        parts = client.everything(images / "shapes.jpg", progress=lambda step: None, **SEARCH)
-        client.see_part = lambda part: None  # as with a server that has no searches
-        clicks = client.everything(images / "shapes.jpg", progress=lambda step: None, **SEARCH)
-        if not client.family.takes_mask:
-            with pytest.raises(ConfigurationError, match=f"{family} takes no mask as a prompt"):
-                client.everything(images / "shapes.jpg", use_m2m=True)
-    assert found
-    assert found.decodes == 9
-    assert summary(found) == summary(parts)
-    assert [each[1:] for each in summary(clicks)] == [each[1:] for each in summary(found)]
-    for one, other in zip(clicks, found, strict=True):
-        np.testing.assert_array_equal(one.mask, other.mask)
 
 
 @pytest.mark.skipif("samhq" not in FAMILIES, reason="segment_anything_hq is not installed")

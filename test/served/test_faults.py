@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from support.busy_machine import standstill
+from support.conditions import eventually, standstill
 from support.faulty_proxy import FAULTS, PAUSE, FaultyProxy
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
@@ -144,12 +144,7 @@ def fails_in_time(call, words, timeout=TIMEOUT):
 
 def soon(call):
     """Repeat a call until it works, and return its result. A connection that hung in the proxy may break another."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return call()
-        except ServerError:
-            assert time.monotonic() < deadline
+    return eventually(call, PATIENCE, ServerError)
 
 
 @in_turns(FAULTS)

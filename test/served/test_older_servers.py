@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triton_sam import ModelNotReadyError, SAM2TritonClient, SamError, SpeculativeSAM2Client
+from triton_sam import ModelNotReadyError, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.benchmark.run import begin, measure
 from triton_sam.benchmark.settings import BenchmarkSettings
 from triton_sam.benchmark.target import Target
@@ -79,10 +79,3 @@ def test_the_benchmark_measures_what_there_is(plain, images: Path) -> None:
     target.close()
     assert {row.who for row in found.rows} == {"client", "request"}
     assert any("no session model" in note for note in found.notes)
-
-
-def test_a_missing_family_is_one_clear_error(plain, images: Path) -> None:
-    with SAM2TritonClient(plain.http_url, model_name="sam2.1_large") as client, pytest.raises(SamError) as caught:
-        client.set_image(images / "shapes.jpg")
-    assert "sam2.1_large" in str(caught.value)
-    assert "\n" not in str(caught.value)

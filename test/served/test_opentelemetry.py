@@ -2,21 +2,146 @@
 
 from __future__ import annotations
 
-import os
+import base64
+import gzip
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
-import urllib3
-from support.trace_collector import Collector, Span, collector
+from support.service_program import ServiceProgram
 
 from triton_sam._common.bundle import checkout
-from triton_sam.local_server.ports import choose_ports
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="no exporter of OpenTelemetry")
+
+
+@dataclass(frozen=True)
+class Span:
+    """One received span. Ids are hexadecimal, and ``parent`` is empty for the first span of a trace."""
+
+    service: str
+    name: str
+    trace: str
+    id: str
+    parent: str
+    attributes: dict[str, str]
+
+
+class Collector:
+    """Stores the received spans.
+
+    Args:
+        port: the local port on which it listens.
+
+    Attributes:
+        triton: the URL of a Triton that sends its spans here.
+    """
+
+    triton = ""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.spans: list[Span] = []
+
+    def add(self, content: bytes, kind: str) -> None:
+        """Store the spans of one request. Triton sends JSON, OpenTelemetry's SDK sends protocol buffers."""
+        for resource in _resource_spans(content, kind):
+            service = _texts(resource["resource"].get("attributes", [])).get("service.name", "")
+            self.spans += [
+                Span(
+                    service,
+                    span["name"],
+                    span["traceId"],
+                    span["spanId"],
+                    span.get("parentSpanId", ""),
+                    _texts(span.get("attributes", [])),
+                )
+                for scope in resource["scopeSpans"]
+                for span in scope["spans"]
+            ]
+
+    def wait_for(self, condition: Callable[[list[Span]], bool], seconds: float = 30.0) -> list[Span]:
+        """Return the spans once they meet a condition."""
+        deadline = time.monotonic() + seconds
+        while not condition(self.spans):
+            assert time.monotonic() < deadline, [(span.service, span.name) for span in self.spans]
+            time.sleep(0.05)
+        return list(self.spans)
+
+    def ancestors(self, span: Span) -> list[Span]:
+        """Return the received ancestors of a span, starting with its parent."""
+        by_id = {other.id: other for other in self.spans}
+        found = []
+        while (parent := by_id.get(span.parent)) is not None:
+            found.append(parent)
+            span = parent
+        return found
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    """Run a collector on a free port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                content = gzip.decompress(content)
+            running.add(content, self.headers["Content-Type"])
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            """Stay silent."""
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 64
+        daemon_threads = True
+        block_on_close = False  # exporters keep their connections open
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        running = Collector(server.server_address[1])
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield running
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _resource_spans(content: bytes, kind: str) -> list[dict[str, Any]]:
+    """Return the spans of a request in JSON's form, with hexadecimal ids."""
+    if "json" in kind:
+        spans: list[dict[str, Any]] = json.loads(content)["resourceSpans"]
+        return spans
+    from google.protobuf import json_format
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    spans = json_format.MessageToDict(ExportTraceServiceRequest.FromString(content))["resourceSpans"]
+    for span in (span for resource in spans for scope in resource["scopeSpans"] for span in scope["spans"]):
+        for name in ("traceId", "spanId", "parentSpanId"):  # protobuf's JSON uses base64
+            span[name] = base64.b64decode(span.get(name, "")).hex()
+    return spans
+
+
+def _texts(attributes: list[dict[str, Any]]) -> dict[str, str]:
+    return {pair["key"]: str(next(iter(pair["value"].values()), "")) for pair in attributes}
+
 
 PROGRAM = """
 import asyncio, sys
@@ -111,26 +236,15 @@ def test_the_service_continues_the_trace_of_its_caller(traced: Collector, tmp_pa
     """Its spans are below the caller's, the client's below those, and Triton's below the client's."""
     pytest.importorskip("opentelemetry.instrumentation.asgi", reason="no spans for services")
     pytest.importorskip("fastapi")
-    port = choose_ports("127.0.0.1", {"service": 0})["service"]
-    command = [sys.executable, "-m", "triton_sam", "service", "--port", str(port), "--url", traced.triton]
-    environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": traced.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": traced.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
     trace, caller = "11112222333344445555666677778888", "aaaabbbbccccdddd"
-    log = tmp_path / "log"
-    with log.open("wb") as stream, subprocess.Popen(command, env=environment, stderr=stream) as program:
-        try:
-            with urllib3.PoolManager(
-                timeout=60, retries=urllib3.Retry(total=None, connect=120, backoff_factor=0.1, backoff_max=0.5)
-            ) as http:
-                content = (checkout() / "test/images/shapes.jpg").read_bytes()
-                answer = http.request(
-                    "POST",
-                    f"http://127.0.0.1:{port}/v1/images",
-                    fields={"image": ("shapes.jpg", content)},
-                    headers={"traceparent": f"00-{trace}-{caller}-01"},
-                )
-                assert answer.status == 201, answer.data
-        finally:
-            program.terminate()
+    with ServiceProgram(traced.triton, tmp_path, **variables) as service:
+        content = (checkout() / "test/images/shapes.jpg").read_bytes()
+        headers = {"traceparent": f"00-{trace}-{caller}-01"}
+        answer = httpx.post(f"{service.url}/v1/images", files={"image": content}, headers=headers, timeout=60)
+        assert answer.status_code == 201, answer.text
+        service.process.terminate()  # it exports its last spans
+        service.process.wait(60)
     # The service exports its spans in batches, so a span may come before or after those below it.
     spans = traced.wait_for(
         lambda spans: (
@@ -141,7 +255,7 @@ def test_the_service_continues_the_trace_of_its_caller(traced: Collector, tmp_pa
     (first,) = (span for span in spans if span.parent == caller)
     assert (first.service, first.trace) == ("triton-sam-service", trace)
     assert ["triton_sam.encode", first.name] in [_names(traced, span) for span in spans if span.trace == trace]
-    assert f'"trace_id": "{trace}"' in log.read_text()
+    assert f'"trace_id": "{trace}"' in service.log.read_text()
 
 
 def test_a_program_without_opentelemetry_does_not_import_it() -> None:

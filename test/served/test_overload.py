@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.session_server import serve
+from support.session_requests import serve
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.session_server import encoded
+from support.session_requests import encoded
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main

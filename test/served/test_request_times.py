@@ -12,14 +12,12 @@ import time
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.crowd import CLIENTS, boxes, click_together, upload
+from support.crowd import CLIENTS, click_together, upload
 from support.exposition import Growth, Scrape
-from support.session_requests import text
 from support.toy_server import CALLS, CONFIGURED
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-grpc = pytest.importorskip("tritonclient.grpc")
 
 CLICKS = 4
 REQUEST, WAITING, GAUGE = "triton_sam_request_seconds", "triton_sam_waiting_seconds", "triton_sam_waiting_requests"
@@ -69,34 +67,3 @@ def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_
     assert max(seen) >= 8
     assert 6 < grown(f"{WAITING}_sum") / seconds < CLIENTS
     assert grown(f"{WAITING}_sum") < grown(f"{REQUEST}_sum")
-
-
-def test_nobody_waits_after_cancelled_and_failed_requests(server, model: str, image_id: bytes) -> None:
-    client = grpc.InferenceServerClient(server.grpc_url.removeprefix("grpc://"))
-    ends: list[object] = []
-
-    def ask(content: bytes) -> object:
-        values = {"image_id": text(content), **boxes(3)}
-        inputs = [
-            grpc.InferInput(name, value.shape, "BYTES" if value.dtype == object else "FP32")
-            for name, value in values.items()
-        ]
-        for tensor, value in zip(inputs, values.values(), strict=True):
-            tensor.set_data_from_numpy(value)
-        wanted = [grpc.InferRequestedOutput("masks")]
-        return client.async_infer(model, inputs, lambda result, error: ends.append(error or result), outputs=wanted)
-
-    grown = Growth(server.metrics_url, model, "click")
-    good = [ask(image_id) for _ in range(8)]
-    bad = [ask(b"unknown") for _ in range(4)]
-    cancelled = [ask(image_id) for _ in range(8)]
-    # A quick server may have answered the good requests before anybody sees one wait.
-    wait_until(lambda: waiting(server, model) > 0 or len(ends) >= len(good))
-    for call in cancelled:
-        call.cancel()
-    wait_until(lambda: len(ends) == len(good) + len(bad) + len(cancelled))
-    wait_until(lambda: grown(f"{REQUEST}_count") >= len(good) + len(bad))
-    wait_until(lambda: waiting(server, model) == 0)
-    client.close()
-    assert grown(f"{WAITING}_count") <= len(ends)
-    assert sum(isinstance(end, Exception) for end in ends) >= len(bad)

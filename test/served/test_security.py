@@ -51,13 +51,6 @@ def keyword(call: ast.Call, name: str) -> object:
     return next((ast.unparse(given.value) for given in call.keywords if given.arg == name), None)
 
 
-def test_nothing_is_handed_to_a_shell_or_executed() -> None:
-    forbidden = {"os.system", "os.popen", "eval", "exec", "subprocess.getoutput", "subprocess.getstatusoutput"}
-    found = [(place, name) for place, name, call in calls() if name in forbidden or keyword(call, "shell") == "True"]
-    files = [(place.partition(":")[0], name) for place, name in found]
-    assert files == [("stub_path.py", "exec")]  # the import lines of .pth files
-
-
 def test_nothing_is_unpickled() -> None:
     loads = [(place, name, call) for place, name, call in calls() if name in ("torch.load", "np.load", "numpy.load")]
     assert len(loads) >= 4

@@ -10,8 +10,7 @@ import urllib.request
 import numpy as np
 import pytest
 from PIL import Image
-from support.session_requests import ask, colored, post, text
-from support.session_server import encoded
+from support.session_requests import ask, colored, encoded, post, text
 from support.toy_server import BATCHED, CACHED, OLD
 
 from triton_sam import SAM2TritonClient, SamError

@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 import urllib3
 from PIL import Image
-from support.session_requests import IMAGE_BYTES, bomb, colored, metrics, point_inputs, text, upload
-from support.session_server import IMAGES_IN_CACHE, encoded
+from support.session_requests import (
+    IMAGE_BYTES,
+    IMAGES_IN_CACHE,
+    bomb,
+    colored,
+    encoded,
+    metrics,
+    point_inputs,
+    text,
+    upload,
+)
 from support.toy_server import NARROW
 
 from triton_sam import AsyncSAM2TritonClient, ImageEmbeddings, ImageError, SAM2TritonClient, SamError

@@ -98,26 +98,6 @@ def test_documented_use(server, image_path, sync):
 
 
 @over_grpc
-def test_positions_queued_at_once_cost_one_decode(sync, computed):
-    async def scenario(client):
-        before = computed()
-        tasks = [await client.predict_async(point, [1], session_id="s") for point in PATH]
-        result = await tasks[-1][1]
-        assert len({request_id for request_id, _ in tasks}) == 50
-        assert client.get_session_status("s") == {
-            "pending": 0,
-            "running": 0,
-            "completed": 1,
-            "cancelled": 49,
-            "failed": 0,
-        }
-        assert (client.requests_sent, computed() - before) == (1, 1)
-        return result
-
-    assert_same(speculate(sync, scenario), sync.predict(PATH[-1], [1]))
-
-
-@over_grpc
 def test_the_newest_position_comes_after_at_most_two_decodes(server, sync, computed):
     """One that was on the wire before, and its own. The server is stopped until all positions are there."""
 

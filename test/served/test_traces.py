@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-from support.session_server import serve
+from support.session_requests import serve
 
 from triton_sam import SAM2TritonClient
 

@@ -1,8 +1,9 @@
-"""Each command of the tutorials about boxes, slides and maps runs as it stands, with tiny data and a shared Triton."""
+"""The commands of the tutorials about boxes, slides and maps run as they stand, and so does the JavaScript example."""
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import re
@@ -14,7 +15,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
+from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
 
@@ -119,3 +122,59 @@ def test_a_map(follow) -> None:
     found = features(folder / "masks/geojson/town.geojson")
     assert [each["properties"]["category"] for each in found] == ["ball", "plate"]
     assert (folder / "masks/gpkg/town.gpkg").exists() == (importlib.util.find_spec("pyogrio") is not None)
+
+
+# --- examples/click.mjs, which docs/reference/other-languages.md shows -----------------------------------------------
+
+
+EXAMPLE = ROOT / "examples" / "click.mjs"
+LOST = """
+import { readFile, writeFile } from "node:fs/promises";
+import { Sam } from "%s";
+const [url, image, out] = process.argv.slice(2);
+const sam = new Sam(url);
+console.log(String(await sam.setImage(await readFile(image))));
+sam.imageId = "0".repeat(64);
+const { mask, score } = await sam.click([[200, 180], [3, 4]], [1, 0]);
+await writeFile(out, mask);
+await new Sam(url, "nowhere").setImage(mask).catch((error) => console.log(error.message));
+"""
+
+
+@pytest.fixture(scope="module")
+def node() -> Path:
+    """The Node that comes with Playwright."""
+    return Path(pytest.importorskip("playwright").__file__).parent / "driver" / "node"
+
+
+def run(node: Path, *arguments: object) -> str:
+    program = [str(node), *map(str, arguments)]
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def expected(url: str, image: Path, points: list, labels: list) -> np.ndarray:
+    with SAM2TritonClient(url) as client:
+        client.set_image(image)
+        return client.segment(points, labels)[0].mask
+
+
+def pixels(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(path.read_bytes()))) > 0
+
+
+def test_a_click(service_triton, node, images, tmp_path):
+    image, out = images / "shapes.jpg", tmp_path / "mask.png"
+    said = run(node, EXAMPLE, service_triton.http_url, image, 200, 180, out)
+    assert said.startswith("score 0.")
+    np.testing.assert_array_equal(pixels(out), expected(service_triton.grpc_url, image, [[200, 180]], [1]))
+
+
+def test_a_lost_image_is_sent_again_and_errors_are_raised(service_triton, node, images, tmp_path):
+    program, image, out = tmp_path / "lost.mjs", images / "shapes.jpg", tmp_path / "mask.png"
+    program.write_text(LOST % EXAMPLE.as_uri())
+    size, error = run(node, program, service_triton.http_url, image, out).splitlines()
+    assert size == "800,600"
+    assert "nowhere" in error
+    np.testing.assert_array_equal(pixels(out), expected(service_triton.grpc_url, image, [[200, 180], [3, 4]], [1, 0]))

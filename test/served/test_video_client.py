@@ -8,18 +8,15 @@ import concurrent.futures
 import io
 import os
 import statistics
-import time
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import settled, wait_until
-from support.exposition import Growth, Scrape
+from support.conditions import settled
 from support.soak import total_memory
 from support.toy_server import VIDEO
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
-from triton_sam.errors import ServerBusyError
 from triton_sam.masks.rle import rle_to_mask
 
 pytestmark = pytest.mark.slow
@@ -129,41 +126,12 @@ def test_32_sessions_at_once_equal_their_lone_runs(server):
     assert len({masks[-1] for masks in alone}) == SESSIONS  # so a mix-up would show
 
 
-def test_the_33rd_session_is_refused_at_once(server):
-    with SAM2VideoClient(server.http_url) as client:
-        videos = [client.open([drawn(0, 0)]) for _ in range(SESSIONS)]
-        began = time.perf_counter()
-        try:
-            with pytest.raises(ServerBusyError, match="32 video sessions are open"):
-                client.open([drawn(0, 0)])
-            assert time.perf_counter() - began < 2  # 2 ms on a quiet machine
-        finally:
-            for video in videos:
-                video.close()
-        client.open([drawn(0, 0)]).close()
-
-
-def test_the_metrics_have_the_times_of_operations_and_frames(server):
-    """Triton takes a request for done before the video model begins with it."""
-    grown = {kind: Growth(server.metrics_url, VIDEO, kind) for kind in ("frame", "operation")}
-    began = time.perf_counter()
-    with SAM2VideoClient(server.grpc_url) as client, client.open(FRAMES[:6]) as video:
-        video.add(0, 1, points=[[50, 60]])
-        assert len(list(video.propagate())) == 6
-        took = time.perf_counter() - began
-        for kind, growth in grown.items():
-            wait_until(lambda growth=growth: growth("triton_sam_request_seconds_count") >= 1)
-            assert 0 < growth("triton_sam_request_seconds_sum") < took  # which the client measured
-            assert Scrape(server.metrics_url).total("triton_sam_waiting_requests", model=VIDEO, kind=kind) == 0
-
-
 def test_a_service_tracks_with_a_real_model(server, tmp_path):
     """Upload, prompt, track and download by `/v1/videos`: the masks are those of the client."""
     pytest.importorskip("fastapi")
     pytest.importorskip("av")
     from support.clip import write_clip
-    from support.running_service import running_service
-    from support.video_calls import POINT, track, upload
+    from support.running_service import POINT, running_service, track, upload
 
     file = write_clip(tmp_path / "clip.mp4", 8)
     with SAM2VideoClient(server.http_url) as client, client.open(file) as video:

@@ -80,7 +80,7 @@ def client(running):
 @pytest.fixture
 def video(http, client, mp4):
     """Path of an uploaded video; it is removed afterwards."""
-    from support.video_calls import upload
+    from support.running_service import upload
 
     path = f"/v1/videos/{upload(http, mp4)['id']}"
     yield path

@@ -11,13 +11,11 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.problems import problem
 
 pytest.importorskip("fastapi")
 from fastapi import Request, Response
-from support.busy_machine import standstill
-from support.conditions import wait_until
-from support.running_service import running_service, service_without_triton
+from support.conditions import standstill, wait_until
+from support.running_service import problem, running_service, service_without_triton
 
 from triton_sam.service import engine as engine_module
 from triton_sam.service.bodies import Answer, UnreadError

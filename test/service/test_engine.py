@@ -17,8 +17,7 @@ from triton_sam.inputs.embeddings import ImageEmbeddings
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
-from support.busy_machine import standstill
-from support.conditions import wait_until
+from support.conditions import standstill, wait_until
 from support.faulty_proxy import FaultyProxy
 from support.running_service import running_service
 from support.tools import base64_of

@@ -13,8 +13,7 @@ from PIL import Image
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_everything import POINTS_EACH, service_with_everything, shapes
-from support.problems import problem
-from support.video_calls import events_of
+from support.running_service import events_of, problem
 
 from triton_sam import Cleanup
 from triton_sam.errors import ServerBusyError

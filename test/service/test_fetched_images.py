@@ -22,8 +22,7 @@ pytest.importorskip("fastapi")
 import http.server
 
 from support.conditions import wait_until
-from support.problems import problem
-from support.running_service import running_service
+from support.running_service import problem, running_service
 from support.tools import CLICK, asked_of_label_studio
 
 from triton_sam.service import image_urls, public

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_everything import shapes
 from support.fake_words import NOTHING, SCORES, service_with_words
-from support.problems import problem
+from support.running_service import problem
 
 from triton_sam.errors import ModelNotReadyError
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask

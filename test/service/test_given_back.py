@@ -35,6 +35,7 @@ from support.fake_video_client import FakeVideo, FakeVideoClient
 from support.fake_words import FakeWords, held
 from support.large_images import draw, write_tiff
 from support.running_service import NOBODY, made_up_models
+from support.session_requests import colored
 from support.tools import base64_of
 
 from triton_sam.errors import InferenceError, ServerUnreachableError
@@ -48,7 +49,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 REQUESTS, AT_A_TIME = 700, 12
 IDLE_SECONDS = 1.0
-SMALL = (40, 30)
+SMALL = (64, 48)
 FAILURES = (InferenceError("the GPU is gone"), ServerUnreachableError("gone"), RuntimeError("a bug"), OSError("a disk"))
 
 
@@ -127,22 +128,12 @@ class FakeClient(FakeWords):
     cancel_session_requests = cleanup_session = lambda *_, **__: None  # there are no lanes
 
 
-def png() -> bytes:
-    from io import BytesIO
-
-    from PIL import Image
-
-    buffer = BytesIO()
-    Image.new("RGB", SMALL, (9, 90, 40)).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 class Users:
     """Make up requests of users of every part of the service."""
 
     def __init__(self, dice: Dice, large: str, video: bytes) -> None:
         self.dice = dice
-        self.image = png()
+        self.image = colored(9)
         self.image_id = ""
         self.large = large
         self.video = video
@@ -243,17 +234,12 @@ class Users:
         return json_request("POST", "/x-anylabeling/v1/video/propagate/stream", body)
 
     def qupath_upload(self):
-        name = self.dice.random.choice("abc")
-        return form_request(
-            "/sam/upload/", {"dirname": name}, [("file", f"{self.dice.random.randrange(3)}.png", png())]
-        )
+        name, file = self.dice.random.choice("abc"), f"{self.dice.random.randrange(3)}.png"
+        return form_request("/sam/upload/", {"dirname": name}, [("file", file, self.image)])
 
     def qupath_video(self):
-        body = {
-            "type": "sam2_t",
-            "dirname": self.dice.random.choice("abc"),
-            "objs": {"0": [{"obj_id": 1, "bbox": [5, 5, 9, 9]}]},
-        }
+        objects = {"0": [{"obj_id": 1, "bbox": [5, 5, 9, 9]}]}
+        body = {"type": "sam2_t", "dirname": self.dice.random.choice("abc"), "objs": objects}
         if self.dice.random.random() < 0.4:
             del body["dirname"]
             body["b64imgs"] = self.frames

@@ -4,12 +4,11 @@ import functools
 import socket
 
 import pytest
-from support.problems import problem
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
-from support.running_service import NOBODY, service_without_triton
+from support.running_service import NOBODY, problem, service_without_triton
 
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.app import create_app

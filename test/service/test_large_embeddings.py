@@ -17,7 +17,7 @@ pytest.importorskip("zarr")
 import zarr
 from support.large_images import draw, write_tiff
 from support.running_service import running_service
-from support.session_server import encoded
+from support.session_requests import encoded
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main

@@ -17,8 +17,7 @@ from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
 from support.conditions import settled, wait_until
-from support.hand_changes import drag
-from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE
+from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE, drag
 
 DECODERS_DIFFER = 3
 """Levels of 255 by which Chromium and Pillow may differ when they decode the same JPEG."""
@@ -209,7 +208,7 @@ def test_the_mask_on_the_screen_is_the_mask(shapes, service_triton, images):
     before = [shapes.pixel(x, y) for x, y in places]
     shapes.click(200, 180)
     shapes.settled()
-    shapes.page.wait_for_timeout(300)  # a frame
+    shapes.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     wrong = [
         place
         for place, old in zip(places, before, strict=True)

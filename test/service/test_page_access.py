@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
 
-from support.hand_changes import edited
-from support.running_browser import GRAVE, open_page
+from support.running_browser import GRAVE, edited, open_page
 
 SHOW_ALL = """() => {
   for (const id of ["found", "found-choose", "words", "words-found", "words-info", "words-examples"])

@@ -15,9 +15,20 @@ pytest.importorskip("av")
 from support import clip
 from support.fake_video_client import FakeVideoClient
 from support.fake_words import service_with_words
-from support.running_browser import ASIDE, LAYOUT_FAULTS, NAMELESS, NARROW, SMALL_TARGETS, WIDE, Page, open_page
+from support.running_browser import (
+    ASIDE,
+    CANVAS_FITS,
+    LAYOUT_FAULTS,
+    NAMELESS,
+    NARROW,
+    SMALL_TARGETS,
+    WIDE,
+    Page,
+    open_clip,
+    open_page,
+    segmented,
+)
 from support.running_service import RunningService
-from support.video_page import CANVAS_FITS, open_clip, segmented
 
 pytestmark = pytest.mark.slow
 

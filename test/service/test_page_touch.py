@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
-from support.hand_changes import edited
-from support.running_browser import ASIDE, NARROW, SMALL_TARGETS, open_phone
+from support.running_browser import ASIDE, NARROW, SMALL_TARGETS, edited, open_phone
 
 SHARE = """(() => {
   const [[left, top], [right, bottom]] = [tritonSam.screenOf(0, 0), tritonSam.screenOf(800, 600)];

@@ -12,8 +12,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
-from support.running_browser import open_page
-from support.video_page import covered, go_to, open_clip, segmented, shown, track
+from support.running_browser import covered, go_to, open_clip, open_page, segmented, shown, track
 
 FRAMES = 40
 

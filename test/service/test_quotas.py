@@ -6,14 +6,13 @@ import logging
 import math
 
 import pytest
-from support.problems import problem
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.service.tokens import Quota, Token, read_tokens
 
 pytest.importorskip("fastapi")
 from starlette.testclient import WebSocketDenialResponse
-from support.running_service import service_without_triton
+from support.running_service import problem, service_without_triton
 
 from triton_sam.service.buckets import TokenBucket
 from triton_sam.service.logs import LOGGER, JsonFormatter, TextFormatter

@@ -6,13 +6,12 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from support.problems import problem
 
 from triton_sam import Cleanup
 from triton_sam.masks.rle import rle_to_mask
 
 pytest.importorskip("fastapi")
-
+from support.running_service import problem
 
 POINT = {"points": [[200, 180]]}
 BOXES = [[90, 70, 310, 290], [430, 60, 700, 230]]

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from support import clip
-from support.problems import problem
 
 pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
-from support.video_calls import POINT, events_of, track, upload, used
+from support.running_service import POINT, events_of, problem, track, upload, used
 
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import ServerUnreachableError

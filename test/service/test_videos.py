@@ -1,24 +1,29 @@
 """`/v1/videos` with a video client that needs no Triton: uploads, limits, prompts, tracking, downloads."""
 
+from __future__ import annotations
+
 import io
+import subprocess
+import sys
+import tempfile
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from PIL import Image
 from support import clip
-from support.problems import problem
 
 pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
-from support.video_calls import POINT, upload, used
+from support.running_service import POINT, problem, upload, used
 
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 from triton_sam.service.problems import Problem
 from triton_sam.service.videos.decoders import Decoders
 from triton_sam.service.videos.files import VideoFile
+from triton_sam.service.videos.folders import PREFIX, Folder
 
 # --- uploads ---------------------------------------------------------------------------------------------------------
 
@@ -213,3 +218,37 @@ def test_a_request_that_is_late_does_not_open_a_removed_video_again(tmp_path):
     with pytest.raises(Problem, match="removed"):
         decoders.frame(video, 1, "preview")
     assert len(decoders) == 0
+
+
+# --- what a killed service left behind -------------------------------------------------------------------------------
+
+A_SERVICE = """
+import sys
+from triton_sam.service.videos.folders import Folder
+(Folder().new() / "video.mp4").write_bytes(b"frames")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_start_removes_the_videos_of_a_killed_service_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    other = Folder()
+    (tmp_path / f"{PREFIX}file").write_text("no folder")
+    (tmp_path / "else").mkdir()
+    with subprocess.Popen([sys.executable, "-c", A_SERVICE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        videos = list(tmp_path.glob(f"{PREFIX}*/*/video.mp4"))
+        assert len(videos) == 1
+        Folder().remove()
+        assert videos[0].exists()  # that service lives
+        process.kill()
+    mine = Folder()
+    assert not videos[0].exists()
+    assert {path.name for path in tmp_path.iterdir()} == {other.path.name, mine.path.name, f"{PREFIX}file", "else"}
+    mine.remove()
+    other.remove()
+    assert not mine.path.exists()
+    assert not other.path.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
@@ -15,9 +16,39 @@ import pytest
 from support.annotated import files_of, kept_ids, write_data_set
 from support.large_images import draw, write_tiff
 from support.processes import all_gone
-from support.ray_processes import STAND_INS, actors, ray_python, start
+from support.uv_environment import make_environment
 
-__all__ = ["ray_python"]
+ROOT = Path(__file__).parents[2]
+STAND_INS = ["-c", "from support.ray_run import main; main()"]
+"""Arguments of Python for `triton-sam` without a server."""
+NO_UV = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+"""Otherwise, Ray recreates the environment for each of its processes."""
+
+
+@pytest.fixture(scope="module")
+def ray_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a Python with Ray, whose NumPy differs from the local server's; skip if it cannot be installed."""
+    packages = ["-r", str(ROOT / "pyproject.toml"), "--extra", "ray", "--extra", "tiles", "pytest"]
+    return make_environment(tmp_path_factory.mktemp("ray") / "venv", packages)
+
+
+def start(python: Path, words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """Start Python with arguments in a folder."""
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "test"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, **NO_UV, "PYTHONPATH": path}
+    return subprocess.Popen([str(python), *words], env=environment, cwd=folder, stderr=subprocess.PIPE, text=True)
+
+
+def actors(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the actors of Ray below a process."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):  # processes may end meanwhile
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "MapWorker" in " ".join(child.cmdline()):
+                    found.append(child)
+    return found
+
 
 IMAGES = 480
 OBJECTS = [(700, 905, 1100, 1300), (60, 60, 100, 90), (1150, 20, 1200, 60), (300, 300, 340, 900)]

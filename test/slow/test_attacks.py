@@ -1,16 +1,92 @@
 """Attempts to stall or to bloat the service, at full size: another user hardly notices, and memory stays bounded."""
 
-import signal
-import time
+from __future__ import annotations
 
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
 import pytest
 from support.attackers import upload
+from support.service_program import ServiceProgram
 
 pytest.importorskip("fastapi")
-from support.attacked_service import attacked_service
-
 from triton_sam._common.bundle import bundled
 from triton_sam.local_server import LocalServer
+
+ATTACKERS = Path(__file__).parents[1] / "support" / "attackers.py"
+
+
+@dataclass
+class Watch:
+    """Measurements during an attack: seconds of each answer to one user, and the memory of the service in bytes."""
+
+    health: list[float] = field(default_factory=list)
+    clicks: list[float] = field(default_factory=list)
+    statuses: set[int] = field(default_factory=set)
+    memory: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"/health {max(self.health):.2f} s, click {max(self.clicks):.2f} s at most "
+            f"({len(self.health)} and {len(self.clicks)} asked), answers {sorted(self.statuses)}, "
+            f"memory {self.memory / 1e6:.0f} MB at most"
+        )
+
+
+class AttackedService(ServiceProgram):
+    """A running service."""
+
+    @contextlib.contextmanager
+    def attack(self, name: str, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
+        attacker = subprocess.Popen([sys.executable, ATTACKERS, name, self.url, str(seconds)])
+        try:
+            yield attacker
+        finally:
+            attacker.kill()
+            attacker.wait()
+
+    def watch(self, image: str, attacker: subprocess.Popen[bytes] | None, seconds: float) -> Watch:
+        """Send requests as one user until the attacker has ended or the time is over."""
+        watch, end = Watch(), threading.Event()
+        service = psutil.Process(self.process.pid)
+
+        def ask(into: list[float], pause: float, method: str, path: str, **options: object) -> None:
+            with httpx.Client(base_url=self.url, timeout=120) as http:
+                while not end.wait(pause):
+                    began = time.monotonic()
+                    try:
+                        watch.statuses.add(http.request(method, path, **options).status_code)  # type: ignore[arg-type]
+                    except httpx.TransportError:
+                        watch.statuses.add(0)
+                    into.append(time.monotonic() - began)
+
+        click = f"/v1/images/{image}/segment"
+        threads = [
+            threading.Thread(target=ask, args=(watch.health, 0.1, "GET", "/health")),
+            threading.Thread(
+                target=ask, args=(watch.clicks, 0.5, "POST", click), kwargs={"json": {"points": [[200, 180]]}}
+            ),
+        ]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and (attacker is None or attacker.poll() is None):
+            watch.memory = max(watch.memory, service.memory_info().rss)
+            time.sleep(0.05)
+        end.set()
+        for thread in threads:
+            thread.join()
+        return watch
+
 
 pytestmark = [pytest.mark.nightly, pytest.mark.alone, pytest.mark.timeout(600)]
 
@@ -22,10 +98,8 @@ MEMORY = 1_200_000_000
 """Bytes. Full-size masks alone may take 0.9 GB: 64 megapixels with 14 bytes each (work_megapixels)."""
 AFTERWARDS = 5.0
 """Seconds after an attack until everything is as before."""
-ATTACKS = [
-    *(("keys", 10), ("allowed-keys", 10), ("points", 10), ("slow-bodies", 20)),
-    *(("previews", 20), ("masks", 45), ("flood", 15), ("deaf", 40)),
-]
+ATTACKS = [("masks", 45), ("deaf", 40)]
+"""Those whose full size matters, with their seconds; test_budgets.py and test_live.py have the others."""
 STOP = 8.0
 """Seconds between SIGTERM and the end of the service."""
 
@@ -39,7 +113,7 @@ def triton():
 
 @pytest.mark.parametrize(("attack", "seconds"), ATTACKS)
 def test_another_user_hardly_notices(triton, images, tmp_path, attack, seconds):
-    with attacked_service(triton.grpc_url, tmp_path) as service:
+    with AttackedService(triton.grpc_url, tmp_path) as service:
         image = upload(service.url, (images / "shapes.jpg").read_bytes())
         service.watch(image, None, 2)
         with service.attack(attack, seconds) as attacker:
@@ -57,7 +131,7 @@ def test_another_user_hardly_notices(triton, images, tmp_path, attack, seconds):
 
 
 def test_the_service_ends_soon_under_load(triton, tmp_path):
-    with attacked_service(triton.grpc_url, tmp_path) as service, service.attack("masks", 40):
+    with AttackedService(triton.grpc_url, tmp_path) as service, service.attack("masks", 40):
         time.sleep(15)
         service.process.send_signal(signal.SIGTERM)
         began = time.monotonic()

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.busy_machine import standstill
+from support.conditions import standstill
 
 TIMEOUT, JUMP_AFTER = 2.0, 0.5
 

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support import containers
-from support.deployment_calls import TOKEN, ask, click, segment, until, version
+from support.conditions import eventually
+from support.deployment_calls import TOKEN, ask, click, segment, version
 from support.fresh_clone import check_mask, fresh_clone, infer_example, served
 from support.nginx_proxy import free_ports, make_tls
 
@@ -32,6 +33,7 @@ from triton_sam._common.bundle import checkout
 yaml = pytest.importorskip("yaml")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(3000),
     pytest.mark.nightly,  # the images take five minutes
     pytest.mark.skipif(bool(containers.missing()), reason=containers.missing() or "-"),
     # Python's ssl module does not close a socket whose peer resets it before the handshake, as a port without a server
@@ -41,7 +43,6 @@ pytestmark = [
 
 PROFILES = ("--profile", "service", "--profile", "tls", "--profile", "monitoring", "--profile", "second")
 STARTED = ("triton", "service", "nginx", "prometheus")
-OTHER_TAG = "26.99-py3"
 CLONED_TAG = "26.98-py3"
 
 
@@ -49,8 +50,7 @@ CLONED_TAG = "26.98-py3"
 def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """Build every image, start the compose file with its profiles, and yield how to reach it."""
     with containers.podman(tmp_path_factory.mktemp("podman"), f"sam{uuid.uuid4().hex[:6]}") as engine:
-        compose = containers.fit_to_machine(yaml.safe_load((engine.directory / "docker-compose.yml").read_text()))
-        engine.compose_file.write_text(yaml.safe_dump(compose), encoding="utf-8")
+        compose = _write_compose_file(engine)
         names = (
             "HTTP_PORT",
             "GRPC_PORT",
@@ -91,8 +91,8 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         )
         failed = request.session.testsfailed
         try:
-            until(lambda: click(running.http), 120)
-            until(lambda: segment(running), 60)
+            eventually(lambda: click(running.http), 120)
+            eventually(lambda: segment(running), 60)
             yield running
         finally:
             if request.session.testsfailed > failed or sys.exc_info()[0] is not None:
@@ -106,7 +106,7 @@ def test_a_click_through_every_door_is_the_same(deployment: SimpleNamespace) -> 
     assert not expected.all()
     for url, options in ((deployment.grpc, {}), (deployment.https, deployment.tls), (deployment.grpcs, deployment.tls)):
         # nginx looks the name of Triton up some seconds after its start.
-        mask = until(lambda url=url, options=options: click(url, **options), 30)
+        mask = eventually(lambda url=url, options=options: click(url, **options), 30)
         np.testing.assert_array_equal(mask, expected, err_msg=url)
     answer = segment(deployment)
     assert answer["masks"][0]["area"] == int(expected.sum())
@@ -131,7 +131,7 @@ def test_prometheus_reads_triton_and_knows_the_alerts(deployment: SimpleNamespac
         targets = json.loads(ask(f"{deployment.prometheus}/api/v1/targets"))["data"]["activeTargets"]
         return bool(targets) and all(target["health"] == "up" for target in targets)
 
-    until(is_up, 60)
+    eventually(is_up, 60)
     groups = json.loads(ask(f"{deployment.prometheus}/api/v1/rules"))["data"]["groups"]
     assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
     assert groups
@@ -148,10 +148,10 @@ def test_everybody_finds_a_server_that_was_killed_and_started(deployment: Simple
         with occupied(engine, before):
             engine.run("start", triton)
             assert engine.address("triton") != before
-            np.testing.assert_array_equal(until(lambda: click(deployment.http), 60), expected)
+            np.testing.assert_array_equal(eventually(lambda: click(deployment.http), 60), expected)
             for url in (deployment.https, deployment.grpcs):
-                np.testing.assert_array_equal(until(lambda url=url: click(url, **deployment.tls), 60), expected)
-            assert until(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
+                np.testing.assert_array_equal(eventually(lambda url=url: click(url, **deployment.tls), 60), expected)
+            assert eventually(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
     finally:
         engine.run("start", triton)  # for the tests after this one, if it fails; a container that runs goes on
 
@@ -182,12 +182,12 @@ def test_new_weights_and_back(deployment: SimpleNamespace) -> None:
     containers.give_to_containers(repository)
     assert version(deployment) == "1"
     engine.execute("triton", "triton-sam", "reload", "sam2")
-    assert until(lambda: version(deployment) == "2", 60)
+    assert eventually(lambda: version(deployment) == "2", 60)
     assert not np.array_equal(click(deployment.http, fresh=True), expected)
     for model in ("sam2_encoder", "sam2_decoder"):
         shutil.rmtree(repository / model / "2")
     engine.execute("triton", "triton-sam", "reload", "sam2")
-    assert until(lambda: version(deployment) == "1", 60)
+    assert eventually(lambda: version(deployment) == "1", 60)
     np.testing.assert_array_equal(click(deployment.http, fresh=True), expected)
 
 
@@ -195,34 +195,15 @@ def test_a_second_server_goes_on_when_the_first_dies(deployment: SimpleNamespace
     engine = deployment.engine
     expected = click(deployment.http)
     engine.compose(*PROFILES, "up", "--detach", "--no-recreate", "triton-second")
-    until(lambda: engine.is_healthy("triton-second"), 120)
+    eventually(lambda: engine.is_healthy("triton-second"), 120)
     engine.run("stop", "--time", "40", engine.container("triton"))
     try:
-        np.testing.assert_array_equal(until(lambda: click(deployment.grpcs, **deployment.tls), 60), expected)
-        assert until(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
+        np.testing.assert_array_equal(eventually(lambda: click(deployment.grpcs, **deployment.tls), 60), expected)
+        assert eventually(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
     finally:
         engine.run("start", engine.container("triton"))
-    until(lambda: click(deployment.http), 60)
+    eventually(lambda: click(deployment.http), 60)
     engine.run("stop", "--time", "40", engine.container("triton-second"))
-
-
-def test_another_tag_of_triton(deployment: SimpleNamespace) -> None:
-    """A new TRITON_TAG builds another image; the container is made anew, and its volumes stay."""
-    engine = deployment.engine
-    expected = click(deployment.http)
-    engine.run(
-        "tag",
-        f"nvcr.io/nvidia/tritonserver:{deployment.settings['TRITON_TAG']}",
-        f"nvcr.io/nvidia/tritonserver:{OTHER_TAG}",
-    )
-    _write_settings(engine, {**deployment.settings, "TRITON_TAG": OTHER_TAG})
-    engine.execute("triton", "sh", "-c", "echo kept > /var/cache/triton-sam/engine")
-    engine.compose(*PROFILES, "build", "triton", timeout=1200)
-    engine.run("rm", "--force", "--time", "40", engine.container("triton"))
-    engine.compose(*PROFILES, "up", "--detach", *STARTED)
-    assert engine.inspect("triton")["ImageName"].endswith(OTHER_TAG)
-    np.testing.assert_array_equal(until(lambda: click(deployment.http), 120), expected)
-    assert engine.execute("triton", "cat", "/var/cache/triton-sam/engine") == "kept"
 
 
 def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment: SimpleNamespace, tmp_path: Path) -> None:
@@ -246,13 +227,80 @@ def test_the_image_for_processors(deployment: SimpleNamespace) -> None:
     expected = click(deployment.http)
     engine.compose(*PROFILES, "down", "--timeout", "40")  # both listen on the same ports
     engine.compose("--profile", "cpu", "up", "--detach", "triton-cpu")
-    np.testing.assert_array_equal(until(lambda: click(deployment.http), 120), expected)
+    np.testing.assert_array_equal(eventually(lambda: click(deployment.http), 120), expected)
     assert engine.is_healthy("triton-cpu")
     assert engine.execute("triton-cpu", "id", "-u") == "1000"
     started = time.monotonic()
     engine.run("stop", "--time", "40", engine.container("triton-cpu"))
     assert time.monotonic() - started < 20
     assert engine.inspect("triton-cpu")["State"]["ExitCode"] == 0
+
+
+# --- the image `export`, as the compose file runs it -----------------------------------------------------------------
+
+SETTINGS = ("--profile", "export", "run", "--rm", "-T")
+CLOSED = "http://127.0.0.1:9"
+"""A mirror that nobody serves."""
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[containers.Podman]:
+    """Give a Podman that has built the image, with a checkout whose folders belong to the container's user."""
+    with containers.podman(tmp_path_factory.mktemp("podman"), f"sam{uuid.uuid4().hex[:6]}") as podman:
+        _write_compose_file(podman)
+        try:
+            podman.build_stand_ins({f"docker.io/library/python:{_default_tag(podman, 'PYTHON_TAG')}": "python"})
+        except containers.MachineError as error:
+            pytest.skip(str(error))
+        (podman.directory / "models").mkdir()
+        containers.give_to_containers(podman.directory)
+        podman.compose("--profile", "export", "build", "export", timeout=2400)
+        yield podman
+
+
+@pytest.fixture
+def repository(engine: containers.Podman, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the folder that the compose file mounts as the model repository."""
+    monkeypatch.setitem(engine.environment, "MODEL_REPOSITORY", "./models")
+    return engine.directory / "models"
+
+
+def test_the_entry_point_fills_an_empty_volume_and_names_an_unreachable_mirror(
+    engine: containers.Podman, repository: Path
+) -> None:
+    with pytest.raises(AssertionError) as caught:
+        engine.compose(*SETTINGS, "-e", f"TRITON_SAM_MIRROR={CLOSED}", "export", "sam2", "tiny")
+    assert "127.0.0.1:9" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert (repository / "sam2_encoder" / "1" / "model.onnx").is_file()
+    assert (repository / "sam2" / "config.pbtxt").is_file()
+    assert list(repository.rglob("*.onnx.*")) == []
+
+
+def test_an_export_writes_models_that_work_here(engine: containers.Podman, repository: Path) -> None:
+    words = (
+        "--entrypoint",
+        "triton-sam",
+        "export",
+        "export",
+        "sam2",
+        "--size",
+        "tiny",
+        "--random",
+        "0",
+        "--name",
+        "sam2_seeded",
+    )
+    engine.compose(*SETTINGS, *words, timeout=1200)
+    path = repository / "sam2_seeded_encoder" / "1" / "model.onnx"
+    assert path.stat().st_uid == 1000
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    image = np.zeros((1, 3, 1024, 1024), np.float32)
+    (embeddings, *_) = session.run(None, {session.get_inputs()[0].name: image})
+    assert np.isfinite(embeddings).all()
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -279,18 +327,23 @@ def occupied(engine: containers.Podman, address: str) -> Iterator[None]:
         engine.run("rm", "--force", "--time", "0", taken)
 
 
-def _default_tag(engine: containers.Podman) -> str:
-    found = re.search(r"(?m)^ARG TRITON_TAG=(\S+)", (engine.directory / "Dockerfile").read_text(encoding="utf-8"))
+def _write_compose_file(engine: containers.Podman) -> dict[str, Any]:
+    """Write the compose file that this machine can run, and return it."""
+    compose = containers.fit_to_machine(yaml.safe_load((engine.directory / "docker-compose.yml").read_text()))
+    engine.compose_file.write_text(yaml.safe_dump(compose), encoding="utf-8")
+    return compose
+
+
+def _default_tag(engine: containers.Podman, name: str = "TRITON_TAG") -> str:
+    found = re.search(rf"(?m)^ARG {name}=(\S+)", (engine.directory / "Dockerfile").read_text(encoding="utf-8"))
     assert found is not None
     return found[1]
 
 
 def _base_images(engine: containers.Podman, compose: dict[str, Any]) -> dict[str, str]:
     """Return the base images that the Dockerfile and the compose file name, each with its stand-in."""
-    python = re.search(r"(?m)^ARG PYTHON_TAG=(\S+)", (engine.directory / "Dockerfile").read_text(encoding="utf-8"))
-    assert python is not None
     images = {
-        f"docker.io/library/python:{python[1]}": "python",
+        f"docker.io/library/python:{_default_tag(engine, 'PYTHON_TAG')}": "python",
         f"nvcr.io/nvidia/tritonserver:{_default_tag(engine)}": "tritonserver",
     }
     for service in ("nginx", "prometheus"):

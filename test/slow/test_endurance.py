@@ -6,36 +6,169 @@ The test runs only if the long runs have their full length, and it takes the giv
         pytest -m slow -s test/slow/test_endurance.py
 """
 
-import contextlib
+from __future__ import annotations
+
+import asyncio
+import base64
 import itertools
+import json
 import os
 import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
-from support.conditions import wait_until
+from support import clip
 from support.drawn_data_set import write_scenes
 from support.large_images import draw, write_tiff
-from support.soak import CALL_TIMEOUT, FULL, small_cache_server, total_memory  # noqa: F401 - a fixture
-from support.soak_users import (
-    annotate_batches,
-    call_adapter,
-    call_service,
-    click_with_sync_client,
-    look_at_a_large_image,
-    move_with_speculative_client,
-    search_for_everything,
-    track_videos,
-)
+from support.service_program import ServiceProgram
+from support.soak import CALL_TIMEOUT, FULL, draw_image, small_cache_server, total_memory  # noqa: F401 - a fixture
 
-from triton_sam import local_server
-from triton_sam.local_server.ports import choose_ports
+from triton_sam import SAM2TritonClient, SAM2VideoClient, SpeculativeSAM2Client, local_server
+from triton_sam.errors import ImageError, PromptError
+
+IMAGES = 60
+"""Number of different images, more than the server's cache holds."""
+VIDEO_FRAMES = 20
+CLICK = (1600, 1000)
+"""Pixel of the large image that users click."""
+
+
+class PatientClient(httpx.Client):
+    """A client of the service that repeats a request while the service is busy."""
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        while (answer := super().send(request, **options)).status_code == 503:
+            time.sleep(float(answer.headers["Retry-After"]))
+        return answer
+
+
+def click_with_sync_client(url, count):
+    """Simulate a user of the sync client, with images, clicks and mistakes. Every 20 images, a new client is used."""
+    for turn in itertools.count():
+        with SAM2TritonClient(url, timeout=CALL_TIMEOUT, busy="wait") as client:
+            for number in range(20):
+                client.set_image(draw_image((20 * turn + number) % IMAGES))
+                client.predict([[60.0, 50.0]])
+                client.segment([[20.0, 30.0]], logits=False)
+                yield count("clicks", 2)
+                for error, mistake in (
+                    (ImageError, lambda: client.set_image(b"no image")),
+                    (PromptError, lambda: client.predict([[float("nan"), 1.0]])),
+                ):
+                    with pytest.raises(error):
+                        mistake()
+                    yield count("mistakes")
+
+
+def move_with_speculative_client(url, count):
+    """Simulate a mouse that moves over images. Most of its positions are replaced before they are sent."""
+
+    async def move(client):
+        tasks = [(await client.predict_async([[5.0 + n, 40.0]], session_id="mouse"))[1] for n in range(20)]
+        client.cancel_session_requests("mouse")
+        await asyncio.wait(tasks)
+        return tasks[-1].result()
+
+    for turn in itertools.count():
+        with SpeculativeSAM2Client(url, timeout=CALL_TIMEOUT, busy="wait") as client:
+            for number in range(20):
+                client.set_image(draw_image((7 * turn + number) % IMAGES))
+                asyncio.run(move(client))
+                yield count("positions", 20)
+
+
+def call_service(url, count):
+    """Simulate a client of the service, with uploads, masks and mistakes."""
+    for turn in itertools.count():
+        with PatientClient(base_url=url, timeout=CALL_TIMEOUT) as http:
+            for number in range(20):
+                content = draw_image((11 * turn + number) % IMAGES)
+                answer = http.post("/v1/images", files={"image": ("image.png", content)})
+                assert answer.status_code == 201, answer.text
+                path = f"/v1/images/{answer.json()['id']}/segment"
+                for body, status in (({"points": [[60, 50]]}, 200), ({"points": "here"}, 422)):
+                    assert http.post(path, json=body).status_code == status
+                yield count("service requests", 3)
+
+
+def search_for_everything(url, count):
+    """Simulate a user who searches for all objects, and sometimes cancels a search."""
+    thresholds: dict[str, Any] = {"points_per_side": 4, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
+
+    class GivenUpError(Exception):
+        pass
+
+    def give_up(_):
+        raise GivenUpError
+
+    for turn in itertools.count():
+        with SAM2TritonClient(url, timeout=CALL_TIMEOUT, busy="wait") as client:
+            for number in range(20):
+                content = draw_image((13 * turn + number) % IMAGES)
+                assert client.everything(content, **thresholds)
+                with pytest.raises(GivenUpError):
+                    client.everything(content, progress=give_up, **thresholds)
+                yield count("searches", 2)
+
+
+def track_videos(url, count):
+    """Simulate a user who tracks objects, each in a new session, with mistakes."""
+    frames = [clip.image(index) for index in range(VIDEO_FRAMES)]
+    while True:
+        with SAM2VideoClient(url, timeout=CALL_TIMEOUT) as client:
+            for _ in range(5):
+                with client.open(frames) as video:
+                    video.add(0, 1, points=[clip.START])
+                    with pytest.raises(PromptError):
+                        video.add(0, 2, points=[[float("nan"), 1.0]])
+                    assert len(list(video.propagate(logits=False))) == VIDEO_FRAMES
+                yield count("frames of videos", VIDEO_FRAMES)
+
+
+def call_adapter(url, count):
+    """Simulate a tool with Osam's protocol, with mistakes."""
+    prompt = {"points": [[60, 50]], "point_labels": [1]}
+    with PatientClient(base_url=url, timeout=CALL_TIMEOUT) as http:
+        for turn in itertools.count():
+            image = base64.b64encode(draw_image(17 * turn % IMAGES)).decode()
+            for each, status in ((image, 200), ("no image", 422)):
+                answer = http.post("/api/generate", json={"model": "sam2:latest", "image": each, "prompt": prompt})
+                assert answer.status_code == status, answer.text
+            yield count("adapter requests", 2)
+
+
+def look_at_a_large_image(url, count):
+    """Simulate a user who moves over a slide and clicks, with mistakes."""
+    with PatientClient(base_url=url, timeout=CALL_TIMEOUT) as http:
+        (listed,) = http.get("/v1/large").json()["images"]
+        path = f"/v1/large/{listed['id']}"
+        for turn in itertools.count():
+            for place, status in ((f"{turn % 6}/{turn % 4}", 200), ("6/0", 404)):
+                assert http.get(f"{path}/levels/0/tiles/{place}").status_code == status
+            answer = http.post(f"{path}/segment", json={"points": [[CLICK[0] + turn % 40, CLICK[1]]], "format": "rle"})
+            assert answer.status_code == 200, answer.text
+            yield count("large image requests", 3)
+
+
+def annotate_batches(url, count, scenes: Path, folder: Path):
+    """Simulate nightly jobs, which annotate the scenes repeatedly, each time into a new folder."""
+    for turn in itertools.count():
+        out = folder / f"out{turn}"
+        options = ["--with", "boxes", "--url", url, "--timeout", str(CALL_TIMEOUT), "--out", str(out), "-q"]
+        subprocess.run([sys.executable, "-m", "triton_sam", "annotate", str(scenes), *options], check=True)
+        number = len(json.loads((out / "coco.json").read_text(encoding="utf-8"))["annotations"])
+        assert number
+        yield count("annotations", number)
+
 
 MINUTES = float(os.environ.get("TRITON_SAM_SOAK_MINUTES", "60"))
 CLIENTS = int(os.environ.get("TRITON_SAM_SOAK_CLIENTS", "10"))
@@ -61,26 +194,14 @@ def video_server(video_models, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def service(small_cache_server, tmp_path_factory):
-    """The URL and the process id of a service in a process of its own, with all adapters and one slide."""
-    slides = tmp_path_factory.mktemp("slides")
+    """A service in a process of its own, with all adapters and one slide."""
+    folder = tmp_path_factory.mktemp("service")
+    slides = folder / "slides"
+    slides.mkdir()
     write_tiff(slides / "slide.tif", draw([(1510, 905, 1700, 1300)]))
-    port = choose_ports("127.0.0.1", {"service": 0})["service"]
-    command = [sys.executable, "-m", "triton_sam", "service", "--url", small_cache_server.grpc_url, "--port", str(port)]
-    command += ["--adapter", "all", "--large-images", str(slides), "--limits", f'{{"timeout": {CALL_TIMEOUT}}}']
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-
-    def answers():
-        assert process.poll() is None, "the service has ended"
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{url}/health").status_code == 200
-
-    try:
-        wait_until(answers, CALL_TIMEOUT)
-        yield url, process.pid
-    finally:
-        process.terminate()
-        process.wait(60)
+    options = ["--adapter", "all", "--large-images", str(slides), "--limits", f'{{"timeout": {CALL_TIMEOUT}}}']
+    with ServiceProgram(small_cache_server.grpc_url, folder, *options) as running:
+        yield running
 
 
 class ResourceSamples:
@@ -109,9 +230,9 @@ class ResourceSamples:
 
 
 def test_memory_and_file_handles_stay_flat(small_cache_server, video_server, service, tmp_path):
-    url, pid = service
+    url = service.url
     servers = {"server": small_cache_server.pid, "video server": video_server.pid}
-    resources = ResourceSamples({**servers, "service": pid, "clients": os.getpid()})
+    resources = ResourceSamples({**servers, "service": service.process.pid, "clients": os.getpid()})
     done, stop = Counter(), threading.Event()
 
     def count(kind, number=1):

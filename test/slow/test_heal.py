@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from support.conditions import wait_until
+from support.exposition import Scrape
+from support.processes import kill_model
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
@@ -24,66 +24,6 @@ more than a third of it, the limit is three times that start."""
 PATIENCE = 60.0
 POINTS = [[[200, 180]], [[120, 90]], [[260, 60]], [[300, 200]]]
 KILLED, KILLED_AT_NIGHT = ("sam2_decoder", "sam2"), ("sam2_encoder", "sam2_preprocess")
-MODELS = KILLED + KILLED_AT_NIGHT
-
-
-def stub_of(server: LocalServer, model: str) -> psutil.Process:
-    """Return the process of a model."""
-    for stub in psutil.Process(server.pid).children():
-        if any(f"/{model}/" in word for word in stub.cmdline()):
-            return stub
-    raise AssertionError(f"{model} has no process")
-
-
-def metric(server: LocalServer, name: str) -> float:
-    """Return the value of a metric, which several session models may report; -1 without it."""
-    with urllib.request.urlopen(server.metrics_url, timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    return max((float(line.split()[-1]) for line in lines if line.startswith(name + "{")), default=-1.0)
-
-
-class Clicker(threading.Thread):
-    """A client that clicks until it is told to stop, and compares each answer with the right one."""
-
-    def __init__(
-        self, number: int, make: Callable[[], SAM2TritonClient], image: bytes, right: list[np.ndarray]
-    ) -> None:
-        super().__init__(name=f"clicker-{number}", daemon=True)
-        self.answers = 0
-        self.wrong = 0
-        self.errors: list[Exception] = []
-        self.longest = 0.0
-        self.stop = threading.Event()
-        self._number, self._make, self._image, self._right = number, make, image, right
-
-    def run(self) -> None:
-        with self._make() as client:
-            client.set_image(self._image)
-            while not self.stop.is_set():
-                which = (self._number + self.answers) % len(POINTS)
-                began = time.monotonic()
-                try:
-                    logits, _ = client.predict(POINTS[which], [1])
-                except Exception as error:
-                    self.errors.append(error)
-                    continue
-                self.longest = max(self.longest, time.monotonic() - began)
-                self.wrong += not np.array_equal(logits, self._right[which])
-                self.answers += 1
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> float:
-    """Wait for a condition, and return the seconds that it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds
-        time.sleep(0.05)
-    return time.monotonic() - began
-
-
-@pytest.fixture(scope="module")
-def content(images: Path) -> bytes:
-    return (images / "shapes.jpg").read_bytes()
 
 
 @pytest.fixture
@@ -94,50 +34,52 @@ def server() -> Iterator[LocalServer]:
         yield running
 
 
-def urls(server: LocalServer) -> list[tuple[str, str]]:
-    """Return the URLs and the places of embeddings that the clients use in turn."""
-    return [(server.http_url, "server"), (server.grpc_url, "server"), (server.http_url, "client")]
-
-
 @pytest.mark.alone  # it measures the time until the models are ready again
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "model", [*KILLED, *(pytest.param(name, marks=pytest.mark.nightly) for name in KILLED_AT_NIGHT)]
 )
-def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, content: bytes, model: str) -> None:
+def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, images: Path, model: str) -> None:
+    content = (images / "shapes.jpg").read_bytes()
     with SAM2TritonClient(server.grpc_url, timeout=PATIENCE) as client:
         client.set_image(content)
         right = [client.predict(points, [1])[0] for points in POINTS]
-    places = urls(server)
-    clickers = []
-    for number in range(CLIENTS):
-        # Most clients keep their images on the server. Embeddings in requests are 17 MB each.
-        url, place = places[2] if number == CLIENTS - 1 else places[number % 2]
-        make = lambda url=url, place=place: SAM2TritonClient(url, timeout=PATIENCE, embeddings=place)  # noqa: E731
-        clickers.append(Clicker(number, make, content, right))
-    with ExitStack() as stack:
-        for clicker in clickers:
-            stack.callback(clicker.join, PATIENCE)
-            stack.callback(clicker.stop.set)
-            clicker.start()
-        wait_until(lambda: all(clicker.answers > 1 for clicker in clickers))
-        pid = server.pid
-        stub_of(server, model).kill()
-        began = time.monotonic()
-        wait_until(lambda: server.pid != pid)
-        detected = time.monotonic() - began
-        wait_until(lambda: {served.name for served in server.served_models()} >= set(MODELS))
-        healed = time.monotonic() - began
-        before = [clicker.answers for clicker in clickers]
-        wait_until(lambda: all(c.answers > count + 1 for c, count in zip(clickers, before, strict=True)))
-        answered = time.monotonic() - began
-    longest = max(clicker.longest for clicker in clickers)
-    print(
-        f"\n{model}: found after {detected:.1f} s, ready after {healed:.1f} s, all {CLIENTS} clients answered twice "
-        f"after {answered:.1f} s, longest click {longest:.1f} s, {sum(c.answers for c in clickers)} clicks; "
-        f"the first start took {server.seconds_to_start:.1f} s"
-    )
-    assert [error for clicker in clickers for error in clicker.errors] == []
-    assert sum(clicker.wrong for clicker in clickers) == 0
+    answers = [0] * CLIENTS
+    stop = False
+
+    def click(number: int) -> None:
+        """Most clients keep their images on the server. Embeddings in requests are 17 MB each."""
+        url = server.grpc_url if number % 2 else server.http_url
+        place = "client" if number == 0 else "server"
+        with SAM2TritonClient(url, timeout=PATIENCE, embeddings=place) as client:
+            client.set_image(content)
+            while not stop:
+                which = (number + answers[number]) % len(POINTS)
+                np.testing.assert_array_equal(client.predict(POINTS[which], [1])[0], right[which])
+                answers[number] += 1
+
+    def all_have_answered_twice() -> bool:
+        assert not any(job.done() for job in jobs), [job.exception() for job in jobs if job.done()]
+        return all(now > before + 1 for now, before in zip(answers, seen, strict=True))
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        jobs = [pool.submit(click, number) for number in range(CLIENTS)]
+        try:
+            seen = [0] * CLIENTS
+            wait_until(all_have_answered_twice)
+            pid, names = server.pid, {served.name for served in server.served_models()}
+            kill_model(pid, model)
+            began = time.monotonic()
+            wait_until(lambda: server.pid != pid)
+            wait_until(lambda: {served.name for served in server.served_models()} == names)
+            healed = time.monotonic() - began
+            seen = list(answers)
+            wait_until(all_have_answered_twice)
+        finally:
+            stop = True
+        for job in jobs:
+            job.result(PATIENCE)
+    print(f"\n{model}: ready after {healed:.1f} s; the first start took {server.seconds_to_start:.1f} s")
     assert healed <= max(SECONDS_TO_HEAL, 3 * server.seconds_to_start)
-    assert server.restarts == metric(server, "triton_sam_restarts_total") == 1
+    assert server.restarts == 1
+    assert Scrape(server.metrics_url).total("triton_sam_restarts_total", model="sam2") == 1

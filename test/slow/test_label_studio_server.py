@@ -20,11 +20,10 @@ import pytest
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.running_service import running_service
-from support.tools import CLICK, RING, brushed, drawn_prompts, stroke
+from support.tools import CLICK, brushed
 
 from triton_sam import SAM2TritonClient
 from triton_sam.local_server.ports import choose_ports
-from triton_sam.service.adapters.brush_rle import encode_brush
 
 PROGRAM = os.environ.get("LABEL_STUDIO") or shutil.which("label-studio")
 pytestmark = [
@@ -40,11 +39,6 @@ CONFIG = """<View><Image name="image" value="$image"/>
 <BrushLabels name="tag" toName="image" smart="false"><Label value="cat"/></BrushLabels>
 <PolygonLabels name="outline" toName="image" smart="true"><Label value="cat"/></PolygonLabels>
 <KeyPointLabels name="point" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
-REGIONS = {
-    "keypointlabels": {"x": CLICK[0] / 8, "y": CLICK[1] / 6, "width": 0.3},
-    "brushlabels": {"format": "rle", "rle": encode_brush(stroke())},
-    "polygonlabels": {"points": [[x / 8, y / 6] for x, y in RING], "closed": True},
-}
 
 
 @contextlib.contextmanager
@@ -128,17 +122,6 @@ def client(service_triton, images) -> Iterator[SAM2TritonClient]:
     with SAM2TritonClient(service_triton.grpc_url) as client:
         client.set_image(images / "shapes.jpg")
         yield client
-
-
-def test_clicks_brushes_and_polygons_in_label_studio(setup, client):
-    found = []
-    for kind, value in REGIONS.items():
-        region = {"type": kind, "is_positive": 1, "value": {**value, kind: ["cat"]}}
-        body = {"task": setup.task, "context": {"result": [region]}}
-        answer = setup.studio.post(f"/api/ml/{setup.model}/interactive-annotating", json=body).json()
-        found.append(brushed(answer["data"]["result"][0]))
-    expected = [client.segment(**each)[0].mask for each in ({"point_coords": [CLICK]}, *drawn_prompts(client))]
-    assert np.array_equal(found, expected)
 
 
 def test_a_click_in_the_page_of_label_studio(setup, client, browser):

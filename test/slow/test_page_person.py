@@ -10,10 +10,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +24,11 @@ pytest.importorskip("fastapi")
 pytest.importorskip("contourpy")
 
 from support.conditions import wait_until  # noqa: E402
-from support.hand_changes import drag, edited, masks_of  # noqa: E402
-from support.running_browser import Page, open_page  # noqa: E402
+from support.running_browser import Page, drag, edited, masks_of, open_page  # noqa: E402
+from support.service_program import ServiceProgram  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
-from triton_sam.local_server.ports import choose_ports  # noqa: E402
 from triton_sam.masks.rle import rle_to_mask  # noqa: E402
 
 NAMES = ("shapes.jpg", "coffee.jpg", "street.jpg")
@@ -51,33 +46,6 @@ Masks = dict[str, dict[str, np.ndarray]]
 """The masks of the objects by the name of the image and that of the object."""
 
 
-class KilledService:
-    """`triton-sam service` as a program on a port of its own, which can be killed and started again there."""
-
-    def __init__(self, triton_url: str, log: Path) -> None:
-        self.port = choose_ports("127.0.0.1", {"service": 0})["service"]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._log = log
-        self._command = [sys.executable, "-m", "triton_sam", "service", "--url", triton_url, "--port", str(self.port)]
-
-    def start(self) -> None:
-        with self._log.open("a") as stream:
-            self.process = subprocess.Popen(self._command, stderr=stream, cwd=self._log.parent)
-        wait_until(lambda: self._answers() or self.process.poll() is not None, 120)
-        assert self.process.poll() is None, self._log.read_text()
-
-    def kill(self) -> None:
-        self.process.kill()
-        assert self.process.wait(60) == -signal.SIGKILL
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health"):
-                return True
-        except (OSError, urllib.error.HTTPError):
-            return False
-
-
 @pytest.fixture(scope="module")
 def triton() -> Iterator[LocalServer]:
     with LocalServer(bundled("model_repository"), models=["sam2"]) as running:
@@ -85,12 +53,9 @@ def triton() -> Iterator[LocalServer]:
 
 
 @pytest.fixture
-def killed(triton: LocalServer, tmp_path: Path) -> Iterator[KilledService]:
-    service = KilledService(triton.grpc_url, tmp_path / "service.log")
-    service.start()
-    yield service
-    service.process.kill()
-    service.process.wait(60)
+def killed(triton: LocalServer, tmp_path: Path) -> Iterator[ServiceProgram]:
+    with ServiceProgram(triton.grpc_url, tmp_path) as service:
+        yield service
 
 
 def write(page: Page, field: str, index: int, text: str) -> None:
@@ -215,7 +180,7 @@ def masks_of_coco(coco: dict[str, Any]) -> Masks:
 
 
 def test_nothing_is_lost(
-    browser: Any, killed: KilledService, triton: LocalServer, images: Path, tmp_path: Path
+    browser: Any, killed: ServiceProgram, triton: LocalServer, images: Path, tmp_path: Path
 ) -> None:
     paths = [images / name for name in NAMES]
     with open_page(browser, killed.url) as page:
@@ -272,8 +237,13 @@ def test_nothing_is_lost(
         third.page.set_input_files("#file", [*paths, path])
         third.opened(NAMES[0])
         third.page.wait_for_selector(".object")
+        assert third.page.inner_text("#banner") == ""
+        assert all(each.startswith("imported · score 0.") for each in third.facts())
         again, found = work_of(third)
         assert_equal(found, masks)
         for name in NAMES:
             named = [(each["name"], each["label"]) for each in again[name]]
             assert named == [(each["name"], each["label"]) for each in objects[name]]
+        assert json.loads(unpacked(third, "coco")["coco.json"]) == json.loads(coco)
+        third.page.click("#undo")
+        assert third.facts() == []

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from support.session_requests import text
-from support.session_server import add_session_model
+from support.session_requests import add_session_model, text
 
 from triton_sam._common.bundle import bundled
 from triton_sam.repository.accelerators import Tuning, tune

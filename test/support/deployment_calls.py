@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +13,6 @@ import numpy as np
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
-from triton_sam.errors import SamError
 
 IMAGE = bundled("test/images") / "shapes.jpg"
 POINTS = np.array([[200.0, 180.0]])
@@ -62,18 +59,3 @@ def ask(url: str, body: bytes | None = None, token: str = "", **headers: str) ->
     except urllib.error.HTTPError as error:
         error.close()  # an open socket would cause a warning at garbage collection
         raise
-
-
-def until(step: Callable[[], Any], seconds: float) -> Any:
-    """Repeat a step until it returns a value other than False without an error; return the value."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            value = step()
-            if value is not False:
-                return value
-            problem: object = "it returned False"
-        except (SamError, OSError, KeyError) as error:
-            problem = error
-        assert time.monotonic() < deadline, problem
-        time.sleep(0.2)

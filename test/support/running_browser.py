@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from triton_sam.masks.rle import rle_to_mask
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
-
 from support.conditions import wait_until  # noqa: E402 - needs the service extra
 
 from triton_sam import Cleanup  # noqa: E402 - see above
@@ -204,3 +207,59 @@ def slow_line(page: Page) -> Iterator[None]:
     yield
     session.send("Network.emulateNetworkConditions", {**conditions, "uploadThroughput": -1})
     session.detach()
+
+
+KINDS = "tritonSam.scene.objects.map((object) => tritonSam.resultOf(object)?.found?.kind ?? null)"
+
+
+def masks_of(page: Any) -> dict[str, np.ndarray]:
+    """Return the masks of the objects by name, from the page's COCO download."""
+    coco = json.loads(page.download("#save-coco")[1])
+    return {each["name"]: rle_to_mask(each["segmentation"]).astype(bool) for each in coco["annotations"]}
+
+
+def drag(page: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    page.page.mouse.move(*page.at(*start))
+    page.page.mouse.down()
+    page.page.mouse.move(*page.at(*end), steps=5)
+    page.page.mouse.up()
+
+
+def edited(page: Any, index: int) -> None:
+    page.wait(f"{KINDS}[{index}] === 'edited'")
+
+
+CANVAS_FITS = """(() => { const canvas = document.getElementById("canvas");
+    return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()"""
+
+
+def open_clip(page, path):
+    page.page.set_input_files("#file", path)
+    page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
+    page.wait(CANVAS_FITS)  # the timeline is laid out
+
+
+def shown(page):
+    return page.page.evaluate("tritonSam.scene.frame")
+
+
+def go_to(page, frame):
+    page.page.evaluate(f"tritonSam.video.goTo({frame})")
+    page.wait(f"tritonSam.scene.frame === {frame}")
+
+
+def segmented(page):
+    """Wait until every prompt on the page has its mask from the service."""
+    page.wait("""tritonSam.scene.objects.every((o) => Object.keys(o.prompts)
+        .every((frame) => tritonSam.video.masks.maskOf(o, Number(frame))))""")
+
+
+def track(page, direction="forward"):
+    before = page.page.evaluate("tritonSam.video.ended")
+    page.page.click(f"#track-{direction}")
+    page.wait(f"tritonSam.video.ended > {before}")
+
+
+def covered(page, object_index=0):
+    """Return the frames with a mask as ranges."""
+    return page.page.evaluate(f"tritonSam.video.masks.rangesOf(tritonSam.scene.objects[{object_index}])")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -93,3 +94,51 @@ def running_service(
     finally:
         server.should_exit = True
         thread.join(30)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+POINT = {"frame": 0, "object_id": 1, "points": [[60, 120]]}
+
+
+def upload(http, content, name="clip.mp4"):
+    """Upload a video; return its description."""
+    answer = http.post("/v1/videos", files={"video": (name, content)})
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def events_of(lines):
+    """Yield (name, data) of each server-sent event."""
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            yield name, json.loads(line[6:])
+
+
+def track(http, video, **body):
+    """Return all events of tracking a video, which is given by its path."""
+    with http.stream("POST", f"{video}/propagate", json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        return list(events_of(answer.iter_lines()))
+
+
+def used(service, budget):
+    """Return how much of a budget is used."""
+    return service.app.state.engine.budgets.__dict__[budget].used
+
+
+def problem(answer, status):
+    """Check an answer that refuses a request, and return its members."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    members = answer.json()
+    assert members["status"] == status
+    assert members["title"]
+    assert members["detail"]
+    assert "Traceback" not in members["detail"]
+    assert members["request_id"] == answer.headers["x-request-id"]
+    return members

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import time
 import urllib.error
 import urllib.request
 import zlib
+from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+from support.conditions import settled
 
 IMAGE_BYTES = 16_777_216
 
@@ -73,3 +77,24 @@ def post(server, *, model="sam2", shape=(1,), **inputs):
     except urllib.error.HTTPError as error:
         return json.loads(error.read())
     return {output["name"]: output["data"][0] for output in answer["outputs"]}
+
+
+IMAGES_IN_CACHE = 3
+
+
+def serve(repository, **options):
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    return local_server.LocalServer(repository, models=["sam2"], **options)
+
+
+def add_session_model(repository: Path, name: str, config: str) -> None:
+    """Add a session model of the default pair under another name, or write the config of the pair's own."""
+    if name != "sam2":
+        shutil.copytree(repository / "sam2", repository / name)
+    (repository / name / "config.pbtxt").write_text(config.replace('name: "sam2"\n', f'name: "{name}"\n', 1))
+
+
+def encoded(transport):
+    """Return the number of images that the encoder has computed."""
+    return settled(lambda: int(transport.statistics("sam2_encoder")["inference_count"]))

@@ -7,11 +7,13 @@ tensors, their shapes and the guard are those of a real decoder.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto
-from support.light_encoder import mix
+from support.light_encoder import light_repository, mix, replace
 from support.toy_graph import Graph
 
 from triton_sam.families import get_family
@@ -175,3 +177,10 @@ def _outputs(graph: Graph, logits: str) -> None:
                 part = graph.add("Slice", values, *bounds)
                 shape = graph.constant([0, end - first, *sizes], np.int64)
                 graph.add("Reshape", part, shape, output=name)
+
+
+def toy_repository(folder: Path) -> Path:
+    """Fill a model repository with the project's SAM2 models, with the toy pair instead of the demo model."""
+    light_repository(folder)
+    replace(folder / "sam2_decoder" / "1" / "model.onnx", toy_decoder())
+    return folder

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
-from support.session_requests import IMAGE_BYTES
-from support.session_server import IMAGES_IN_CACHE, add_session_model
-from support.toy_pair import toy_repository
+from support.session_requests import IMAGE_BYTES, IMAGES_IN_CACHE, add_session_model
+from support.toy_decoder import toy_repository
 from support.toy_video import FAMILY, toy_video_models
 
 from triton_sam.repository.accelerators import Tuning, tune

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from support.busy_machine import standstill
+from support.conditions import standstill
 from support.socket_server import (
     DONE,
     LARGE,

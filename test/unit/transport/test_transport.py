@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tritonclient.grpc
-from support.busy_machine import standstill
+from support.conditions import standstill
 from support.socket_server import Server, always, reads_nothing, response
 from tritonclient.utils import InferenceServerException
 

@@ -1,0 +1,134 @@
+"""`cvat-cli` with the functions of triton_sam, as the page of docs says, against a made-up CVAT.
+
+Its shapes are those of the clients.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import clip
+from support.fake_cvat import FUNCTION, TASK, running_cvat
+from support.tools import AWAY, BOX, CLICK
+from support.uv_environment import make_environment
+
+import triton_sam
+from triton_sam import SAM2TritonClient, SAM2VideoClient
+from triton_sam.masks import mask_to_box
+from triton_sam.service.adapters.nuclio_masks import box_runs, mask_of_points
+
+pytestmark = pytest.mark.timeout(900)
+
+SIZE, CLIP_SIZE, FRAMES = (800, 600), (clip.WIDTH, clip.HEIGHT), 4
+BOXES = [[x - 30, y - 30, x + 30, y + 30] for x in (60, 160) for y in (90, 140)]
+"""The random weights of the fixture see the mask in the first frame alone, and these boxes nowhere."""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(tmp_path_factory.mktemp("cvat") / "venv", ["cvat-cli"]).with_name("cvat-cli")
+
+
+@pytest.fixture
+def run(program: Path, tmp_path: Path) -> Callable[..., str]:
+    """Return a function that starts the program with a function of triton_sam, and returns the program's output.
+
+    Its arguments are CVAT's URL, the words of the command, and the parameters of triton_sam's function.
+    """
+    folder = tmp_path  # of the program's cache
+    places = [str(Path(triton_sam.__file__).parents[1]), str(Path(np.__file__).parents[1])]
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.path += {places!r}")  # after the program's packages
+    variables = {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder), "CVAT_ACCESS_TOKEN": "any"}
+
+    def run(address: str, *words: str, **parameters: Any) -> str:
+        given = [f"{name}={type(value).__name__}:{value}" for name, value in parameters.items()]
+        command = [str(program), "--server-host", address, *words, "--function-module", "triton_sam.integrations.cvat"]
+        command += [part for each in given for part in ("-p", each)]
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def client(service_triton, images):
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        client.set_image(images / "shapes.jpg")
+        yield client
+
+
+@pytest.mark.slow
+@pytest.mark.export
+def test_an_agent_tracks_rectangles_and_a_mask(run, video_server, tmp_path):
+    frames = clip.write_frames(tmp_path, FRAMES)
+    with SAM2VideoClient(video_server.grpc_url) as client, client.open(frames) as video:
+        for number, box in enumerate(BOXES, 2):
+            video.add(0, number, box=box)
+        video.add(0, 1, mask=clip.disc(0))
+        expected = [masks for _, masks in video.propagate(start=0)]
+    parameters = {"kind": "tracker", "url": video_server.grpc_url}
+    drawn = [{"type": "mask", "points": box_runs(clip.disc(0))}]
+    drawn += [{"type": "rectangle", "points": box} for box in BOXES]
+    with running_cvat(frames, "object") as cvat:
+        run(cvat.url, "function", "create-native", "SAM2 tracker", **parameters)
+        cvat.asked += [
+            {"type": "init_tracking", "task": TASK, "frame": 0, "shapes": drawn},
+            *({"type": "track", "task": TASK, "frame": frame, "states": "last"} for frame in range(FRAMES)),
+        ]
+        run(cvat.url, "function", "run-agent", str(FUNCTION), "--burst", **parameters)
+    assert (cvat.unknown, cvat.asked) == ([], [])
+    assert expected[0][1].mask.any()
+    for result, masks in zip(cvat.results[1:], expected, strict=True):
+        mask, *rectangles = result["shapes"]
+        boxes = [mask_to_box(masks[number].mask) for number in range(2, len(BOXES) + 2)]
+        assert [each and each["points"] for each in rectangles] == [box and list(box) for box in boxes]
+        shown = np.zeros_like(masks[1].mask) if mask is None else mask_of_points(mask["points"], CLIP_SIZE)
+        assert np.array_equal(shown, masks[1].mask)
+
+
+@pytest.mark.nightly
+def test_it_annotates_a_task(run, service_triton, client, images):
+    """It uploads the objects that the client finds."""
+    options = {"points_per_side": 4, "stability_score_thresh": 0.5}
+    words = ["task", "auto-annotate", str(TASK), "--conf-threshold", "0.3"]
+    with running_cvat([images / "shapes.jpg"], "object") as cvat:
+        run(cvat.url, *words, kind="everything", url=service_triton.grpc_url, **options)
+    assert cvat.unknown == []
+    [sent] = cvat.annotations
+    found = client.everything(images / "shapes.jpg", pred_iou_thresh=0.3, **options)
+    assert found
+    assert [(shape["type"], shape["frame"]) for shape in sent["shapes"]] == [("mask", 0)] * len(found)
+    for shape, segment in zip(sent["shapes"], found, strict=True):
+        assert np.array_equal(mask_of_points(shape["points"], SIZE), segment.mask)
+
+
+@pytest.mark.nightly
+def test_an_agent_answers_clicks_and_boxes(run, service_triton, client, images):
+    """It makes the function in CVAT, and then its agent answers the requests that wait there."""
+    frame = {"type": "interact", "task": TASK, "frame": 0}
+    parameters = {"kind": "interactor", "url": service_triton.grpc_url}
+    with running_cvat([images / "shapes.jpg"], "object") as cvat:
+        assert run(cvat.url, "function", "create-native", "SAM2", **parameters) == str(FUNCTION)
+        cvat.asked += [
+            {**frame, "pos_points": [CLICK], "neg_points": [], "obj_bbox": []},
+            {**frame, "pos_points": [], "neg_points": [], "obj_bbox": [BOX[:2], BOX[2:]]},
+            {**frame, "pos_points": [CLICK], "neg_points": [AWAY], "obj_bbox": [BOX[:2], BOX[2:]]},
+        ]
+        run(cvat.url, "function", "run-agent", str(FUNCTION), "--burst", **parameters)
+    assert (cvat.unknown, cvat.asked) == ([], [])
+    prompts = (
+        {"point_coords": [CLICK]},
+        {"box": BOX},
+        {"point_coords": [CLICK, AWAY], "point_labels": [1, 0], "box": BOX},
+    )
+    for result, prompt in zip(cvat.results, prompts, strict=True):
+        [shape] = result["shapes"]
+        assert shape["type"] == "mask"
+        assert np.array_equal(mask_of_points(shape["points"], SIZE), client.segment(**prompt)[0].mask)

@@ -92,6 +92,7 @@ def test_hidden_objects_are_left_out_of_data_sets_and_files_that_cannot_be_read_
         page.wait(f"document.getElementById('banner').textContent.includes('{words}')")
     for _ in range(2):
         page.page.locator('[data-role="bin"]').nth(0).click()
+    page.open(images / "street.jpg")
     page.page.click("#export")
     page.wait("document.getElementById('banner').textContent.includes('no image has an object')")
 

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from support import containers
 from support.conditions import eventually
-from support.deployment_calls import TOKEN, ask, click, segment, version
+from support.containers import TOKEN, ask, click, segment, version
 from support.fresh_clone import check_mask, fresh_clone, infer_example, served
 from support.nginx_proxy import free_ports, make_tls
 

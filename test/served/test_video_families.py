@@ -1,4 +1,4 @@
-"""Video models of all families on a real Triton: masks of the official models, and `triton-sam track`."""
+"""Video models of EdgeTAM and SAM3 on a real Triton: masks of transformers' models, and `triton-sam track`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
 from support.video_export import write_video_models  # noqa: E402
-from support.video_graphs import edgetam_micro_graphs, micro_graphs, sam3_reduced_graphs  # noqa: E402
+from support.video_graphs import EdgeTamGraphs, Sam3Graphs, edgetam_micro_graphs, sam3_reduced_graphs  # noqa: E402
 
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402
@@ -29,19 +29,13 @@ from triton_sam.verify import video as verify  # noqa: E402
 FRAMES = 8
 
 
-SAM2 = pytest.param(micro_graphs, id="sam2")
-OTHERS = {"edgetam": edgetam_micro_graphs, "sam3": sam3_reduced_graphs}
-AT_NIGHT = [pytest.param(graphs, id=name, marks=pytest.mark.nightly) for name, graphs in OTHERS.items()]
-
-
-@pytest.fixture(scope="module")
-def graphs(request: pytest.FixtureRequest) -> Any:
-    """Yield the graphs of a family with random weights."""
+@pytest.fixture(scope="module", params=[edgetam_micro_graphs, sam3_reduced_graphs], ids=["edgetam", "sam3"])
+def graphs(request: pytest.FixtureRequest) -> EdgeTamGraphs | Sam3Graphs:
     return request.param()
 
 
 @pytest.fixture(scope="module")
-def server(graphs: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+def server(graphs: EdgeTamGraphs | Sam3Graphs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     repository = tmp_path_factory.mktemp("videos")
     write_video_models(repository, graphs)
     with LocalServer(repository) as running:
@@ -53,8 +47,10 @@ def clip() -> list[Any]:
     return list(generate_clip(10_000_001, FRAMES).images)
 
 
-@pytest.mark.parametrize("graphs", [SAM2, *AT_NIGHT], indirect=True)
-def test_served_masks_equal_those_of_the_official_model(graphs: Any, server: LocalServer, clip: list[Any]) -> None:
+@pytest.mark.nightly
+def test_served_masks_equal_those_of_the_official_model(
+    graphs: EdgeTamGraphs | Sam3Graphs, server: LocalServer, clip: list[Any]
+) -> None:
     reference = verify.ReferenceRunner(graphs.reference(clip))
     size = clip[0].shape[1::-1]
     urls = {"http": server.http_url, "grpc": server.grpc_url}
@@ -69,8 +65,9 @@ def test_served_masks_equal_those_of_the_official_model(graphs: Any, server: Loc
         each.close()
 
 
-@pytest.mark.parametrize("graphs", OTHERS.values(), ids=OTHERS, indirect=True)
-def test_track_writes_masks(graphs: Any, server: LocalServer, clip: list[Any], tmp_path: Path) -> None:
+def test_track_writes_masks(
+    graphs: EdgeTamGraphs | Sam3Graphs, server: LocalServer, clip: list[Any], tmp_path: Path
+) -> None:
     (tmp_path / "clip").mkdir()
     for number, frame in enumerate(clip):
         Image.fromarray(frame).save(tmp_path / "clip" / f"{number:05}.png")

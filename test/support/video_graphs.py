@@ -69,7 +69,7 @@ def sam2_graphs(config: str, side: int) -> Graphs:
 
 
 @functools.cache
-def micro_graphs() -> FilledGraphs:
+def micro_graphs() -> Graphs:
     """Return the graphs of the micro size at 512 pixels."""
     return FilledGraphs(sam2_graphs(MICRO, SIDE).model, SAM2.at(SIDE))
 
@@ -88,10 +88,6 @@ class FilledGraphs(Graphs):
         graph = exporter.trace(tensors, self.specs[role], {})
         onnx_tools.fill(graph, exporter.later(tensors, self.specs[role]))
         return graph
-
-    def reference(self, frames: Any) -> Any:
-        """Return the official predictor with a video."""
-        return SAM2_EXPORTER.video_reference(self.model, frames)
 
 
 class EdgeTamGraphs(Graphs):

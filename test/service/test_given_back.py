@@ -13,7 +13,6 @@ import functools
 import json
 import logging
 import os
-import random
 import re
 import tempfile
 import threading
@@ -29,7 +28,7 @@ pytest.importorskip("av")
 pytest.importorskip("zarr")
 from support import clip
 from support.conditions import wait_until
-from support.dying_requests import WAYS, Dying, DyingPage, form_request, json_request
+from support.dying_requests import WAYS, Dice, Dying, DyingPage, form_request, json_request
 from support.fake_everything import FakeFinder
 from support.fake_video_client import FakeVideo, FakeVideoClient
 from support.fake_words import FakeWords, held
@@ -38,7 +37,6 @@ from support.running_service import NOBODY, made_up_models
 from support.session_requests import colored
 from support.tools import base64_of
 
-from triton_sam.errors import InferenceError, ServerUnreachableError
 from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment
 from triton_sam.service.app import create_app
@@ -50,21 +48,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 REQUESTS, AT_A_TIME = 700, 12
 IDLE_SECONDS = 1.0
 SMALL = (64, 48)
-FAILURES = (InferenceError("the GPU is gone"), ServerUnreachableError("gone"), RuntimeError("a bug"), OSError("a disk"))
-
-
-class Dice:
-    """A seeded random generator, and awaits that fail now and then."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-
-    async def wait(self) -> None:
-        """Suspend for some steps, and perhaps fail."""
-        for _ in range(self.random.randrange(4)):
-            await asyncio.sleep(0)
-        if self.random.random() < 0.05:
-            raise self.random.choice(FAILURES)
 
 
 class FailingVideoClient(FakeVideoClient):

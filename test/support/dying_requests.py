@@ -5,14 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
+from triton_sam.errors import InferenceError, ServerUnreachableError
+
 WAYS = ("end", "hang up", "cancel", "unread")
 """How a request ends: normally; its client disconnects; its task is cancelled; its answer cannot be sent."""
 HOST = (b"host", b"localhost:5000")
+
+
+FAILURES = (InferenceError("the GPU is gone"), ServerUnreachableError("gone"), RuntimeError("a bug"), OSError("a disk"))
+
+
+class Dice:
+    """A seeded random generator, and awaits that fail now and then."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    async def wait(self) -> None:
+        """Suspend for some steps, and perhaps fail."""
+        for _ in range(self.random.randrange(4)):
+            await asyncio.sleep(0)
+        if self.random.random() < 0.05:
+            raise self.random.choice(FAILURES)
 
 
 @dataclass

@@ -33,7 +33,8 @@ def _decoder_of_points(shapes: Shapes) -> bool:
         "has_mask_input": [],
     }
     return (
-        prompts >= 1
+        1 <= prompts <= 64
+        and prompts * points <= 2048
         and two == 2
         and shapes["point_labels"] == [prompts, points]
         and _one_or_each(shapes, fixed, prompts)
@@ -44,6 +45,8 @@ def _decoder_of_sam3(shapes: Shapes) -> bool:
     images, prompts, points, two = shapes["input_points"]
     return (
         min(images, prompts) >= 1
+        and images * prompts <= 64
+        and images * prompts * points <= 2048
         and two == 2
         and shapes["input_labels"] == [images, prompts, points]
         and shapes["input_boxes"] in ([images, 0, 4], [images, prompts, 4])
@@ -89,7 +92,8 @@ def _tracking_decoder(family: str, shapes: Shapes) -> bool:
         "has_mask_input": [],
     }
     return (
-        objects >= 1
+        1 <= objects <= 64
+        and objects * points <= 2048
         and two == 2
         and shapes["point_labels"] == [objects, points]
         and shapes["multimask"] == shapes["mask_prompt"] == [objects]

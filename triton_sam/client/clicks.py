@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from .._common import strict_json
 from ..errors import InferenceError, NoImageError, PromptError
+from ..families.tables import MAX_PROMPT_POINTS, MAX_PROMPTS
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray, Prompts, check_prompts
 from ..masks.cleanup import Cleanup, check_cleanup
@@ -71,8 +72,18 @@ class EmbeddingsClick(Click):
     """A click whose request carries the embeddings to the decoder."""
 
     def ask(self) -> Flow[Tensors]:
-        """Send the click and return the answer."""
-        return (yield self.pair.decode(self.image, self.prompts, self.multimask_output))
+        """Send the click and return the answer. A click that is too large for one request is sent in parts."""
+        points = self.prompts.coords.shape[1] + (0 if self.prompts.boxes is None else 2)
+        parts = self.prompts.parts(min(MAX_PROMPTS, max(1, MAX_PROMPT_POINTS // max(1, points))))
+        if len(parts) == 1:
+            return (yield self.pair.decode(self.image, self.prompts, self.multimask_output))
+        answers: list[Tensors] = []
+        for part in parts:
+            outputs = yield self.pair.decode(self.image, part, self.multimask_output)
+            self.pair.read_masks(outputs, part, self.multimask_output)  # checks the shapes
+            answers.append(outputs)
+        axes = {tensor.name: tensor.shape.index("prompts") for tensor in self.pair.family.decoder.outputs}
+        return {name: np.concatenate([outputs[name] for outputs in answers], axes[name]) for name in answers[0]}
 
     def read(self, outputs: Tensors) -> Prediction:
         """Read the answer."""
@@ -190,6 +201,7 @@ def fitting_parts(prompts: Prompts) -> list[Prompts]:
     if points > contract.MAX_POINTS:
         raise PromptError(
             f"an object has {points} points, and the session model accepts {contract.MAX_POINTS} (a box counts as "
-            "two): give fewer points, or image=client.encode_here(...), which sends the embeddings to the decoder"
+            "two): give fewer points, or image=client.encode_here(...), which sends the embeddings to the decoder: it "
+            f"accepts {MAX_PROMPT_POINTS}"
         )
     return prompts.parts(min(contract.MAX_OBJECTS, contract.MAX_POINTS // max(1, points)))

@@ -2,7 +2,8 @@
 
 ONNX Runtime checks fixed dimensions, but not dimensions with a symbol. Requests with wrong sizes reach its kernels: a
 batch of 0 images ends the process (MultiHeadAttention, 1.19 to 1.28, SIGFPE), and contradictory sizes sometimes give a
-wrong answer. With the guard, these requests are errors, and all others have exactly the same results.
+wrong answer. Its memory grows with the prompts and points of a request, and NVIDIA's backend keeps the memory of the
+largest one. With the guard, wrong and very large requests are errors, and all others have exactly the same results.
 
 The guard uses operators of the ONNX standard, and only on shapes: no step depends on the values of an input. It adds at
 most a few dozen nodes with a few integers each; a Reshape does not copy its input.
@@ -58,6 +59,9 @@ class _Guard:
         else:
             verdict = self._compare_sizes()
             guarded = {tensor.name: self._let_through(tensor.name, verdict) for tensor in self.inputs}
+        for symbols, most in self.spec.limits.items():
+            tensor = next(item for item in self.inputs if not item.optional and set(symbols) <= set(item.shape))
+            guarded[tensor.name] = self._limit(tensor, guarded[tensor.name], symbols, most)
         for node in self.graph.node:
             node.input[:] = [guarded.get(name, name) for name in node.input]
         nodes = [*self.nodes, *self.graph.node]
@@ -89,6 +93,25 @@ class _Guard:
         """Give a value the shape of an input, so that ONNX Runtime and TensorRT know the fixed dimensions."""
         first, *others = self.shapes[name]
         return self._add("Reshape", [value, self._constant(f"{name}/sizes", [first, *others])], f"{name}/input")
+
+    def _limit(self, tensor: Tensor, value: str, symbols: tuple[str, ...], most: int) -> str:
+        """Return an input unchanged, or fail if the product of its sizes for the symbols is too large.
+
+        The name of the failing node says why, because ONNX Runtime's error contains it.
+        """
+        name = f"{tensor.name}/{'_'.join(symbols)}"
+        sizes = self._add("Shape", [value], f"{name}/sizes")
+        product, *factors = [self._pick(sizes, [tensor.shape.index(symbol)], f"{name}/{symbol}") for symbol in symbols]
+        for number, factor in enumerate(factors):
+            product = self._add("Mul", [product, factor], f"{name}/product{number}")
+        fits = self._add("LessOrEqual", [product, self._constant(f"{name}/most", [most])], f"{name}/fits")
+        kept = self._constant(f"kept{len(tensor.shape)}", [0] * len(tensor.shape))
+        shape = self._add("Where", [fits, kept, self._constant("refused", [_REFUSED])], f"{name}/shape")
+        checked = self._add("Reshape", [value, shape], f"{name}/checked")
+        words = " x ".join(symbols)
+        self.nodes[-1].name = f"{GUARD_PREFIX}a request may have at most {most} {words}: send several requests"
+        sides = self._constant(f"{tensor.name}/sizes", self.shapes[tensor.name])
+        return self._add("Reshape", [checked, sides], f"{name}/input")
 
     def _compare_sizes(self) -> str:
         """Return the name of a bool: whether all dynamic dimensions fit each other and the model."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, FloatArray
-from .tables import Dimension, Tensor
+from .tables import MAX_PROMPT_POINTS, MAX_PROMPTS, Dimension, Tensor
 
 PROMPT_INPUTS = (
     Tensor("point_coords", "FP32", ("prompts", "points", 2)),
@@ -31,6 +31,8 @@ DECODER_DIMENSIONS = MappingProxyType(
     }
 )
 """The sizes that the decoder's inputs may have."""
+DECODER_LIMITS = MappingProxyType({("prompts",): MAX_PROMPTS, ("prompts", "points"): MAX_PROMPT_POINTS})
+"""The limits of one request to the decoder."""
 MASK_OUTPUTS = (
     Tensor("masks", "FP32", ("prompts", 1, 256, 256)),
     Tensor("iou_predictions", "FP32", ("prompts", 1)),

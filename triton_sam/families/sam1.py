@@ -70,6 +70,7 @@ SAM1 = Family(
             inputs=(*EMBEDDINGS, *points.PROMPT_INPUTS),
             outputs=points.MASK_OUTPUTS,
             dimensions=points.DECODER_DIMENSIONS,
+            limits=points.DECODER_LIMITS,
         ),
     ),
     decoder_inputs=points.decoder_inputs,

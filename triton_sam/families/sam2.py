@@ -38,6 +38,7 @@ SAM2 = Family(
             inputs=(*EMBEDDINGS, *points.PROMPT_INPUTS),
             outputs=(*points.MASK_OUTPUTS, Tensor("object_score_logits", "FP32", ("prompts", 1))),
             dimensions=points.DECODER_DIMENSIONS,
+            limits=points.DECODER_LIMITS,
         ),
     ),
     tracking=TRACKING,

@@ -13,7 +13,19 @@ import numpy.typing as npt
 
 from .base import LABEL_NO_POINT, Family, FloatArray
 from .concepts import sam3_concepts
-from .tables import DECODER, ENCODER, Dimension, HubFiles, ModelSize, ModelSpec, Option, Tensor, by_role
+from .tables import (
+    DECODER,
+    ENCODER,
+    MAX_PROMPT_POINTS,
+    MAX_PROMPTS,
+    Dimension,
+    HubFiles,
+    ModelSize,
+    ModelSpec,
+    Option,
+    Tensor,
+    by_role,
+)
 from .tracking import sam2_tracking
 
 LABEL_NO_POINT_IN_TRANSFORMERS = -10
@@ -98,6 +110,9 @@ SAM3 = Family(
             filename="prompt_encoder_mask_decoder.onnx",
             dimensions=MappingProxyType(
                 {"points": Dimension(minimum=0), "boxes": Dimension(minimum=0, choices=(0, "prompts"))}
+            ),
+            limits=MappingProxyType(
+                {("images", "prompts"): MAX_PROMPTS, ("images", "prompts", "points"): MAX_PROMPT_POINTS}
             ),
         ),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .points import DECODER_DIMENSIONS, MASK_OUTPUTS, PROMPT_INPUTS
+from .points import DECODER_DIMENSIONS, DECODER_LIMITS, MASK_OUTPUTS, PROMPT_INPUTS
 from .sam1 import EMBEDDINGS as SAM1_EMBEDDINGS
 from .sam1 import SAM1
 from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Tensor, by_role
@@ -25,6 +25,7 @@ SAMHQ = replace(
             inputs=(*EMBEDDINGS, *PROMPT_INPUTS),
             outputs=(*MASK_OUTPUTS[:2], *_BEST_OUTPUTS),
             dimensions=DECODER_DIMENSIONS,
+            limits=DECODER_LIMITS,
         ),
     ),
     candidates=1,

@@ -11,6 +11,11 @@ from types import MappingProxyType
 ENCODER, DECODER = "encoder", "decoder"
 """The roles of the model pair, which every family has."""
 
+MAX_PROMPTS = 64
+"""Maximum number of prompts in one request to a decoder, each of which takes about 35 MB of memory."""
+MAX_PROMPT_POINTS = 2048
+"""Maximum number of points in one request to a decoder, over all prompts, each of which takes about 1 MB of memory."""
+
 GUARD_PREFIX = "guard/"
 """Prefix of the nodes that reject tensors of wrong sizes in an exported graph; see export/guards.py."""
 
@@ -60,6 +65,8 @@ class ModelSpec:
         filename: name of the ONNX file in a version folder.
         dimensions: the sizes that the symbols of the inputs may have. All dimensions with a symbol that is not listed
             must be equal and at least 1; a dimension of an optional input may also be 1, as in its default.
+        limits: the largest product of the sizes of some symbols, because the memory of a request grows with it. The
+            symbols of a limit are those of one required input.
     """
 
     role: str
@@ -67,6 +74,7 @@ class ModelSpec:
     outputs: tuple[Tensor, ...]
     filename: str = "model.onnx"
     dimensions: Mapping[str, Dimension] = field(default_factory=lambda: MappingProxyType({}))
+    limits: Mapping[tuple[str, ...], int] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:

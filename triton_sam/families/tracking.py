@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from .tables import Dimension, ModelSpec, Tensor, by_role
+from .tables import MAX_PROMPT_POINTS, MAX_PROMPTS, Dimension, ModelSpec, Tensor, by_role
 
 MEMORY_ATTENTION, MEMORY_ENCODER = "memory_attention", "memory_encoder"
 TRACKING_DECODER, MASK_PROMPT = "tracking_decoder", "mask_prompt"
@@ -132,6 +132,7 @@ def sam2_tracking(
                 Tensor("object_pointers", "FP32", ("objects", channels)),
             ),
             dimensions={**shared, "masks": Dimension(choices=(1, "objects")), "points": Dimension(minimum=0)},
+            limits={("objects",): MAX_PROMPTS, ("objects", "points"): MAX_PROMPT_POINTS},
         ),
         ModelSpec(
             MASK_PROMPT,

@@ -21,7 +21,7 @@ from ..errors import (
     VideoError,
 )
 from ..families.base import Family
-from ..families.tables import DECODER, ENCODER, Tensor
+from ..families.tables import DECODER, ENCODER, MAX_PROMPTS, Tensor
 from ..masks.segment import formats_of
 
 IMAGE = "image"
@@ -57,8 +57,8 @@ MAX_POINTS = 1024
 """Maximum number of points in one request, over all objects and with padding. A box counts as two points."""
 MAX_JOB_POINTS = 16384
 """Maximum number of points of one search for all objects, over all crops."""
-MAX_OBJECTS = 64
-"""Maximum number of objects in one request. The decoder needs about 10 MB of memory for each of them."""
+MAX_OBJECTS = MAX_PROMPTS
+"""Maximum number of objects in one request."""
 
 BAD_REQUEST = "BAD_REQUEST"
 INTERNAL = "INTERNAL"

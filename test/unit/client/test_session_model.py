@@ -65,6 +65,20 @@ def test_more_points_of_one_object_need_the_embeddings_here(server):
         assert server.asked == ["sam2", "sam2_encoder", "sam2_decoder"]
 
 
+@pytest.mark.parametrize(("prompt", "parts"), [
+    ({"box": BOXES}, [64, 2]),
+    ({"point_coords": [[[index, 3]] * 300 for index in range(8)]}, [6, 2]),
+])  # fmt: skip
+def test_a_click_that_is_too_large_for_a_decoder_is_sent_in_parts(server, prompt, parts):
+    with SAM2TritonClient(server.url, embeddings="client") as client:
+        client.set_image(IMAGE)
+        masks, scores = client.predict(**prompt)
+        assert server.asked[1:] == ["sam2_decoder"] * len(parts)
+        assert len(masks) == len(scores) == sum(parts)
+        last = {name: values[-1:] for name, values in prompt.items()}
+        np.testing.assert_array_equal(masks[-1:], client.predict(**last)[0])
+
+
 def test_an_image_that_is_lost_between_two_parts_is_sent_again_with_the_second_alone(server):
     with SAM2TritonClient(server.url) as client:
         client.set_image(IMAGE)

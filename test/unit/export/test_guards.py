@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,28 @@ def test_the_guard_lets_exactly_the_right_sizes_through() -> None:
             with pytest.raises(Exception, match=f"Name:'{GUARD_PREFIX}"):
                 session.run(None, feed)
     assert sum(right for _, right in cases) == 48
+
+
+def test_a_request_that_is_too_large_is_refused_in_words() -> None:
+    spec = replace(SPEC, limits={("prompts",): 6, ("prompts", "points"): 8})
+    model = graph_of(spec)
+    guards.add_guard(model, spec)
+    onnx.checker.check_model(model)
+    assert_guarded(model)
+    session = session_of(model)
+    for prompts, points, words in (
+        (6, 1, ""), (1, 8, ""), (2, 4, ""), (6, 0, ""),
+        (7, 0, "a request may have at most 6 prompts: send several requests"),
+        (1, 9, "a request may have at most 8 prompts x points: send several requests"),
+        (3, 3, "a request may have at most 8 prompts x points: send several requests"),
+    ):  # fmt: skip
+        shapes = {"features": (1, 2), "coords": (prompts, points, 2), "labels": (prompts, points), "boxes": (0, 4)}
+        feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        if words:
+            with pytest.raises(Exception, match=words):
+                session.run(None, feed)
+        else:
+            assert session.run(None, feed) == [2 + 3 * prompts * points]
 
 
 def test_an_open_size_that_the_family_fixes_is_checked() -> None:

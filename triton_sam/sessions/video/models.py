@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...errors import ConfigurationError
 from ...families.base import Family, FloatArray
-from ...families.tables import ENCODER
+from ...families.tables import ENCODER, MAX_PROMPTS
 from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from ..images import Run
 
@@ -69,7 +69,7 @@ class TrackingModels:
     """Calls the models of a tracker. Every call may raise NoRoomError.
 
     Args:
-        objects_at_a_time: maximum number of objects in one call.
+        objects_at_a_time: maximum number of objects in one call, at most MAX_PROMPTS.
 
     Raises:
         ConfigurationError: the family has no models for videos.
@@ -78,7 +78,7 @@ class TrackingModels:
     def __init__(self, family: Family, run: Run, objects_at_a_time: int) -> None:
         if family.tracking is None:
             raise ConfigurationError(f"{family.name} has no models for videos")
-        self.objects_at_a_time = objects_at_a_time
+        self.objects_at_a_time = min(objects_at_a_time, MAX_PROMPTS)
         self._run = run
         self._outputs = {role: spec.output_names for role, spec in family.tracking.models.items()}
         self._outputs[ENCODER] = family.encoder.output_names

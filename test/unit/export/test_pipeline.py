@@ -268,6 +268,7 @@ def test_the_video_model_appears_with_its_models(tmp_path: Path) -> None:
     assert unloadable(read_repository(tmp_path))["mine_video"] == "it calls mine_mask_prompt, which has no weights here"
 
 
+@pytest.mark.slow
 def test_a_server_loads_an_export_for_videos_into_a_copy_of_the_repository(tmp_path: Path) -> None:
     """The copy has models for images of 1024 pixels, and the demo model as version 1."""
     local_server = pytest.importorskip("triton_sam.local_server")

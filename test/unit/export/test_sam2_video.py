@@ -106,41 +106,19 @@ def test_memory_attention_of_standard_operators(graphs: Graphs) -> None:
     assert difference(found["conditioned_embeddings"], past.official(image, **where)) < TOLERANCE
 
 
-@pytest.mark.parametrize("prompted", [False, True])
-@pytest.mark.parametrize("objects", [1, 3])
-def test_memory_encoder(graphs: Graphs, objects: int, prompted: bool) -> None:
+def test_memory_encoder(graphs: Graphs) -> None:
+    """Objects with a prompt and others in one call, on the image that they share or each on one of its own."""
     image = embeddings(graphs.side)["image_embeddings"]
-    masks = noise(5, objects, 1, graphs.side // 4, graphs.side // 4) * 5
-    score = np.array([[3.0], [-2.0], [0.0]], np.float32)[:objects]
-    expected = official_memory(graphs.model, image, masks, score, prompted)
-    inputs = {
-        "image_embeddings": image,
-        "masks": masks,
-        "object_score_logits": score,
-        "is_prompted": np.full(objects, prompted, np.float32),
-    }
-    assert difference(graphs.run(MEMORY_ENCODER, inputs)["memory"], expected) < TOLERANCE
-    own = {**inputs, "image_embeddings": image.repeat(objects, axis=0)}
-    assert difference(graphs.run(MEMORY_ENCODER, own)["memory"], expected) < TOLERANCE
-
-
-def test_memory_encoder_of_prompted_and_other_objects(graphs: Graphs) -> None:
-    image = embeddings(graphs.side)["image_embeddings"]
-    masks = noise(5, 2, 1, graphs.side // 4, graphs.side // 4)
-    score = np.array([[-1.0], [2.0]], np.float32)
-    rows = [official_memory(graphs.model, image, masks, score, prompted) for prompted in (True, False)]
-    found = graphs.run(
-        MEMORY_ENCODER,
-        {
-            "image_embeddings": image,
-            "masks": masks,
-            "object_score_logits": score,
-            "is_prompted": np.array([1, 0], np.float32),
-        },
-    )["memory"]
-    assert difference(found[0], rows[0][0]) < TOLERANCE
-    assert difference(found[1], rows[1][1]) < TOLERANCE
-    assert np.abs(rows[0] - rows[1]).max() > 0.01
+    masks = noise(5, 3, 1, graphs.side // 4, graphs.side // 4) * 5
+    score = np.array([[3.0], [-2.0], [0.0]], np.float32)
+    without, prompted = (official_memory(graphs.model, image, masks, score, each) for each in (False, True))
+    assert np.abs(prompted - without).max() > 0.01
+    for chosen in ([1, 0, 1], [0, 1, 0]):
+        expected = np.where(np.reshape(chosen, (3, 1, 1, 1)), prompted, without)
+        inputs = {"masks": masks, "object_score_logits": score, "is_prompted": np.array(chosen, np.float32)}
+        for images in (image, image.repeat(3, axis=0)):
+            found = graphs.run(MEMORY_ENCODER, {"image_embeddings": images, **inputs})["memory"]
+            assert difference(found, expected) < TOLERANCE
 
 
 def prompt(objects: int, count: int, side: int) -> Arrays:

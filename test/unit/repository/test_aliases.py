@@ -205,6 +205,7 @@ def test_a_write_that_fails_leaves_nothing_and_can_be_repeated(
     assert path.is_file()  # an existing alias stays
 
 
+@pytest.mark.slow
 def test_a_local_server_answers_under_all_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")

@@ -64,8 +64,6 @@ class FakeServers:
         self.versions: dict[str, str] = {"sam2_encoder": "1", "sam2_decoder": "1"}
         self.failures: dict[str, SamError] = {}
         """Permanent errors of requests by URL."""
-        self.busy: Counter[str] = Counter()
-        """Number of next requests that a URL refuses because it is busy."""
         self.options: dict[str, Any] = {}
         self.lock = threading.Lock()
 
@@ -105,14 +103,9 @@ class FakeClient:
         return [Instance(mask, 0.9, None, index, place, label=texts[index]) for index, place in found]
 
     def segment(self, *, image: Any, logits: bool, **prompts: Any) -> list[Segment]:
-        from triton_sam.errors import ServerBusyError
-
         given = dict.fromkeys(("point_coords", "point_labels", "box", "mask_input")) | prompts
         check_prompts(**given, image_size=open_image(image).size, mask_size=self.family.mask_size)
         with self._servers.lock:
-            if self._servers.busy[self.url] > 0:
-                self._servers.busy[self.url] -= 1
-                raise ServerBusyError("busy")
             if self.url in self._servers.failures:
                 raise self._servers.failures[self.url]
             self._servers.requests[self.url] += 1

@@ -54,8 +54,9 @@ def test_failures_are_one_line(server: Server, url: str, acts: list, options: di
 
 
 def test_what_cannot_be_asked_for() -> None:
-    with pytest.raises(ImageError, match=r"no image at http://127\.0\.0\.1:9"):
+    with pytest.raises(ImageError, match=r"no image at http://127\.0\.0\.1:9.*Connection refused") as caught:
         fetch_image("http://127.0.0.1:9/x.jpg")
+    assert "Errno" not in str(caught.value)
     for url, options in (("ftp://host/x.jpg", {}), ("x.jpg", {}), ("http://h/x.jpg", {"timeout": 0})):
         with pytest.raises(ConfigurationError):
             fetch_image(url, **options)
@@ -78,12 +79,6 @@ def test_urls_that_are_none_are_one_line(url: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)) as caught:
         fetch_image(url)
     assert str(caught.value).isprintable()
-
-
-def test_reasons_are_words_without_the_numbers_of_errors() -> None:
-    with pytest.raises(ImageError, match="Connection refused") as caught:
-        fetch_image("http://127.0.0.1:9/x.jpg")
-    assert "Errno" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x.jpg", "HTTPS://host/x.jpg"])

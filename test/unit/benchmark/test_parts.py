@@ -21,6 +21,8 @@ from triton_sam.benchmark.table import table
 from triton_sam.benchmark.target import Target
 from triton_sam.benchmark.timing import Crowd, crowd, take_turns
 
+IMAGE = bundled("test/images") / "coffee.jpg"
+
 
 def row(section, what, who, *values, protocol=None, size=None, per_second=None, **more):
     return Row(section, what, who, protocol, size, Times.of(values), per_second, more)
@@ -143,9 +145,6 @@ def test_a_missing_matplotlib_is_noticed_before_anything_is_measured(no_matplotl
     assert main(["benchmark", "-q", "--url", "localhost:1", "--out", str(tmp_path / "out")]) == 1
     assert "matplotlib is missing" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-IMAGE = bundled("test/images") / "coffee.jpg"
 
 
 def make_target(urls, family="sam2", **options):

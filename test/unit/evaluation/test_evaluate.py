@@ -74,9 +74,6 @@ def results(client, settings, data=None):
     return [trial.result() for _, trials in measure(client, data or dataset(), settings) for trial in trials]
 
 
-# Clicks
-
-
 # Metrics
 
 
@@ -302,6 +299,9 @@ def test_the_error_names_the_missing_package(monkeypatch, package, module):
     monkeypatch.delitem(sys.modules, f"triton_sam.evaluation.{module}", raising=False)
     with pytest.raises(MissingDependencyError, match=rf"{package} is missing.*pip install .*\[evaluate\]"):
         importlib.import_module(f"triton_sam.evaluation.{module}")
+
+
+# Clicks
 
 
 def test_the_first_click_goes_to_the_innermost_pixel():

@@ -6,6 +6,7 @@ its CUDA libraries.
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import hashlib
 import importlib.util
@@ -16,29 +17,40 @@ from pathlib import Path
 
 
 def main() -> None:
-    parts, target = Path(sys.argv[1]), Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", type=Path, help="folder with all files of all parts")
+    parser.add_argument("target", type=Path, help="folder to create")
+    arguments = parser.parse_args()
+    # environment.sh contains the path, and must be valid in every working directory.
+    parts, target = arguments.parts, arguments.target.absolute()
+    if not (parts / "SHA256SUMS").is_file():
+        sys.exit(f"{parts} has no SHA256SUMS: copy the files of all parts into this folder")
+    if (torch := importlib.util.find_spec("torch")) is None:
+        sys.exit(f"{sys.executable} has no PyTorch: start this program with the Python that has it")
     target.mkdir(parents=True, exist_ok=True)
     archives: dict[str, list[Path]] = {}
     for line in (parts / "SHA256SUMS").read_text().splitlines():
         digest, name = line.split()
+        if not (parts / name).is_file():
+            sys.exit(f"{parts} has no {name}: copy the files of all parts into this folder")
         if hashlib.sha256((parts / name).read_bytes()).hexdigest() != digest:
             sys.exit(f"{name} is damaged: send its part again")
         archives.setdefault(name.rpartition(".")[0], []).append(parts / name)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         list(pool.map(lambda item: unpack(item[0], item[1], target), archives.items()))
     backends(target)
-    torch = Path(importlib.util.find_spec("torch").origin).parent.parent
+    packages = Path(torch.origin).parent.parent
     libraries = [
         target / "python" / "lib",
-        *sorted((torch / "nvidia").glob("*/lib")),
+        *sorted((packages / "nvidia").glob("*/lib")),
         target / "backends" / "onnxruntime",
     ]
     (target / "environment.sh").write_text(
         f"export LD_LIBRARY_PATH={':'.join(map(str, libraries))}:$LD_LIBRARY_PATH\n"
-        f"export PYTHONPATH={target}/runtime:{target}/site:{target}/project:{torch}\n"
+        f"export PYTHONPATH={target}/runtime:{target}/site:{target}/project:{packages}\n"
         f"export PATH={target}/python/bin:$PATH PYTHONUNBUFFERED=1\n"
     )
-    print(f"assembled in {target}; torch in {torch}")
+    print(f"assembled in {target}; torch in {packages}")
 
 
 def unpack(name: str, pieces: list[Path], target: Path) -> None:

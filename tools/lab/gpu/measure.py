@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -40,13 +41,15 @@ def serve(backend: str, size: str) -> None:
                 else:
                     text = part.read_text()
                     target.write_text(text.replace("KIND_AUTO", "KIND_CPU") if 'backend: "python"' in text else text)
-    folder = None if backend == "python" else steps.ROOT / "backends"
+    folder = steps.ROOT / "backends"
+    if backend == "python" or steps.MAIN == "python":
+        folder = None
     place = steps.ROOT / f"server-{backend}-{size}.json"
     place.unlink(missing_ok=True)
     began = time.perf_counter()
     log = Path(os.environ["GPU_OUT"]) / f"server-{backend}-{size}.log"
     with LocalServer(repository, models=wanted, backend_directory=folder, log_file=log, startup_timeout=180) as server:
-        devices = {model.name: str(model) for model in server.served_models()}
+        devices = {model.name: f"{model.name} on {model.device}" for model in server.served_models()}
         found = {
             "http": server.http_url,
             "grpc": server.grpc_url,
@@ -58,6 +61,7 @@ def serve(backend: str, size: str) -> None:
         sys.stdin.read()
 
 
+SAVING = threading.Lock()
 STEPS: dict[str, tuple[float, Callable[..., None], tuple[Any, ...]]] = {}
 
 
@@ -65,7 +69,7 @@ def plan(sizes: list[str]) -> None:
     """Fill the table of steps, most important first."""
     first, last = sizes[0], sizes[-1]
     for size in sizes:
-        STEPS[f"clicks {size}"] = (45, steps.clicks, ("cpp", size))
+        STEPS[f"clicks {size}"] = (45, steps.clicks, (steps.MAIN, size))
     for size in sizes:
         STEPS[f"torch image {size}"] = (40, steps.torch_image, (size,))
         STEPS[f"video {size}, 1"] = (40, steps.video, (size, 1))
@@ -80,7 +84,8 @@ def plan(sizes: list[str]) -> None:
         STEPS[f"video {size}, {steps.MANY}"] = (60, steps.video, (size, steps.MANY))
         STEPS[f"torch video {size}, {steps.MANY}"] = (60, steps.torch_video, (size, steps.MANY))
     STEPS[f"embeddings on the CPU {first}"] = (40, steps.clicks, ("cpu-session", first, ("grpc",)))
-    STEPS[f"Python-based backend {first}"] = (40, steps.clicks, ("python", first, ("grpc",)))
+    if steps.MAIN != "python":
+        STEPS[f"Python-based backend {first}"] = (40, steps.clicks, ("python", first, ("grpc",)))
     if not steps.QUICK:
         STEPS[f"torch compiled {last}"] = (100, steps.torch_image, (last, True))
 
@@ -93,13 +98,14 @@ def run(out: Path, sizes: list[str], seconds: float) -> None:
     if not steps.QUICK:
         machine = subprocess.run(["nvidia-smi"], check=False, capture_output=True, text=True).stdout
         (out / "machine.txt").write_text(machine + (steps.ROOT / "project" / "COMMIT").read_text())
+    print(f"backend of ONNX models: {steps.MAIN}", flush=True)
     me = [sys.executable, __file__]
     options = ["--sizes", *sizes, "--out", str(out)]
     writing = {size: subprocess.Popen([*me, "step", f"models {size}", *options]) for size in sizes}
     servers = {}
     for size in sizes:
         writing[size].wait()
-        for backend in ("cpp", "cpu-session", "python") if size == sizes[0] else ("cpp",):
+        for backend in dict.fromkeys((steps.MAIN, "cpu-session", "python") if size == sizes[0] else (steps.MAIN,)):
             log = (out / f"serve-{backend}-{size}.txt").open("w")
             command = [*me, "serve", backend, size]
             servers[f"{backend}-{size}"] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
@@ -111,8 +117,10 @@ def run(out: Path, sizes: list[str], seconds: float) -> None:
                 print(f"no time left for: {name}", flush=True)
                 continue
             began = time.monotonic()
+            # A step ends itself at its limit, unless it hangs in a library.
+            most = min(left, limit_of(name) + 10)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run([*me, "step", name, *options], check=False, timeout=left)
+                subprocess.run([*me, "step", name, *options], check=False, timeout=most)
             print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
         if not steps.QUICK:
             by_process = ["nvidia-smi", "--query-compute-apps=pid,name,used_memory", "--format=csv"]
@@ -135,27 +143,55 @@ def wait_for(servers: dict[str, subprocess.Popen[bytes]], seconds: float = 100) 
         for name, process in list(waiting.items()):
             place = steps.ROOT / f"server-{name}.json"
             if place.exists():
-                print(f"server {name} started in {json.loads(place.read_text())['start']:.1f} s", flush=True)
+                found = json.loads(place.read_text())
+                devices = {text for model, text in found["devices"].items() if model.endswith("_encoder")}
+                print(f"server {name} started in {found['start']:.1f} s: {', '.join(sorted(devices))}", flush=True)
                 del waiting[name]
             elif process.poll() is not None:
                 print(f"server {name} ENDED", flush=True)
                 del waiting[name]
         time.sleep(0.2)
+    for name in waiting:
+        print(f"server {name} IS NOT READY after {seconds:.0f} s", flush=True)
+
+
+def limit_of(name: str) -> float:
+    """Return the time limit of a step in seconds; a CPU gets more time."""
+    limit = STEPS[name][0] if name in STEPS else 120
+    return limit * (4 if steps.QUICK else 1)
 
 
 def step(name: str, out: Path) -> None:
-    """Run one step. Write its figures when it ends, fails or reaches its time limit."""
-    limit, function, arguments = STEPS.get(name) or (120, steps.models, (name.removeprefix("models "),))
+    """Run one step. Write its figures every second, and when it ends, fails or reaches its time limit."""
+    _, function, arguments = STEPS.get(name) or (0, steps.models, (name.removeprefix("models "),))
     result: steps.Result = {}
+    target = out / (name.replace(" ", "_").replace(",", "") + ".json")
+    threading.Thread(target=save_regularly, args=(target, name, result), daemon=True).start()
     signal.signal(signal.SIGALRM, out_of_time)
-    signal.alarm(int(limit * (4 if steps.QUICK else 1)))
+    signal.alarm(int(limit_of(name)))
     try:
         function(result, *arguments)
     except Exception as error:  # noqa: BLE001 - figures before a failure are valid
         result["error"] = traceback.format_exc()
         print(f"{name} FAILED: {error}", flush=True)
-    target = out / (name.replace(" ", "_").replace(",", "") + ".json")
-    target.write_text(json.dumps({"step": name, "result": result}, indent=1))
+    signal.alarm(0)
+    save(target, name, result)
+
+
+def save_regularly(target: Path, name: str, result: steps.Result) -> None:
+    """Write the figures of a step every second, because a step that hangs in a library is killed."""
+    while True:
+        time.sleep(1)
+        with contextlib.suppress(RuntimeError):  # the step changed the figures meanwhile
+            save(target, name, result)
+
+
+def save(target: Path, name: str, result: steps.Result) -> None:
+    """Write the figures of a step."""
+    with SAVING:
+        text = json.dumps({"step": name, "result": result})
+        target.with_suffix(".part").write_text(text)
+        target.with_suffix(".part").rename(target)
 
 
 def out_of_time(*_: object) -> None:

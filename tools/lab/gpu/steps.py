@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-ROOT = Path(os.environ.get("GPU_ROOT", Path(__file__).resolve().parents[2]))
+ROOT = Path(os.environ.get("GPU_ROOT", Path(__file__).resolve().parents[2])).absolute()
 REPOSITORY = ROOT / "repository"
 PRECISIONS = ("fp32", "fp16")
 QUICK = bool(os.environ.get("GPU_REHEARSAL"))
 """A rehearsal on a CPU: few repetitions."""
 MANY = 2 if QUICK else 16
 """Objects of the second video."""
+MAIN = "cpp" if (ROOT / "backends").is_dir() else "python"
+"""The backend of most steps: NVIDIA's in C++, or the Python-based one if the parts contain none."""
 DEVICE = "cpu" if QUICK else "cuda"
 PROVIDER = "CPUExecutionProvider" if QUICK else "CUDAExecutionProvider"
 Result = dict[str, Any]
@@ -172,7 +174,7 @@ def exactness(result: Result, size: str) -> None:
     from triton_sam import SAM2TritonClient
     from triton_sam.verify.compare import verify_sam2
 
-    model, served = official(size), urls("cpp", size)
+    model, served = official(size), urls(MAIN, size)
     for precision in PRECISIONS:
         client = SAM2TritonClient(served["http"], model_name=f"{size}_{precision}")
         rows = verify_sam2(model, photographs(1)[0], {"served": client})
@@ -227,7 +229,7 @@ def crowd(result: Result, size: str, users: int = 16) -> None:
     span = 2.0 if QUICK else 4.0
     for precision in PRECISIONS:
         clients = [
-            SAM2TritonClient(urls("cpp", size)["grpc"], model_name=f"{size}_{precision}", timeout=120)
+            SAM2TritonClient(urls(MAIN, size)["grpc"], model_name=f"{size}_{precision}", timeout=120)
             for _ in range(users)
         ]
         files = photographs(64)
@@ -267,7 +269,7 @@ def video(result: Result, size: str, objects: int) -> None:
 
     frames = clip(11 if QUICK else 96)
     for precision in PRECISIONS[-1:] if QUICK else PRECISIONS:
-        address = urls("cpp", size)["grpc"]
+        address = urls(MAIN, size)["grpc"]
         with SAM2VideoClient(address, f"{size}_{precision}", timeout=120) as client, client.open(frames) as opened:
             for number, place in enumerate(places(objects)):
                 opened.add(0, number + 1, [place], [1])
@@ -287,7 +289,7 @@ def everything(result: Result, size: str) -> None:
     from triton_sam import SAM2TritonClient
 
     for precision in PRECISIONS:
-        client = SAM2TritonClient(urls("cpp", size)["grpc"], model_name=f"{size}_{precision}", timeout=240)
+        client = SAM2TritonClient(urls(MAIN, size)["grpc"], model_name=f"{size}_{precision}", timeout=240)
         files = iter(photographs(4, (1024, 1024)))
         found = []
         result[precision] = timed(

@@ -343,7 +343,7 @@ export class Stage {
 function roomBeside() {
   const isLow = matchMedia("(max-height: 500px)").matches;
   if (isLow && matchMedia("(min-aspect-ratio: 11/10)").matches) return { left: 128, top: 8, right: 8, bottom: 8 };
-  if (matchMedia("(max-width: 860px)").matches) return { left: 8, top: 68, right: 8, bottom: isLow ? 8 : 68 };
+  if (matchMedia("(max-width: 860px)").matches) return { left: 8, top: isLow ? 60 : 68, right: 8, bottom: isLow ? 8 : 68 };
   return { left: 68, top: 16, right: 16, bottom: 64 };
 }
 

@@ -3,8 +3,8 @@
 import { drawDisc } from "./paint.js";
 import { framesOf } from "./video-scene.js";
 
-const THUMBS = 44; // height of the thumbnails
-const LANES = 24; // height of all objects' rows, constant so that the image does not move
+const LANES = 24; // height of all objects' rows, constant so that the image does not move; the thumbnails have the rest
+const GAP = 6;
 const MAX_LANE = 8;
 const EDGE = 6; // room for marks at the first and last frame
 
@@ -65,9 +65,13 @@ export class Timeline {
     return this.#canvas.parentElement.clientWidth;
   }
 
+  get #thumbHeight() {
+    return this.#canvas.parentElement.clientHeight - LANES - GAP;
+  }
+
   /** Return the positions of the thumbnails: [{index, x}]. */
   #places() {
-    const wide = Math.max(24, (THUMBS * this.#video.width) / this.#video.height);
+    const wide = Math.max(24, (this.#thumbHeight * this.#video.width) / this.#video.height);
     const count = Math.max(1, Math.ceil((this.#width - 2 * EDGE) / wide));
     const last = this.#video.num_frames - 1;
     return Array.from({ length: count }, (_, n) => ({
@@ -109,18 +113,19 @@ export class Timeline {
     this.#drawThumbs(context, width);
     const { objects } = this.#state.scene;
     const lane = Math.min(MAX_LANE, LANES / objects.length);
-    objects.forEach((object, row) => this.#drawLane(context, object, THUMBS + 5 + lane * (row + 0.5), lane / MAX_LANE));
+    const top = height - LANES - 1;
+    objects.forEach((object, row) => this.#drawLane(context, object, top + lane * (row + 0.5), lane / MAX_LANE));
     this.#drawPosition(context, height);
   }
 
   #drawThumbs(context, width) {
     context.save();
     context.beginPath();
-    context.roundRect(EDGE, 0, width - 2 * EDGE, THUMBS, 6);
+    context.roundRect(EDGE, 0, width - 2 * EDGE, this.#thumbHeight, 6);
     context.clip();
     for (const { index, x, wide } of this.#places()) {
       const picture = this.#thumbs.get(index);
-      if (picture) context.drawImage(picture, x, 0, wide, THUMBS);
+      if (picture) context.drawImage(picture, x, 0, wide, this.#thumbHeight);
     }
     context.restore();
   }

@@ -39,9 +39,9 @@ class FakeModels:
         self.remembered = []
         self.encodes = 0
 
-    def encode(self, inputs):
+    def encode(self, pixels):
         self.encodes += 1
-        value = np.float32(inputs["image"].mean())
+        value = np.float32(pixels.mean())
         return {name: np.full(2, value, np.float32) for name in FAMILY.encoder.output_names}
 
     def attend(self, frame, memories):
@@ -89,7 +89,7 @@ def computed_by(models):
     """Return a function that computes the models of a tracker by Triton's names, with the real tensors."""
     roles = {name: role for role, name in NAMES.items()}
     compute = {
-        ENCODER: models.encode,
+        ENCODER: lambda given: models.encode(given["image"]),
         MEMORY_ATTENTION: lambda given: models.attend(given, Memories(*(given[name] for name in _MEMORIES))),
         MEMORY_ENCODER: lambda given: models.remember(
             given, given["masks"], given["object_score_logits"], bool(given["is_prompted"][0])

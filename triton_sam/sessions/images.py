@@ -53,8 +53,8 @@ class NoRoomError(InferenceError):
 Run = Callable[[str, Mapping[str, Any], Mapping[str, npt.NDArray[Any]], tuple[str, ...], bool], Mapping[str, Any]]
 """Runs a model. The arguments are its role, kept tensors, arrays, the names of the outputs, and whether to keep the
 outputs as tensors for later calls; otherwise they are arrays. It may raise NoRoomError."""
-Encode = Callable[[Mapping[str, FloatArray]], Mapping[str, Any]]
-"""Runs an encoder, and keeps its outputs; see Run."""
+Encode = Callable[[FloatArray], Mapping[str, Any]]
+"""Runs an encoder on one image, and keeps its outputs; see Run."""
 
 
 def nbytes_of(tensors: Mapping[str, Any]) -> int:
@@ -97,7 +97,7 @@ class ImageStore:
 
     Args:
         limit: maximum size of the embeddings that it keeps, in bytes.
-        select: returns the outputs of the encoder that the other models take, by the names of their inputs.
+        prepare: turns an image into the input of the encoder.
         identity: text that identifies everything that affects the embeddings, except the image: the encoder, its
             weights, and how images are resized.
     """
@@ -106,8 +106,7 @@ class ImageStore:
         self,
         encode: Encode,
         limit: int,
-        prepare: Callable[[Image.Image], Mapping[str, FloatArray]],
-        select: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        prepare: Callable[[Image.Image], FloatArray],
         identity: str,
     ) -> None:
         if limit < 1:
@@ -115,7 +114,6 @@ class ImageStore:
         self.cache: ByteLru[str, HeldImage] = ByteLru(limit)
         self._encode = encode
         self._prepare = prepare
-        self._select = select
         self._identity = identity.encode()
         self._flights: SingleFlight[str, HeldImage] = SingleFlight()
         self._encoders = threading.BoundedSemaphore(PARALLEL_ENCODES)
@@ -147,7 +145,7 @@ class ImageStore:
             embeddings = self.with_room("encode", partial(self._encode, pixels), reply)
         reply.counts["encodes"] += 1
         reply.counts["encode_seconds"] += reply.seconds["encode"]
-        return HeldImage("", part.size, self._select(embeddings), nbytes_of(embeddings))
+        return HeldImage("", part.size, embeddings, nbytes_of(embeddings))
 
     def gauges(self, reply: Reply | None = None) -> dict[str, float]:
         """Return the gauges of the cache by name; empty if the request of a reply did not change it."""
@@ -199,10 +197,6 @@ class ImageStore:
         reply.counts["encode_seconds"] += reply.seconds["open"] + reply.seconds["encode"]
         return size, outputs
 
-    def keep(self, image_id: str, size: Size, outputs: Mapping[str, Any], reply: Reply) -> HeldImage:
-        """Cache the outputs of the encoder that the other models take."""
-        return self.put(image_id, size, self._select(outputs), reply)
-
     def put(self, image_id: str, size: Size, tensors: Mapping[str, Any], reply: Reply) -> HeldImage:
         """Put an image into the cache, and return it. The least recently used images are evicted."""
         image = HeldImage(image_id, size, tensors, nbytes_of(tensors))
@@ -218,4 +212,4 @@ class ImageStore:
         if landed is not None:
             return landed
         size, outputs = self.encode_file(content, self._encode, reply)
-        return self.keep(image_id, size, outputs, reply)
+        return self.put(image_id, size, outputs, reply)

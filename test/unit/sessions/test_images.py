@@ -110,7 +110,7 @@ def test_an_encode_that_fails_gives_its_place_back(models: EmptyModels) -> None:
 
 
 def test_an_image_larger_than_the_cache_is_refused_and_evicts_nothing():
-    store, reply = ImageStore(None, 10, None, None, "weights"), Reply()
+    store, reply = ImageStore(None, 10, None, "weights"), Reply()
     store.put("a", (1, 1), {"a": np.zeros(1, np.float32)}, reply)
     with pytest.raises(ConfigurationError, match="of one image take 11 bytes, but cache_bytes is 10"):
         store.put("b", (1, 1), {"a": np.zeros(11, np.uint8)}, reply)
@@ -118,7 +118,7 @@ def test_an_image_larger_than_the_cache_is_refused_and_evicts_nothing():
     store.put("c", (1, 1), {"a": np.zeros(9, np.uint8)}, reply)
     assert reply.counts["cache_evictions"] == 1
     with pytest.raises(ConfigurationError, match="cannot hold an image"):
-        ImageStore(None, 0, None, None, "weights")
+        ImageStore(None, 0, None, "weights")
 
 
 @pytest.fixture

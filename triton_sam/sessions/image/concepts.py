@@ -77,6 +77,7 @@ class ConceptSearch:
         images: ImageStore,
         turn: Callable[[], AbstractContextManager[None]],
     ) -> None:
+        self._family = family
         self._specs = family.concepts
         self._run = run
         self._concepts = concepts
@@ -191,12 +192,10 @@ class ConceptSearch:
             )
         return self._flights.run(key, partial(self._encode_once, image_id, content, reply))
 
-    def _encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
+    def _encode(self, pixels: FloatArray) -> Mapping[str, Any]:
         """Run the encoder of concepts, which takes the input of the family's encoder under another name."""
         spec = self._specs[CONCEPT_ENCODER]
-        return self._run(
-            CONCEPT_ENCODER, {}, dict(zip(spec.input_names, inputs.values(), strict=True)), spec.output_names, True
-        )
+        return self._run(CONCEPT_ENCODER, {}, {spec.input_names[0]: pixels}, spec.output_names, True)
 
     def _encode_once(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
         key = self._key(image_id)
@@ -206,7 +205,7 @@ class ConceptSearch:
         size, outputs = self._images.encode_file(content, self._encode, reply)
         image = self._images.put(key, size, {name: outputs[name] for name in self._maps}, reply)
         if self._images.cache.get(image_id) is None:
-            self._images.keep(image_id, size, outputs, reply)
+            self._images.put(image_id, size, self._family.embeddings(outputs), reply)
         return image
 
     def _key(self, image_id: str) -> str:

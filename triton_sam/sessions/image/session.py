@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from ...errors import InputError, UnknownImageError
 from ...families.base import FloatArray
@@ -60,7 +59,8 @@ class SessionModel:
         self._objects_at_a_time = objects_at_a_time
         self._thresholds = thresholds
         self._turns = Turns()
-        self.images = ImageStore(self._encode, cache_bytes, self._prepare, pair.family.embeddings, identity)
+        prepare = partial(encoder_input, family=pair.family)
+        self.images = ImageStore(self._encode, cache_bytes, prepare, identity)
         self._concepts = None
         if concepts is not None:
             self._concepts = ConceptSearch(pair.family, run, concepts, self.images, self._turns.job)
@@ -138,12 +138,9 @@ class SessionModel:
             stopped,
         )
 
-    def _encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
-        return self._run(ENCODER, {}, inputs, self._pair.family.encoder.output_names, True)
-
-    def _prepare(self, image: Image.Image) -> Mapping[str, FloatArray]:
-        (spec,) = self._pair.family.encoder.inputs
-        return {spec.name: encoder_input(image, self._pair.family)}
+    def _encode(self, pixels: FloatArray) -> Mapping[str, Any]:
+        encoder = self._pair.family.encoder
+        return self._run(ENCODER, {}, {encoder.input_names[0]: pixels}, encoder.output_names, True)
 
     def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
         family = self._pair.family

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,35 +27,19 @@ STREAM_FRAMES = 128
 """A stream keeps only the outputs of this many frames before the tracked frame, so that its memory stays bounded."""
 
 
-def to_bfloat16(values: FloatArray) -> Halves:
-    """Round float32 to bfloat16 (to the nearest, ties to even), and return the bits. NaN stays NaN."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-    is_nan = np.isnan(values)
-    return np.where(is_nan, np.uint16(0x7FC0), rounded) if is_nan.any() else rounded
-
-
 def memory_dtype(table: Tracking) -> np.dtype[Any]:
     """Return the dtype in which a session keeps memories: uint16 for the bits of bfloat16, or float32."""
     return np.dtype(np.uint16 if table.bfloat16_memories else np.float32)
 
 
 def stored_memory(memory: FloatArray, table: Tracking) -> StoredMemory:
-    """Return memories in the form that a session keeps."""
-    return to_bfloat16(memory) if table.bfloat16_memories else memory
-
-
-def stacked_memories(rows: Sequence[Sequence[StoredMemory]], table: Tracking) -> FloatArray:
-    """Return the memories of several objects, each with equally many, as float32 (objects,memories,*shape)."""
-    if table.bfloat16_memories:
-        bits = np.empty((len(rows), len(rows[0]), *rows[0][0].shape), np.uint32)
-        for place, row in enumerate(rows):
-            for column, memory in enumerate(row):
-                bits[place, column] = memory
-        bits <<= 16
-        return bits.view(np.float32)
-    found: FloatArray = np.array(rows, np.float32)
-    return found
+    """Return memories in the dtype that a session keeps: rounded to the nearest, ties to even; NaN stays NaN."""
+    if not table.bfloat16_memories:
+        return memory
+    bits = np.ascontiguousarray(memory, np.float32).view(np.uint32)
+    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    is_nan = np.isnan(memory)
+    return np.where(is_nan, np.uint16(0x7FC0), rounded) if is_nan.any() else rounded
 
 
 @dataclass(eq=False)
@@ -81,22 +65,17 @@ class Output:
         return sum(array.nbytes for array in (self.pointer, self.logits, self.memory) if array is not None)
 
 
-@dataclass(eq=False)
-class Selected:
-    """The outputs that an object attends to in one frame, with their ages.
+class Selected(NamedTuple):
+    """What an object attends to in one frame. Objects with equally many of both can be computed in one call.
 
     Args:
-        memories: (age, output) pairs: the prompted frames, age 0, then the previous frames, oldest first.
-        pointers: (age, output) pairs: the prompted frames in the past, then the previous frames, newest first.
+        memories: (age, memory) pairs: the prompted frames, age 0, then the previous frames, oldest first.
+        pointers: (age, pointer) pairs: the prompted frames in the past, then the previous frames, newest first. An age
+            is relative to the largest age possible.
     """
 
-    memories: list[tuple[int, Output]]
-    pointers: list[tuple[int, Output]]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of memories and of pointers. Objects of equal shape can be computed in one call."""
-        return len(self.memories), len(self.pointers)
+    memories: list[tuple[int, StoredMemory]]
+    pointers: list[tuple[np.float32, FloatArray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,62 +86,39 @@ class Points:
     labels: FloatArray
 
 
-@dataclass
-class Run:
-    """Frames first, first + step, ..., last, visited in one direction. A single frame has step 0."""
-
-    first: int
-    last: int
-    step: int
-    reverse: bool
-
-    def __contains__(self, frame: int) -> bool:
-        low, high = min(self.first, self.last), max(self.first, self.last)
-        return low <= frame <= high and (self.step == 0 or (frame - self.first) % abs(self.step) == 0)
-
-    def extend(self, frame: int, reverse: bool) -> bool:
-        """Append a frame; return False if it does not continue the run."""
-        step = frame - self.last
-        if reverse != self.reverse or step == 0 or self.step not in (0, step):
-            return False
-        self.last, self.step = frame, step
-        return True
-
-    def without(self, frame: int) -> list[Run]:
-        """Return the runs that remain after removing a frame of this run."""
-        parts = ((self.first, frame - self.step), (frame + self.step, self.last)) if self.step else ()
-        return [
-            Run(first, last, self.step if first != last else 0, self.reverse)
-            for first, last in parts
-            if first == last or (last - first > 0) == (self.step > 0)
-        ]
-
-
 class TrackedFrames:
     """The frames that a pass has visited, each with the direction of its last visit.
 
-    They are kept as runs, so that memory stays bounded for a video without an end.
+    They are kept as runs, ranges of frames with a direction, so that memory stays bounded for a video without an end.
     """
 
-    def __init__(self, runs: Iterable[Run] = ()) -> None:
+    def __init__(self, runs: Iterable[tuple[range, bool]] = ()) -> None:
         self.runs = list(runs)
 
     def direction(self, frame: int) -> bool | None:
         """Return whether the last visit of a frame was in reverse; None if no pass has visited it."""
-        return next((run.reverse for run in reversed(self.runs) if frame in run), None)
+        return next((reverse for frames, reverse in reversed(self.runs) if frame in frames), None)
 
     def add(self, frame: int, reverse: bool) -> None:
         """Record a visit."""
         if self.direction(frame) == reverse:
             return
-        if self.runs and self.runs[-1].extend(frame, reverse):
-            return
-        self.runs.append(Run(frame, frame, 0, reverse))
+        if self.runs:
+            last, direction = self.runs[-1]
+            step = frame - last[-1]
+            if direction == reverse and step and (len(last) == 1 or step == last.step):
+                self.runs[-1] = range(last[0], frame + step, step), reverse
+                return
+        self.runs.append((range(frame, frame + 1), reverse))
         del self.runs[:-MAX_RUNS]
 
     def remove(self, frame: int) -> None:
         """Remove all visits of a frame."""
-        self.runs = [part for run in self.runs for part in (run.without(frame) if frame in run else [run])]
+        parts = []
+        for frames, reverse in self.runs:
+            at = frames.index(frame) if frame in frames else len(frames)
+            parts += [(part, reverse) for part in (frames[:at], frames[at + 1 :]) if part]
+        self.runs = parts
 
 
 @dataclass(eq=False)
@@ -209,42 +165,33 @@ class ObjectMemory:
             num_frames: number of frames of the video; None if it is unknown.
         """
         step = -1 if reverse else 1
-        prompted = {index: self.prompted[index] for index in closest(self.prompted, frame, table.prompted_memories)}
-        unselected = {index: output for index, output in self.prompted.items() if index not in prompted}
-        others = ChainMap(self.tracked, unselected)  # these count as frames without a prompt
-        memories = [(0, output) for output in prompted.values() if output.memory is not None]
+        prompted, others = self.prompted, ChainMap(self.tracked)
+        if table.prompted_memories is not None and len(prompted) > table.prompted_memories:
+            prompted = {index: prompted[index] for index in closest(prompted, frame, table.prompted_memories)}
+            # The other prompted frames count as frames without a prompt.
+            others.maps.append({index: each for index, each in self.prompted.items() if index not in prompted})
+        memories = [(0, output.memory) for output in prompted.values() if output.memory is not None]
         for age in range(table.memories, 0, -1):
             output = others.get(frame - age * step)
             if output is not None and output.memory is not None:
-                memories.append((age, output))
-        pointers = [
-            ((frame - index) * step, output) for index, output in prompted.items() if (frame - index) * step >= 0
-        ]
-        for age in range(1, pointer_limit(num_frames, table)):
+                memories.append((age, output.memory))
+        past = [(age, output) for index, output in prompted.items() if (age := (frame - index) * step) >= 0]
+        limit = table.pointers if num_frames is None else min(num_frames, table.pointers)
+        for age in range(1, limit):
             output = others.get(frame - age * step)
             if output is not None:
-                pointers.append((age, output))
-        return Selected(memories, pointers)
+                past.append((age, output))
+        longest = np.float32(max(1, limit - 1))
+        return Selected(memories, [(np.float32(age) / longest, output.pointer) for age, output in past])
 
 
-def closest(prompted: Collection[int], frame: int, count: int | None) -> Collection[int]:
-    """Return the prompted frames that a frame attends to: the nearest on each side, and the closest of the others.
-
-    Args:
-        count: maximum number of frames; None: all.
-    """
-    if count is None or len(prompted) <= count:
-        return prompted
+def closest(prompted: Collection[int], frame: int, count: int) -> Collection[int]:
+    """Return the prompted frames that a frame attends to: the nearest on each side, and the closest of the others."""
     before = max((index for index in prompted if index < frame), default=None)
     after = min((index for index in prompted if index >= frame), default=None)
     chosen = [index for index in (before, after) if index is not None]
     rest = sorted((index for index in prompted if index not in chosen), key=lambda index: abs(index - frame))
     return (chosen + rest)[:count]
-
-
-def pointer_limit(num_frames: int | None, table: Tracking) -> int:
-    """Return the maximum number of pointers; a stream is assumed to have more frames than pointers."""
-    return table.pointers if num_frames is None else min(num_frames, table.pointers)
 
 
 @dataclass(frozen=True)

@@ -75,14 +75,6 @@ class VideoRequest:
     output_format: str = contract.LOGITS
     wants_snapshot: bool = False
 
-    def check_frames(self, num_frames: int | None) -> None:
-        """Raise an error for frames after the end of the video."""
-        if num_frames is None:
-            return
-        last = max((self.arguments.get("frame_index", 0), *self.frames))
-        if last >= num_frames:
-            raise PromptError(f"there is no frame {last}: the video has {num_frames} frames, 0 to {num_frames - 1}")
-
     def points(self, size: Size, image_size: int) -> Points:
         """Return points and box in pixels of the encoder's image. The corners of a box come first."""
         points, labels, box = (self.arguments.get(key) or None for key in _LISTS)

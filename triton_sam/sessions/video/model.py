@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
-from ...errors import UnknownImageError, UnknownSessionError
-from ...families.base import Family, FloatArray
+from ...errors import PromptError, UnknownImageError, UnknownSessionError
+from ...families.base import Family
 from ...families.tracking import Tracking
 from ...inputs.frames import frame_input
 from ...wire import video
@@ -55,9 +54,8 @@ class VideoModel:
         workers: Executor,
     ) -> None:
         self.sessions = SessionTable(settings.sessions, settings.idle_seconds, workers)
-        self.images = ImageStore(
-            models.encode, cache_bytes, self._prepare, family.embeddings, f"{identity} {family.image_size} frame"
-        )
+        prepare = partial(frame_input, side=family.image_size, value_range=family.value_range)
+        self.images = ImageStore(models.encode, cache_bytes, prepare, f"{identity} {family.image_size} frame")
         self._family = family
         self._models = models
         self._identity = f"{identity} {family.image_size}"
@@ -111,10 +109,6 @@ class VideoModel:
         reply.counts["sessions_expired"] += self.sessions.close_idle()
         return reply
 
-    def _prepare(self, frame: Image.Image) -> Mapping[str, FloatArray]:
-        (spec,) = self._family.encoder.inputs
-        return {spec.name: frame_input(frame, self._family.image_size, self._family.value_range)}
-
     @property
     def _table(self) -> Tracking:
         assert self._family.tracking is not None  # noqa: S101 - for the type checker
@@ -159,7 +153,10 @@ class VideoModel:
         if session.is_closed:
             raise UnknownSessionError(f"the video session {session.session_id} was closed: start a session")
         tracker, operation = session.tracker, request.operation
-        request.check_frames(tracker.num_frames)
+        last = max((request.arguments.get("frame_index", 0), *request.frames))
+        if tracker.num_frames is not None and last >= tracker.num_frames:
+            count = tracker.num_frames
+            raise PromptError(f"there is no frame {last}: the video has {count} frames, 0 to {count - 1}")
         find = partial(self._find, session, request.frames, reply)
         if operation not in WITH_STEP:
             try:
@@ -212,7 +209,7 @@ class VideoModel:
             image = self.images.find(content, reply)
             session.add_frame(frame, image.image_id, image.image_size)
             return image.tensors
-        image_id = session.image_id(frame)
+        image_id = session.image_ids.get(frame)
         held = None if image_id is None else self.images.get(image_id, reply)
         if held is None:
             raise UnknownImageError(f"frame {frame} is not here (any more): send it again", frame=frame)

@@ -82,11 +82,12 @@ class TrackingModels:
         self._run = run
         self._outputs = {role: spec.output_names for role, spec in family.tracking.models.items()}
         self._outputs[ENCODER] = family.encoder.output_names
+        self._image = family.encoder.input_names[0]
         self._coarse = family.tracking.models[MEMORY_ENCODER].input_names[0]
 
-    def encode(self, inputs: Mapping[str, FloatArray]) -> Embeddings:
-        """Encode one frame."""
-        return self._run(ENCODER, {}, inputs, self._outputs[ENCODER], True)
+    def encode(self, pixels: FloatArray) -> Embeddings:
+        """Encode one frame, the output of inputs.frames.frame_input."""
+        return self._run(ENCODER, {}, {self._image: pixels}, self._outputs[ENCODER], True)
 
     def attend(self, frame: Embeddings, memories: Memories) -> Any:
         """Run the memory attention: return the conditioned embeddings of the objects, for decode()."""

@@ -33,7 +33,8 @@ class VideoSession:
         self.is_closed = False
         self.known_size = frame_size
         """Width and height of the frames in pixels; None if no frame is known yet."""
-        self._frames: OrderedDict[int, str] = OrderedDict()
+        self.image_ids: OrderedDict[int, str] = OrderedDict()
+        """The ids of the images of frames. Only add_frame() changes it."""
         self._lock = threading.Lock()
         self.last: tuple[int, str, Tensors] = (0, "", {})
         """Number, operation and answer of the last step."""
@@ -55,15 +56,10 @@ class VideoSession:
                     f"{expected[1]}: all frames of a video must have one size"
                 )
             self.known_size = size
-            self._frames[index] = image_id
-            self._frames.move_to_end(index)
-            while len(self._frames) > KNOWN_FRAMES:
-                self._frames.popitem(last=False)
-
-    def image_id(self, index: int) -> str | None:
-        """Return the id of a frame's image, or None."""
-        with self._lock:
-            return self._frames.get(index)
+            self.image_ids[index] = image_id
+            self.image_ids.move_to_end(index)
+            while len(self.image_ids) > KNOWN_FRAMES:
+                self.image_ids.popitem(last=False)
 
     def repeated(self, step: int, operation: str) -> Tensors | None:
         """Return the stored answer if the last step is repeated; None if this is the next step."""

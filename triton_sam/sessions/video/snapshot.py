@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ...errors import InputError
 from ...families.base import Size
 from ...families.tracking import Tracking
-from .memory import ObjectMemory, Output, Points, Run, TrackedFrames, memory_dtype
+from .memory import ObjectMemory, Output, Points, TrackedFrames, memory_dtype
 from .tracker import Tracker
 
 MARK = b"triton_sam video 1\n"
@@ -81,7 +81,10 @@ def _describe(name: int, memory: ObjectMemory, tracker: Tracker, arrays: list[np
         **outputs,
         "points": [[frame, len(points.labels)] for frame, points in memory.points.items()],
         "masked": sorted(memory.masked),
-        "runs": [[run.first, run.last, run.step, run.reverse] for run in memory.frames.runs],
+        "runs": [
+            [frames[0], frames[-1], frames.step if len(frames) > 1 else 0, reverse]
+            for frames, reverse in memory.frames.runs
+        ],
     }
 
 
@@ -167,10 +170,7 @@ def _fill(tracker: Tracker, state: dict[str, Any], arrays: _Arrays) -> Size | No
             tracker.limits.check_points(_whole(count))
             memory.points[_whole(frame)] = Points(arrays.floats(count, 2), arrays.floats(count))
         memory.masked = {_whole(frame) for frame in described["masked"]}
-        runs = [
-            Run(_whole(first), _whole(last), int(step), bool(back)) for first, last, step, back in described["runs"]
-        ]
-        memory.frames = TrackedFrames(runs)
+        memory.frames = TrackedFrames(_run(*row) for row in described["runs"])
         name = int(described["id"])
         tracker.limits.check_prompted_frames(name, len(memory.prompts()))
         _check_parts(memory)
@@ -179,6 +179,15 @@ def _fill(tracker: Tracker, state: dict[str, Any], arrays: _Arrays) -> Size | No
     tracker.objects = objects
     size = state["frame_size"]
     return None if size is None else (_whole(size[0], 1), _whole(size[1], 1))
+
+
+def _run(first: Any, last: Any, step: Any, reverse: Any) -> tuple[range, bool]:
+    """Return the frames first, first + step, ..., last; a single frame has step 0."""
+    step = step or 1
+    frames = range(_whole(first), _whole(last) + (1 if step > 0 else -1), step)
+    if not frames:
+        raise ValueError("a run has no frames")
+    return frames, bool(reverse)
 
 
 def _check_parts(memory: ObjectMemory) -> None:

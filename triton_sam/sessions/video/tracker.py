@@ -28,8 +28,6 @@ from .memory import (
     Selected,
     check_room,
     drop_outputs,
-    pointer_limit,
-    stacked_memories,
     stored_memory,
 )
 from .models import Decoded, DecoderPrompt, Embeddings, Memories, TrackingModels
@@ -82,7 +80,6 @@ class Tracker:
         """Size of all outputs after the last operation, for other threads."""
         self.limits = limits
         self.table = table
-        self._pointer_channels = table.pointer_channels
         self._models = models
         self._image_size = image_size
 
@@ -201,7 +198,7 @@ class Tracker:
         for memory in known.values():
             if frame not in memory.prompted:
                 selected = memory.select(frame, reverse, self.num_frames, self.table)
-                groups[selected.shape].append((memory, selected))
+                groups[len(selected.memories), len(selected.pointers)].append((memory, selected))
         if groups:
             embeddings = frames.find(frame)
             parts = [part for group in groups.values() for part in self._parts(group)]
@@ -326,18 +323,20 @@ class Tracker:
             output.memory = memory.copy()
 
     def _stack(self, part: Sequence[Selected]) -> Memories:
-        count, pointers = part[0].shape
-        memories = [[output.memory for _, output in each.memories if output.memory is not None] for each in part]
+        table, count, pointers = self.table, len(part[0].memories), len(part[0].pointers)
+        dtype = np.dtype(np.uint32 if table.bfloat16_memories else np.float32)
+        memories = np.empty((len(part), count, *table.memory_shape), dtype)
         ages = np.empty((len(part), count), np.int64)
-        vectors = np.empty((len(part), pointers, self._pointer_channels), np.float32)
+        vectors = np.empty((len(part), pointers, table.pointer_channels), np.float32)
         vector_ages = np.empty((len(part), pointers), np.float32)
-        longest = max(1, pointer_limit(self.num_frames, self.table) - 1)
         for row, selected in enumerate(part):
-            ages[row] = [age for age, _ in selected.memories]
-            for column, (age, output) in enumerate(selected.pointers):
-                vectors[row, column] = output.pointer
-                vector_ages[row, column] = np.float32(age) / np.float32(longest)
-        return Memories(stacked_memories(memories, self.table), ages, vectors, vector_ages)
+            for column, (age, memory) in enumerate(selected.memories):
+                memories[row, column], ages[row, column] = memory, age
+            for column, (relative_age, pointer) in enumerate(selected.pointers):
+                vectors[row, column], vector_ages[row, column] = pointer, relative_age
+        if table.bfloat16_memories:  # they are the upper half of a float32
+            np.left_shift(memories, 16, out=memories)
+        return Memories(memories.view(np.float32), ages, vectors, vector_ages)
 
 
 def _no_points(objects: int) -> tuple[FloatArray, FloatArray]:

@@ -34,7 +34,7 @@ from triton_sam.errors import (
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.sessions.images import NoRoomError
 from triton_sam.sessions.tasks import MAX_WAITING, SerialQueue
-from triton_sam.sessions.video.memory import STREAM_FRAMES, Limits, sizes, to_bfloat16
+from triton_sam.sessions.video.memory import STREAM_FRAMES, Limits, sizes, stored_memory
 
 MEMORY, LOGITS, POINTER = sizes(TABLE)
 
@@ -44,7 +44,7 @@ def test_bfloat16_rounds_as_torch_does():
     values = np.random.default_rng(0).integers(0, 1 << 32, 200_000, np.uint64).astype(np.uint32).view(np.float32)
     values = np.concatenate([values, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1.00390625, 1.01171875])])
     expected = torch.from_numpy(values).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal((to_bfloat16(values).astype(np.uint32) << 16).view(np.float32), expected)
+    np.testing.assert_array_equal((stored_memory(values, TABLE).astype(np.uint32) << 16).view(np.float32), expected)
 
 
 def test_objects_of_equal_shapes_go_through_one_call(server):

@@ -163,8 +163,8 @@ class HashingModels:
 
     objects_at_a_time = 3
 
-    def encode(self, inputs):
-        value = float(np.rint(inputs["image"][0, 0, 0, 0] * 255))
+    def encode(self, pixels):
+        value = float(np.rint(pixels[0, 0, 0, 0] * 255))
         return {name: np.full(1, value, np.float32) for name in FAMILY.encoder.output_names}
 
     def attend(self, frame, memories: Memories):

@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from . import faults, logs, metrics, openapi, page, problems
-from .adapter import AdapterRequests
+from .adapters.adapter import AdapterRequests
 from .adapters.bridge import Bridge
 from .adapters.registry import find_adapters
 from .api import concepts, everything, exports, live, v0, v1

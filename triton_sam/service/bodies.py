@@ -8,7 +8,6 @@ from collections.abc import Callable
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from .adapter import ADAPTER
 from .budgets import FREE_BYTES, Budgets, Lease
 from .problems import Problem, response
 from .quotas import Caller
@@ -34,6 +33,8 @@ MAX_VALUES = 1 << 14
 """Maximum number of values in a request without a file. The largest call has a quarter of them. Two MiB can hold a
 million values, and reading those would block the event loop.
 """
+ADAPTER = "triton_sam.adapter"
+"""Key in the ASGI scope of an adapter's request; the value is the Adapter."""
 MAX_ADAPTER_VALUES = 1 << 20
 """The same for an adapter: some tools send all annotations of an image with each click. A thread reads them."""
 

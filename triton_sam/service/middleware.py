@@ -12,21 +12,17 @@ from starlette.websockets import WebSocket
 
 from .._common.tracing import current_trace
 from . import problems
-from .adapter import ADAPTER, Adapter
-from .bodies import Answer, Body, UnreadError
+from .adapters.adapter import Adapter
+from .bodies import ADAPTER, Answer, Body, UnreadError
 from .budgets import Budgets
 from .hosts import HEALTH, check_origin
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
 from .problems import Problem, answer_headers, response
-from .quotas import Caller, Callers
+from .quotas import CALLER, COUNT_UPLOAD, Caller, Callers
 from .settings import ServiceSettings
 from .tracing import HEADER, read_trace
 
-CALLER = "triton_sam.caller"
-"""Key in the ASGI scope; the value is the name of the caller's token."""
-COUNT_UPLOAD = "triton_sam.upload"
-"""Key in the ASGI scope; the value is a function that counts fetched bytes as an upload of the caller."""
 DRAIN_SECONDS = 3.0
 """An oversized body is read for this long, so that the client can read the reason for the rejection."""
 SAFETY = {

@@ -15,9 +15,9 @@ from pydantic import Field
 from ..._common import strict_json
 from ...masks.polygons import mask_to_polygons
 from ...masks.segment import Segment
-from ..adapter import Adapter, basic_password
 from ..engine import Pair
 from ..problems import Problem
+from .adapter import Adapter, basic_password
 from .bridge import Bridge, Lenient, Target, json_answer
 from .cvat_tracker import TrackCall, track
 from .nuclio_masks import box_bits, interactor_json

@@ -20,11 +20,11 @@ from ...families.base import Size
 from ...masks.polygons import mask_to_polygons
 from ...masks.segment import Segment
 from ...wire.contract import MAX_OBJECTS
-from ..adapter import Adapter, basic_password
 from ..engine import Pair
-from ..middleware import CALLER
 from ..problems import Problem
+from ..quotas import CALLER
 from ..store import StoredImage
+from .adapter import Adapter, basic_password
 from .bridge import Bridge, Lenient, json_answer
 from .brush_rle import encode_brush
 from .task_images import TaskImages

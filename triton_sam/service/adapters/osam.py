@@ -10,10 +10,10 @@ from pydantic import Field
 
 from ...masks.label_map import mask_to_png
 from ...masks.segment import Segment
-from ..adapter import Adapter
 from ..engine import Pair
 from ..problems import Problem
 from ..store import StoredImage
+from .adapter import Adapter
 from .bridge import Bridge, Lenient, Target, json_answer
 
 BACKGROUND, FOREGROUND, TOP_LEFT, BOTTOM_RIGHT = 0, 1, 2, 3

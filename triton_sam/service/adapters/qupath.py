@@ -18,10 +18,10 @@ from ...families.base import FloatArray
 from ...inputs.images import open_image
 from ...masks.polygons import main_polygons
 from ...masks.segment import Segment
-from ..adapter import Adapter, basic_password
 from ..engine import Pair
 from ..image_files import check_image
 from ..problems import Problem
+from .adapter import Adapter, basic_password
 from .bridge import Bridge, Lenient, Target, decoded, json_answer
 from .qupath_video import Sam2VideoBody, Sam3VideoBody, Sequences
 from .sent_frames import segment_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...errors import ConfigurationError
-from ..adapter import Adapter
 from . import cvat, label_studio, osam, qupath, roboflow, x_anylabeling
+from .adapter import Adapter
 
 ADAPTERS: dict[str, Adapter] = {
     module.ADAPTER.name: module.ADAPTER for module in (cvat, label_studio, x_anylabeling, qupath, roboflow, osam)

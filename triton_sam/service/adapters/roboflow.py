@@ -18,11 +18,11 @@ from ..._common.lru import ByteLru
 from ...masks.polygons import mask_to_polygons
 from ...masks.rle import BoolArray
 from ...masks.segment import Segment
-from ..adapter import Adapter, query_token
 from ..engine import Pair
-from ..middleware import CALLER
 from ..problems import Problem
+from ..quotas import CALLER
 from ..store import StoredImage
+from .adapter import Adapter, query_token
 from .bridge import Bridge, Lenient, Target, json_answer
 from .roboflow_concepts import ConceptRequest, find_concepts
 from .roboflow_logits import LogitsCache

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from ...concepts.query import THRESHOLD
-from ..adapter import Adapter, header_token
 from ..engine import Pair
 from ..problems import Problem
+from .adapter import Adapter, header_token
 from .bridge import Bridge, Lenient, Target, json_answer
 from .x_anylabeling_shapes import FINENESS, Drawing, shapes_of, words_of
 from .x_anylabeling_video import SUFFIX, add_routes, pair_name

@@ -16,8 +16,8 @@ from ..bodies import FILES, IMAGE_KINDS, is_image, kind_of
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
 from ..image_urls import ImageUrl, ImageUrls
-from ..middleware import COUNT_UPLOAD
 from ..problems import Problem
+from ..quotas import COUNT_UPLOAD
 from ..schemas import (
     BINARY,
     Format,

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...tracks.records import MaskRecord
 from ..events import Events
 from ..problems import Problem, meant_by
+from .clients import Masks
 from .schemas import PropagateRequest
 
 if TYPE_CHECKING:
     from ...client.video import AsyncVideo
-    from .tracking import Tracking
 
 PROGRESS_SECONDS = 0.5
+Keep = Callable[[int, Masks], Awaitable[tuple[MaskRecord, ...]]]
+"""Stores the masks of a frame, and returns them."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,10 @@ class Propagation:
     """
 
     def __init__(
-        self, tracking: Tracking, video: AsyncVideo, request: PropagateRequest, total: int, lock: asyncio.Lock
+        self, keep: Keep, video: AsyncVideo, request: PropagateRequest, total: int, lock: asyncio.Lock
     ) -> None:
         self.events: Events[Tracked | Progress | Done] = Events()
-        self._tracking = tracking
+        self._keep = keep
         self._video = video
         self._request = request
         self._total = total
@@ -97,7 +99,7 @@ class Propagation:
             frames = self._video.propagate(start=ask.start, count=ask.count, reverse=ask.reverse)
             async with contextlib.aclosing(frames):
                 async for frame, masks in frames:
-                    records = await self._tracking.keep(frame, masks, is_tracked=True)
+                    records = await self._keep(frame, masks)
                     self._done += 1
                     await self.events.put(Tracked(frame, records))
                     await self._tell_progress()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import SamError
@@ -132,7 +133,7 @@ class Tracking:
         first = min(frame for frames in self.prompted.values() for frame in frames)
         total = self._count(request, first if request.start is None else request.start)
         with self._budgets.tracks.take() as place:
-            self._propagation = Propagation(self, video, request, total, self._lock)
+            self._propagation = Propagation(partial(self.keep, is_tracked=True), video, request, total, self._lock)
             running = place.pass_on()
         self._propagation.task.add_done_callback(lambda _: running.give())
         return self._propagation

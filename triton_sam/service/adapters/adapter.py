@@ -1,4 +1,4 @@
-"""An adapter lets the service speak another tool's protocol, see triton_sam/service/adapters."""
+"""An adapter lets the service speak another tool's protocol. `AdapterRequests` is the middleware of all adapters."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .metrics import Metrics
-from .problems import Problem, error_form
+from ..bodies import ADAPTER
+from ..metrics import Metrics
+from ..problems import Problem, error_form
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from .adapters.bridge import Bridge
-
-ADAPTER = "triton_sam.adapter"
-"""Key in the ASGI scope of an adapter's request; the value is the Adapter."""
+    from .bridge import Bridge
 
 TokenReader = Callable[[Scope], str]
 """Returns the token of a request, "" without one."""

@@ -113,7 +113,7 @@ def test_a_frame_passes_at_most_40_functions_of_the_client():
     """Opening images is not counted here; in the server, a frame is two requests."""
     found = count("frame")
     assert 20 < found["client"] <= 40
-    assert 20 < found["model"] <= 70
+    assert 20 < found["model"] <= 57
 
 
 def test_12_functions_lead_from_the_command_line_to_the_files():

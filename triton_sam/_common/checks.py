@@ -1,13 +1,14 @@
-"""Checks of the members of a message, declared beside the fields of its dataclass."""
+"""Checks of the members of a message, declared beside the fields of its dataclass; and checks of values from JSON."""
 
 from __future__ import annotations
 
 import math
 import numbers
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 _RULE = "rule"
 _LARGEST = sys.float_info.max
@@ -76,3 +77,21 @@ def check_names(given: Iterable[Any], known: Iterable[str], error: type[Exceptio
     for name in given:
         if name not in names:
             raise error(f"{prefix}there is no parameter {str(name)[:40]!r}: the parameters are {', '.join(names)}")
+
+
+def is_finite_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a number that a float can hold: False for NaN, infinity, 10**400 and True."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def json_kind(value: Any) -> str:
+    """Return the JSON type of a value in words, for errors such as "must be text, not a number"."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    kinds: dict[type, str] = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number"}
+    return kinds.get(type(value), "a value that JSON does not have")
+
+
+def is_base64(content: bytes) -> bool:
+    """Return whether bytes look like base64 or a data URL instead of a file. No image file does."""
+    return re.match(rb"data:[^,]{0,100};base64,|[A-Za-z0-9+/\r\n]{64}", content) is not None

@@ -8,13 +8,14 @@ import importlib.util
 from pathlib import Path
 
 from ..errors import MissingDependencyError
-from .bundle import checkout
 
 REPOSITORY = "git+https://github.com/triton-sam/triton-sam"
 
 
 def install(extras: str) -> str:
     """Return the command that installs extras, for example "local,export", from the checkout or from the repository."""
+    from .bundle import checkout
+
     root = checkout()
     if root is None:
         return f'pip install "triton-sam[{extras}] @ {REPOSITORY}"'

@@ -20,7 +20,7 @@ from PIL import Image
 from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.parts import Found, FoundMask, Part, see
+from ..everything.parts import Decode, Found, FoundMask, Part, finish, see
 from ..everything.search import Encode, NextParts, SearchProgress, search_in_parts
 from ..families.base import Family
 from ..inputs.embeddings import ImageEmbeddings
@@ -111,15 +111,11 @@ def last_of(steps: Generator[SearchProgress | Found, None, None], progress: Prog
 
 def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Found:
     """Find the objects under some points by clicks, sent by ``predict``."""
-    running = see(part, family)
-    answer: Any = None
-    while True:
-        try:
-            asked = running.send(answer)
-        except StopIteration as end:
-            seen: Found = end.value
-            return seen
-        answer = predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
+
+    def answer(asked: Decode) -> Any:
+        return predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
+
+    return finish(see(part, family), answer)
 
 
 def see_part(pair: ModelPair, capabilities: Capabilities, notice: Notice, part: Part) -> Flow[Found | None]:

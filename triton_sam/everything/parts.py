@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -193,6 +193,18 @@ def see(part: Part, family: Family) -> Generator[Decode, Any, Found]:
     for low, score, point in zip(logits, scores, points, strict=True):
         _consider(part, family, seen, low, float(score), (float(point[0]), float(point[1])))
     return seen
+
+
+def finish(running: Generator[Any, Any, Found], answer: Callable[[Any], Any]) -> Found:
+    """Run a search or a part of it to its end. ``answer`` answers each of its requests."""
+    answered: Any = None
+    while True:
+        try:
+            asked = running.send(answered)
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+        answered = answer(asked)
 
 
 def _consider(

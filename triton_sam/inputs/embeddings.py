@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from .._common.files import atomic_path
-from .._common.npz import write_npz
 from ..errors import InputError
 from ..families import get_family
 from ..families.base import FloatArray, Size
@@ -107,3 +109,18 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
             if array is None or array.dtype != np.float32 or array.shape[1:] != spec.shape[1:]:
                 found = "missing" if array is None else f"{array.dtype}{array.shape}"
                 raise InputError(f"image embeddings of {self.family}: {spec.name} is {found}, expected {spec.shape}")
+
+
+def write_npz(stream: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays without compression, as np.savez() does.
+
+    After an error, np.savez() leaves its archive open. Python later tries to complete the file, and reports the error
+    of that attempt where no caller can handle it.
+
+    Args:
+        arrays: arrays by name, without Python objects.
+    """
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.save(entry, array, allow_pickle=False)

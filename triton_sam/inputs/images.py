@@ -32,7 +32,6 @@ from .deep import (
 from .formats import FORMATS
 from .header import count_pages, open_header, orientation, upright, without_texts
 from .notes import say_pages, say_transparency
-from .resample import resize_bytes
 from .samples import Samples
 
 PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
@@ -163,6 +162,8 @@ def encoder_input(image: Image.Image, family: Family) -> FloatArray:
 def _resize(image: Image.Image, size: Size, family: Family) -> Iterator[npt.NDArray[np.generic]]:
     """Yield the red, green and blue band of the resized image: (height,width), values in 0..255."""
     if family.resampling == "fixed_point":
+        from .resample import resize_bytes
+
         yield from resize_bytes(np.asarray(image), size)
     elif family.resampling == "pillow":
         yield from np.asarray(image.resize(size, Image.Resampling.BILINEAR)).transpose(2, 0, 1)
@@ -170,6 +171,42 @@ def _resize(image: Image.Image, size: Size, family: Family) -> Iterator[npt.NDAr
         for channel in range(3):  # one by one, because the floats of a band take as much memory as the image
             # Applied to a float band, Pillow's filter gives the same result as torchvision's Resize of a float tensor.
             yield np.asarray(image.getchannel(channel).convert("F").resize(size, Image.Resampling.BILINEAR))
+
+
+def frame_input(frame: Image.Image, side: int, value_range: tuple[float, float] = (0.0, 1.0)) -> FloatArray:
+    """Turn a frame into the input of an encoder that squashes its images.
+
+    Unlike single images, frames are resized with Pillow's default, a bicubic filter on bytes: see
+    sam2.utils.misc._load_img_as_tensor.
+
+    Returns:
+        float32 (1,3,side,side) in the value range.
+    """
+    resized = frame.resize((side, side), Image.Resampling.BICUBIC)
+    values = np.empty((1, 3, side, side), np.float32)
+    # The predictor divides in float64, then rounds. For byte values, float32 gives the same result.
+    for channel, plane in enumerate(resized.split()):
+        np.divide(np.asarray(plane), np.float32(255), out=values[0, channel])
+    low, high = value_range
+    if (low, high) != (0, 1):
+        values *= np.float32(high - low)
+        values += np.float32(low)
+    return values
+
+
+def mask_prompt(mask: npt.NDArray[np.bool_], side: int) -> FloatArray:
+    """Turn a mask prompt into the input of the mask_prompt model.
+
+    The mask is resized bilinearly with antialiasing and thresholded at 0.5, as in SAM2VideoPredictor.add_new_mask.
+
+    Returns:
+        float32 (1,1,side,side): 1 inside the object, 0 outside.
+    """
+    if mask.shape == (side, side):
+        return mask.astype(np.float32)[None, None]
+    values = Image.fromarray(mask.astype(np.float32))
+    resized = np.asarray(values.resize((side, side), Image.Resampling.BILINEAR))
+    return (resized >= 0.5).astype(np.float32)[None, None]
 
 
 def _as_servers_read(content: bytes, name: str) -> bytes:

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
 
-from .._common.checks import check_fields, check_names, number, switch
-from .._common.values import json_kind
+from .._common.checks import check_fields, check_names, json_kind, number, switch
 from ..errors import InputError
 from ..families.base import FloatArray
 from .boxes import mask_to_box

@@ -7,7 +7,7 @@ import io
 
 from PIL import Image
 
-from .._common.values import is_base64
+from .._common.checks import is_base64
 from ..errors import MissingDependencyError
 from ..families.base import Size
 from ..inputs.deep import hint, tiff_size

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from .._common.values import is_finite_number
+from .._common.checks import is_finite_number
 from ..concepts.query import MAX_TEXTS
 from ..errors import ConfigurationError
 from .settings import LIMITS, ServiceSettings

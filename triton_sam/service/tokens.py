@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .._common.values import is_finite_number
+from .._common.checks import is_finite_number
 from ..errors import ConfigurationError
 
 EVERYBODY = "everybody"

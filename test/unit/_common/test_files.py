@@ -18,7 +18,7 @@ from support.conditions import wait_until
 
 from triton_sam._common import files as _files
 from triton_sam._common.files import atomic_path, atomic_write, locked
-from triton_sam._common.npz import write_npz
+from triton_sam.inputs.embeddings import write_npz
 
 FULL = Path("/dev/full")
 

@@ -12,8 +12,7 @@ from PIL import Image, ImageFile
 from triton_sam.errors import ImageError, MissingDependencyError
 from triton_sam.families import get_family
 from triton_sam.inputs.formats import FORMATS, HEIF
-from triton_sam.inputs.frames import frame_input
-from triton_sam.inputs.images import encoder_input, image_bytes, open_image
+from triton_sam.inputs.images import encoder_input, frame_input, image_bytes, open_image
 from triton_sam.inputs.samples import Samples, value_range
 
 RNG = np.random.default_rng(0)

@@ -84,8 +84,8 @@ def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them() -> N
 
 def test_parts_of_a_search_take_the_same_places() -> None:
     models = SlowEncoder()
-    pixels = {"image": np.zeros(1, np.float32)}
-    store = ImageStore(models.encode, 1 << 30, lambda image: pixels, lambda outputs: outputs, "weights")
+    pixels = np.zeros(1, np.float32)
+    store = ImageStore(lambda pixels: models.encode({"image": pixels}), 1 << 30, lambda image: pixels, "weights")
     part = Image.new("RGB", (8, 8))
     with ThreadPoolExecutor(SESSIONS) as threads:
         jobs = [threads.submit(store.encode_part, part, Reply()) for _ in range(SESSIONS - 1)]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._common.checks import is_finite_number
 from ..._common.lru import ByteLru
-from ..._common.values import is_finite_number
 from ...wire.contract import MAX_OBJECTS
 from ..problems import Problem
 from .task_regions import KEYPOINT, RECTANGLE, Region

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from ..._common.values import is_finite_number
+from ..._common.checks import is_finite_number
 from ...annotate.prompts import mask_logits
 from ...families.base import Family, Size
 from ...masks.boxes import mask_to_box

@@ -20,7 +20,7 @@ from PIL import Image
 
 from ...errors import ConfigurationError, InputError
 from ...everything.parameters import Parameters, parameters_of
-from ...everything.parts import Decode, Found, FoundMask, Part, crop_boxes, see
+from ...everything.parts import Decode, Found, FoundMask, Part, crop_boxes, finish, see
 from ...everything.search import POINTS_PER_REQUEST, Encode, search
 from ...families.base import Family, FloatArray, Size
 from ...inputs.formats import FORMATS
@@ -151,36 +151,22 @@ def find_everything(content: bytes, parameters: Parameters, family: Family, netw
     """Segment all objects of an image file."""
     opened = open_image(content, FORMATS)
     _check_points(opened, parameters)
-    running = search(opened, family, parameters, max(networks.step, POINTS_PER_REQUEST))
-    answer: Any = None
-    while True:
-        try:
-            asked = running.send(answer)
-        except StopIteration as end:
-            found: Found = end.value
-            return found
+    images, reply = networks.images, networks.reply
+
+    def answer(asked: Any) -> Any:
         if networks.stopped():
             raise TaskCancelledError
-        answer = None
         if isinstance(asked, Encode):
-            images, reply = networks.images, networks.reply
             is_whole = asked.image is opened
-            answer = images.find(content, reply) if is_whole else images.encode_part(asked.image, reply)
-        elif isinstance(asked, Decode):
-            answer = networks.decode(asked)
+            return images.find(content, reply) if is_whole else images.encode_part(asked.image, reply)
+        return networks.decode(asked) if isinstance(asked, Decode) else None
+
+    return finish(search(opened, family, parameters, max(networks.step, POINTS_PER_REQUEST)), answer)
 
 
 def see_part(part: Part, family: Family, networks: JobNetworks) -> Found:
     """Find the objects under some points."""
-    running = see(part, family)
-    answer: Any = None
-    while True:
-        try:
-            asked = running.send(answer)
-        except StopIteration as end:
-            seen: Found = end.value
-            return seen
-        answer = networks.decode(asked)
+    return finish(see(part, family), networks.decode)
 
 
 def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._common.checks import is_base64, json_kind
 from ..._common.text import one_line
-from ..._common.values import is_base64, json_kind
 from ...errors import ImageError, InputError, PromptError
 from ...inputs.prompts import Prompts, check_prompts
 from ...masks.cleanup import Cleanup

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._common.values import json_kind
+from ..._common.checks import json_kind
 from ...errors import InputError, PromptError, VideoError
 from ...families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, LABEL_NO_POINT, Family, Size
 from ...inputs.prompts import check_prompts

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ...errors import PromptError, UnknownImageError, UnknownSessionError
 from ...families.base import Family
 from ...families.tracking import Tracking
-from ...inputs.frames import frame_input
+from ...inputs.images import frame_input
 from ...wire import video
 from ..images import ImageStore
 from ..messages import Reply, Tensors, json_tensor

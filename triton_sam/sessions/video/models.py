@@ -86,7 +86,7 @@ class TrackingModels:
         self._coarse = family.tracking.models[MEMORY_ENCODER].input_names[0]
 
     def encode(self, pixels: FloatArray) -> Embeddings:
-        """Encode one frame, the output of inputs.frames.frame_input."""
+        """Encode one frame, the output of inputs.images.frame_input."""
         return self._run(ENCODER, {}, {self._image: pixels}, self._outputs[ENCODER], True)
 
     def attend(self, frame: Embeddings, memories: Memories) -> Any:

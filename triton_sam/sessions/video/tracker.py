@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ...errors import PromptError
 from ...families.base import FloatArray
 from ...families.tracking import Tracking
-from ...inputs.frames import mask_prompt
+from ...inputs.images import mask_prompt
 from ..images import NoRoomError
 from .memory import (
     Limits,

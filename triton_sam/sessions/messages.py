@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common import strict_json
+from .._common.checks import json_kind
 from ..errors import InputError
 from ..wire import contract
 
@@ -63,6 +65,19 @@ def read_bytes(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> bytes | No
         raise InputError(f"{name} is empty")
     value = array.ravel()[0]
     return value if isinstance(value, bytes) else bytes(value)
+
+
+def read_object(
+    tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str, error: type[InputError] = InputError
+) -> dict[str, Any]:
+    """Return the JSON object of a BYTES input."""
+    try:
+        value = json.loads(read_bytes(tensors, name) or b"")
+    except (ValueError, RecursionError) as reason:  # ValueError includes text that is not UTF-8
+        raise error(f"{name}: invalid JSON: {reason}") from reason
+    if not isinstance(value, dict):
+        raise error(f"{name} must be an object such as {example}, not {json_kind(value)}")
+    return value
 
 
 def read_format(tensors: Mapping[str, npt.NDArray[Any]]) -> str:

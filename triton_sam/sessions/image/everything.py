@@ -8,7 +8,6 @@ progress. A request for a part names the image and all parameters, so that each 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from ...masks.boxes import Box
 from ...masks.cleanup import Cleanup
 from ...wire import contract
 from ..images import HeldImage, ImageStore
-from ..messages import Reply, json_tensor, read_bytes
+from ..messages import Reply, json_tensor, read_bytes, read_object
 from ..tasks import TaskCancelledError
 from .messages import SessionRequest
 
@@ -119,17 +118,6 @@ def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: T
         raise InputError(f"{contract.EVERYTHING} needs the image itself in the same request")
     given = read_object(tensors, contract.EVERYTHING, '{"points_per_side": 16}')
     return read_bytes(tensors, contract.IMAGE) or b"", read_parameters(given, family, thresholds)
-
-
-def read_object(tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str) -> dict[str, Any]:
-    """Read an input that holds a JSON object."""
-    try:
-        given = json.loads(read_bytes(tensors, name) or b"")
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: invalid JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise InputError(f"{name} must be an object such as {example}")
-    return given
 
 
 def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) -> Parameters:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from ...wire import contract
 from ...wire.contract import OutputFormat
 from ...wire.pair import ModelPair, Prediction
 from ..images import HeldImage
-from ..messages import OUTPUT_FORMATS, Tensors, json_tensor, read_bytes, read_format
+from ..messages import OUTPUT_FORMATS, Tensors, json_tensor, read_bytes, read_format, read_object
 
 Inputs = Mapping[str, npt.NDArray[Any]]
 
@@ -39,8 +38,6 @@ _JSON_KEYS = {
     "rle": "true or false",
     "cleanup": 'an object such as {"keep_clicked": true}',
 }
-
-_EXAMPLES = {contract.PROMPT_JSON: '{"points": [[x, y]]}', contract.CLEANUP: '{"keep_clicked": true}'}
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +128,9 @@ def _read_json(tensors: Inputs) -> SessionRequest:
     others = tensors.keys() - _JSON_INPUTS
     if others:
         raise InputError(f"image_b64 and prompt_json cannot be combined with {min(others)}")
-    content = read_bytes(tensors, contract.PROMPT_JSON)
-    prompt = {} if content is None else _parse(content, contract.PROMPT_JSON)
+    prompt: dict[str, Any] = {}
+    if contract.PROMPT_JSON in tensors:
+        prompt = read_object(tensors, contract.PROMPT_JSON, '{"points": [[x, y]]}', PromptError)
     for key in prompt:
         if key not in _JSON_KEYS:
             raise PromptError(f"prompt_json has no {str(key)[:40]!r}: its keys are {', '.join(_JSON_KEYS)}")
@@ -151,21 +149,11 @@ def _read_json(tensors: Inputs) -> SessionRequest:
     )
 
 
-def _parse(content: bytes, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:  # ValueError includes text that is not UTF-8
-        raise PromptError(f"{name}: invalid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise PromptError(f"{name} must be an object such as {_EXAMPLES[name]}, not {json_kind(value)}")
-    return value
-
-
 def _read_cleanup(tensors: Inputs) -> Cleanup:
     if read_format(tensors) == contract.LOGITS:
         others = " or ".join(OUTPUT_FORMATS[1:])
         raise InputError(f"cleanup changes full-size masks, not logits: request output_format {others}")
-    return Cleanup.from_json(_parse(read_bytes(tensors, contract.CLEANUP) or b"", contract.CLEANUP))
+    return Cleanup.from_json(read_object(tensors, contract.CLEANUP, '{"keep_clicked": true}', PromptError))
 
 
 def _typed(prompt: Mapping[str, Any], key: str, kind: type) -> Any:

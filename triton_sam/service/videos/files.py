@@ -44,7 +44,7 @@ class VideoFile:
         return sum(path.stat().st_size for path in self.paths)
 
     def open(self, quality: int | None = None) -> FrameSource:
-        """Open the frames. This blocks. See `inputs.frames`."""
+        """Open the frames. This blocks. See `inputs.video`."""
         if self.is_file:
             return VideoFrames(self.paths[0], quality)
         return ImageFrames(self.paths, quality, "the upload")

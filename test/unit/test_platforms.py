@@ -27,11 +27,11 @@ with locked(Path(sys.argv[1]) / "lock"):
     atomic_write(Path(sys.argv[1]) / "file", b"content")
 assert [path.name for path in Path(sys.argv[1]).iterdir()] == ["file"]
 for url in ("http://127.0.0.1:9", "grpc://127.0.0.1:9"):
-    with triton_sam.SAM2TritonClient(url, timeout=2, retries=0) as client:
+    with triton_sam.SAM2TritonClient(url, timeout=60, retries=0) as client:
         assert not client.is_ready()
 
 async def hover():
-    async with triton_sam.SpeculativeSAM2Client("grpc://127.0.0.1:9", timeout=2, retries=0) as client:
+    async with triton_sam.SpeculativeSAM2Client("grpc://127.0.0.1:9", timeout=60, retries=0) as client:
         await client.set_image(sys.argv[2])
 
 try:

@@ -47,16 +47,6 @@ def test_set_image_takes_the_first_names_and_returns_the_embeddings(server, clie
         assert opened.set_image(PIXELS) is not before
 
 
-def test_set_image_async_takes_them_too(server):
-    async def run():
-        async with SpeculativeSAM2Client(server.url) as client:
-            assert await client.set_image_async(image_path=PIXELS, image_size=1024) is client.image_embeddings
-            with pytest.raises(InputError, match="image_path"):
-                await client.set_image_async(PIXELS, image_path=PIXELS)
-
-    asyncio.run(run())
-
-
 @pytest.fixture
 def speculative(server):
     with SpeculativeSAM2Client(server.url) as client:
@@ -67,8 +57,11 @@ def speculative(server):
 FIRST_NAMES = {"point_coords": np.array([[3, 4]]), "point_labels": np.array([1])}
 
 
-def test_predictions_take_the_names_of_the_sync_client(speculative):
+def test_async_calls_take_the_names_of_the_sync_client(speculative):
     async def run(client):
+        assert await client.set_image_async(image_path=PIXELS, image_size=1024) is client.image_embeddings
+        with pytest.raises(InputError, match="image_path"):
+            await client.set_image_async(PIXELS, image_path=PIXELS)
         _, task = await client.predict_async(**FIRST_NAMES, session_id="mouse")
         masks, _ = await task
         (segment,) = await client.segment_async(**FIRST_NAMES)

@@ -67,11 +67,8 @@ def test_without_the_option_nothing_is_opened(module: Any, tmp_path: Path) -> No
     assert opened(module, tmp_path, "GPU", **{OPTION: "false"}) is None
 
 
-def test_other_values_are_refused(module: Any, repository: Path) -> None:
+def test_other_values_and_a_gpu_are_refused(module: Any, repository: Path) -> None:
     assert "must be true or false, not 'yes'" in refusal(module, repository, **{OPTION: "yes"})
-
-
-def test_a_gpu_is_refused(module: Any, repository: Path) -> None:
     assert "is for CPUs, and Triton runs this session model on a GPU" in refusal(module, repository, "GPU")
 
 

@@ -90,22 +90,20 @@ def test_an_encoder_with_other_weights_gives_an_image_another_id(server: Server)
     assert ids[2] != ids[0]
 
 
-def test_many_objects_are_halved_until_they_fit(server: Server) -> None:
-    expected = server.click(64).tensors
+@pytest.mark.parametrize(
+    ("objects", "fit", "calls"),
+    [(64, 16, [64, 32, 16, 16, 32, 16, 16]), (7, 1, [7, 4, 2, 1, 1, 2, 1, 1, 3, 2, 1, 1, 1])],
+)
+def test_many_objects_are_halved_until_they_fit(server: Server, objects: int, fit: int, calls: list[int]) -> None:
+    expected = server.click(objects).tensors
     server.models.objects.clear()
-    server.models.decoder_fits = lambda objects: objects <= 16
-    reply = server.click(64)
+    server.models.decoder_fits = lambda objects: objects <= fit
+    reply = server.click(objects)
     assert reply.error is None
-    assert server.models.objects == [64, 32, 16, 16, 32, 16, 16]
+    assert server.models.objects == calls
     for name in ("masks", "iou_predictions"):
         np.testing.assert_array_equal(reply.tensors[name], expected[name])
     assert server.state == (IMAGES, IMAGES * NBYTES)
-
-
-def test_an_odd_number_of_objects_is_halved(server: Server) -> None:
-    expected = server.click(7).tensors["masks"]
-    server.models.decoder_fits = lambda objects: objects <= 1
-    np.testing.assert_array_equal(server.click(7).tensors["masks"], expected)
 
 
 @pytest.mark.parametrize("objects", [1, 64])

@@ -74,7 +74,7 @@ def test_no_url_means_the_environment_then_the_default(monkeypatch):
 def test_nothing_listens(scheme):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=0, timeout=5)
+    transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=0, timeout=60)
     hint = rf"nothing answers at {scheme}://127.0.0.1:{port} \(Connection refused\): start a server with `triton-sam"
     with pytest.raises(ServerUnreachableError, match=hint):
         transport.infer("model", INPUT, ["out"])
@@ -114,7 +114,7 @@ def test_threads_that_call_first_at_once_share_a_channel_and_its_error(monkeypat
     monkeypatch.setattr("tritonclient.grpc.InferenceServerClient", Slow)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    transport = Transport(parse_url(f"grpc://127.0.0.1:{port}"), retries=0, timeout=5)
+    transport = Transport(parse_url(f"grpc://127.0.0.1:{port}"), retries=0, timeout=60)
     errors, start = [], threading.Barrier(8)
 
     def call():
@@ -219,7 +219,7 @@ WITH_PATH = r" \(HTTP status 404\): leave the path /sam out, unless a proxy in f
 )
 def test_a_server_that_is_no_triton(status, body, path, words):
     with Server(always(response(body.encode(), status))) as server:
-        transport = Transport(parse_url(server.url + path), retries=0, timeout=5)
+        transport = Transport(parse_url(server.url + path), retries=0, timeout=60)
         with pytest.raises(InferenceError, match=f"does not answer like a Triton server{words}$"):
             transport.ready_models()
 
@@ -250,7 +250,7 @@ def test_an_interrupted_call_does_not_stand_in_the_way_of_the_next():
         server._serve = always(response(b""))
 
     with Server(interrupt) as server:
-        transport = Transport(parse_url(server.url), retries=0, timeout=5)
+        transport = Transport(parse_url(server.url), retries=0, timeout=60)
         with pytest.raises(KeyboardInterrupt):
             transport.infer("model", {"image": np.zeros((1, 5_000_000), np.float32)}, ["out"])
         assert transport.is_ready()

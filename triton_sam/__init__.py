@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from .client.speculative import SpeculativeSAM2Client
     from .client.sync import SAM2TritonClient, SamTritonClient
     from .client.video import AsyncSAM2VideoClient, SAM2VideoClient
+    from .client.video.word_tracking import track_words
     from .client.video.words import find_in_video
+    from .concepts.video_rules import VideoRules
     from .download.images import fetch_image
     from .inputs.embeddings import ImageEmbeddings
     from .masks.cleanup import Cleanup
@@ -84,11 +86,13 @@ __all__ = [
     "SpeculativeSAM2Client",
     "UnknownSessionError",
     "VideoError",
+    "VideoRules",
     "VideoSegment",
     "__version__",
     "fetch_image",
     "find_in_video",
     "queue_multiple_requests",
+    "track_words",
     "wait_for_latest_result",
 ]
 
@@ -105,10 +109,12 @@ _MODULES = {
     "SamTritonClient": "client.sync",
     "Segment": "masks.segment",
     "SpeculativeSAM2Client": "client.speculative",
+    "VideoRules": "concepts.video_rules",
     "VideoSegment": "masks.segment",
     "fetch_image": "download.images",
     "find_in_video": "client.video.words",
     "queue_multiple_requests": "client.paths",
+    "track_words": "client.video.word_tracking",
     "wait_for_latest_result": "client.paths",
 }
 """Public names by module. A module is imported on first use, so that numpy is imported only for a client."""

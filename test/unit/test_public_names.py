@@ -21,7 +21,7 @@ PUBLIC = {
         InferenceError InputError LocalServerError MissingDependencyError ModelNotReadyError NoImageError PortInUseError
         PromptError RepositoryError SAM2TritonClient SamError SamTritonClient Segment ServerBusyError ServerError
         ServerTimeoutError ServerUnreachableError SpeculativeSAM2Client __version__ fetch_image queue_multiple_requests
-        find_in_video wait_for_latest_result
+        find_in_video track_words wait_for_latest_result VideoRules
     """,
     "triton_sam.client": "AsyncSAM2TritonClient AsyncSamTritonClient SAM2TritonClient SamTritonClient",
     "triton_sam.masks": """

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..concepts.instances import Instance
 from ..concepts.query import Query
 from ..errors import ConfigurationError, InputError, ModelNotReadyError, NoImageError, UnknownImageError
+from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, image_bytes
 from ..masks.rle import rle_to_mask
@@ -66,13 +67,13 @@ def find(
     content = held.remote.content if held else image_bytes(image)  # type: ignore[arg-type] # _check() refuses others
     named = {contract.IMAGE_ID: text(held.remote.image_id.encode())} if held else {contract.IMAGE: text(content)}
     try:
-        outputs = yield _request(pair, {**inputs, **named})
+        outputs = yield _request(pair, {**inputs, **named}, query.logits)
     except UnknownImageError:
         if shown is not None:  # the server needs the feature maps of this image, which only a search computes
             example_file = {contract.FIND: text(query.to_json()), contract.IMAGE: text(shown.remote.content)}
             shown.remote.image_id = read_id((yield _request(pair, example_file)))
             inputs[contract.EXAMPLE_IMAGE] = text(shown.remote.image_id.encode())
-        outputs = yield _request(pair, {**inputs, contract.IMAGE: text(content)})
+        outputs = yield _request(pair, {**inputs, contract.IMAGE: text(content)}, query.logits)
     if held is None:
         held = read_upload(pair, outputs, content)
     else:
@@ -103,9 +104,9 @@ def _check_server(pair: ModelPair, capabilities: Capabilities) -> Flow[None]:
         )
 
 
-def _request(pair: ModelPair, inputs: dict[str, npt.NDArray[Any]]) -> Request:
+def _request(pair: ModelPair, inputs: dict[str, npt.NDArray[Any]], logits: bool = False) -> Request:
     outputs = (contract.RESULT_JSON, contract.IMAGE_ID, contract.IMAGE_SIZE)
-    return Request(pair.session_model, inputs, outputs)
+    return Request(pair.session_model, inputs, (*outputs, contract.MASKS) if logits else outputs)
 
 
 def _read(outputs: Tensors, model: str) -> list[Instance]:
@@ -114,9 +115,10 @@ def _read(outputs: Tensors, model: str) -> list[Instance]:
         records = json.loads(outputs[contract.RESULT_JSON].ravel()[0])["objects"]
         counts: dict[int, int] = {}
         segments = []
-        for record in records:
+        masks = outputs[contract.MASKS][:, 0] if contract.MASKS in outputs else [None] * len(records)
+        for record, logits in zip(records, masks, strict=True):
             index = record["text_index"]
-            segments.append(_read_segment(record, index, counts.get(index, 0)))
+            segments.append(_read_segment(record, index, counts.get(index, 0), logits))
             counts[index] = counts.get(index, 0) + 1
     except (ValueError, LookupError, TypeError, InputError) as error:
         raise contract.unknown_form(model) from error
@@ -133,7 +135,8 @@ def current(
     return chosen
 
 
-def _read_segment(record: dict[str, Any], index: int, place: int) -> Instance:
+def _read_segment(record: dict[str, Any], index: int, place: int, logits: FloatArray | None) -> Instance:
     x1, y1, x2, y2 = (float(value) for value in record["box"])
     mask = rle_to_mask(record["segmentation"])
-    return Instance(mask, float(record["score"]), None, index, place, (x1, y1, x2, y2), label=record["text"])
+    score, proposal = float(record["score"]), int(record.get("proposal", 0))
+    return Instance(mask, score, logits, index, place, (x1, y1, x2, y2), proposal, label=record["text"])

@@ -329,8 +329,9 @@ class SamTritonClient:
             parameters: ``masks``, example masks (H,W) of the size of the image that they belong to, or COCO RLE, with
                 ``mask_labels``, as box_labels (the model accepts only boxes, so a mask stands for its box);
                 ``threshold`` of the score (0.3), ``mask_threshold`` of a pixel's probability (0.5), ``nms``, the IoU
-                of boxes above which the worse instance is dropped (None: never), and ``limit``, the maximum number of
-                instances for each text (None: 200). The defaults are those of the reference,
+                of boxes above which the worse instance is dropped (None: never), ``limit``, the maximum number of
+                instances for each text (None: 200), and ``logits`` (False), whether they contain their logits. The
+                defaults are those of the reference,
                 Sam3Processor.post_process_instance_segmentation in transformers.
 
         Returns:

@@ -21,6 +21,8 @@ from ._video import VideoInput
 FOUND = "found"
 """Folder with found.json and the masks of the objects found by words."""
 _FILE = "found.json"
+RULES = "rules"
+"""The parameter in found.json that says whether the rules for words in videos found the objects."""
 _ONLY_WITH_TEXT = {
     "text_every": "--text-every",
     "threshold": "--threshold",
@@ -86,7 +88,7 @@ def found_before(args: argparse.Namespace, source: VideoInput) -> list[ObjectPro
         prompts = [ObjectPrompt(row["object_id"], row["frame"], mask=path.with_name(row["mask"])) for row in rows]
     except (ValueError, LookupError, TypeError) as error:
         raise ConfigurationError(f"{path} is not from `triton-sam track --text`: give another --out") from error
-    if before != _parameters(args, source):
+    if {**before, RULES: None} != {**_parameters(args, source), RULES: None}:
         raise ConfigurationError(
             f"{args.out} has the results of another --text or of other options: "
             "give another --out, or --overwrite to start again"
@@ -117,12 +119,7 @@ def search(
             **new,
             **_details(args),
         )
-    if not objects:
-        raise PromptError(
-            f"{source.name} shows no {' or '.join(args.text)} in the searched frames: "
-            "lower --threshold, or search more frames with --text-every"
-        )
-    return _keep(args, source, objects)
+    return keep(args, source, objects)
 
 
 def texts(folder: Path) -> dict[int, str]:
@@ -133,7 +130,19 @@ def texts(folder: Path) -> dict[int, str]:
     return {row["object_id"]: row["text"] for row in json.loads(path.read_text(encoding="utf-8"))["objects"]}
 
 
-def _keep(args: argparse.Namespace, source: VideoInput, objects: Sequence[Any]) -> list[ObjectPrompt]:
+def keep(
+    args: argparse.Namespace, source: VideoInput, objects: Sequence[Any], rules: bool = False
+) -> list[ObjectPrompt]:
+    """Store found objects in the folder of the command, and return their prompts.
+
+    Raises:
+        PromptError: there is no object.
+    """
+    if not objects:
+        raise PromptError(
+            f"{source.name} shows no {' or '.join(args.text)} in the searched frames: "
+            "lower --threshold, or search more frames with --text-every"
+        )
     folder = args.out / FOUND
     args.out.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
@@ -144,7 +153,8 @@ def _keep(args: argparse.Namespace, source: VideoInput, objects: Sequence[Any]) 
         facts = {"object_id": each.object_id, "frame": each.frame, "text": each.text, "score": each.score}
         rows.append({**facts, "box": list(each.box), "mask": path.name})
         prompts.append(ObjectPrompt(each.object_id, each.frame, mask=path))
-    document = {"parameters": _parameters(args, source), "objects": rows}
+    parameters = {**_parameters(args, source), **({RULES: True} if rules else {})}
+    document = {"parameters": parameters, "objects": rows}
     atomic_write(folder / _FILE, strict_json.dumps(document, indent=1).encode())
     return prompts
 

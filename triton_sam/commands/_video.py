@@ -73,9 +73,7 @@ def _live(name: str, frames: FrameSource) -> VideoInput:
 
 def add_video_client(parser: argparse.ArgumentParser) -> None:
     """Add the options that select the video model and the server."""
-    parser.add_argument(
-        "--model", choices=tracking_families(), default=DEFAULT_FAMILY, help=f"model family (default: {DEFAULT_FAMILY})"
-    )
+    parser.add_argument("--model", choices=tracking_families(), help=f"model family (default: {DEFAULT_FAMILY})")
     _options.add_spellings(
         parser,
         "--variant",

@@ -29,7 +29,7 @@ from ..tracks.folder import TrackFolder
 from ..tracks.formats import TRACK_FORMATS, TrackedVideo
 from ..tracks.overlay_video import encoder_name
 from ..tracks.prompts import ObjectPrompt
-from . import _options, _server, _track_prompts, _track_words, _video
+from . import _options, _server, _track_prompts, _track_words, _video, _word_rules, _words_options
 
 DEFAULT_FORMATS = ("png", "overlay")
 
@@ -82,6 +82,7 @@ class Plan:
 
 
 def run(args: argparse.Namespace) -> int:
+    by_words: _word_rules.Results | None = None
     prompts = [] if _track_words.are_wanted(args) else _track_prompts.collected(args)
     formats = args.format or list(DEFAULT_FORMATS)
     if any(TRACK_FORMATS[name].needs_images for name in formats):
@@ -89,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
     source = _video.open_input(args.video, args.quality)
     with contextlib.closing(source.frames), ends_by_interrupt(), contextlib.ExitStack() as stack:
         if not prompts:
-            prompts = _by_words(args, source, stack)
+            prompts, by_words = _by_words(args, source, stack)
+        args.model = args.model or _video.DEFAULT_FAMILY
         plan = make_plan(args, prompts, source.frames.num_frames)
         parameters = _parameters(args, prompts, source)
         folder = TrackFolder(args.out, parameters, formats, sorted({prompt.object_id for prompt in prompts}))
@@ -97,7 +99,11 @@ def run(args: argparse.Namespace) -> int:
             stop: SamError | None = None
             if plan.frames is None or not all(map(folder.has, plan.frames)):
                 folder.begin()
-                stop = _track(args, prompts, source, plan, folder)
+                if args.text and _word_rules.were_used(args):
+                    by_words = by_words or _word_rules.track(args, source, _server_for_all(args, stack))
+                    by_words.write(folder, plan.frames)
+                else:
+                    stop = _track(args, prompts, source, plan, folder)
             finished = TrackedVideo(
                 source.name,
                 source.frames.size,
@@ -114,24 +120,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _by_words(args: argparse.Namespace, source: _video.VideoInput, stack: contextlib.ExitStack) -> list[ObjectPrompt]:
-    """Return the prompts found by words, now or by an earlier run.
-
-    A local server that the search starts also serves the tracking, until the stack is closed.
-    """
+def _by_words(
+    args: argparse.Namespace, source: _video.VideoInput, stack: contextlib.ExitStack
+) -> tuple[list[ObjectPrompt], _word_rules.Results | None]:
+    """Return the prompts found by words, now or by an earlier run, and the masks if they were found with them now."""
     low, high = args.range or (None, None)
     start = -(-(low or 0) // max(args.every, 1)) * args.every
     names = ("--text-every", "--every", "--range")
     chosen_frames(source.frames.num_frames, args.text_every, start, high, args.every, names)  # before a server starts
     before = _track_words.found_before(args, source)
     if before is not None:
-        return before
+        if _word_rules.were_used(args):
+            args.model = args.model or _words_options.family_for_words(None)
+        return before, None
+    url = _server_for_all(args, stack)
+    family = _word_rules.family(args, url)
+    if family is not None:
+        args.model = family
+        results = _word_rules.track(args, source, url)
+        return results.prompts, results
+    args.model = args.model or _video.DEFAULT_FAMILY
+    with _video.make_client(url, args.variant, args.timeout, _options.access(args), args.model) as tracker:
+        return _track_words.search(args, source, start, high, url, tracker), None
+
+
+def _server_for_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
+    """Return the URL of the server; a local one also serves the tracking, until the stack is closed."""
     urls = stack.enter_context(_server.server_urls(args))
     if args.local:
         args.local, args.url = False, urls[0]
-    access = _options.access(args)
-    with _video.make_client(urls[0], args.variant, args.timeout, access, args.model) as tracker:
-        return _track_words.search(args, source, start, high, urls[0], tracker)
+    return urls[0]
 
 
 def make_plan(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], num_frames: int | None) -> Plan:

@@ -24,6 +24,7 @@ START_SESSION = "start_session"
 ADD_FRAMES = "add_frames"
 ADD_PROMPT = "add_prompt"
 PROPAGATE = "propagate"
+UPDATE_MEMORIES = "update_memories"
 REMOVE_OBJECT = "remove_object"
 CLEAR_PROMPTS = "clear_prompts"
 RESET_SESSION = "reset_session"
@@ -34,6 +35,7 @@ OPERATIONS = (
     ADD_FRAMES,
     ADD_PROMPT,
     PROPAGATE,
+    UPDATE_MEMORIES,
     REMOVE_OBJECT,
     CLEAR_PROMPTS,
     RESET_SESSION,

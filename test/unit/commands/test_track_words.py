@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.tracked import FakeVideo
 from support.worded_video import FakeFinder, write_clip
 
 from triton_sam.cli import main
+from triton_sam.client.video import word_tracking
 from triton_sam.commands import _track_words, _video
+from triton_sam.masks.segment import VideoSegment
 
 SCENE = {0: [("bus", 12.0, 12.0, 0.9)], 4: [("bus", 12.0, 12.0, 0.9), ("bus", 40.0, 34.0, 0.8)]}
 EVERY = ("--text", "bus", "--text-every", "4", "--format", "rle")
@@ -24,11 +28,15 @@ class Tracker:
     def __init__(self) -> None:
         self.opened: list[FakeVideo] = []
         self.families: list[str] = []
+        self.has_rules = False
 
     def take(self, *arguments: Any) -> Tracker:
         """Stand for the client that a command makes."""
         self.families.append(arguments[-1])
         return self
+
+    def is_ready(self) -> bool:
+        return self.has_rules
 
     @contextlib.contextmanager
     def open(self, source: Any, *, quality: int | None, every: int):
@@ -109,3 +117,84 @@ def test_nothing_is_found(
     assert track(clip, "--text", "car", "--format", "rle", "--out", tmp_path / "out") != 0
     assert "clip shows no car in the searched frames: lower --threshold" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def by_rules(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Stand for the client's track_words(), and return the arguments of its calls."""
+    asked: list[dict[str, Any]] = []
+
+    def track_words(
+        finder: Any, video: Any, text: Any, **options: Any
+    ) -> Iterator[tuple[int, dict[int, VideoSegment]]]:
+        asked.append({"text": text, **options})
+        for frame in range(options["start"], 6 if options["count"] is None else options["start"] + options["count"]):
+            mask = np.zeros((48, 64), bool)
+            mask[10:20, frame : frame + 9] = True
+            seen = {2: VideoSegment(mask, 0.9, None, object_id=2, frame=frame, object_score=3.0, label="bus")}
+            if frame >= 4:
+                seen[5] = VideoSegment(mask[::-1], 0.8, None, object_id=5, frame=frame, object_score=2.0, label="bus")
+            options["on_progress"](len(asked), 6)
+            yield frame, seen
+
+    monkeypatch.setattr(word_tracking, "track_words", track_words)
+    return asked
+
+
+def test_the_rules_for_words_run_where_their_tracker_is(
+    tracker: Tracker,
+    finder: FakeFinder,
+    by_rules: list[dict[str, Any]],
+    clip: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tracker.has_rules = True
+    command = [clip, "--text", "bus", "--limit", "3", "--threshold", "0.4", "--out", tmp_path / "out"]
+    assert track(*command, "--format", "rle") == 0
+    printed = capsys.readouterr()
+    assert "words are searched in every frame, by the rules of SAM3 for videos" in printed.err
+    assert "object 2 (bus): in 6 of 6 frames" in printed.out
+    assert "object 5 (bus): in 2 of 6 frames" in printed.out
+    assert (tracker.families[-1], finder.asked) == ("sam3", [])
+    (asked,) = by_rules
+    assert (asked["text"], asked["limit"], asked["rules"].score_threshold_detection) == (["bus"], 3, 0.4)
+    rows = [json.loads(line) for line in (tmp_path / "out/masks.jsonl").read_text().splitlines()]
+    assert [(row["frame"], row["object_id"]) for row in rows] == [(frame, id_) for frame in range(6) for id_ in (2, 5)]
+    assert [row["area"] for row in rows[:3]] == [90, 0, 90]
+    assert track(*command, "--format", "coco", "-q") == 0  # no tracking
+    assert len(by_rules) == 1
+    assert track(*command, "--format", "png", "-q") == 0  # tracks again, by the same rules
+    assert len(by_rules) == 2
+    assert len(list((tmp_path / "out/masks").iterdir())) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "has_rules", "says", "runs"),
+    [
+        (("--model", "sam3"), False, "every frame, by the rules of SAM3", True),
+        ((), False, "the first frame; the rules of SAM3 for videos do not run", False),
+        (("--model", "sam2"), True, "the first frame; the rules of SAM3", False),
+        (("--text-every", "2"), True, "every 2 frames; the rules of SAM3", False),
+        (("--range", "2:4"), True, "every frame, by the rules of SAM3", True),
+    ],
+)
+def test_the_choice_of_rules(
+    tracker: Tracker,
+    finder: FakeFinder,
+    by_rules: list[dict[str, Any]],
+    clip: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    has_rules: bool,
+    says: str,
+    runs: bool,
+) -> None:
+    tracker.has_rules = has_rules
+    finder.scene[2] = SCENE[0]
+    assert track(clip, "--text", "bus", *options, "--format", "rle", "--out", tmp_path / "out") == 0
+    assert says in capsys.readouterr().err
+    assert (bool(by_rules), bool(finder.asked)) == (runs, not runs)
+    if "--range" in options:
+        assert (by_rules[0]["start"], by_rules[0]["count"]) == (2, 2)

@@ -65,7 +65,8 @@ class SessionFlows:
         wanted = (wire.RESULT, *outputs)
         if operation.frame is not None:
             self._frames.content(operation.frame)  # must be readable, because restoring the session may need it
-            if len(self._journal) + 1 >= self._snapshot_every:
+            # update_memories follows each propagate of track_words(), so it does not count as a frame.
+            if sum(done.name != wire.UPDATE_MEMORIES for done in self._journal) + 1 >= self._snapshot_every:
                 wanted = (*wanted, wire.SNAPSHOT)
         losses = 0
         while True:

@@ -101,15 +101,27 @@ class ConceptSearch:
             shown = self._find(tensors, "", contract.EXAMPLE_IMAGE, reply)
         query.check_inside(shown.image_size)
         with reply.timed("find"):
-            objects = list(self._objects(_Asked(query, ids, mask, image, shown, reply, stopped)))
+            found = list(self._objects(_Asked(query, ids, mask, image, shown, reply, stopped)))
         reply.counts["finds"] += 1
         reply.counts["find_seconds"] += reply.seconds["find"]
         plain = HeldImage(image.image_id.partition("+")[0], image.image_size, {}, 0)
-        result = {"objects": objects, "image_id": plain.image_id, "image_size": list(plain.image_size)}
-        return {**write_image(plain), **write_result(result, reply.seconds)}
+        result = {
+            "objects": [record for record, _ in found],
+            "image_id": plain.image_id,
+            "image_size": list(plain.image_size),
+        }
+        answer = {**write_image(plain), **write_result(result, reply.seconds)}
+        if query.logits:
+            side = int(self._specs[MASK_HEAD].outputs[0].shape[-1])
+            logits = [each for _, each in found if each is not None]
+            answer[contract.MASKS] = np.array(logits, np.float32).reshape(-1, 1, side, side)
+        return answer
 
-    def _objects(self, asked: _Asked) -> Iterator[dict[str, Any]]:
-        """Yield the records of all instances. The mask head runs only for texts with instances."""
+    def _objects(self, asked: _Asked) -> Iterator[tuple[dict[str, Any], FloatArray | None]]:
+        """Yield the records of all instances, with their logits if the request wants them.
+
+        The mask head runs only for texts with instances.
+        """
         features = self._text_features(asked)
         step = self._concepts.at_a_time
         for start in range(0, len(asked.ids), step):
@@ -122,7 +134,10 @@ class ConceptSearch:
                     logits = self._masks(asked, found, row, chosen)
                     for place, each in zip(chosen.tolist(), logits, strict=True):
                         score, box = float(scores[row, place]), found["pred_boxes"][row, place]
-                        yield _record(asked, start + row, score, box, each)
+                        record = _record(asked, start + row, score, box, each)
+                        if asked.query.logits:
+                            record["proposal"] = place
+                        yield record, each if asked.query.logits else None
 
     def _detect(self, asked: _Asked, features: FloatArray, part: slice) -> Mapping[str, FloatArray]:
         """Return the detector's outputs for some of the concepts."""

@@ -23,6 +23,8 @@ Halves = npt.NDArray[np.uint16]
 StoredMemory = Halves | FloatArray
 MAX_RUNS = 256
 """Maximum number of runs that are kept. A pass over every frame, or every n-th frame, is one run."""
+CONFIRMED_FRAMES = 4
+"""An object keeps only the most recent of its confirmed frames as prompted frames. SAM3 attends to no more."""
 STREAM_FRAMES = 128
 """A stream keeps only the outputs of this many frames before the tracked frame, so that its memory stays bounded."""
 
@@ -152,6 +154,21 @@ class ObjectMemory:
     def prompts(self) -> set[int]:
         """Return the frames that have prompts or outputs of prompts."""
         return {*self.prompted, *self.new_prompted, *self.points, *self.masked}
+
+    def confirm(self, frame: int) -> None:
+        """Let the output of a tracked frame count as that of a prompt, and release the oldest such frame."""
+        self.prompted[frame] = self.tracked.pop(frame)
+        confirmed = [each for each in self.prompted if self._is_confirmed(each)]
+        for each in confirmed[:-CONFIRMED_FRAMES]:
+            self.release(each)
+
+    def release(self, frame: int) -> None:
+        """Undo confirm(); frames with prompts stay."""
+        if frame in self.prompted and self._is_confirmed(frame):
+            self.tracked[frame] = self.prompted.pop(frame)
+
+    def _is_confirmed(self, frame: int) -> bool:
+        return frame not in self.points and frame not in self.masked
 
     def shown(self, frame: int, is_new_prompted: bool) -> Output | None:
         """Return the output of a frame after a prompt, see _consolidate_temp_output_across_obj."""

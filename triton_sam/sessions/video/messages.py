@@ -30,14 +30,24 @@ MAX_FRAMES = 256
 NO_OBJECT = -1024.0
 """The logits and the score of an object without an output in a frame, as in the official predictor."""
 
-WITH_STEP = (video.ADD_PROMPT, video.PROPAGATE, video.REMOVE_OBJECT, video.CLEAR_PROMPTS, video.RESET_SESSION)
+WITH_STEP = (
+    video.ADD_PROMPT,
+    video.PROPAGATE,
+    video.UPDATE_MEMORIES,
+    video.REMOVE_OBJECT,
+    video.CLEAR_PROMPTS,
+    video.RESET_SESSION,
+)
 """The operations that change the state of a session. Each has a step number, so that it never runs twice."""
 _LISTS = ("points", "labels", "box")
+_IDS = ("absent", "confirmed")
+"""Arguments that are lists of object ids."""
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     video.START_SESSION: ("num_frames", "frame_size"),
     video.ADD_FRAMES: ("frame_indexes",),
     video.ADD_PROMPT: ("frame_index", "object_id", *_LISTS, "clear_old_points", "frame_indexes", "step"),
-    video.PROPAGATE: ("frame_index", "reverse", "first", "frame_indexes", "step"),
+    video.PROPAGATE: ("frame_index", "reverse", "first", "remember", "frame_indexes", "step"),
+    video.UPDATE_MEMORIES: ("frame_index", *_IDS, "frame_indexes", "step"),
     video.REMOVE_OBJECT: ("object_id", "step"),
     video.CLEAR_PROMPTS: ("frame_index", "object_id", "step"),
     video.RESET_SESSION: ("step",),
@@ -47,13 +57,14 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 """The keys of the arguments of each operation."""
 _NUMBERS = {"frame_index": (0, MAX_FRAME), "object_id": (-(1 << 63), (1 << 63) - 1), "step": (1, MAX_FRAME)}
 """Integer arguments with their minimum and maximum. They are required by the operations that have them."""
-_FLAGS = {"reverse": False, "first": False, "clear_old_points": True}
+_FLAGS = {"reverse": False, "first": False, "remember": True, "clear_old_points": True}
 """Arguments that are true or false, with their defaults."""
 _TENSORS: Mapping[str, tuple[str, ...]] = {
     video.START_SESSION: (video.SNAPSHOT,),
     video.ADD_FRAMES: (video.FRAMES,),
     video.ADD_PROMPT: (video.FRAMES, video.MASK),
     video.PROPAGATE: (video.FRAMES,),
+    video.UPDATE_MEMORIES: (video.FRAMES,),
 }
 """The inputs that only some operations take."""
 
@@ -168,6 +179,8 @@ def _check_argument(key: str, value: Any) -> None:
         raise InputError(f"arguments: {key} must be true or false, not {_short(value)}")
     elif key in _LISTS and value is not None and not isinstance(value, list):
         raise PromptError(f"arguments: {key} must be a list, not {_short(value)}")
+    elif key in _IDS and not (value is None or (isinstance(value, list) and all(type(each) is int for each in value))):
+        raise InputError(f"arguments: {key} must be a list of object ids, not {_short(value)}")
 
 
 def _check_video(num_frames: Any, size: Any) -> None:

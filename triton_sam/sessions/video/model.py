@@ -63,6 +63,7 @@ class VideoModel:
         self._changes: Mapping[str, Callable[[VideoRequest, VideoSession, Frames, Reply], list[Row]]] = {
             video.ADD_PROMPT: self._add_prompt,
             video.PROPAGATE: self._propagate,
+            video.UPDATE_MEMORIES: self._update_memories,
             video.CLEAR_PROMPTS: self._clear,
             video.REMOVE_OBJECT: self._remove,
             video.RESET_SESSION: self._reset,
@@ -235,11 +236,17 @@ class VideoModel:
         with reply.timed("track"):
             if arguments["first"]:
                 tracker.begin_pass(frames)
-            rows = tracker.track(arguments["frame_index"], arguments["reverse"], frames)
+            rows = tracker.track(arguments["frame_index"], arguments["reverse"], frames, arguments["remember"])
         reply.counts["frames_tracked"] += 1
         reply.counts["objects_tracked"] += len(rows)
         reply.counts["track_seconds"] += reply.seconds["track"]
         return rows
+
+    @staticmethod
+    def _update_memories(request: VideoRequest, session: VideoSession, frames: Frames, _: Reply) -> list[Row]:
+        absent, confirmed = (set(request.arguments.get(name) or ()) for name in ("absent", "confirmed"))
+        session.tracker.update_memories(request.arguments["frame_index"], absent, confirmed, frames)
+        return []
 
     @staticmethod
     def _clear(request: VideoRequest, session: VideoSession, *_: object) -> list[Row]:

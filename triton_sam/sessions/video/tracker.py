@@ -111,6 +111,7 @@ class Tracker:
         if old is not None:
             points = Points(np.concatenate([old.coords, points.coords]), np.concatenate([old.labels, points.labels]))
         self.limits.check_points(len(points.coords))
+        memory.release(frame)
         direction = memory.frames.direction(frame)
         is_new = direction is None or not memory.prompted
         previous = (memory.new_prompted if is_new else memory.new_tracked).get(frame)
@@ -150,6 +151,7 @@ class Tracker:
             return Output(pointer, ABSENT if is_empty else PRESENT, 1.0, logits[0])
 
         output = frames.with_room("prompt", compute)
+        memory.release(frame)
         is_new = memory.frames.direction(frame) is None or not memory.prompted
         memory.masked.add(frame)
         memory.points.pop(frame, None)
@@ -183,10 +185,13 @@ class Tracker:
             if not memory.prompted and not memory.new_prompted:
                 raise PromptError(f"object {object_id} has no prompt: add one, or remove the object")
 
-    def track(self, frame: int, reverse: bool, frames: Frames) -> list[Row]:
+    def track(self, frame: int, reverse: bool, frames: Frames, remembers: bool = True) -> list[Row]:
         """Track all objects in one frame; see SAM2VideoPredictor.propagate_in_video.
 
         Objects added after the pass began wait for the next pass.
+
+        Args:
+            remembers: whether to encode the memories of the outputs; otherwise update_memories() does.
 
         Returns:
             One row for each object.
@@ -202,7 +207,7 @@ class Tracker:
         if groups:
             embeddings = frames.find(frame)
             parts = [part for group in groups.values() for part in self._parts(group)]
-            answers = [self._track_part(embeddings, [each for _, each in part], frames) for part in parts]
+            answers = [self._track_part(embeddings, [each for _, each in part], frames, remembers) for part in parts]
             for part, outputs in zip(parts, answers, strict=True):
                 for (memory, _), output in zip(part, outputs, strict=True):
                     memory.tracked[frame] = output
@@ -214,6 +219,32 @@ class Tracker:
         is_stream = self.num_frames is None
         self.kept_bytes = drop_outputs(self.objects.values(), frame, is_stream, self.limits, self.table)
         return rows
+
+    def update_memories(self, frame: int, absent: set[int], confirmed: set[int], frames: Frames) -> None:
+        """Encode the memories of a tracked frame again, after a client has compared its masks with detections.
+
+        The area of a mask decides whether its object is visible; see Sam3VideoModel._tracker_update_memories. Objects
+        with a prompt in the frame keep their memories.
+
+        Args:
+            absent: the objects to remember as invisible.
+            confirmed: the objects whose output becomes that of a prompt, to which later frames attend.
+        """
+        known = {
+            name: each
+            for name, each in self.objects.items()
+            if (here := each.tracked.get(frame)) and here.logits is not None
+        }
+        embeddings = frames.find(frame)
+        for names in self._parts(list(known)):
+            outputs = [known[name].tracked[frame] for name in names]
+            masks = np.stack([output.logits for output in outputs if output.logits is not None])
+            masks[[name in absent for name in names]] = ABSENT
+            scores = np.where((masks > 0).any(axis=(1, 2, 3)), PRESENT, ABSENT).astype(np.float32)[:, None]
+            self._encode(embeddings, outputs, masks, scores, False, frames)
+        for name in confirmed & known.keys():
+            with contextlib.suppress(PromptError):  # beyond a limit, the output remains that of a tracked frame
+                self._memory_for(name, frame).confirm(frame)
 
     def clear(self, frame: int, object_id: int) -> list[Row]:
         """Remove the prompts of an object in a frame; see SAM2VideoPredictor.clear_all_prompts_in_frame.
@@ -293,22 +324,27 @@ class Tracker:
         (output,) = _outputs(self._models.decode(embeddings, conditioned, prompt))
         return output
 
-    def _track_part(self, embeddings: Embeddings, part: Sequence[Selected], frames: Frames) -> list[Output]:
+    def _track_part(
+        self, embeddings: Embeddings, part: Sequence[Selected], frames: Frames, remembers: bool
+    ) -> list[Output]:
         """Track some objects in one call of each model, or in several calls if memory does not suffice for one."""
         if len(part) == 1:
-            found: list[Output] = frames.with_room("track", partial(self._call, embeddings, part))
+            found: list[Output] = frames.with_room("track", partial(self._call, embeddings, part, remembers))
             return found
         with contextlib.suppress(NoRoomError):
-            return self._call(embeddings, part)
+            return self._call(embeddings, part, remembers)
         half = (len(part) + 1) // 2
-        return [each for some in (part[:half], part[half:]) for each in self._track_part(embeddings, some, frames)]
+        halves = part[:half], part[half:]
+        return [each for some in halves for each in self._track_part(embeddings, some, frames, remembers)]
 
-    def _call(self, embeddings: Embeddings, part: Sequence[Selected]) -> list[Output]:
+    def _call(self, embeddings: Embeddings, part: Sequence[Selected], remembers: bool) -> list[Output]:
         prompt = DecoderPrompt(*_no_points(len(part)), True)
         conditioned = self._models.attend(embeddings, self._stack(part))
         decoded = self._models.decode(embeddings, conditioned, prompt)
         del conditioned
         outputs = _outputs(decoded)
+        if not remembers:
+            return outputs
         memories = self._models.remember(embeddings, decoded.masks, decoded.scores, is_prompted=False)
         for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
             output.memory = memory.copy()
@@ -318,7 +354,19 @@ class Tracker:
         """Encode the memories of prompted outputs, which have logits, in one frame."""
         masks = np.stack([output.logits for output in outputs if output.logits is not None])
         scores = np.array([[output.score] for output in outputs], np.float32)
-        memories = frames.with_room("remember", lambda: self._models.remember(embeddings, masks, scores, True))
+        self._encode(embeddings, outputs, masks, scores, True, frames)
+
+    def _encode(
+        self,
+        embeddings: Embeddings,
+        outputs: Sequence[Output],
+        masks: FloatArray,
+        scores: FloatArray,
+        is_prompted: bool,
+        frames: Frames,
+    ) -> None:
+        """Encode memories in one frame and store them in their outputs."""
+        memories = frames.with_room("remember", lambda: self._models.remember(embeddings, masks, scores, is_prompted))
         for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
             output.memory = memory.copy()
 

@@ -30,6 +30,9 @@ RIGHT = {
     "clear_old_points": [True, False],
     "reverse": [True, False],
     "first": [True, False],
+    "remember": [True, False],
+    "absent": [[], [1], [1, 7]],
+    "confirmed": [[], [2], [1, 2]],
     "step": ["next"],
 }
 assert set(RIGHT) == {key for keys in ARGUMENTS.values() for key in keys}

@@ -1,0 +1,140 @@
+"""Words in videos over a real session with trivial models: objects come and go by the rules, and sessions heal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fake_tracking import FAMILY, SIZE, FakeModels, computed_by, frame_file
+
+from triton_sam.client.video.sync import SAM2VideoClient
+from triton_sam.client.video.video import Video
+from triton_sam.client.video.word_tracking import track_words
+from triton_sam.concepts.instances import Instance
+from triton_sam.concepts.video_rules import VideoRules
+from triton_sam.errors import ConfigurationError, PromptError, VideoError
+from triton_sam.verify.video_transport import VideoTransport
+
+LOW = FAMILY.mask_size
+FRAMES = 10
+RULES = VideoRules(hotstart_delay=4, hotstart_unmatch_thresh=2, hotstart_dup_thresh=2, recondition_every_nth_frame=3)
+
+
+class Finder:
+    """Finds one half of each frame, and in the first frames another part that the tracker does not confirm."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+
+    def find(self, texts: Sequence[str], *, image: bytes, **_: Any) -> list[Instance]:
+        self.asked.append(image)
+        lower, strip = np.full((2, LOW, LOW), -5, np.float32)
+        lower[LOW // 2 :], strip[:2] = 5, 5
+        found = [Instance(lower > 0, 0.9, lower, 0, proposal=7, label=texts[0])]
+        if len(self.asked) == 2:
+            found.append(Instance(strip > 0, 0.8, strip, 0, proposal=2, label=texts[0]))
+        return found
+
+
+@pytest.fixture
+def models() -> FakeModels:
+    return FakeModels()
+
+
+@pytest.fixture
+def transport(models: FakeModels) -> VideoTransport:
+    inner: Any = SimpleNamespace(
+        infer=computed_by(models), close=lambda: None, one_call=contextlib.nullcontext, ready_models=dict
+    )
+    return VideoTransport(FAMILY, inner)
+
+
+@pytest.fixture
+def video(transport: VideoTransport) -> Iterator[Video]:
+    with SAM2VideoClient(transport=transport) as client:
+        client._model = type(client._model)(FAMILY)
+        with client.open([frame_file(number) for number in range(FRAMES)]) as opened:
+            yield opened
+
+
+def followed(finder: Any, video: Video, **options: Any) -> list[tuple[int, dict[int, Any]]]:
+    return list(track_words(finder, video, "bus", rules=RULES, **options))
+
+
+def test_objects_come_and_go(video: Video, models: FakeModels) -> None:
+    finder, done = Finder(), []
+    shown = followed(finder, video, on_progress=lambda *each: done.append(each))
+    assert [frame for frame, _ in shown] == list(range(FRAMES))
+    assert len(finder.asked) == FRAMES
+    assert done == [(number + 1, FRAMES) for number in range(FRAMES)]
+    ids = {object_id for _, found in shown for object_id in found}
+    assert set(video.object_ids) <= ids  # what is removed is never shown
+    first = shown[0][1][1]
+    assert (first.label, first.object_id, first.frame, first.mask.shape) == ("bus", 1, 0, SIZE[::-1])
+    assert first.score == pytest.approx(0.9)
+    assert first.mask[SIZE[1] // 2 + 1 :].all()
+    assert not first.mask[: SIZE[1] // 2 - 1].any()
+    # All objects of a frame are remembered once, after the rules; prompts are remembered when the next frame begins.
+    assert [prompted for _, prompted in models.remembered].count(False) == FRAMES - 1
+
+
+def test_a_range_of_frames_and_an_object_from_a_click(video: Video) -> None:
+    video.add(2, 9, points=[[3, 4]])
+    shown = followed(Finder(), video, start=2, count=3)
+    assert [frame for frame, _ in shown] == [2, 3, 4]
+    assert all(9 in found and 10 in found for _, found in shown)
+    assert shown[0][1][9].label == ""
+
+
+def test_clicks_correct_what_words_found(video: Video) -> None:
+    followed(Finder(), video)
+    unchanged = dict(video.propagate(start=4, count=1))
+    video.add(3, 1, points=[[1, 1]], labels=[0])
+    after = dict(video.propagate(start=4, count=1))
+    assert (after[4][1].logits != unchanged[4][1].logits).any()
+
+
+def test_a_lost_session_changes_nothing(video: Video, transport: VideoTransport) -> None:
+    expected = followed(Finder(), video)
+    finder = Finder()
+    video.reset()
+    find = finder.find
+
+    def lose(*texts: Any, **details: Any) -> list[Instance]:
+        if len(finder.asked) in (3, 6):
+            transport._model.sessions._sessions.clear()
+        return find(*texts, **details)
+
+    finder.find = lose  # type: ignore[method-assign]
+    found = followed(finder, video)
+    assert video.restored == 2
+    for (_, one), (_, other) in zip(expected, found, strict=True):
+        assert one.keys() == other.keys()
+        for object_id, segment in one.items():
+            np.testing.assert_array_equal(segment.logits, other[object_id].logits)
+
+
+def test_cancelling_ends_the_search(video: Video) -> None:
+    finder, seen = Finder(), []
+    for frame, _ in track_words(finder, video, "bus", rules=RULES):
+        seen.append(frame)
+        video.cancel()
+    assert len(finder.asked) < FRAMES
+    assert seen == list(range(len(finder.asked)))
+
+
+def test_mistakes(video: Video) -> None:
+    with pytest.raises(PromptError, match="a text is empty"):
+        track_words(Finder(), video, " ")
+    with pytest.raises(PromptError, match="there is no frame 10"):
+        track_words(Finder(), video, "bus", start=FRAMES)
+    with pytest.raises(ConfigurationError, match="count must be at least 1"):
+        track_words(Finder(), video, "bus", count=0)
+    with SAM2VideoClient() as client:
+        stream = SimpleNamespace(num_frames=None, _frames=SimpleNamespace(count=None))
+        with pytest.raises(VideoError, match="cannot be searched in a stream"):
+            track_words(client, stream, "bus")  # type: ignore[arg-type]

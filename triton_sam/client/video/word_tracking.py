@@ -1,0 +1,246 @@
+"""Follows the objects that words find through a video: a detector searches each frame, a tracker follows its objects.
+
+`concepts.video_rules` decides about the objects of each frame. The results of a frame are held back until the rules no
+longer remove an object that was new there.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...concepts.instances import Instance, sigmoid
+from ...concepts.query import check_parameters
+from ...concepts.video_rules import Detections, Plan, Tracks, VideoObjects, VideoRules, nms_masks, without_overlaps
+from ...errors import ConfigurationError, VideoError
+from ...families.base import FloatArray
+from ...masks.resize import full_size_mask, resize_logits
+from ...masks.rle import BoolArray
+from ...masks.segment import VideoSegment
+from ...transport.base import Tensors
+from ...wire import video as wire
+from ...wire.contract import IOU_PREDICTIONS, MASKS
+from ..sync import SamTritonClient
+from .frames import Stop, look_ahead
+from .requests import WITH_LOGITS, Operation
+from .video import OnProgress, Segments, Video
+
+PROMPT_LOGIT = 0.5
+"""The pixels of a detection that are the prompt of a new object have at least this logit; see
+Sam3VideoModel._tracker_add_new_objects."""
+
+
+def track_words(
+    finder: SamTritonClient,
+    video: Video,
+    text: str | Sequence[str],
+    *,
+    start: int = 0,
+    count: int | None = None,
+    rules: VideoRules | None = None,
+    limit: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Generator[tuple[int, Segments], None, None]:
+    """Follow every instance of words through a video, by SAM3's own rules.
+
+    Each frame is searched. The rules of transformers' Sam3VideoModel compare the instances with the masks of the
+    tracker: they add objects, remove those that are not confirmed within ``rules.hotstart_delay`` frames, hide one of
+    two that overlap, and refresh the memory of objects that are detected well.
+
+    The objects stay in the session of the video. Afterwards, ``video.add()`` corrects them by their ids, and
+    ``video.propagate()`` tracks them again. Objects that the video has before are tracked too.
+
+    Args:
+        finder: a client of SAM3, whose server has the models for words.
+        video: an open video, no stream. The rules are made for SAM3's tracker, SAM2VideoClient(model_type="sam3").
+        text: one text or several, see SAM2TritonClient.find().
+        start: index of the first frame.
+        count: maximum number of frames; None: up to the end of the video.
+        rules: the settings of the rules; None: those of SAM3.
+        limit: maximum number of instances of each text in a frame; None: all, at most 200.
+        on_progress: called after each frame with the number of frames done and of all frames.
+
+    Yields:
+        The index of a frame, and the visible objects by object id, in the order of frames and
+        ``rules.hotstart_delay`` frames late. In a segment, ``label`` is the text, ``score`` the detector's score in
+        the first frame of the object, and ``logits`` are float32 (h,w). No pixel belongs to two objects of one text.
+
+    Raises:
+        PromptError: a text or a number is invalid, or a limit of the server is reached, for example ``max_objects``.
+        VideoError: the video is a stream, or a frame cannot be read.
+        ConfigurationError: there is no frame to track.
+        ServerError: see triton_sam.errors.
+    """
+    chosen = rules or VideoRules()
+    details = {"threshold": chosen.score_threshold_detection, "limit": limit, "logits": True}
+    check_parameters(text, None, None, details)
+    if video.num_frames is None or video._frames.count is None:
+        raise VideoError("words cannot be searched in a stream: give a video file, a folder or a list of images")
+    first = video._frames.inside(start)
+    last = video._frames.count if count is None else min(first + count, video._frames.count)
+    if first >= last:
+        raise ConfigurationError(f"count must be at least 1 frame, not {count}")
+    texts = [text] if isinstance(text, str) else list(text)
+    return _WordTracking(finder, video, texts, chosen, details).run(range(first, last), on_progress)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """The results of one frame, until they are shown.
+
+    Args:
+        scores: the tracker's logit of each object; of a new object, the logit of the detector's score.
+        others: the objects that words did not find.
+    """
+
+    index: int
+    plan: Plan
+    scores: Mapping[int, float]
+    others: Segments
+
+
+class _WordTracking:
+    """One run of track_words()."""
+
+    def __init__(
+        self, finder: SamTritonClient, video: Video, texts: list[str], rules: VideoRules, details: Mapping[str, Any]
+    ) -> None:
+        self._finder = finder
+        self._video = video
+        self._texts = texts
+        self._details = details
+        self._objects = VideoObjects(rules, max(video.object_ids, default=0))
+        self._found_scores: dict[int, float] = {}
+
+    def run(self, indexes: range, on_progress: OnProgress | None) -> Generator[tuple[int, Segments], None, None]:
+        """Track the frames of a session; yield each when the rules are done with it."""
+        video, delay = self._video, self._objects.rules.hotstart_delay
+        stop: Stop = concurrent.futures.Future()
+        with video._stops_lock:
+            video._stops.add(stop)
+        held: deque[_Held] = deque()
+        ahead = look_ahead(iter(indexes), video._read_and_send, video._options.ahead, stop)
+        with contextlib.closing(ahead):
+            for done, index in enumerate(ahead, 1):
+                held.append(self._frame(index))
+                if on_progress is not None:
+                    on_progress(done, len(indexes))
+                if len(held) >= delay:
+                    yield self._shown(held.popleft())
+        for each in held:
+            yield self._shown(each)
+
+    def _frame(self, index: int) -> _Held:
+        """Search and track one frame, and change the objects of the session by the rules."""
+        video, objects = self._video, self._objects
+        frame, content = video._frames.outside(index), video._frames.content(index)
+        found = self._finder.find(self._texts, image=content, **self._details)
+        answer = self._propagated(index)
+        detections = _detections(found, None if answer is None else answer[MASKS].shape[-1])
+        if objects.rules.det_nms_thresh > 0:
+            detections = nms_masks(detections, objects.rules.det_nms_thresh)
+        tracks, others = self._sorted(answer, frame)
+        plan = objects.plan(index, detections, tracks)
+        if answer is not None:
+            lists = {"absent": sorted(plan.absent), "confirmed": sorted(plan.reconditioned)}
+            video._run(Operation(wire.UPDATE_MEMORIES, {"frame_index": index, **lists}, index))
+        for object_id, place in plan.new.items():
+            self._found_scores[object_id] = float(detections.scores[place])
+            mask = prompt_of(detections.masks[place], video.frame_size)
+            video._run(video._prompt(frame, object_id, None, None, None, mask, True))
+        for object_id in plan.removed & set(video.object_ids):
+            video.remove(object_id)
+        scores = dict(zip(tracks.obj_ids, tracks.scores.tolist(), strict=True))
+        new = {object_id: _logit(float(detections.scores[place])) for object_id, place in plan.new.items()}
+        return _Held(index, plan, {**scores, **new}, others)
+
+    def _propagated(self, index: int) -> Tensors | None:
+        """Track the objects of the session into a frame, without encoding its memories."""
+        if not self._video.object_ids:
+            return None
+        arguments = {"frame_index": index, "reverse": False, "first": True, "remember": False}
+        return self._video._run(Operation(wire.PROPAGATE, arguments, index), WITH_LOGITS)
+
+    def _sorted(self, answer: Tensors | None, frame: int) -> tuple[Tracks, Segments]:
+        """Return the objects that words found, and the others."""
+        if answer is None:
+            return Tracks([], np.zeros((0, 1, 1), np.float32), np.zeros(0, np.float32)), {}
+        ids = answer[wire.OBJECT_IDS].tolist()
+        is_ours = np.array([object_id in self._objects.texts for object_id in ids], bool)
+        rows = (wire.FRAME_INDEXES, wire.OBJECT_IDS, wire.OBJECT_SCORES, IOU_PREDICTIONS, MASKS)
+        others = self._video._read({name: answer[name][~is_ours] for name in rows}, frame=frame)
+        ours = [object_id for object_id, known in zip(ids, is_ours, strict=True) if known]
+        masks, scores = answer[MASKS][is_ours, 0], answer[wire.OBJECT_SCORES][is_ours]
+        return Tracks(ours, masks, scores), others
+
+    def _shown(self, held: _Held) -> tuple[int, Segments]:
+        """Return the masks of a frame."""
+        objects, video = self._objects, self._video
+        frame, masks = video._frames.outside(held.index), {}
+        for object_id in sorted(held.plan.masks.keys() - held.plan.hidden - objects.removed_obj_ids):
+            mask = full_size_mask(held.plan.masks[object_id], video.frame_size, video._model.family)
+            if mask.any():
+                masks[object_id] = mask
+        apart = _apart(masks, held.scores, objects.texts)
+        segments = {
+            object_id: VideoSegment(
+                mask=mask,
+                score=self._found_scores[object_id],
+                logits=held.plan.masks[object_id],
+                object_index=place,
+                object_id=object_id,
+                frame=frame,
+                object_score=held.scores[object_id],
+                label=self._texts[objects.texts[object_id]],
+            )
+            for place, (object_id, mask) in enumerate(apart.items())
+        }
+        return frame, {**held.others, **segments}
+
+
+def prompt_of(logits: FloatArray, size: tuple[int, int]) -> BoolArray:
+    """Return the prompt of a new object, bool (H,W), from the logits (h,w) of its detection."""
+    mask: BoolArray = resize_logits(logits >= PROMPT_LOGIT, size) >= PROMPT_LOGIT
+    return mask
+
+
+def _apart(
+    masks: Mapping[int, BoolArray], scores: Mapping[int, float], texts: Mapping[int, int]
+) -> dict[int, BoolArray]:
+    """Return the masks without overlaps of objects of one text."""
+    if len(masks) < 2:
+        return dict(masks)
+    probabilities = sigmoid(np.array([scores[object_id] for object_id in masks]))
+    kinds = [texts[object_id] for object_id in masks]
+    apart = without_overlaps(np.stack(list(masks.values())), probabilities.tolist(), kinds)
+    return dict(zip(masks, apart, strict=True))
+
+
+def _detections(found: Iterable[Instance], side: int | None) -> Detections:
+    """Return instances in the order of the texts and of the detector's proposals.
+
+    Args:
+        side: side of the tracker's logits, which may differ from that of the detector's; None without objects.
+    """
+    ordered = sorted(found, key=lambda each: (each.object_index, each.proposal))
+    masks = [each.logits for each in ordered if each.logits is not None]
+    if side is not None:
+        masks = [resize_logits(each, (side, side)) for each in masks]
+    shape = masks[0].shape if masks else (side or 1, side or 1)
+    return Detections(
+        np.array(masks, np.float32).reshape(-1, *shape),
+        np.array([each.score for each in ordered], np.float32),
+        np.array([each.object_index for each in ordered], np.int64),
+    )
+
+
+def _logit(score: float) -> float:
+    """Return the logit of a score within 0..1, at most 20."""
+    share = min(max(score, 2e-9), 1 - 2e-9)
+    return float(np.log(share / (1 - share)))

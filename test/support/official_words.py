@@ -86,7 +86,7 @@ class Official:
     """
 
     def __init__(self, model: Any, images: Images, texts: Sequence[str], scene: Any) -> None:
-        self.model: Any = MetaVideoModel.__new__(MetaVideoModel)
+        self.model = MetaVideoModel.__new__(MetaVideoModel)
         self.model.__dict__.update(vars(model))
         self.model._modules = {**model._modules, "tracker_model": with_meta_rules(model.tracker_model)}
         self.conditioned: dict[int, list[int]] = {}
@@ -97,7 +97,7 @@ class Official:
         for text in texts:
             self.session.add_prompt(text)
         self.texts, self.scene, self.frame = texts, scene, 0
-        self.model.run_detection = self._detect
+        vars(self.model)["run_detection"] = self._detect
         self.processor = Sam3VideoProcessor.__new__(Sam3VideoProcessor)
 
     def _detect(self, *_: Any, **__: Any) -> Any:

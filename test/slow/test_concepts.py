@@ -25,12 +25,10 @@ from triton_sam import (  # noqa: E402
     PromptError,
     SAM2TritonClient,
     SAM2VideoClient,
-    VideoRules,
     find_in_video,
-    track_words,
 )
 from triton_sam.cli import main  # noqa: E402
-from triton_sam.concepts.instances import instance_mask, without_doubles  # noqa: E402
+from triton_sam.concepts.instances import without_doubles  # noqa: E402
 from triton_sam.errors import ModelNotReadyError  # noqa: E402
 from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
@@ -175,36 +173,6 @@ def test_track_finds_the_objects_of_a_video(client: SAM2TritonClient, server: Lo
     assert {(row["frame"], row["object_id"]): row["rle"]["counts"] for row in rows} == {
         key: segment.to_rle()["counts"] for key, segment in tracked.items()
     }
-
-
-def test_the_logits_of_what_words_find(client: SAM2TritonClient) -> None:
-    found = client.find(["a", "b"], image=noise(12), logits=True, **ALL)
-    plain = client.find(["a", "b"], image=found.image, **ALL)
-    assert len(found) == 4
-    for one, other in zip(found, plain, strict=True):
-        assert one.logits is not None
-        assert one.logits.shape == (288, 288)
-        assert other.logits is None
-        assert one.mask.tobytes() == other.mask.tobytes()
-        assert one.mask.tobytes() == instance_mask(one.logits, noise(12).shape[1::-1], 0.5).tobytes()
-    assert client.find("a", image=found.image, threshold=1, logits=True) == []
-
-
-def test_words_by_rules_through_a_server(client: SAM2TritonClient, server: LocalServer) -> None:
-    frames = [np.roll(noise(11), 3 * index, axis=1) for index in range(4)]
-    rules = VideoRules(score_threshold_detection=0, hotstart_delay=2, hotstart_unmatch_thresh=2, hotstart_dup_thresh=2)
-    with SAM2VideoClient(server.grpc_url, timeout=200) as tracker, tracker.open(frames) as video:
-        shown = list(track_words(client, video, ["a", "b"], rules=rules, limit=2))
-        assert [frame for frame, _ in shown] == [0, 1, 2, 3]
-        first = shown[0][1]
-        assert {segment.label for segment in first.values()} <= {"a", "b"}
-        assert first
-        for _, found in shown:
-            for text in ("a", "b"):
-                masks = [segment.mask for segment in found.values() if segment.label == text]
-                assert not masks or np.sum(masks, axis=0).max() <= 1
-        assert set(video.object_ids) >= set(shown[-1][1])
-        assert dict(video.propagate(start=3))
 
 
 def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from triton_sam.errors import (
     UnknownImageError,
 )
 from triton_sam.families import get_family
+from triton_sam.masks.resize import full_size_mask
 from triton_sam.sessions.tasks import TaskCancelledError
 from triton_sam.wire import contract
 
@@ -158,6 +159,23 @@ def test_one_request_brings_image_and_words(server, client) -> None:
     assert (request.model, set(request.inputs)) == ("sam3", {"image", "find"})
     sent = json.loads(request.inputs["find"][0])
     assert (sent["text"], sent["threshold"], sent["mask_threshold"], sent["limit"]) == (["cat", "bus"], 0.4, 0.5, 2)
+
+
+def test_logits_come_on_request(server, client) -> None:
+    found = client.find(["cat", "bus"], image=IMAGE, threshold=0.4, logits=True)
+    plain = client.find(["cat", "bus"], image=found.image, threshold=0.4)
+    assert len(found) == len(plain) == 4
+    for each, other in zip(found, plain, strict=True):
+        assert (each.logits.shape, each.logits.dtype) == ((SIDE, SIDE), np.float32)
+        np.testing.assert_array_equal(full_size_mask(each.logits, (288, 144), FAMILY), each.mask)
+        np.testing.assert_array_equal(each.mask, other.mask)
+        assert other.logits is None
+    assert [each.proposal for each in found] == [2, 1, 2, 1]  # sorted by score
+    assert client.find("cat", image=found.image, threshold=1, logits=True) == []
+    asked = [
+        ("logits" in json.loads(request.inputs["find"][0]), "masks" in request.outputs) for request in server.requests
+    ]
+    assert asked == [(True, True), (False, False), (True, True)]
 
 
 def test_one_encode_serves_words_and_clicks(server, client) -> None:

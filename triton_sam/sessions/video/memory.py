@@ -155,6 +155,11 @@ class ObjectMemory:
         """Return the frames that have prompts or outputs of prompts."""
         return {*self.prompted, *self.new_prompted, *self.points, *self.masked}
 
+    def is_tracked(self, frame: int) -> bool:
+        """Return whether a tracked frame without prompt still has its logits."""
+        output = self.tracked.get(frame)
+        return output is not None and output.logits is not None
+
     def confirm(self, frame: int) -> None:
         """Let the output of a tracked frame count as that of a prompt, and release the oldest such frame."""
         self.prompted[frame] = self.tracked.pop(frame)

@@ -230,19 +230,15 @@ class Tracker:
             absent: the objects to remember as invisible.
             confirmed: the objects whose output becomes that of a prompt, to which later frames attend.
         """
-        known = {
-            name: each
-            for name, each in self.objects.items()
-            if (here := each.tracked.get(frame)) and here.logits is not None
-        }
+        known = [name for name, each in self.objects.items() if each.is_tracked(frame)]
         embeddings = frames.find(frame)
-        for names in self._parts(list(known)):
-            outputs = [known[name].tracked[frame] for name in names]
+        for names in self._parts(known):
+            outputs = [self.objects[name].tracked[frame] for name in names]
             masks = np.stack([output.logits for output in outputs if output.logits is not None])
             masks[[name in absent for name in names]] = ABSENT
             scores = np.where((masks > 0).any(axis=(1, 2, 3)), PRESENT, ABSENT).astype(np.float32)[:, None]
             self._encode(embeddings, outputs, masks, scores, False, frames)
-        for name in confirmed & known.keys():
+        for name in confirmed.intersection(known):
             with contextlib.suppress(PromptError):  # beyond a limit, the output remains that of a tracked frame
                 self._memory_for(name, frame).confirm(frame)
 

@@ -241,7 +241,7 @@ def test_a_wheel_writes_nothing_into_its_package(tmp_path: Path) -> None:
     assert not own.exists()
     run(installed, "alias", "mine", "--of", "sam2")
     assert {path.name for path in own.iterdir()} == {
-        "sam2", "sam2_encoder", "sam2_decoder", "mine_encoder", "mine_decoder",
+        "sam2", "sam2_encoder", "sam2_decoder", "mine", "mine_encoder", "mine_decoder",
     }  # fmt: skip
     assert f"sam2_encoder in {own}" in run(installed, "doctor").stdout.decode()
     run(installed, "demo", TRITON_URL="")

@@ -51,7 +51,7 @@ def client_of(triton: InProcess, name: str, photo: bytes) -> SamTritonClient:
 def test_models_are_listed(service: RunningService) -> None:
     listed = service.http.get("/v1/models").json()["models"]
     assert {each["name"]: (each["family"], each["keeps_images"]) for each in listed} == {
-        name: (family, name != ALIAS)  # an alias has no session model of its own
+        name: (family, name != ALIAS)  # a pair without a session model, as aliases of earlier versions
         for name, family in PAIRS.items()
     }
     assert [each["name"] for each in listed if each["default"]] == ["sam2"]

@@ -157,5 +157,5 @@ def test_an_alias_moves_between_variants(running, images: Path, capsys: pytest.C
     assert asked(running, images, "stable") == 1
     for variant, model in (("sam2.1_next", 2), ("sam2", 1)):
         assert main(["alias", "stable", "--of", variant, *running.options]) == 0
-        assert reload(running, "stable", capsys) == {"stable_encoder": "1", "stable_decoder": "1"}
+        assert reload(running, "stable", capsys) == {"stable_encoder": "1", "stable_decoder": "1", "stable": "1"}
         assert asked(running, images, "stable") == model

@@ -68,6 +68,8 @@ def paintera(sam1: str = "sam1", sam2: str = "sam2", sam3: str = "sam3") -> dict
 
 def of_variant(repository: Path, name: str, variant: str) -> list[Alias]:
     """Return the aliases for all models of a variant: NAME_encoder, NAME_decoder, NAME, and others it has."""
+    check_name(name)
+    check_name(variant)
     models = read_repository(repository)
     targets = models_of_variant(variant, models.keys() - unloadable(models).keys(), models)
     return [Alias(name + target.removeprefix(variant), target) for target in targets]

@@ -20,6 +20,12 @@ from triton_sam.transport.url import parse_url
 IMAGE = np.zeros((8, 8, 3), np.uint8)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Let a busy machine take longer to answer than a user should wait for a hint."""
+    monkeypatch.setattr(probe, "SECONDS", 60.0)
+
+
 @pytest.fixture
 def address():
     """Return a function that starts an HTTP server which knows some paths, and returns its address."""

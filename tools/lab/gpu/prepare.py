@@ -49,6 +49,10 @@ WHEELS = (
     "antlr4-python3-runtime==4.9.3",
     "iopath",
     "portalocker",
+    "onnx==1.23.2",
+    "PyYAML",
+    "packaging",
+    "typing_extensions",
 )
 PLATFORMS = ("2_17", "2_27", "2_28", "2_34", "2_35")
 

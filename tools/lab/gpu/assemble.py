@@ -38,6 +38,9 @@ def main() -> None:
         archives.setdefault(name.rpartition(".")[0], []).append(parts / name)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         list(pool.map(lambda item: unpack(item[0], item[1], target), archives.items()))
+    server = target / "site" / "pytriton" / "tritonserver"
+    for program in [server / "bin" / "tritonserver", *server.rglob("triton_python_backend_stub")]:
+        program.chmod(0o755)  # unpacking a wheel as an archive loses this
     backends(target)
     packages = Path(torch.origin).parent.parent
     libraries = [
@@ -78,7 +81,6 @@ def backends(target: Path) -> None:
     ]:
         shutil.copy(file, python / file.name)
     (python / "triton_python_backend_stub").chmod(0o755)
-    (server / "bin" / "tritonserver").chmod(0o755)
     shutil.copytree(built, onnx, dirs_exist_ok=True)
     for library in (target / "runtime" / "onnxruntime" / "capi").glob("libonnxruntime*"):
         shutil.copy(library, onnx / library.name)

@@ -25,7 +25,9 @@ from triton_sam import (  # noqa: E402
     PromptError,
     SAM2TritonClient,
     SAM2VideoClient,
+    VideoRules,
     find_in_video,
+    track_words,
 )
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.concepts.instances import without_doubles  # noqa: E402
@@ -37,6 +39,7 @@ from triton_sam.sessions.configs import write_programs  # noqa: E402
 from triton_sam.verify import format_table  # noqa: E402
 from triton_sam.verify.concept_transport import ConceptTransport  # noqa: E402
 from triton_sam.verify.concepts import LIMITS, answered_cases, verify_concepts  # noqa: E402
+from triton_sam.verify.video_transport import VideoTransport  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PHOTO = Image.open(ROOT / "test/images/coffee.jpg").convert("RGB")
@@ -173,6 +176,42 @@ def test_track_finds_the_objects_of_a_video(client: SAM2TritonClient, server: Lo
     assert {(row["frame"], row["object_id"]): row["rle"]["counts"] for row in rows} == {
         key: segment.to_rle()["counts"] for key, segment in tracked.items()
     }
+
+
+def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(
+    client: SAM2TritonClient, server: LocalServer
+) -> None:
+    """Weights are random, so the rules must take detections of any score and remove no object early."""
+    clip = [np.roll(noise(11), 3 * index, axis=1) for index in range(4)]
+    rules = VideoRules(
+        score_threshold_detection=0,
+        new_det_thresh=0,
+        hotstart_delay=2,
+        hotstart_unmatch_thresh=2,
+        hotstart_dup_thresh=2,
+        recondition_every_nth_frame=2,
+    )
+    family = get_family("sam2").at(512)
+    followed = []
+    with (
+        SAM2VideoClient(server.grpc_url, timeout=200) as served,
+        SAM2VideoClient(transport=VideoTransport(family, client._transport), timeout=200) as inside,
+    ):
+        for tracker in (served, inside):
+            with tracker.open(clip) as video:
+                found = dict(track_words(client, video, ["a", "b"], rules=rules, limit=2))
+                corrected = video.add(1, 1, points=[[30, 30]], labels=[1])
+                later = dict(video.propagate(start=2))
+            followed.append((found, corrected, later))
+    (found, corrected, later), (same_found, same_corrected, same_later) = followed
+    assert list(found) == [0, 1, 2, 3]
+    assert max(map(len, found.values())) > 1
+    assert {segment.label for segments in found.values() for segment in segments.values()} == {"a", "b"}
+    for one, other in ((found, same_found), (later, same_later), ({1: {1: corrected}}, {1: {1: same_corrected}})):
+        assert [list(segments) for segments in one.values()] == [list(segments) for segments in other.values()]
+        for frame, segments in one.items():
+            for object_id, segment in segments.items():
+                np.testing.assert_array_equal(segment.mask, other[frame][object_id].mask)
 
 
 def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[str]) -> None:

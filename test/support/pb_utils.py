@@ -34,7 +34,6 @@ _BLS = "triton_sam.sessions.bls"
 _CPU, _GPU = "cpu", "gpu"
 _FINAL = 1
 
-
 _IMPORTS: ContextVar[bool] = ContextVar("whether this thread imports the program of a model", default=False)
 _EARLY = ("TRITONSERVER_RESPONSE_COMPLETE_FINAL", "get_input_tensor_by_name")
 """The names in Triton's Python file. The C++ part adds the others after the import of the model's program."""
@@ -125,8 +124,7 @@ def _in_shared_memory(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype.kind not in "OSU":
         return array
     content = np.empty(array.shape, np.object_)
-    flat = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel().tolist()]
-    content.ravel()[:] = flat or []
+    content.ravel()[:] = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel().tolist()]
     return content
 
 
@@ -400,8 +398,3 @@ def arguments(model: str, *, kind: str = "CPU", device: str = "0", **parameters:
         "model_instance_kind": kind,
         "model_instance_device_id": device,
     }
-
-
-def text(content: bytes) -> npt.NDArray[np.object_]:
-    """Return a tensor of type BYTES and shape [1]."""
-    return np.array([content], np.object_)

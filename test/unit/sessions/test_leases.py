@@ -11,8 +11,9 @@ from support.conditions import wait_until
 from support.dice import Dice
 from support.fake_tracking import NAMES, SIDE, FakeModels, computed_by, frame_file
 from support.fuzzing import EmptyModels, image_file
-from support.pb_utils import Request, Triton, arguments, text
+from support.pb_utils import Request, Triton, arguments
 
+from triton_sam.client.session_image import text
 from triton_sam.sessions.image import session
 
 REQUESTS = 5_000

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from support.conditions import wait_until
 from support.fuzzing import GOOD_B64, EmptyModels, image_file
-from support.pb_utils import Request, Triton, arguments, text
+from support.pb_utils import Request, Triton, arguments
 
+from triton_sam.client.session_image import text
 from triton_sam.families import get_family
 from triton_sam.wire import contract
 

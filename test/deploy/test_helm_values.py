@@ -51,7 +51,7 @@ def test_resources_follow_family_and_size() -> None:
     added = sum(PRESETS[family][size]["memory"] for family, size in
                 (("sam1", "vit_h"), ("sam2", "base_plus"), ("sam2", "large")))  # fmt: skip
     server = PRESETS["server"]
-    shared = server["sharedMemory"] + 3 * server["sharedMemoryEach"]
+    shared = server["sharedMemory"] + (3 + 1) * server["sharedMemoryEach"]  # one of them has a video model
     assert mebi(families["requests"]["memory"]) == server["memory"] + added + shared
     for case in CASES:
         (shm,) = (one for one in pods(case)["sam-triton-sam"][1]["volumes"] if one["name"] == "shm")
@@ -105,7 +105,7 @@ def test_every_command_line_is_one_that_the_programs_know() -> None:
     setups = [one["args"] for one in pods("families")["sam-triton-sam"][1]["initContainers"]]
     assert setups == [
         ["sam1", "vit_h"],
-        ["sam2", "base_plus", "--precision=fp16"],
+        ["sam2", "base_plus", "--precision=fp16", "--video"],
         ["sam2", "large", "--name=sam2.1_large"],
     ]
 

@@ -21,6 +21,7 @@ from ..repository.aliases import (
     PAINTERA_SAM1,
     Alias,
     check_place,
+    check_removal,
     is_alias,
     is_served,
     left_over,
@@ -98,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         aliases = [(alias, family) for family, alias in paintera(**chosen).items()]
     served = _served(args, repository, aliases)
     models = {model.name: model for model in list_models(repository)}
+    gone = left_over(repository, args.name, [alias for alias, _ in served]) if args.task == "add" else []
+    check_removal(repository, gone)
     for alias, family in served:
         if family:
             write_front(repository, alias, family, args.pixels)
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             write_alias(repository, alias)
         print(alias.name)
         _warn(args, alias, models[alias.target].metadata)
-    for name in left_over(repository, args.name, [alias for alias, _ in served]) if args.task == "add" else ():
+    for name in gone:
         remove_alias(repository, name)
         _options.say(args, f"{name} is removed: {args.variant} has no such model")
     if args.task == "add" and args.name not in {alias.name for alias, _ in served}:
@@ -162,6 +165,8 @@ def _remove(args: argparse.Namespace, repository: Path) -> int:
     found = sorted(named & known)
     if not found:
         raise RepositoryError(f"no alias {args.name} in {repository}: `triton-sam models` lists the names")
+    if args.name != _PAINTERA:
+        check_removal(repository, found)
     for name in found:
         remove_alias(repository, name)
         print(name)

@@ -24,6 +24,7 @@ from ..repository.accelerators import (
     models_of,
     tune,
 )
+from ..repository.aliases import rewrite_aliases
 from ..repository.folder import list_models
 from ..repository.names import CONFIG_NAME
 from . import _options
@@ -111,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
             atomic_write(path, new.encode())
         except OSError as error:
             raise RepositoryError(f"{path} cannot be written: {error.strerror or error}") from error
+        rewrite_aliases(repository, path.parent.name)
         print(path.parent.name)
     if replaced:
         _options.say(

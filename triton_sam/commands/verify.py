@@ -81,7 +81,8 @@ def with_comparison(arguments: Sequence[str]) -> list[str]:
     comparisons = ("image", "openvino", *_SUFFIXES.values())
     if not given or given[0] in (*comparisons, "-h", "--help"):
         return given
-    if difflib.get_close_matches(given[0], comparisons, 1) and _of_word(given[0])[0] not in FAMILIES:
+    is_option = given[0].startswith("-")
+    if not is_option and difflib.get_close_matches(given[0], comparisons, 1) and _of_word(given[0])[0] not in FAMILIES:
         return given  # a misspelled comparison, which the parser names
     for index, word in enumerate(given):
         family, comparison = _of_word(word)

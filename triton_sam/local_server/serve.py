@@ -91,7 +91,8 @@ def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
     ]
     address = resolve_host(server.host)
     urls = f"{server.http_url}  {server.grpc_url}"
-    lines += [f"  others   {urls.replace(reachable_host(address), host)}" for host in hosts_for_others(address)]
+    here = reachable_host(address)
+    lines += [f"  others   {urls.replace(here, host)}" for host in hosts_for_others(address) if host != here]
     if not ip_address(address).is_loopback:
         lines.append("  warning  Triton has no authentication: everyone who reaches these ports may use it")
     models = server.served_models()

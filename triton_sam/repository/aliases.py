@@ -72,6 +72,8 @@ def of_variant(repository: Path, name: str, variant: str) -> list[Alias]:
     check_name(variant)
     models = read_repository(repository)
     targets = models_of_variant(variant, models.keys() - unloadable(models).keys(), models)
+    if targets == [variant]:  # a single model, which is no variant
+        return []
     return [Alias(name + target.removeprefix(variant), target) for target in targets]
 
 
@@ -106,7 +108,16 @@ def write_alias(repository: Path, alias: Alias) -> Path:
         return install_alias(repository, alias, ensemble_config(target, alias))
     programs = [path for path in weights_in(repository / alias.target) if path.suffix == ".py"]
     files = {path.name: path.read_text(encoding="utf-8") for path in programs}
-    return install_alias(repository, alias, _session_config(target, alias), files)
+    path = install_alias(repository, alias, _session_config(target, alias), files)
+    rewrite_aliases(repository, alias.name)
+    return path
+
+
+def rewrite_aliases(repository: Path, target: str) -> None:
+    """Write the aliases of a session model again, which have a copy of its configuration."""
+    for name, model in read_repository(repository).items():
+        if model.alias_of == target and ENCODER in model.config.parameters:
+            write_alias(repository, Alias(name, target))
 
 
 def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[str, str] | None = None) -> Path:
@@ -158,6 +169,19 @@ def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) ->
             )
     if alias.name in {model.name for model in select_models(repository, [alias.target])}:
         raise RepositoryError(f"{alias.target} calls {alias.name}: an alias cannot stand for itself")
+
+
+def check_removal(repository: Path, names: Collection[str]) -> None:
+    """Check that no other model calls one of these aliases, or is an alias of it."""
+    models = read_repository(repository)
+    for name in names:
+        users = sorted(
+            other
+            for other, model in models.items()
+            if other not in names and (name in model.dependencies(()) or model.alias_of == name)
+        )
+        if users:
+            raise RepositoryError(f"{', '.join(users)} call {name}: remove them first")
 
 
 def remove_alias(repository: Path, name: str) -> None:

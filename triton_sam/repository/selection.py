@@ -131,8 +131,8 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     names: list[str] = []
     for name in wanted:
         found = models_of_variant(name, loadable, models)
-        if name in models:
-            found = [name, *(each for each in found if each == video_name(name))]
+        if name in models:  # the session model of an alias does not call the pair of its own name
+            found = [name, *(each for each in found if each in {*pair_names(name), video_name(name)})]
         names += found or [name]
     names = list(dict.fromkeys(names))
     for name in names:  # dependencies are appended during the loop

@@ -77,7 +77,8 @@ def test_a_variant_with_all_its_models_gets_a_second_name(tmp_path: Path, capsys
     listed = {model["name"]: model for model in json.loads(capsys.readouterr().out.splitlines()[-1])["models"]}
     assert listed["stable"]["ensemble_of"] == ["mine"]
     selected = {model.name for model in select_models(tmp_path, ["stable"])}
-    assert selected == {"stable", "stable_video", *(f"mine_{role}" for role in family.every_model)}
+    pair = {"stable_encoder", "stable_decoder"}
+    assert selected == {"stable", "stable_video", *pair, *(f"mine_{role}" for role in family.every_model)}
 
     for role in ("encoder", "decoder"):
         write_folder(tmp_path, f"plain_{role}")

@@ -35,7 +35,6 @@ from .schemas import LargeMask, LargeSegmentRequest
 ENLARGE = 2
 """How often a part of twice the length is tried if the mask reaches its border."""
 
-
 KEPT = 16
 """Maximum number of images whose embeddings stay open."""
 

@@ -44,8 +44,8 @@ class Decoders:
         """Close the decoders of a video, and open no more; this may block while one of them decodes."""
         with self._lock:
             self._forgotten.add(video)
-            gone = [self._open.pop(key) for key in list(self._open) if key[0] == video]
-        for source in gone:
+            closed = [self._open.pop(key) for key in list(self._open) if key[0] == video]
+        for source in closed:
             source.close()
 
     def _source(self, video: VideoFile, purpose: Purpose) -> FrameSource:

@@ -81,11 +81,17 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- $sum -}}
 {{- end -}}
 
-{{/* Size of /dev/shm in MiB. On a processor it also holds the embeddings of each session model. */}}
+{{/* Size of /dev/shm in MiB. On a processor it also holds the embeddings of each session and video model. */}}
 {{- define "triton-sam.sharedMemory" -}}
 {{- $server := (.Files.Get "files/presets.yaml" | fromYaml).server -}}
 {{- $each := ternary 0 (int .Values.sessionCacheMiB) .Values.gpu.enabled -}}
-{{- add $server.sharedMemory (mul (len .Values.models) (add $server.sharedMemoryEach $each)) -}}
+{{- $caches := len .Values.models -}}
+{{- range .Values.models -}}
+{{- if has "--video" (default list .setup) -}}
+{{- $caches = add $caches 1 -}}
+{{- end -}}
+{{- end -}}
+{{- add $server.sharedMemory (mul $caches (add $server.sharedMemoryEach $each)) -}}
 {{- end -}}
 
 {{- define "triton-sam.resources" -}}

@@ -76,12 +76,15 @@ def test_the_client_says_that_the_sizes_are_wrong(url: str) -> None:
             InferenceError, match="sam2_decoder refused the request: the sizes of the inputs do not fit"
         ):
             transport.infer("sam2_decoder", feed, ["masks"])
+        many = graph_attacks.request(get_family("sam2").decoder, {"images": 1, "prompts": 65, "points": 1})
+        with pytest.raises(InferenceError, match="sam2_decoder refused the request: a request may have at most 64 "):
+            transport.infer("sam2_decoder", {part["name"]: _zeros(part["shape"]) for part in many}, ["masks"])
     finally:
         transport.close()
 
 
 def test_a_request_that_needs_too_much_memory_is_an_error(tmp_path: Path) -> None:
-    """A request of some kilobytes asks for 512 masks. The limit of this test is small, so that the test is quick."""
+    """A request of some kilobytes asks for 64 masks. The limit of this test is small, so that the test is quick."""
     shutil.copytree(bundled("model_repository") / "sam2_decoder", tmp_path / "sam2_decoder")
     with (tmp_path / "sam2_decoder" / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "cpu_mem_limit" value { string_value: "300000000" } }\n')
@@ -98,7 +101,7 @@ def test_a_request_that_needs_too_much_memory_is_an_error(tmp_path: Path) -> Non
     ):
         expected = ask(transport, 1)
         with pytest.raises(InferenceError, match=r"Available memory of \d+ is smaller than requested"):
-            ask(transport, 512)
+            ask(transport, 64)
         np.testing.assert_array_equal(ask(transport, 1), expected)
 
 

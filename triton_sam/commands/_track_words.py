@@ -41,7 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--text-every",
         type=int,
         metavar="N",
-        help="search every N frames, for objects that come later (default: only the first frame)",
+        help="search every N frames, for objects that come later (default: every frame by SAM3's rules for videos, if "
+        "the server has its tracker; else the first frame)",
     )
     group.add_argument(
         "--threshold", type=float, metavar="SCORE", help=f"lowest score of an instance (default: {THRESHOLD})"
@@ -67,6 +68,8 @@ def are_wanted(args: argparse.Namespace) -> bool:
     if args.reverse:
         raise ConfigurationError("words are searched from the first frame on: leave --reverse out")
     check_parameters(args.text, None, None, _details(args))
+    if args.new_threshold is not None and not 0 <= args.new_threshold <= 1:
+        raise PromptError(f"--new-threshold must be within 0 and 1, not {args.new_threshold}")
     return True
 
 
@@ -139,9 +142,9 @@ def keep(
         PromptError: there is no object.
     """
     if not objects:
+        more = "" if rules else ", or search more frames with --text-every"
         raise PromptError(
-            f"{source.name} shows no {' or '.join(args.text)} in the searched frames: "
-            "lower --threshold, or search more frames with --text-every"
+            f"{source.name} shows no {' or '.join(args.text)} in the searched frames: lower --threshold{more}"
         )
     folder = args.out / FOUND
     args.out.mkdir(exist_ok=True)

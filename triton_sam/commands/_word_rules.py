@@ -41,7 +41,7 @@ class Results:
         """Write the masks of frames; those of objects that are not visible are empty."""
         ids = sorted({prompt.object_id for prompt in self.prompts})
         for frame in frames or ():
-            visible = self.records.get(frame, {})
+            visible = self.records.pop(frame, {})  # the folder keeps its own records
             folder.add(frame, {each: self._segment(frame, each, visible.get(each)) for each in ids})
 
     def _segment(self, frame: int, object_id: int, record: MaskRecord | None) -> VideoSegment:
@@ -67,11 +67,11 @@ def family(args: argparse.Namespace, url: str | None) -> str | None:
     chosen = _words_options.family_for_words(None)
     if args.model not in (None, chosen) or args.text_every is not None or get_family(chosen).tracking is None:
         runs = False
-    elif args.model == chosen:
-        runs = True
+    elif args.model == chosen or args.variant is not None:
+        runs = args.model == chosen
     else:
-        with _video.make_client(url, args.variant, args.timeout, _options.access(args), chosen) as tracker:
-            runs = args.variant is None and tracker.is_ready()
+        with _video.make_client(url, None, args.timeout, _options.access(args), chosen) as tracker:
+            runs = tracker.is_ready()
     if runs:
         _options.say(args, f"words are searched in every frame, by the rules of {get_family(chosen).label} for videos")
         return chosen
@@ -98,6 +98,11 @@ def track(args: argparse.Namespace, source: _video.VideoInput, url: str | None) 
         _video.opened(tracker, source.frames, quality=args.quality, every=args.every) as video,
         tqdm(desc=source.name, total=count, unit="frame", disable=args.quiet) as bar,
     ):
+
+        def show(done: int, total: int | None) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
         tracked = track_words(
             finder,
             video,
@@ -106,13 +111,13 @@ def track(args: argparse.Namespace, source: _video.VideoInput, url: str | None) 
             count=count,
             rules=rules,
             limit=args.limit,
-            on_progress=lambda done, _: bar.update(done - bar.n),
+            on_progress=show,
         )
         for frame, found in tracked:
             for object_id, each in found.items():
                 records[frame][object_id] = MaskRecord.of(frame, object_id, each)
-                if object_id not in objects:
-                    x1, y1, x2, y2 = mask_to_box(each.mask) or (0, 0, 0, 0)
+                if object_id not in objects and each.mask.any():
+                    x1, y1, x2, y2 = mask_to_box(each.mask) or (0, 0, 0, 0)  # for the type checker
                     box = (float(x1), float(y1), float(x2), float(y2))
                     objects[object_id] = FoundObject(object_id, frame, each.label, each.score, box, each.mask)
     ordered = [objects[object_id] for object_id in sorted(objects)]

@@ -8,7 +8,8 @@ Examples:
   triton-sam track 0 --box 0:100,80,400,460 --format rle --out camera_masks        # camera 0, until Ctrl-C
   ffmpeg -i rtsp://... -f mjpeg - | triton-sam track - --point 0:320,240 --out stream_masks
 
-After an interruption, run the same command again: it tracks from the prompts. docs/how-to/video.md describes each file.
+After an interruption, run the same command again: it starts from the beginning. docs/how-to/video.md describes the
+files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tqdm import tqdm
 from .._common.signals import ends_by_interrupt
 from ..client.video.words import chosen_frames
 from ..errors import ConfigurationError, PromptError, SamError
-from ..tracks.folder import TrackFolder
+from ..tracks.folder import MANIFEST, TrackFolder
 from ..tracks.formats import TRACK_FORMATS, TrackedVideo
 from ..tracks.overlay_video import encoder_name
 from ..tracks.prompts import ObjectPrompt
@@ -133,6 +134,8 @@ def _by_words(
         if _word_rules.were_used(args):
             args.model = args.model or _words_options.family_for_words(None)
         return before, None
+    if not args.overwrite or not (args.out / MANIFEST).exists():
+        TrackFolder(args.out, {}, (), ()).check_unused()
     url = _server_for_all(args, stack)
     family = _word_rules.family(args, url)
     if family is not None:

@@ -88,6 +88,20 @@ class TrackFolder:
                     (self.folder / form.file).mkdir(exist_ok=True)
             yield
 
+    def check_unused(self) -> None:
+        """Check, before long work, that the folder can be made and has no results.
+
+        Raises:
+            ConfigurationError: it has results or files in the way, or its parent does not exist.
+        """
+        if not self.folder.parent.is_dir():
+            raise ConfigurationError(f"there is no folder {self.folder.parent}: make it, or give another --out")
+        if self._read_manifest() is not None:
+            raise ConfigurationError(
+                f"{self.folder} has the results of other prompts: give another --out, or --overwrite to start again"
+            )
+        self._check_empty()
+
     @property
     def records(self) -> Mapping[int, tuple[MaskRecord, ...]]:
         """The records of each image of the run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import socket
 import ssl
 import time
@@ -127,9 +128,9 @@ def _error_of_model(model: str | None, url: ServerUrl, message: str) -> SamError
             f"the container restart Triton automatically; restart any other server ({message})"
         )
     if f"Name:'{GUARD_PREFIX}" in message:
-        return InferenceError(
-            f"{model} refused the request: the sizes of the inputs do not fit each other or the model ({message})"
-        )
+        limit = re.search(f"Name:'{GUARD_PREFIX}(a request may have at most [^']*)'", message)
+        reason = limit[1] if limit else "the sizes of the inputs do not fit each other or the model"
+        return InferenceError(f"{model} refused the request: {reason} ({message})")
     return None
 
 

@@ -28,6 +28,7 @@ from triton_sam.errors import (
     InputError,
     ModelNotReadyError,
     NoImageError,
+    PromptError,
     UnknownImageError,
 )
 from triton_sam.families import get_family
@@ -176,6 +177,13 @@ def test_logits_come_on_request(server, client) -> None:
         ("logits" in json.loads(request.inputs["find"][0]), "masks" in request.outputs) for request in server.requests
     ]
     assert asked == [(True, True), (False, False), (True, True)]
+
+
+def test_an_answer_with_logits_has_a_limit(server, client, monkeypatch) -> None:
+    monkeypatch.setattr("triton_sam.sessions.image.concepts._MAX_LOGITS", 3)
+    assert len(client.find(["cat", "bus"], image=IMAGE, threshold=0.4)) == 4
+    with pytest.raises(PromptError, match="more than 3 instances, too many for an answer with logits"):
+        client.find(["cat", "bus"], image=IMAGE, threshold=0.4, logits=True)
 
 
 def test_one_encode_serves_words_and_clicks(server, client) -> None:

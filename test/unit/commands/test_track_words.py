@@ -198,3 +198,16 @@ def test_the_choice_of_rules(
     assert (bool(by_rules), bool(finder.asked)) == (runs, not runs)
     if "--range" in options:
         assert (by_rules[0]["start"], by_rules[0]["count"]) == (2, 2)
+
+
+def test_the_folder_is_checked_before_the_video_is_searched(
+    tracker: Tracker, finder: FakeFinder, by_rules: list[dict[str, Any]], clip: Path, tmp_path: Path, capsys: Any
+) -> None:
+    tracker.has_rules = True
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "masks.jsonl").write_text("by another program")
+    for out, words in ((tmp_path / "no" / "out", "there is no folder"), (taken, "masks.jsonl")):
+        assert track(clip, "--text", "bus", "--format", "rle", "--out", out, "-q") == 1
+        assert words in capsys.readouterr().err
+    assert by_rules == []

@@ -18,7 +18,7 @@ import numpy as np
 from ...concepts.instances import Instance, sigmoid
 from ...concepts.query import check_parameters
 from ...concepts.video_rules import Detections, Plan, Tracks, VideoObjects, VideoRules, nms_masks, without_overlaps
-from ...errors import ConfigurationError, VideoError
+from ...errors import ConfigurationError, InputError, ModelNotReadyError, VideoError
 from ...families.base import FloatArray
 from ...masks.resize import full_size_mask, resize_logits
 from ...masks.rle import BoolArray
@@ -69,7 +69,8 @@ def track_words(
     Yields:
         The index of a frame, and the visible objects by object id, in the order of frames and
         ``rules.hotstart_delay`` frames late. In a segment, ``label`` is the text, ``score`` the detector's score in
-        the first frame of the object, and ``logits`` are float32 (h,w). No pixel belongs to two objects of one text.
+        the first frame of the object, and ``logits`` are float32 (h,w). No pixel belongs to two objects of one text, so
+        the mask of an object inside another one may be empty.
 
     Raises:
         PromptError: a text or a number is invalid, or a limit of the server is reached, for example ``max_objects``.
@@ -140,22 +141,32 @@ class _WordTracking:
         """Search and track one frame, and change the objects of the session by the rules."""
         video, objects = self._video, self._objects
         frame, content = video._frames.outside(index), video._frames.content(index)
-        found = self._finder.find(self._texts, image=content, **self._details)
+        try:
+            found = self._finder.find(self._texts, image=content, **self._details)
+        except InputError as error:
+            if "no parameter 'logits'" not in str(error):
+                raise
+            raise ModelNotReadyError(
+                "the models of this server are older than track_words(): update the server, or search chosen frames "
+                "(find_in_video(), `triton-sam track --text-every`)"
+            ) from error
         answer = self._propagated(index)
         detections = _detections(found, None if answer is None else answer[MASKS].shape[-1])
         if objects.rules.det_nms_thresh > 0:
             detections = nms_masks(detections, objects.rules.det_nms_thresh)
         tracks, others = self._sorted(answer, frame)
+        objects.max_obj_id = max(objects.max_obj_id, *video.object_ids, 0)  # the caller may have added objects
         plan = objects.plan(index, detections, tracks)
         if answer is not None:
             lists = {"absent": sorted(plan.absent), "confirmed": sorted(plan.reconditioned)}
             video._run(Operation(wire.UPDATE_MEMORIES, {"frame_index": index, **lists}, index))
+        for object_id in plan.removed & set(video.object_ids):  # first, because they take room
+            video.remove(object_id)
         for object_id, place in plan.new.items():
             self._found_scores[object_id] = float(detections.scores[place])
             mask = prompt_of(detections.masks[place], video.frame_size)
-            video._run(video._prompt(frame, object_id, None, None, None, mask, True))
-        for object_id in plan.removed & set(video.object_ids):
-            video.remove(object_id)
+            if object_id not in plan.removed:
+                video._run(video._prompt(frame, object_id, None, None, None, mask, True))
         scores = dict(zip(tracks.obj_ids, tracks.scores.tolist(), strict=True))
         new = {object_id: _logit(float(detections.scores[place])) for object_id, place in plan.new.items()}
         return _Held(index, plan, {**scores, **new}, others)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..._common.lru import ByteLru
 from ...concepts.instances import choose, instance_mask, scores_of, to_pixels
 from ...concepts.query import Query, read_query
-from ...errors import InputError, UnknownImageError
+from ...errors import InputError, PromptError, UnknownImageError
 from ...families.base import Family, FloatArray
 from ...families.concepts import CONCEPT_ENCODER, DETECTOR, EXAMPLE_FEATURES, MASK_HEAD, TEXT_ENCODER
 from ...masks.rle import mask_to_rle
@@ -32,6 +32,8 @@ from .messages import write_image, write_result
 _COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.FIND, contract.EXAMPLE_IMAGE}
 _TEXTS_BYTES = 64 << 20
 """Size of the cache of text features: about 2,000 texts."""
+_MAX_LOGITS = 1024
+"""Maximum number of instances in an answer with logits, which take 330 KB each and are copied."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +125,19 @@ class ConceptSearch:
         The mask head runs only for texts with instances.
         """
         features = self._text_features(asked)
-        step = self._concepts.at_a_time
+        step, count = self._concepts.at_a_time, 0
         for start in range(0, len(asked.ids), step):
             part = slice(start, start + step)
             found = self._detect(asked, features, part)
             scores = scores_of(found)
             for row in range(len(scores)):
                 chosen = choose(scores[row], found["pred_boxes"][row], asked.query)
+                count += len(chosen)
+                if asked.query.logits and count > _MAX_LOGITS:
+                    raise PromptError(
+                        f"the image has more than {_MAX_LOGITS} instances, too many for an answer with logits: raise "
+                        "threshold, lower limit or search fewer texts at a time"
+                    )
                 if len(chosen):
                     logits = self._masks(asked, found, row, chosen)
                     for place, each in zip(chosen.tolist(), logits, strict=True):

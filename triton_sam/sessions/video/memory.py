@@ -158,22 +158,21 @@ class ObjectMemory:
     def is_tracked(self, frame: int) -> bool:
         """Return whether a tracked frame without prompt still has its logits."""
         output = self.tracked.get(frame)
-        return output is not None and output.logits is not None
+        return output is not None and output.logits is not None and frame not in self.new_tracked
 
     def confirm(self, frame: int) -> None:
         """Let the output of a tracked frame count as that of a prompt, and release the oldest such frame."""
         self.prompted[frame] = self.tracked.pop(frame)
-        confirmed = [each for each in self.prompted if self._is_confirmed(each)]
-        for each in confirmed[:-CONFIRMED_FRAMES]:
-            self.release(each)
+        self.release(*self.confirmed()[:-CONFIRMED_FRAMES])
 
-    def release(self, frame: int) -> None:
+    def confirmed(self) -> list[int]:
+        """Return the frames of confirm(), which have no prompt."""
+        return [each for each in self.prompted if each not in self.points and each not in self.masked]
+
+    def release(self, *frames: int) -> None:
         """Undo confirm(); frames with prompts stay."""
-        if frame in self.prompted and self._is_confirmed(frame):
+        for frame in set(frames).intersection(self.confirmed()):
             self.tracked[frame] = self.prompted.pop(frame)
-
-    def _is_confirmed(self, frame: int) -> bool:
-        return frame not in self.points and frame not in self.masked
 
     def shown(self, frame: int, is_new_prompted: bool) -> Output | None:
         """Return the output of a frame after a prompt, see _consolidate_temp_output_across_obj."""

@@ -240,7 +240,8 @@ class Tracker:
             self._encode(embeddings, outputs, masks, scores, False, frames)
         for name in confirmed.intersection(known):
             with contextlib.suppress(PromptError):  # beyond a limit, the output remains that of a tracked frame
-                self._memory_for(name, frame).confirm(frame)
+                self._check_room(name, self.objects[name], frame)
+                self.objects[name].confirm(frame)
 
     def clear(self, frame: int, object_id: int) -> list[Row]:
         """Remove the prompts of an object in a frame; see SAM2VideoPredictor.clear_all_prompts_in_frame.
@@ -283,17 +284,28 @@ class Tracker:
         return self.objects[object_id]
 
     def _memory_for(self, object_id: int, frame: int) -> ObjectMemory:
-        """Return the memory of a known or new object, if the limits allow one more prompt."""
+        """Return the memory of a known or new object, if the limits allow one more prompt.
+
+        Prompts come before confirmed frames, which are released if they take the room.
+        """
         memory = self.objects.get(object_id) or ObjectMemory()
-        after = {**self.objects, object_id: memory}
-        self.limits.check_objects(len(after))
-        self.limits.check_prompted_frames(object_id, len(memory.prompts() | {frame}))
-        check_room(
-            {name: each.prompts() | ({frame} if each is memory else set()) for name, each in after.items()},
-            self.limits,
-            self.table,
-        )
+        self.limits.check_objects(len({**self.objects, object_id: memory}))
+        try:
+            self._check_room(object_id, memory, frame)
+        except PromptError:
+            self._check_room(object_id, memory, frame, with_confirmed=False)
+            for each in self.objects.values():
+                each.release(*each.confirmed())
         return memory
+
+    def _check_room(self, object_id: int, memory: ObjectMemory, frame: int, with_confirmed: bool = True) -> None:
+        prompts = {
+            name: each.prompts().difference(() if with_confirmed else each.confirmed())
+            for name, each in {**self.objects, object_id: memory}.items()
+        }
+        prompts[object_id].add(frame)
+        self.limits.check_prompted_frames(object_id, len(prompts[object_id]))
+        check_room(prompts, self.limits, self.table)
 
     def _keep(self, frame: int, object_id: int, memory: ObjectMemory, output: Output, is_new: bool) -> list[Row]:
         (memory.new_prompted if is_new else memory.new_tracked)[frame] = output

@@ -16,7 +16,7 @@ from triton_sam.client.video.video import Video
 from triton_sam.client.video.word_tracking import track_words
 from triton_sam.concepts.instances import Instance
 from triton_sam.concepts.video_rules import VideoRules
-from triton_sam.errors import ConfigurationError, PromptError, VideoError
+from triton_sam.errors import ConfigurationError, ModelNotReadyError, PromptError, VideoError
 from triton_sam.verify.video_transport import VideoTransport
 
 LOW = FAMILY.mask_size
@@ -138,3 +138,20 @@ def test_mistakes(video: Video) -> None:
         stream = SimpleNamespace(num_frames=None, _frames=SimpleNamespace(count=None))
         with pytest.raises(VideoError, match="cannot be searched in a stream"):
             track_words(client, stream, "bus")  # type: ignore[arg-type]
+
+
+def test_an_older_server_is_named(video: Video) -> None:
+    def find(*_: Any, **__: Any) -> list[Instance]:
+        raise PromptError("there is no parameter 'logits': the parameters are threshold, mask_threshold, nms, limit")
+
+    with pytest.raises(ModelNotReadyError, match="the models of this server are older than track_words"):
+        followed(SimpleNamespace(find=find), video)
+
+
+def test_an_object_that_the_caller_adds_meanwhile_keeps_its_id(video: Video) -> None:
+    for frame, found in track_words(Finder(), video, "bus", rules=VideoRules(hotstart_delay=0)):
+        if frame == 0:
+            video.add(0, max(found) + 1, points=[[3, 4]])
+        elif frame == 1:
+            assert found[2].label == ""
+            assert any(object_id > 2 and segment.label == "bus" for object_id, segment in found.items())

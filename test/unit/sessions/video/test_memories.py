@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.fake_tracking import refused
+from support.fake_tracking import TABLE, refused
 
-from triton_sam.errors import InputError
-from triton_sam.sessions.video.memory import CONFIRMED_FRAMES
+from triton_sam.errors import InputError, PromptError
+from triton_sam.sessions.video.memory import CONFIRMED_FRAMES, sizes
 
 
 def memory_of(server, session, object_id=1):
@@ -82,6 +84,39 @@ def test_confirmed_frames_respect_the_limit_of_prompted_frames(server, session):
     session.do("update_memories", frame_index=1, confirmed=[1])
     assert list(tracker.objects[1].prompted) == [0]
     assert tracker.objects[1].tracked[1].memory is not None
+
+
+def test_prompts_come_before_confirmed_frames(server, session):
+    """Confirmed frames take the room of prompts, and leave when a prompt needs it, but not for one that is refused."""
+    tracker = server.model.sessions.find(session.id).tracker
+    memory, logits, pointers = sizes(TABLE)
+    window = TABLE.memories * memory + TABLE.pointers * pointers
+    tracker.limits = type(tracker.limits)(session_bytes=3 * (2 * (memory + logits + pointers) + window))
+    session.do("update_memories", frame_index=1, confirmed=[1, 2])
+    for frame in (2, 3):
+        session.add_frames(frame)
+        session.do("propagate", frame_index=frame, remember=False)
+        session.do("update_memories", frame_index=frame, confirmed=[1, 2])
+    assert len(tracker.objects[1].prompted) > 1
+    session.click(3, 3)
+    assert [list(tracker.objects[number].prompted) for number in (1, 2)] == [[0], [0]]
+    session.do("propagate", frame_index=3, remember=False)
+    session.do("update_memories", frame_index=3, confirmed=[1])
+    kept = list(tracker.objects[1].prompted)
+    step = session.step + 1
+    prompt = {"frame_index": 3, "object_id": 9, "points": [[1, 1]], "labels": [1], "step": step}
+    tracker.limits = replace(tracker.limits, session_bytes=memory)
+    refused(PromptError, "remove objects", server.ask, "add_prompt", session.id, **prompt)
+    assert list(tracker.objects[1].prompted) == kept
+
+
+def test_a_correction_is_not_replaced_by_a_confirmed_output(server, session):
+    session.click(1, 1, points=((9, 2),))
+    known = memory_of(server, session, 1)
+    corrected = known.new_tracked[1]
+    session.do("update_memories", frame_index=1, confirmed=[1])
+    session.track([2])
+    assert known.tracked[1] is corrected
 
 
 def test_a_session_is_restored_between_a_frame_and_its_update(server, session):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy.typing as npt
 from ...errors import ConfigurationError
 from ...families.base import Family, FloatArray
 from ...families.tables import ENCODER, MAX_PROMPTS
-from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
+from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER, Tracking
 from ..images import Run
+from .memory import Selected
 
 Embeddings = Mapping[str, Any]
 """The encoder's outputs for one frame by name, in a form that the models accept, for example Triton tensors."""
@@ -32,6 +33,24 @@ class Memories:
     ages: npt.NDArray[np.int64]
     pointers: FloatArray
     pointer_ages: FloatArray
+
+    @classmethod
+    def of(cls, part: Sequence[Selected], table: Tracking) -> Memories:
+        """Stack what the objects of a call attend to."""
+        count, pointers = len(part[0].memories), len(part[0].pointers)
+        dtype = np.dtype(np.uint32 if table.bfloat16_memories else np.float32)
+        memories = np.empty((len(part), count, *table.memory_shape), dtype)
+        ages = np.empty((len(part), count), np.int64)
+        vectors = np.empty((len(part), pointers, table.pointer_channels), np.float32)
+        vector_ages = np.empty((len(part), pointers), np.float32)
+        for row, selected in enumerate(part):
+            for column, (age, memory) in enumerate(selected.memories):
+                memories[row, column], ages[row, column] = memory, age
+            for column, (relative_age, pointer) in enumerate(selected.pointers):
+                vectors[row, column], vector_ages[row, column] = pointer, relative_age
+        if table.bfloat16_memories:  # they are the upper half of a float32
+            np.left_shift(memories, 16, out=memories)
+        return cls(memories.view(np.float32), ages, vectors, vector_ages)
 
 
 @dataclass(frozen=True, eq=False)

@@ -328,7 +328,7 @@ class Tracker:
         return [group[start : start + size] for start in range(0, len(group), size)]
 
     def _decode_prompt(self, embeddings: Embeddings, selected: Selected | None, prompt: DecoderPrompt) -> Output:
-        conditioned = None if selected is None else self._models.attend(embeddings, self._stack([selected]))
+        conditioned = None if selected is None else self._models.attend(embeddings, Memories.of([selected], self.table))
         (output,) = _outputs(self._models.decode(embeddings, conditioned, prompt))
         return output
 
@@ -347,7 +347,7 @@ class Tracker:
 
     def _call(self, embeddings: Embeddings, part: Sequence[Selected], remembers: bool) -> list[Output]:
         prompt = DecoderPrompt(*_no_points(len(part)), True)
-        conditioned = self._models.attend(embeddings, self._stack(part))
+        conditioned = self._models.attend(embeddings, Memories.of(part, self.table))
         decoded = self._models.decode(embeddings, conditioned, prompt)
         del conditioned
         outputs = _outputs(decoded)
@@ -377,22 +377,6 @@ class Tracker:
         memories = frames.with_room("remember", lambda: self._models.remember(embeddings, masks, scores, is_prompted))
         for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
             output.memory = memory.copy()
-
-    def _stack(self, part: Sequence[Selected]) -> Memories:
-        table, count, pointers = self.table, len(part[0].memories), len(part[0].pointers)
-        dtype = np.dtype(np.uint32 if table.bfloat16_memories else np.float32)
-        memories = np.empty((len(part), count, *table.memory_shape), dtype)
-        ages = np.empty((len(part), count), np.int64)
-        vectors = np.empty((len(part), pointers, table.pointer_channels), np.float32)
-        vector_ages = np.empty((len(part), pointers), np.float32)
-        for row, selected in enumerate(part):
-            for column, (age, memory) in enumerate(selected.memories):
-                memories[row, column], ages[row, column] = memory, age
-            for column, (relative_age, pointer) in enumerate(selected.pointers):
-                vectors[row, column], vector_ages[row, column] = pointer, relative_age
-        if table.bfloat16_memories:  # they are the upper half of a float32
-            np.left_shift(memories, 16, out=memories)
-        return Memories(memories.view(np.float32), ages, vectors, vector_ages)
 
 
 def _no_points(objects: int) -> tuple[FloatArray, FloatArray]:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from support.manifest import project
 
-from triton_sam._common import extras
+from triton_sam._common import bundle, extras
 from triton_sam._common.bundle import checkout
 
 ROOT = checkout()
@@ -94,7 +94,7 @@ def test_the_command_that_installs_an_extra_names_the_checkout(monkeypatch, tmp_
     assert parts[:3] == ["pip", "install", "-c"]
     assert Path(parts[3]).is_file()
     assert parts[4:] == ["-e", f"{ROOT}[export]"]
-    monkeypatch.setattr(extras, "checkout", lambda: None)
+    monkeypatch.setattr(bundle, "checkout", lambda: None)
     assert extras.install("export") == f'pip install "triton-sam[export] @ {extras.REPOSITORY}"'
 
 

@@ -252,7 +252,7 @@ def test_a_damaged_photograph_is_answered_with_what_to_do(service, photograph):
 
 def test_without_the_extra_the_answer_says_how_to_install_it(service, monkeypatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)  # import fails
-    monkeypatch.setattr("triton_sam._common.extras.checkout", lambda: None)
+    monkeypatch.setattr("triton_sam._common.bundle.checkout", lambda: None)
     monkeypatch.setattr(Image, "OPEN", {name: opener for name, opener in Image.OPEN.items() if name != "HEIF"})
     monkeypatch.setattr(Image, "ID", [name for name in Image.ID if name != "HEIF"])
     detail = problem(upload(service, DAMAGED), 415)["detail"]

@@ -34,7 +34,8 @@ _ONLY_WITH_TEXT = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "objects by words",
-        "SAM3, exported with --concepts, finds the objects, and the models for videos track them. Not for streams.",
+        "SAM3, exported with --concepts, finds the objects, and the models for videos track them: without --model, "
+        "those of SAM3 if the server has them, else of SAM2. Not for streams.",
     )
     _words_options.add_texts(group)
     group.add_argument(

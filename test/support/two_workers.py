@@ -50,7 +50,8 @@ def _group(item: pytest.Item) -> str | None:
     file = item.nodeid.partition("::")[0]
     if file in ONE_PROCESS:
         return "one process"
-    expensive = next((name for name in SHARED if name in _fixtures(item)), None)
+    # Reversed, because a file may have a fixture of its own that is named "server" and uses another one.
+    expensive = next((name for name in reversed(SHARED) if name in _fixtures(item)), None)
     if expensive is not None:
         return expensive
     # Tests of exports cache their models in the process (support/family_exports.py).

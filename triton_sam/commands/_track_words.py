@@ -74,6 +74,13 @@ def are_wanted(args: argparse.Namespace) -> bool:
     return True
 
 
+def first_frame(args: argparse.Namespace) -> int:
+    """Return the first multiple of --every in --range."""
+    low: int = (args.range or (None, None))[0] or 0
+    every: int = max(args.every, 1)  # other checks refuse 0
+    return -(-low // every) * every
+
+
 def make_finder(url: str | None, timeout: float, access: dict[str, Any]) -> Any:
     """Return a client that finds words. Tests replace this function."""
     from ..client.sync import SAM2TritonClient

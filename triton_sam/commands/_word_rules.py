@@ -14,7 +14,6 @@ from tqdm import tqdm
 from ..client.video.words import FoundObject
 from ..concepts.video_rules import VideoRules
 from ..families import get_family
-from ..masks.boxes import mask_to_box
 from ..masks.rle import rle_to_mask
 from ..masks.segment import VideoSegment
 from ..tracks.folder import TrackFolder
@@ -86,9 +85,9 @@ def track(args: argparse.Namespace, source: _video.VideoInput, url: str | None) 
 
     given = {"score_threshold_detection": args.threshold, "new_det_thresh": args.new_threshold}
     rules = VideoRules(**{name: value for name, value in given.items() if value is not None})
-    low, high = args.range or (None, None)
-    start = -(-(low or 0) // args.every) * args.every
-    count = None if high is None else -(-(high - start) // args.every)
+    _, high = args.range or (None, None)
+    start = _track_words.first_frame(args)
+    count = None if high is None else len(range(start, high, args.every))
     access = _options.access(args)
     records: dict[int, dict[int, MaskRecord]] = defaultdict(dict)
     objects: dict[int, FoundObject] = {}
@@ -116,9 +115,7 @@ def track(args: argparse.Namespace, source: _video.VideoInput, url: str | None) 
         for frame, found in tracked:
             for object_id, each in found.items():
                 records[frame][object_id] = MaskRecord.of(frame, object_id, each)
-                if object_id not in objects and each.mask.any():
-                    x1, y1, x2, y2 = mask_to_box(each.mask) or (0, 0, 0, 0)  # for the type checker
-                    box = (float(x1), float(y1), float(x2), float(y2))
+                if object_id not in objects and (box := each.box) is not None:
                     objects[object_id] = FoundObject(object_id, frame, each.label, each.score, box, each.mask)
     ordered = [objects[object_id] for object_id in sorted(objects)]
     return Results(_track_words.keep(args, source, ordered, rules=True), dict(records), source.frames.size)

@@ -125,8 +125,8 @@ def _by_words(
     args: argparse.Namespace, source: _video.VideoInput, stack: contextlib.ExitStack
 ) -> tuple[list[ObjectPrompt], _word_rules.Results | None]:
     """Return the prompts found by words, now or by an earlier run, and the masks if they were found with them now."""
-    low, high = args.range or (None, None)
-    start = -(-(low or 0) // max(args.every, 1)) * args.every
+    _, high = args.range or (None, None)
+    start = _track_words.first_frame(args)
     names = ("--text-every", "--every", "--range")
     chosen_frames(source.frames.num_frames, args.text_every, start, high, args.every, names)  # before a server starts
     before = _track_words.found_before(args, source)
@@ -173,7 +173,7 @@ def make_plan(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], num_fra
         start = max(prompted) if high is None or end is None else (end - 1) // args.every * args.every
         frames: range | None = range(start, (low or 0) - 1, -args.every)
     else:
-        start = min(prompted) if low is None else -(-low // args.every) * args.every
+        start = min(prompted) if low is None else _track_words.first_frame(args)
         frames = None if end is None else range(start, end, args.every)
     if frames is not None and not frames:
         raise ConfigurationError(f"there is no frame to track from frame {start} on: give another --range")

@@ -260,7 +260,7 @@ async def ask(app, request: Dying):
 
 
 async def used(app) -> dict[str, float]:
-    """What is used of each budget, of what else a service counts, and of what the process holds."""
+    """Return how much of each budget is used, the service's other counters, and the process's tasks and open files."""
     text = (await ask(app, Dying("GET", "/metrics"))).answer.decode()
     names = ("triton_sam_service_budget_used", "triton_sam_service_pages", "triton_sam_service_requests_in_flight")
     lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(names)]

@@ -131,7 +131,7 @@ class Association:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What becomes of the objects of one frame.
+    """The decisions about the objects of one frame.
 
     Args:
         new: the detection of each new object.

@@ -1,4 +1,4 @@
-"""What every writer writes, other programs read: each file is read back by the reader of its format, for hard masks.
+"""Other programs can read the files of every writer: each file is read back by its format's reader, for hard masks.
 
 Below are the contents beside the masks, and names of images that a format cannot write.
 """

@@ -177,7 +177,7 @@ def test_suppression_of_doubles_and_of_overlaps_equals_the_reference(monkeypatch
     from transformers.models.sam3_video.processing_sam3_video import Sam3VideoProcessor
 
     def generic_nms(ious: Any, scores: Any, threshold: float, use_iou_matrix: bool) -> Any:
-        """What the kernel of the reference does: the best is kept, and what overlaps it is dropped."""
+        """Do what the reference's kernel does: keep the best mask, and drop those that overlap it."""
         kept: list[int] = []
         for index in scores.argsort(descending=True).tolist():
             if use_iou_matrix and all(ious[index, other] <= threshold for other in kept):

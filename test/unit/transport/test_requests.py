@@ -1,4 +1,4 @@
-"""What a request carries: header names of its protocol, and what its arrays held when it was made."""
+"""A request has the headers of its protocol, and the values that its arrays had when it was made."""
 
 from __future__ import annotations
 

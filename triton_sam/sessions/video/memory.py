@@ -68,7 +68,7 @@ class Output:
 
 
 class Selected(NamedTuple):
-    """What an object attends to in one frame. Objects with equally many of both can be computed in one call.
+    """The memories and pointers that an object attends to in one frame. Objects with equal numbers share a call.
 
     Args:
         memories: (age, memory) pairs: the prompted frames, age 0, then the previous frames, oldest first.

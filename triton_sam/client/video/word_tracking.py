@@ -116,7 +116,7 @@ class _WordTracking:
         self._video = video
         self._texts = texts
         self._details = details
-        self._objects = VideoObjects(rules, max(video.object_ids, default=0))
+        self._objects = VideoObjects(rules)
         self._found_scores: dict[int, float] = {}
 
     def run(self, indexes: range, on_progress: OnProgress | None) -> Generator[tuple[int, Segments], None, None]:
@@ -155,7 +155,7 @@ class _WordTracking:
         if objects.rules.det_nms_thresh > 0:
             detections = nms_masks(detections, objects.rules.det_nms_thresh)
         tracks, others = self._sorted(answer, frame)
-        objects.max_obj_id = max(objects.max_obj_id, *video.object_ids, 0)  # the caller may have added objects
+        objects.max_obj_id = max([objects.max_obj_id, *video.object_ids])  # the caller may have added objects
         plan = objects.plan(index, detections, tracks)
         if answer is not None:
             lists = {"absent": sorted(plan.absent), "confirmed": sorted(plan.reconditioned)}
@@ -164,8 +164,8 @@ class _WordTracking:
             video.remove(object_id)
         for object_id, place in plan.new.items():
             self._found_scores[object_id] = float(detections.scores[place])
-            mask = prompt_of(detections.masks[place], video.frame_size)
             if object_id not in plan.removed:
+                mask = prompt_of(detections.masks[place], video.frame_size)
                 video._run(video._prompt(frame, object_id, None, None, None, mask, True))
         scores = dict(zip(tracks.obj_ids, tracks.scores.tolist(), strict=True))
         new = {object_id: _logit(float(detections.scores[place])) for object_id, place in plan.new.items()}

@@ -12,7 +12,7 @@ import pytest
 from support.allowed_skips import forbidden_skips
 from support.peak_memory import PeakMemory
 from support.shared_servers import end_unused, shared
-from support.two_workers import check_groups, group_by_use, remove_locks, turn
+from support.two_workers import check_groups, group_by_use, turn
 
 from triton_sam._common.bundle import bundled
 
@@ -61,7 +61,6 @@ def pytest_runtest_protocol(item: pytest.Item):
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    remove_locks(session.config)
     if _forbidden_skips(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

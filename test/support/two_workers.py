@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -115,20 +112,10 @@ def turn(item: pytest.Item) -> Iterator[None]:
         yield
         return
     everybody = [f"gw{number}" for number in range(worker["workercount"])]
-    folder = _folder(worker)
-    folder.mkdir(exist_ok=True)
+    # The run's own temporary folder, which outlives both processes and which pytest removes itself.
+    folder = Path(item.config.option.basetemp).parent
     with contextlib.ExitStack() as held:
         with FileLock(folder / "gate.lock"):
             for name in everybody if item.get_closest_marker("alone") else [worker["workerid"]]:
                 held.enter_context(FileLock(folder / f"{name}.lock"))
         yield
-
-
-def remove_locks(config: pytest.Config) -> None:
-    """Remove the lock files when a process ends. A running process recreates them."""
-    if worker := getattr(config, "workerinput", None):
-        shutil.rmtree(_folder(worker), ignore_errors=True)
-
-
-def _folder(worker: Mapping[str, Any]) -> Path:
-    return Path(tempfile.gettempdir(), f"triton-sam-tests-{worker['testrunuid']}")

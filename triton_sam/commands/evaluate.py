@@ -128,12 +128,9 @@ def _measure_images(args: argparse.Namespace) -> Stop:
         )
         with signals_ignored():  # a second Ctrl-C must not lose the results that the first one left
             if reports:
-                result = to_json(reports, settings, about)
-                print(strict_json.dumps(result) if args.json else table(reports))
-                if gallery is not None:
-                    _write(args, "evaluation.json", result)
-                    for path in gallery.write(reports):
-                        _options.say(args, f"wrote {path}")
+                _report(args, table(reports), "evaluation.json", to_json(reports, settings, about))
+                for path in gallery.write(reports) if gallery is not None else ():
+                    _options.say(args, f"wrote {path}")
     return stop
 
 
@@ -156,9 +153,7 @@ def _measure_videos(args: argparse.Namespace) -> Stop:
             if reports:
                 about = {"url": urls[0], "model": args.model, "name": args.name}
                 result = {"server": about, **videos_to_json(reports, settings)}
-                print(strict_json.dumps(result) if args.json else video_table(reports))
-                if args.out is not None:
-                    _write(args, "videos.json", result)
+                _report(args, video_table(reports), "videos.json", result)
     return stop
 
 
@@ -248,10 +243,13 @@ def _measure_tracks(
     return VideoReport(dataset, tuple(results), complete=stop is None) if results else None, stop
 
 
-def _write(args: argparse.Namespace, name: str, result: dict[str, Any]) -> None:
-    path: Path = args.out / name
-    atomic_write(path, strict_json.dumps(result, indent=1).encode())
-    _options.say(args, f"wrote {path}")
+def _report(args: argparse.Namespace, table: str, name: str, result: dict[str, Any]) -> None:
+    """Print the results as a table or as JSON, and write the JSON with a name into the folder of --out."""
+    print(strict_json.dumps(result) if args.json else table)
+    if args.out is not None:
+        path: Path = args.out / name
+        atomic_write(path, strict_json.dumps(result, indent=1).encode())
+        _options.say(args, f"wrote {path}")
 
 
 class _Gallery:

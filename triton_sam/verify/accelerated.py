@@ -20,6 +20,7 @@ from ..masks.boxes import intersection_over_union
 from ..transport.base import Tensors
 from ..transport.onnx import OnnxTransport
 from ..wire.pair import ModelPair
+from .compare import OnnxClient
 
 LIMITS = {"fp32": 0.9999, "bf16": 0.995}
 """Smallest passing mean IoU of masks, by precision."""
@@ -76,8 +77,11 @@ class _Accelerated(OnnxTransport):
 
 def openvino_client(files: Mapping[str, Path], model_type: str, precision: str) -> SAM2TritonClient:
     """Return a client for a model pair in this process. The encoder runs on OpenVINO, the decoder does not."""
-    pair, named = _pair(files, model_type)
-    return _client(_Accelerated(named, pair.encoder, precision), model_type)
+    pair = ModelPair(get_family(model_type))
+    named = {pair.encoder: files["encoder"], pair.decoder: files["decoder"]}
+    # The client sends no request. Without this URL, it would read the one of the environment, which may be wrong.
+    transport = _Accelerated(named, pair.encoder, precision)
+    return SAM2TritonClient("localhost", model_type, embeddings="client", transport=transport)
 
 
 def compare_precision(
@@ -88,10 +92,7 @@ def compare_precision(
     Each image gets three clicks and two boxes, each with a single mask.
     """
     found: list[float] = []
-    with (
-        openvino_client(files, model_type, precision) as tested,
-        _client(OnnxTransport(_pair(files, model_type)[1]), model_type) as expected,
-    ):
+    with openvino_client(files, model_type, precision) as tested, OnnxClient(files, model_type) as expected:
         for image in images:
             found += _compare(tested, expected, image)
     return Comparison(precision, len(images), len(found), float(np.mean(found)), min(found), _version())
@@ -109,16 +110,6 @@ def crops(images: Sequence[ImageSource], count: int = IMAGES) -> list[npt.NDArra
         top, left = (int(rng.integers(0, rest + 1)) for rest in (whole.shape[0] - height, whole.shape[1] - width))
         parts.append(whole[top : top + height, left : left + width].copy())
     return parts
-
-
-def _pair(files: Mapping[str, Path], model_type: str) -> tuple[ModelPair, dict[str, Path]]:
-    pair = ModelPair(get_family(model_type))
-    return pair, {pair.encoder: files["encoder"], pair.decoder: files["decoder"]}
-
-
-def _client(transport: OnnxTransport, model_type: str) -> SAM2TritonClient:
-    # The client sends no request. Without this URL, it would read the one of the environment, which may be wrong.
-    return SAM2TritonClient("localhost", model_type, embeddings="client", transport=transport)
 
 
 def _compare(tested: SAM2TritonClient, expected: SAM2TritonClient, image: ImageSource) -> list[float]:

@@ -24,33 +24,23 @@ class VideoTransport:
 
     Args:
         family: the family at the size of its encoder's image.
-        transport: the transport to the models.
-        variant: name of the models; None for the default ones.
-        cache_bytes: size of the cache of embeddings, in bytes.
-        settings: the limits of sessions.
+        transport: the transport to its default models.
 
     Raises:
         ConfigurationError: the family has no models for videos.
     """
 
-    def __init__(
-        self,
-        family: Family,
-        transport: BaseTransport,
-        variant: str | None = None,
-        cache_bytes: int = video.DEFAULT_CACHE_BYTES,
-        settings: VideoModelSettings | None = None,
-    ) -> None:
+    def __init__(self, family: Family, transport: BaseTransport) -> None:
         self._transport = transport
-        self._names = {role: family.model_name(role, variant) for role in family.every_model}
-        self._name = video.video_model(family, variant)
+        self._names = {role: family.model_name(role) for role in family.every_model}
+        self._name = video.video_model(family)
         self._threads = ThreadPoolExecutor(1, "video")
         self._model = VideoModel(
             family,
             TrackingModels(family, self._run, video.DEFAULT_OBJECTS_AT_A_TIME),
-            cache_bytes,
+            video.DEFAULT_CACHE_BYTES,
             "this process",
-            settings or VideoModelSettings(),
+            VideoModelSettings(),
             self._threads,
         )
 

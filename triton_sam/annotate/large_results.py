@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..families.base import Size
-from ..masks import mask_to_box
 from ..tiles import LargeObject, open_large_image
 from ..tiles.georeference import Georeference
 from ..tiles.joining import Joiner, Placed, to_object
@@ -59,7 +58,7 @@ def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_
     channels: tuple[int, ...] = (0, 1, 2)
     for tile, record in group:
         channels = tile.tiling.channels
-        parts = list(_placed(tile, record))
+        parts = list(_parts(tile, record))
         if not is_search:
             found += parts
             continue
@@ -75,11 +74,8 @@ def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_
     return LargeResult(image.id, image.name, size, georeference, objects, [category for category, _ in found])
 
 
-def _placed(tile: TileItem, record: ImageRecord) -> Iterator[tuple[int, Placed]]:
+def _parts(tile: TileItem, record: ImageRecord) -> Iterator[tuple[int, Placed]]:
     """Yield the category and the mask of each object of a tile, except empty masks."""
     for each, mask in zip(record.objects, record.masks(), strict=True):
-        box = mask_to_box(mask)
-        if box is not None:
-            x1, y1, x2, y2 = box
-            place = tile.region[0] + x1, tile.region[1] + y1
-            yield each["category_id"], Placed(mask[y1:y2, x1:x2], *place, each["score"])
+        if (part := Placed.of(mask, tile.region, each["score"])) is not None:
+            yield each["category_id"], part

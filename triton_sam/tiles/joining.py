@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..families.base import Size
+from ..masks import mask_to_box
 from ..masks.rle import BoolArray
 from .objects import LargeObject
 from .pyramid import Region
@@ -38,6 +39,15 @@ class Placed:
         self.box: Box = (left, top, left + bits.shape[1], top + bits.shape[0])
         self.area = int(np.count_nonzero(bits))
         self.score = score
+
+    @classmethod
+    def of(cls, mask: BoolArray, tile: Box, score: float) -> Placed | None:
+        """Crop the mask (H,W) of an object in a tile, whose box is in pixels of the level; None if it is empty."""
+        box = mask_to_box(mask)
+        if box is None:
+            return None
+        x1, y1, x2, y2 = box
+        return cls(mask[y1:y2, x1:x2], tile[0] + x1, tile[1] + y1, score)
 
     @property
     def bits(self) -> BoolArray:

@@ -15,8 +15,6 @@ from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray
-from ..masks import mask_to_box
-from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .blocks import check_tiles
 from .joining import Joiner, Placed, tiles, to_object
@@ -123,7 +121,7 @@ class LargeImageClient:
             pixels = chosen.read(*region)
             found = self._client.everything(pixels, **parameters)
             joiner.forget(region[1])
-            joiner.add(region, [one for each in found if (one := _placed(each.mask, each.score, region)) is not None])
+            joiner.add(region, [one for each in found if (one := Placed.of(each.mask, region, each.score))])
             if progress is not None:
                 progress(number, len(regions))
         return [to_object(each, chosen.size, self.image.size) for each in joiner.joined()]
@@ -201,11 +199,3 @@ def _array(name: str, values: PromptArray, columns: int) -> np.ndarray[Any, Any]
     if array.ndim != 2 or array.shape[1] != columns or (name == "box" and len(array) > 1):
         raise PromptError(f"{name} must be of one object, with {columns} columns, not of shape {array.shape}")
     return array
-
-
-def _placed(mask: BoolArray, score: float, region: Region) -> Placed | None:
-    box = mask_to_box(mask)
-    if box is None:
-        return None
-    x1, y1, x2, y2 = box
-    return Placed(mask[y1:y2, x1:x2], region[0] + x1, region[1] + y1, score)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,17 @@ import numpy as np
 from .._common import strict_json
 from .._common.extras import missing
 from .._common.files import atomic_path
-from ..masks.polygons import Trace, trace_polygons
+from ..masks.polygons import Trace
 from ..masks.rings import FloatPoints
 from ..tiles.objects import to_feature
-from ._writing import Categories, plain, with_stems
+from ._writing import Categories, Writer, check_polygons, plain, with_stems
+from .coco_writer import write_pieces
 from .large_results import LargeResult, Results
 from .sources import Skipped
 
 _FIXED_DATE = "2000-01-01T00:00:00.000Z"
 """The date in every GeoPackage, so that equal results are equal files."""
 _WKB_POLYGON, _WKB_MULTI_POLYGON = 3, 6
-
-
-@dataclass(frozen=True)
-class LargeWriter:
-    """One output format."""
-
-    name: str
-    meaning: str
-    write: Callable[[Path, Results, Categories, Trace], list[Skipped]]
-    check: Callable[[], object]
 
 
 def write_geojson(folder: Path, results: Results, categories: Categories, trace: Trace) -> list[Skipped]:
@@ -82,33 +72,20 @@ def write_gpkg(folder: Path, results: Results, categories: Categories, trace: Tr
 
 def write_coco_polygons(folder: Path, results: Results, categories: Categories, trace: Trace) -> list[Skipped]:
     """Write `coco_polygons.json`: outlines in pixels of the largest level; holes are filled."""
-    with atomic_path(folder / "coco_polygons.json") as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write('{"images":[')
-        for number, result in enumerate(results()):
-            width, height = result.size
-            image = {"id": result.id, "file_name": result.name, "width": width, "height": height}
-            file.write(("," if number else "") + _json(image))
-        file.write('],"annotations":[')
-        for number, annotation in enumerate(_annotations(results, trace)):
-            file.write(("," if number else "") + _json({"id": number + 1, **annotation}))
-        names = [{"id": category, "name": name} for category, name in categories.items()]
-        file.write(f'],"categories":{_json(names)}}}\n')
+    write_pieces(folder / "coco_polygons.json", results, lambda result: _objects(result, trace), categories)
     return []
 
 
-def _annotations(results: Results, trace: Trace) -> Iterator[dict[str, Any]]:
-    for result in results():
-        for each, category in zip(result.objects, result.categories, strict=True):
-            x1, y1, x2, y2 = each.box or (0, 0, 0, 0)
-            yield {
-                "image_id": result.id,
-                "iscrowd": 0,
-                "category_id": category,
-                "score": round(each.score, 5),
-                "area": round(each.area, 2),
-                "bbox": [round(value, 2) for value in (x1, y1, x2 - x1, y2 - y1)],
-                "segmentation": [polygon.exterior.ravel().tolist() for polygon in each.polygons(trace=trace)],
-            }
+def _objects(result: LargeResult, trace: Trace) -> Iterator[dict[str, Any]]:
+    for each, category in zip(result.objects, result.categories, strict=True):
+        x1, y1, x2, y2 = each.box or (0, 0, 0, 0)
+        yield {
+            "category_id": category,
+            "score": round(each.score, 5),
+            "area": round(each.area, 2),
+            "bbox": [round(value, 2) for value in (x1, y1, x2 - x1, y2 - y1)],
+            "segmentation": [polygon.exterior.ravel().tolist() for polygon in each.polygons(trace=trace)],
+        }
 
 
 def _features(result: LargeResult, categories: Categories, trace: Trace) -> Iterator[dict[str, Any]]:
@@ -149,12 +126,8 @@ def _json(value: Any) -> str:
     return strict_json.dumps(value, separators=(",", ":"))
 
 
-def _polygons() -> None:
-    trace_polygons([[1]])
-
-
 def _pyogrio() -> tuple[Any, Any]:
-    _polygons()
+    check_polygons()
     try:
         import pyogrio
         from pyogrio import raw
@@ -164,9 +137,9 @@ def _pyogrio() -> tuple[Any, Any]:
 
 
 _ROWS = (
-    LargeWriter("geojson", "GeoJSON for each image, on the map if it is one", write_geojson, _polygons),
-    LargeWriter("gpkg", "GeoPackage for each image, the same objects", write_gpkg, _pyogrio),
-    LargeWriter("coco-polygons", "one COCO file, outlines in pixels", write_coco_polygons, _polygons),
+    Writer("geojson", "GeoJSON for each image, on the map if it is one", write_geojson, check_polygons),
+    Writer("gpkg", "GeoPackage for each image, the same objects", write_gpkg, _pyogrio),
+    Writer("coco-polygons", "one COCO file, outlines in pixels", write_coco_polygons, check_polygons),
 )
-LARGE_WRITERS: dict[str, LargeWriter] = {writer.name: writer for writer in _ROWS}
+LARGE_WRITERS: dict[str, Writer] = {writer.name: writer for writer in _ROWS}
 """All output formats of large images by name."""

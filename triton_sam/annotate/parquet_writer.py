@@ -16,17 +16,13 @@ ROWS_AT_ONCE = 10_000
 """Rows in one row group, and the maximum number of rows in memory."""
 
 
-def check_pyarrow() -> None:
-    _pyarrow()
-
-
 def write_parquet(folder: Path, records: Records, categories: Categories, _: Trace) -> list[Skipped]:
     """Write `objects.parquet`.
 
     The columns are image_id, file_name, width, height, category_id, category, score (predicted IoU), area (pixels),
     x, y, box_width, box_height (pixels), and counts (compressed COCO RLE of the size height x width).
     """
-    arrow, parquet = _pyarrow()
+    arrow, parquet = import_pyarrow()
     schema = _schema(arrow)
     with (
         atomic_path(folder / "objects.parquet") as temporary,
@@ -73,7 +69,7 @@ def _schema(arrow: Any) -> Any:
     return arrow.schema([(name, kinds[name]) for name in order])
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow
         from pyarrow import parquet

@@ -5,50 +5,21 @@ Writers read the records in the order of the run, so that interruptions do not c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-
-from ..masks.polygons import Trace
-from ._writing import Categories, Records
+from ._writing import Writer, check_polygons
 from .coco_writer import write_coco, write_coco_polygons
 from .image_writers import write_davis, write_geojson, write_labelme, write_labels, write_voc, write_yolo
-from .parquet_writer import check_pyarrow, write_parquet
-from .sources import Skipped
-
-_POLYGONS = "polygons"
-_PYARROW = "pyarrow"
-
-
-@dataclass(frozen=True)
-class Writer:
-    """One output format."""
-
-    name: str
-    meaning: str
-    write: Callable[[Path, Records, Categories, Trace], list[Skipped]]
-    needs: str = ""
-
-    def check(self) -> None:
-        """Check before the run that the format can be written."""
-        if self.needs == _POLYGONS:
-            from ..masks.polygons import mask_to_polygons
-
-            mask_to_polygons([[1]])
-        elif self.needs == _PYARROW:
-            check_pyarrow()
-
+from .parquet_writer import import_pyarrow, write_parquet
 
 _ROWS = (
     Writer("coco", "one COCO file, masks as RLE", write_coco),
-    Writer("coco-polygons", "one COCO file, masks as polygons without holes", write_coco_polygons, _POLYGONS),
-    Writer("yolo", "YOLO-seg: a text file for each image", write_yolo, _POLYGONS),
+    Writer("coco-polygons", "one COCO file, masks as polygons without holes", write_coco_polygons, check_polygons),
+    Writer("yolo", "YOLO-seg: a text file for each image", write_yolo, check_polygons),
     Writer("voc", "Pascal VOC: boxes as XML, classes and objects as PNG", write_voc),
-    Writer("labelme", "LabelMe: a JSON file for each image", write_labelme, _POLYGONS),
-    Writer("geojson", "GeoJSON for each image, in pixels, with holes", write_geojson, _POLYGONS),
+    Writer("labelme", "LabelMe: a JSON file for each image", write_labelme, check_polygons),
+    Writer("geojson", "GeoJSON for each image, in pixels, with holes", write_geojson, check_polygons),
     Writer("labels", "a PNG for each image, pixels hold the number of their object", write_labels),
     Writer("davis", "DAVIS: a PNG with its palette for each image or frame", write_davis),
-    Writer("parquet", "one table with a row for each object, masks as RLE", write_parquet, _PYARROW),
+    Writer("parquet", "one table with a row for each object, masks as RLE", write_parquet, import_pyarrow),
 )
 WRITERS: dict[str, Writer] = {writer.name: writer for writer in _ROWS}
 """All output formats by name."""

@@ -6,12 +6,11 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .._common.files import atomic_write
-from ..masks.polygons import Trace, trace_polygons
+from ..masks.polygons import trace_polygons
 from .large_results import LargeResult
 from .records import ImageRecord
 from .sources import Skipped
@@ -26,21 +25,6 @@ Named = TypeVar("Named", ImageRecord, LargeResult)
 _NAME_BYTES, _SUFFIX_BYTES = 255, 8
 """The longest file name on most systems, and the length of the longest suffix of a result, `.geojson`."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-
-
-@dataclass(frozen=True)
-class Writer:
-    """One output format.
-
-    Args:
-        write: writes the files below a folder from the records of images, or the results of large images.
-        check: raises MissingDependencyError before the run if a package of the format is missing.
-    """
-
-    name: str
-    meaning: str
-    write: Callable[[Path, Callable[[], Iterable[Any]], Categories, Trace], list[Skipped]]
-    check: Callable[[], object] = lambda: None
 
 
 def check_polygons() -> None:

@@ -9,7 +9,14 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from .._common.backoff import spread
-from ..errors import InferenceError, InputError, SamError, ServerBusyError, ServerUnreachableError
+from ..errors import (
+    InferenceError,
+    InputError,
+    MissingDependencyError,
+    SamError,
+    ServerBusyError,
+    ServerUnreachableError,
+)
 from .folder import RunFolder, Shard
 from .records import ImageRecord
 from .segmenting import Progress
@@ -105,7 +112,7 @@ class _Crew(Generic[Worker]):
             except ServerBusyError:
                 if self._stopped.wait(spread(BUSY_PAUSE)):
                     raise
-            except (InputError, InferenceError, OSError, MemoryError) as error:
+            except (InputError, MissingDependencyError, InferenceError, OSError, MemoryError) as error:
                 return ImageRecord(item.id, item.name, (0, 0), error=" ".join(_reason(error).split()))
 
 

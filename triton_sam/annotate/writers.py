@@ -5,10 +5,33 @@ Writers read the records in the order of the run, so that interruptions do not c
 
 from __future__ import annotations
 
-from ._writing import Writer, check_polygons
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..masks.polygons import Trace
+from ._writing import Categories, check_polygons
 from .coco_writer import write_coco, write_coco_polygons
 from .image_writers import write_davis, write_geojson, write_labelme, write_labels, write_voc, write_yolo
 from .parquet_writer import import_pyarrow, write_parquet
+from .sources import Skipped
+
+
+@dataclass(frozen=True)
+class Writer:
+    """One output format.
+
+    Args:
+        write: writes the files below a folder from the records of images, or the results of large images.
+        check: raises MissingDependencyError before the run if a package of the format is missing.
+    """
+
+    name: str
+    meaning: str
+    write: Callable[[Path, Callable[[], Iterable[Any]], Categories, Trace], list[Skipped]]
+    check: Callable[[], object] = lambda: None
+
 
 _ROWS = (
     Writer("coco", "one COCO file, masks as RLE", write_coco),

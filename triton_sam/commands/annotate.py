@@ -32,9 +32,9 @@ from ..annotate.ray_engine import annotate_with_ray, check_ray
 from ..annotate.run import annotate
 from ..annotate.segmenting import opened
 from ..annotate.sources import ImageItem
-from ..annotate.writers import WRITERS
+from ..annotate.writers import WRITERS, Writer
 from ..client.sync import SamTritonClient
-from ..errors import ConfigurationError, InputError
+from ..errors import ConfigurationError, InputError, MissingDependencyError
 from ..everything.parameters import parameters_of
 from ..families.sam2 import SAM2
 from ..inputs.remote import place_of
@@ -107,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_quiet(parser)
 
 
-def _meanings(writers: Mapping[str, Any]) -> str:
+def _meanings(writers: Mapping[str, Writer]) -> str:
     return "; ".join(f"{each.name}: {each.meaning}" for each in writers.values())
 
 
@@ -201,9 +201,9 @@ def _tiling(args: argparse.Namespace) -> Tiling | None:
     return tiling if args.large else None
 
 
-def _formats(args: argparse.Namespace) -> list[Any]:
+def _formats(args: argparse.Namespace) -> list[Writer]:
     """Return the writers of the chosen formats."""
-    table: Mapping[str, Any] = LARGE_WRITERS if args.large else WRITERS
+    table: Mapping[str, Writer] = LARGE_WRITERS if args.large else WRITERS
     names = dict.fromkeys(args.formats or (("geojson",) if args.large else ("coco",)))
     wrong = [name for name in names if name not in table]
     if wrong:
@@ -288,7 +288,7 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
     for item in items:
         try:
             image = opened(item)
-        except InputError as error:
+        except (InputError, MissingDependencyError) as error:
             errors += 1
             print(strict_json.dumps({"image": item.name, "error": str(error)}))
             continue

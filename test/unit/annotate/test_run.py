@@ -17,6 +17,7 @@ from triton_sam.errors import (
     ImageError,
     InferenceError,
     InputError,
+    MissingDependencyError,
     ServerBusyError,
     ServerUnreachableError,
 )
@@ -53,6 +54,7 @@ def test_bad_images_are_records_and_lines_of_errors(tmp_path: Path) -> None:
         4: PermissionError(13, "Permission denied"),
     }
     failures |= {5: MemoryError(), 6: OSError("image file is\ntruncated"), 7: OSError()}
+    failures |= {8: MissingDependencyError("HEIC needs the heic extra")}
 
     def work(worker: str, item: ImageItem) -> ImageRecord:
         if item.id in failures:
@@ -67,6 +69,7 @@ def test_bad_images_are_records_and_lines_of_errors(tmp_path: Path) -> None:
         {"image": "5.jpg", "error": "the image needs more memory than there is: lower --threads"},
         {"image": "6.jpg", "error": "the image cannot be read: image file is truncated"},
         {"image": "7.jpg", "error": "the image cannot be read: the system gives no reason"},
+        {"image": "8.jpg", "error": "HEIC needs the heic extra"},
     ]
 
 

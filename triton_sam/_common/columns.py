@@ -11,10 +11,12 @@ NO_VALUES = ("", "-")
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
     """Return a table as plain text with two spaces between columns. Columns without any value are left out.
 
+    A table without rows keeps all columns.
+
     Args:
         right: indices of the right-aligned columns.
     """
-    kept = _columns_with_values(head, rows)
+    kept = [number for number in range(len(head)) if not rows or any(row[number] not in NO_VALUES for row in rows)]
     lines = [[line[column] for column in kept] for line in (head, *rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     sides = [">" if column in right else "<" for column in kept]
@@ -22,14 +24,3 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collec
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of a table without its empty columns."""
-    kept = _columns_with_values(head, rows)
-    return [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
-
-
-def _columns_with_values(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the indices of the columns to show; all of them for a table without rows."""
-    return [number for number in range(len(head)) if not rows or any(row[number] not in NO_VALUES for row in rows)]

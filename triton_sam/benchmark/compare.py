@@ -6,8 +6,7 @@ All contenders take turns in one run, with the same weights.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
 
 from ..client.sync import SAM2TritonClient
 from ..errors import SamError
@@ -20,60 +19,11 @@ from .target import Point, Target
 from .timing import Act, take_turns
 from .weights import Weights
 
-OPERATIONS = ("encode", "click", "click, full-size mask")
+OPERATIONS = ENCODE, CLICK, FULL_SIZE = "encode", "click", "click, full-size mask"
 MAX_ENCODES = 7
 
-
-class ClientContender:
-    """A client of this package, which calls a server or runs ONNX Runtime in this process."""
-
-    def __init__(self, client: SAM2TritonClient) -> None:
-        self._client = client
-
-    def encode(self, content: bytes) -> object:
-        return self._client.set_image(content)
-
-    def click(self, point: Point) -> object:
-        return self._client.predict([point])
-
-    def mask(self, point: Point) -> object:
-        return self._client.segment([point])
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class TorchContender:
-    """The official predictor in eager PyTorch on the CPU. It returns only full-size masks, so it has no ``click``.
-
-    Args:
-        bf16: whether it runs under autocast to bfloat16, as in the official examples for GPUs.
-    """
-
-    def __init__(self, reference: Reference, *, bf16: bool = False) -> None:
-        self._reference = reference
-        self._bf16 = bf16
-
-    def encode(self, content: bytes) -> object:
-        with self._precision():
-            return self._reference.set_image(open_image(content))  # type: ignore[func-returns-value]
-
-    def mask(self, point: Point) -> object:
-        with self._precision():
-            return self._reference.answer({"point_coords": [point], "point_labels": [1]}, False)
-
-    def _precision(self) -> contextlib.AbstractContextManager[object]:
-        return in_bf16() if self._bf16 else contextlib.nullcontext()
-
-
-class EncodingContender:
-    """A contender of which only encodes are measured."""
-
-    def __init__(self, contender: TorchContender) -> None:
-        self.encode = contender.encode
-
-
-AnyContender: TypeAlias = "ClientContender | TorchContender | EncodingContender"
+Contender = Mapping[str, Act]
+"""What a contender does in each operation that it can do."""
 
 
 def measure_comparison(
@@ -87,20 +37,15 @@ def measure_comparison(
     progress.step("preparing the contenders")
     with contextlib.ExitStack() as stack:
         contenders = _contenders(target, settings, results, session, stack)
-        points = target.points()
         for operation in OPERATIONS:
             progress.step(operation)
-            acts: dict[str, Act] = {}
-            for name, contender in contenders.items():
-                act = _act(contender, operation, target, lambda: next(points))
-                if act is not None:
-                    acts[name] = act
+            acts = {name: contender[operation] for name, contender in contenders.items() if operation in contender}
             _measure(operation, acts, settings, results)
 
 
 def _measure(operation: str, acts: dict[str, Act], settings: BenchmarkSettings, results: Results) -> None:
     times: dict[str, list[float]] = {}
-    max_rounds = MAX_ENCODES if operation == "encode" else MAX_ROUNDS
+    max_rounds = MAX_ENCODES if operation == ENCODE else MAX_ROUNDS
     try:
         take_turns(acts, times, settings.duration, min_rounds=settings.least_rounds, max_rounds=max_rounds)
     finally:
@@ -109,23 +54,17 @@ def _measure(operation: str, acts: dict[str, Act], settings: BenchmarkSettings, 
             results.add(*times_row("comparison", operation, who, values, protocol=protocol or None))
 
 
-def _act(contender: object, operation: str, target: Target, point: Callable[[], Point]) -> Act | None:
-    if operation == "encode":
-        encode = contender.encode  # type: ignore[attr-defined]
-        return lambda: encode(target.unseen_content())
-    call = getattr(contender, "click" if operation == "click" else "mask", None)
-    return None if call is None else lambda: call(point())
-
-
 def _contenders(
     target: Target, settings: BenchmarkSettings, results: Results, session: bool, stack: contextlib.ExitStack
-) -> dict[str, AnyContender]:
+) -> dict[str, Contender]:
     """Return the contenders by "name" or "name protocol". A note explains why a contender is left out."""
-    found: dict[str, AnyContender] = {}
+    found: dict[str, Contender] = {}
+    points = target.points()
     for name in settings.compare:
         if name == "naive":
             for protocol in target.protocols:
-                found[f"naive {protocol}"] = ClientContender(stack.enter_context(target.client(protocol, "client")))
+                client = stack.enter_context(target.client(protocol, "client"))
+                found[f"naive {protocol}"] = _client(client, target, points)
             continue
         if target.weights is None:
             results.note(
@@ -133,40 +72,61 @@ def _contenders(
             )
             continue
         try:
-            contender = _of_weights(name, target.weights, target.family)
+            if name in ("inprocess", "openvino"):
+                client = stack.enter_context(_client_here(name, target.weights, target.family))
+                found[name] = _client(client, target, points)
+            else:
+                found[name] = _predictor(name, target.weights.reference(target.family), target, points, results)
         except SamError as error:
             results.note(f"{name} was left out: {error}")
-            continue
-        found[name] = contender
-        if isinstance(contender, ClientContender):
-            stack.callback(contender.close)
-        elif reason := _refuses_clicks(contender, target):
-            results.note(f"{name} encodes alone, because the official predictor does not answer a click so: {reason}")
-            found[name] = EncodingContender(contender)
     if session:
         for protocol in target.protocols:
-            found[f"session {protocol}"] = ClientContender(stack.enter_context(target.client(protocol, "server")))
+            client = stack.enter_context(target.client(protocol, "server"))
+            found[f"session {protocol}"] = _client(client, target, points)
     return found
 
 
-def _of_weights(name: str, weights: Weights, family: str) -> ClientContender | TorchContender:
-    """Return a contender that runs weights in this process."""
+def _client(client: SAM2TritonClient, target: Target, points: Iterator[Point]) -> Contender:
+    """Return the operations of a client of this package."""
+    return {
+        ENCODE: lambda: client.set_image(target.unseen_content()),
+        CLICK: lambda: client.predict([next(points)]),
+        FULL_SIZE: lambda: client.segment([next(points)]),
+    }
+
+
+def _client_here(name: str, weights: Weights, family: str) -> SAM2TritonClient:
+    """Return a client that runs weights in this process."""
     if name == "inprocess":
         from ..verify.compare import OnnxClient
 
-        return ClientContender(OnnxClient(weights.files, family))
-    if name == "openvino":
-        from ..verify.accelerated import openvino_client
+        return OnnxClient(weights.files, family)
+    from ..verify.accelerated import openvino_client
 
-        return ClientContender(openvino_client(weights.files, family, "bf16"))
-    return TorchContender(weights.reference(family), bf16=name == "torch-bf16")
+    return openvino_client(weights.files, family, "bf16")
 
 
-def _refuses_clicks(contender: TorchContender, target: Target) -> str | None:
-    """Return why an official predictor cannot segment a click; None if it can."""
-    contender.encode(target.content)
+def _predictor(name: str, reference: Reference, target: Target, points: Iterator[Point], results: Results) -> Contender:
+    """Return the operations of the official predictor in eager PyTorch on the CPU, which returns full-size masks alone.
+
+    Args:
+        name: "torch", or "torch-bf16" under autocast to bfloat16, as in the official examples for GPUs.
+        results: receives a note if the predictor cannot segment a click.
+    """
+    precision = in_bf16 if name == "torch-bf16" else contextlib.nullcontext
+
+    def encode() -> object:
+        with precision():
+            return reference.set_image(open_image(target.unseen_content()))  # type: ignore[func-returns-value]
+
+    def mask() -> object:
+        with precision():
+            return reference.answer({"point_coords": [next(points)], "point_labels": [1]}, False)
+
+    encode()
     try:
-        contender.mask(next(target.points()))
+        mask()
     except (TypeError, RuntimeError) as error:
-        return str(error)
-    return None
+        results.note(f"{name} encodes alone, because the official predictor does not answer a click so: {error}")
+        return {ENCODE: encode}
+    return {ENCODE: encode, FULL_SIZE: mask}

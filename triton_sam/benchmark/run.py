@@ -10,7 +10,6 @@ from typing import Any
 from .. import __version__
 from .compare import OPERATIONS, measure_comparison
 from .concepts import measure_words
-from .load import measure_load
 from .machine import describe_machine
 from .progress import Progress
 from .results import Results
@@ -19,7 +18,7 @@ from .speculative import measure_speculative
 from .stages import measure_stages
 from .stages import steps as stage_steps
 from .target import Target
-from .throughput import measure_throughput
+from .throughput import measure_load, measure_throughput
 from .throughput import steps as throughput_steps
 
 Section = Callable[[Target, BenchmarkSettings, Results, bool, Progress], None]

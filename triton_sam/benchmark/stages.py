@@ -10,8 +10,6 @@ from .settings import BenchmarkSettings
 from .target import Target
 from .timing import Act, milliseconds, take_turns
 
-STAGES = ("read", "resize", "upload", "encode", "first click", "click", "click, full-size mask")
-"""The stages in the order of the report."""
 MAX_ENCODES = 10
 
 Series = dict[tuple[str, str], list[float]]

@@ -1,10 +1,15 @@
-"""Measure clicks and images per second against the number of users, and many objects in one call."""
+"""Measure concurrent users: clicks and images per second against their number, and users who pause between clicks.
+
+Also measure many objects in one call.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 
 from ..client.sync import SAM2TritonClient
+from .machine import Watch
 from .progress import Progress
 from .results import Results, Row, Times
 from .settings import MAX_ENCODING, BenchmarkSettings
@@ -25,7 +30,7 @@ def measure_throughput(
             client.predict([next(target.points())])
             for users in settings.concurrency:
                 progress.step(f"clicks, {protocol}, {users} users")
-                _crowd(results, "clicks", who, protocol, users, clicking(client, target), settings.duration)
+                _crowd(results, "clicks", who, protocol, users, _clicking(client, target), settings.duration)
     first = target.protocols[0]
     with target.client(first, target.embeddings_place(session)) as client:
         for users in [users for users in settings.concurrency if users <= MAX_ENCODING]:
@@ -49,6 +54,40 @@ def steps(target: Target, settings: BenchmarkSettings) -> int:
     return len(target.protocols) * len(settings.concurrency) + encoding + len(settings.boxes)
 
 
+def measure_load(
+    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
+) -> None:
+    """Simulate users who click with pauses, over the last protocol (gRPC if the target has both)."""
+    protocol = target.protocols[-1]
+    models = {"decoder": target.pair.decoder, **({"session": target.session_model} if session else {})}
+    pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - not a secret
+    with target.client(protocol, target.embeddings_place(session)) as client:
+        client.set_image(target.content)
+        click = _clicking(client, target)
+        click(0, 0)
+        progress.step(f"{settings.users} users, {settings.load_seconds:g} s, {protocol}")
+        before = {role: target.statistics(model) for role, model in models.items()}
+        with Watch(target.pid) as watch:
+            found = crowd(
+                settings.users,
+                click,
+                settings.load_seconds,
+                # Exponential pauses keep users from clicking simultaneously.
+                lambda user: pauses[user].expovariate(1 / settings.think) if settings.think else 0.0,
+            )
+        after = {role: target.statistics(model) for role, model in models.items()}
+    more = dict(watch.metrics)
+    for role in models:
+        during = {name: value - before[role].get(name, 0.0) for name, value in after[role].items()}
+        if during.get("count"):  # 0 for a decoder inside the session model
+            more[f"{role}_queue_ms"] = 1000 * during["queue"] / during["count"]
+            more[f"{role}_compute_ms"] = 1000 * during["compute"] / during["count"]
+    who = "session" if session else "request"
+    if not found.all_ms:
+        results.note(f"No user of the load test clicked: every pause was longer than its {settings.load_seconds:g} s.")
+    results.add(*crowd_row("load", f"clicks, {settings.think:g} s between", who, protocol, found, more))
+
+
 def crowd_row(
     section: str, what: str, who: str, protocol: str, result: Crowd, metrics: Mapping[str, float] | None = None
 ) -> list[Row]:
@@ -67,7 +106,7 @@ def crowd_row(
     return [Row(section, what, who, protocol, len(result.ms), times, result.per_second, more)]
 
 
-def clicking(client: SAM2TritonClient, target: Target) -> Callable[[int, int], object]:
+def _clicking(client: SAM2TritonClient, target: Target) -> Callable[[int, int], object]:
     """Return a function that clicks at a point that depends on the numbers of the user and of the click."""
     points = [point for point, _ in zip(target.points(), range(256), strict=False)]
     return lambda user, number: client.predict([points[(17 * user + number) % len(points)]])

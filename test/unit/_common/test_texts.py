@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from triton_sam._common import strict_json
-from triton_sam._common.columns import aligned, without_empty_columns
+from triton_sam._common.columns import aligned
 from triton_sam._common.printing import print_every_text
 
 HEAD = ("name", "rate", "n", "limit")
@@ -21,7 +21,6 @@ ROWS = [("a", "", "3", "-"), ("longer", "", "12", "")]
 
 def test_columns_without_a_value_in_any_row_are_left_out() -> None:
     assert aligned(HEAD, ROWS, right=(1, 2, 3)).splitlines() == ["name     n", "a        3", "longer  12"]
-    assert without_empty_columns(HEAD, ROWS) == (["name", "n"], [["a", "3"], ["longer", "12"]])
 
 
 def test_one_value_keeps_a_column_with_its_gaps() -> None:
@@ -36,7 +35,6 @@ def test_one_value_keeps_a_column_with_its_gaps() -> None:
 
 def test_a_table_without_rows_keeps_its_titles() -> None:
     assert aligned(HEAD, []) == "name  rate  n  limit"
-    assert without_empty_columns(HEAD, []) == (list(HEAD), [])
 
 
 @pytest.mark.parametrize(

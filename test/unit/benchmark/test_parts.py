@@ -13,7 +13,7 @@ from triton_sam.cli import main
 
 pytest.importorskip("psutil")
 
-from triton_sam.benchmark import load, machine, stages, timing
+from triton_sam.benchmark import machine, stages, throughput, timing
 from triton_sam.benchmark.progress import Progress
 from triton_sam.benchmark.results import Results, Row, Times
 from triton_sam.benchmark.settings import BenchmarkSettings
@@ -95,7 +95,7 @@ def test_a_crowd_ends_with_its_last_call_and_not_with_the_pause_after_it(monkeyp
 
 
 def test_a_note_tells_of_a_load_without_a_click(monkeypatch):
-    monkeypatch.setattr(load, "crowd", lambda *_: Crowd([[]]))
+    monkeypatch.setattr(throughput, "crowd", lambda *_: Crowd([[]]))
     client = SimpleNamespace(set_image=lambda *_: None, predict=lambda *_: None)
     target = SimpleNamespace(
         protocols=["http"], pid=None, pair=SimpleNamespace(decoder="d"), content=b"", points=lambda: iter([(1, 1)]),
@@ -104,7 +104,7 @@ def test_a_note_tells_of_a_load_without_a_click(monkeypatch):
     )  # fmt: skip
     results = Results({})
     with Progress("load", 1, quiet=True) as progress:
-        load.measure_load(target, BenchmarkSettings(think=600.0), results, False, progress)
+        throughput.measure_load(target, BenchmarkSettings(think=600.0), results, False, progress)
     assert results.rows == []
     assert "No user of the load test clicked" in results.notes[0]
 

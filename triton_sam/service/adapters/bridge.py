@@ -246,9 +246,9 @@ class Bridge:
         return _drawn(await self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects)))
 
 
-def json_answer(content: Any, status: int = 200) -> Response:
+def json_answer(content: Any) -> Response:
     """Return a JSON response; the content is JSON-compatible already."""
-    return Response(strict_json.dumps(content, separators=(",", ":")), status, media_type=JSON)
+    return Response(strict_json.dumps(content, separators=(",", ":")), media_type=JSON)
 
 
 def _given(members: Mapping[str, Any]) -> dict[str, Any]:

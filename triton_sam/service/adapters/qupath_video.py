@@ -176,9 +176,7 @@ class Uploads:
         if folder is None:
             raise Problem(404, UNKNOWN)
         async with self._bridge.videos.own(folder.room) as room:
-            upload = Upload(room.folder, b"-", len(folder.files))
-            upload.frames, upload.name = folder.frames(), name
-            return await self._bridge.videos.keep(upload, room, pair)
+            return await self._bridge.videos.keep(Upload(name, frames=folder.frames()), room, pair)
 
 
 class Sequences:

@@ -33,12 +33,11 @@ class FoundInstance:
     rle: RleMask
 
 
-async def keep_images(bridge: Bridge, texts: Sequence[str], pair: Pair, name: str = "frames") -> StoredVideo:
+async def keep_images(bridge: Bridge, texts: Sequence[str], pair: Pair) -> StoredVideo:
     """Store frames, each a base64 image file, as a video."""
     check_count(bridge, len(texts))
     async with bridge.videos.room() as room:
-        upload = Upload(room.folder, b"-", len(texts))
-        upload.name = name
+        upload = Upload("frames")
         for index, text in enumerate(texts):
             content = await room.run(functools.partial(decoded, text, f"frame {index}"))
             upload.frames.append(room.folder / f"{index:06d}")

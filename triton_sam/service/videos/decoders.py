@@ -24,8 +24,7 @@ Purpose = Literal["preview", "tracking"]
 class Decoders:
     """The open decoders, for use by several threads."""
 
-    def __init__(self, limit: int = MAX_DECODERS) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._open: OrderedDict[tuple[VideoFile, Purpose], FrameSource] = OrderedDict()
         self._forgotten: weakref.WeakSet[VideoFile] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -64,7 +63,7 @@ class Decoders:
             self._open.move_to_end(key)
             if source is not made:
                 dropped.append(made)
-            while len(self._open) > self._limit:
+            while len(self._open) > MAX_DECODERS:
                 dropped.append(self._open.popitem(last=False)[1])
         for old in dropped:
             old.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,18 +20,20 @@ MAX_HEADERS = 8192
 """Maximum bytes of the headers of one part."""
 
 
+@dataclass
 class Upload:
-    """The files of one multipart body.
+    """The files of a video: one file, or its frames as images in their order."""
 
-    Attributes:
-        video: the file with the name ``video``, or None.
-        frames: the files with the name ``frames``, in the order of arrival.
-    """
+    name: str = ""
+    video: Path | None = None
+    frames: list[Path] = field(default_factory=list)
+
+
+class _Parts:
+    """Writes the parts of one multipart body to a folder."""
 
     def __init__(self, folder: Path, boundary: bytes, max_frames: int) -> None:
-        self.video: Path | None = None
-        self.frames: list[Path] = []
-        self.name = ""
+        self.upload = Upload()
         self._folder = folder
         self._max_frames = max_frames
         self._file: IO[bytes] | None = None
@@ -62,7 +65,7 @@ class Upload:
         self.close()
         if not self._has_ended:
             raise Problem(400, "the body ends before its last boundary")
-        if (self.video is None) == (not self.frames):
+        if (self.upload.video is None) == (not self.upload.frames):
             raise Problem(422, f"send either one file as field `{VIDEO}`, or images as fields `{FRAMES}`")
 
     def close(self) -> None:
@@ -91,20 +94,20 @@ class Upload:
 
     def _open(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
-        field = options.get(b"name", b"").decode("utf-8", "replace")
-        if not self.name:
-            self.name = options.get(b"filename", b"").decode("utf-8", "replace")[:200]
-        if field == VIDEO:
-            if self.video is not None:
+        part, upload = options.get(b"name", b"").decode("utf-8", "replace"), self.upload
+        if not upload.name:
+            upload.name = options.get(b"filename", b"").decode("utf-8", "replace")[:200]
+        if part == VIDEO:
+            if upload.video is not None:
                 raise Problem(422, f"a request has one `{VIDEO}`: send the other in a request of its own")
-            path = self.video = self._folder / VIDEO
-        elif field == FRAMES:
-            if len(self.frames) >= self._max_frames:
+            path = upload.video = self._folder / VIDEO
+        elif part == FRAMES:
+            if len(upload.frames) >= self._max_frames:
                 raise Problem(413, f"a video may have {self._max_frames} frames")
-            path = self._folder / f"{len(self.frames):06d}"
-            self.frames.append(path)
+            path = self._folder / f"{len(upload.frames):06d}"
+            upload.frames.append(path)
         else:
-            raise Problem(422, f"there is no field {field[:40]!r}: send `{VIDEO}` or `{FRAMES}`")
+            raise Problem(422, f"there is no field {part[:40]!r}: send `{VIDEO}` or `{FRAMES}`")
         self._file = path.open("wb")
 
     def _data(self, data: bytes, start: int, end: int) -> None:
@@ -124,11 +127,11 @@ async def receive(request: Request, room: Room, max_frames: int) -> Upload:
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary:
         raise Problem(415, f"send the video as multipart/form-data, in the field `{VIDEO}` or in fields `{FRAMES}`")
-    upload = Upload(room.folder, boundary, max_frames)
+    parts = _Parts(room.folder, boundary, max_frames)
     try:
         async for piece in request.stream():
-            await room.run(functools.partial(upload.write, piece))
-        upload.finish()
+            await room.run(functools.partial(parts.write, piece))
+        parts.finish()
     finally:
-        upload.close()
-    return upload
+        parts.close()
+    return parts.upload

@@ -13,7 +13,7 @@ from triton_sam.commands import _hub, _options
 
 def main() -> int:
     """Parse the command line and download."""
-    parser = _hub.script_parser(__doc__, "sam3")
+    parser = _hub.script_parser(__doc__)
     parser.add_argument(
         "--directory", type=Path, metavar="DIR", help="folder for the checkpoint (default: checkpoints)"
     )

@@ -12,7 +12,7 @@ from triton_sam.commands import _hub, _options
 
 def main() -> int:
     """Parse the command line and download."""
-    parser = _hub.script_parser(__doc__, "sam3")
+    parser = _hub.script_parser(__doc__)
     parser.add_argument(
         "--precision", choices=("fp32", "fp16"), default="fp32", help="fp16 is for GPUs (default: fp32)"
     )

@@ -13,14 +13,14 @@ from triton_sam.scenes.canvas import Scene
 from triton_sam.scenes.scenes import HELD_OUT_SEED
 
 
-def training_seeds(first: int, count: int) -> range:
-    """Check that no seed is held out, and return the seeds first..first+count-1."""
-    if first < 0 or first + count > HELD_OUT_SEED:
+def training_seed(seed: int) -> int:
+    """Check that a seed is not held out, and return it."""
+    if not 0 <= seed < HELD_OUT_SEED:
         raise ConfigurationError(
-            f"seeds {first}..{first + count - 1} cannot be used for training: use seeds from 0 to "
-            f"{HELD_OUT_SEED - 1}, since later seeds are held out"
+            f"seed {seed} cannot be used for training: use seeds from 0 to {HELD_OUT_SEED - 1}, since later seeds are "
+            "held out"
         )
-    return range(first, first + count)
+    return seed
 
 
 def spread(seed: int) -> float:

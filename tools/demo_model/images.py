@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tools.demo_model.composites import generate_composite
-from tools.demo_model.examples import Example, augment, example_from_scene, resize_example, spread, training_seeds
+from tools.demo_model.examples import Example, augment, example_from_scene, resize_example, spread, training_seed
 from tools.demo_model.materials import Materials
 from tools.demo_model.pools import Arrays, Pool
 from tools.demo_model.teacher import SIDE, Teacher
@@ -84,14 +84,14 @@ def _materials(folder: Path) -> Materials:
 
 @lru_cache(1)  # the views of a scene are consecutive
 def _composite(folder: Path, number: int) -> Example:
-    (seed,) = training_seeds(_FIRST_SEED + number, 1)
+    seed = training_seed(_FIRST_SEED + number)
     scene = generate_composite(_materials(folder), seed, _SCENE_SIDE, spread(seed))
     return example_from_scene(scene, complete=False)
 
 
 @lru_cache(1)
 def _drawn(number: int) -> Example:
-    (seed,) = training_seeds(_FIRST_SEED + number, 1)
+    seed = training_seed(_FIRST_SEED + number)
     scene = generate_scene(seed, _SCENE_SIDE, spread(seed))
     return example_from_scene(scene)
 

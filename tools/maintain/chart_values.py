@@ -62,11 +62,11 @@ def table(chart: Path = CHART) -> str:
     return "\n".join(rows)
 
 
-def renewed(chart: Path = CHART) -> str:
+def renewed() -> str:
     """Return the text of README.md with the current table."""
-    text = (chart / "README.md").read_text(encoding="utf-8")
+    text = (CHART / "README.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(START)
-    return f"{before}{START}\n\n{table(chart)}\n\n{END}{rest.partition(END)[2]}"
+    return f"{before}{START}\n\n{table(CHART)}\n\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
 from ..families import get_family
+from ..families.sam3 import SAM3
 from ..families.tables import HubFiles
 from ..sessions.configs import write_programs
 from . import _options
@@ -54,14 +55,14 @@ def run_checkpoint(args: argparse.Namespace) -> Path:
     return download_checkpoint(family, directory / family.name, hub=Hub(args.mirror, not args.quiet))
 
 
-def script_parser(description: str | None, family: str) -> argparse.ArgumentParser:
-    """Return a parser with the options common to all scripts."""
+def script_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options common to the scripts for SAM3."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--mirror", metavar="URL", help="hub to use instead of https://huggingface.co (also $HF_ENDPOINT)"
     )
     _options.add_quiet(parser)
-    parser.set_defaults(family=family)
+    parser.set_defaults(family=SAM3.name)
     return parser
 
 

@@ -70,7 +70,7 @@ def connected(args: argparse.Namespace) -> Iterator[SAM2TritonClient]:
 
 
 @contextlib.contextmanager
-def server_urls(args: argparse.Namespace, models: Sequence[str] | None = None) -> Iterator[tuple[str | None, ...]]:
+def server_urls(args: argparse.Namespace) -> Iterator[tuple[str | None, ...]]:
     """Yield the URLs of the command's server.
 
     Yields:
@@ -80,5 +80,5 @@ def server_urls(args: argparse.Namespace, models: Sequence[str] | None = None) -
     if not args.local:
         yield (args.url,)
         return
-    with local_server(args, _options.repository(args), models) as server:
+    with local_server(args, _options.repository(args)) as server:
         yield server.http_url, server.grpc_url

@@ -263,7 +263,7 @@ class _Gallery:
 
     def add(self, name: str, trials: Sequence[Trial]) -> None:
         """Add finished trials of a data set as candidates for examples."""
-        examples = self._examples.setdefault(name, self._plots.Examples(seed=self._seed))
+        examples = self._examples.setdefault(name, self._plots.Examples(self._seed))
         for trial in trials:
             examples.add(trial)
 

@@ -24,6 +24,8 @@ except ImportError as error:
     raise missing("the plot needs", "evaluate", error) from error
 
 # Sizes in pixels.
+SAMPLE = 8
+"""Maximum number of objects in the sample of a data set."""
 _TILE = 240
 _CAPTION = 22
 _GAP = 6
@@ -52,19 +54,19 @@ class Examples:
     Each object is converted to small tiles when it is added, so that its large image and masks can be freed.
     """
 
-    def __init__(self, size: int = 8, seed: int = 0) -> None:
+    def __init__(self, seed: int) -> None:
         self.rows: list[Example] = []
-        self._size, self._seen = size, 0
+        self._seen = 0
         self._rng = np.random.default_rng(seed)
 
     def add(self, trial: Trial) -> None:
         """Add a finished trial as a candidate for the sample."""
         self._seen += 1
-        if len(self.rows) < self._size:
+        if len(self.rows) < SAMPLE:
             self.rows.append(_row(trial))
             return
         place = int(self._rng.integers(self._seen))
-        if place < self._size:
+        if place < SAMPLE:
             self.rows[place] = _row(trial)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from . import stubs
 
 NOT_LOADED = "the server did not load it"
+TIMEOUT = 2.0
 LOG_LINE = re.compile(r"^(?P<level>[EWIF])\d{4} \S+ +\d+ [\w.]+:\d+\] (?P<text>.*)$")
 _FORMALITIES = re.compile(r"^(?:(?:Internal|Invalid argument|TritonModelException|UNAVAILABLE): )+")
 _BIND_FAILURE = re.compile(r"(?i)already in use|address in use|failed to start (http|grpc|metrics) service")
@@ -36,9 +37,8 @@ class ServedModel:
 class Probe:
     """Small synchronous HTTP requests to one server. A result of None means that the server does not answer (yet)."""
 
-    def __init__(self, host: str, port: int, timeout: float = 2.0) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
-        self._timeout = timeout
 
     def server_name(self) -> str | None:
         """Return the `--id` of the answering server."""
@@ -70,7 +70,7 @@ class Probe:
         return "CPU" if groups else ""
 
     def _ask(self, method: str, path: str) -> Any:
-        connection = http.client.HTTPConnection(*self._address, timeout=self._timeout)
+        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT)
         try:
             connection.request(method, path)
             return json.loads(connection.getresponse().read())

@@ -60,6 +60,8 @@ DRAINED = b"All models are stopped, unloading models"
 SECONDS_TO_WRITE_ANSWERS = 0.05
 SECONDS_FOR_OTHER_MODELS = 0.5
 """Seconds for the running requests of other models, after one model was lost."""
+ORPHAN_SECONDS = 5.0
+"""Maximum seconds until the stubs have ended after tritonserver."""
 STATE_FILE = "state.json"
 RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
 """The environment variable with the number of restarts, for the metrics of session models (sessions/metrics.py)."""
@@ -363,9 +365,9 @@ def kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def reap_orphans(group: int, seconds: float = 5.0) -> None:
+def reap_orphans(group: int) -> None:
     """Wait for the stubs, which became children of this process when tritonserver ended."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + ORPHAN_SECONDS
     while time.monotonic() < deadline:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.backends import answering, naming
+from support.conditions import wait_until
 from support.nginx_proxy import RESOLVES, free_ports, make_tls, needs_nginx, needs_openssl, proxy
 
 pytestmark = [needs_nginx, needs_openssl]
@@ -108,16 +108,10 @@ def test_a_server_with_a_new_address_is_found_again(tls, tmp_path: Path) -> None
         with proxy(tmp_path, tls[0], servers, servers, name_server=name_server) as running:
             call = caller(running.https, tls)
 
-            def wait_for_an_answer(limit: float) -> None:
-                deadline = time.monotonic() + limit
-                while call("GET", "/v2") != 200:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.1)
-
-            wait_for_an_answer(15)
+            wait_until(lambda: call("GET", "/v2") == 200)
             before.close()
             assert call("GET", "/v2") == 502
             address[0] = "127.0.0.3"
             with answering(("127.0.0.3", port), {}) as (_, seen):
-                wait_for_an_answer(15)
+                wait_until(lambda: call("GET", "/v2") == 200)
                 assert seen

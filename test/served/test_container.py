@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.conditions import eventually
+from support.conditions import eventually, wait_until
 from support.processes import all_gone, segments, segments_of
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 
@@ -152,12 +152,12 @@ def test_a_container_heals_and_ends_in_time(start: Callable[..., Container]) -> 
     log = container.log.read_text()
     assert "triton-sam: the process of model scale is gone, perhaps for lack of memory: Triton starts again" in log
     assert "triton-sam: tritonserver ended (exit status 137): Triton starts again after 1 s (restart 2)" in log
-    assert psutil.Process(container.process.pid).children() == [container.triton]  # and no zombie
+    wait_until(lambda: psutil.Process(container.process.pid).children() == [container.triton])  # and no zombie
     processes = [container.triton, *container.triton.children(recursive=True)]
     began = time.monotonic()
     assert container.stop() == 0
-    assert time.monotonic() - began < 10
-    assert all_gone(processes, 0)
+    assert time.monotonic() - began < 30
+    assert all_gone(processes)
     assert not any(name.startswith(prefix) for name in segments())
 
 

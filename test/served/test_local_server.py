@@ -295,7 +295,7 @@ def test_a_model_that_does_not_load_again_is_tried_again(scale_only: Path) -> No
         graph = scale_only / "add" / "1" / "model.onnx"
         before = graph.read_bytes()
         graph.write_bytes(b"no graph")
-        time.sleep(1)  # the supervisor has seen the processes of the models
+        time.sleep(3)  # the supervisor has seen the processes of the models
         psutil.Process(server.pid).children()[0].kill()
         deadline = time.monotonic() + 60
         while "model add was ready before and did not load now" not in server.log and time.monotonic() < deadline:

@@ -242,7 +242,7 @@ def test_a_process_that_python_cannot_start_in_ends_the_start_soon(
     began = time.monotonic()
     with pytest.raises(LocalServerError, match=r"no such luck.*the process of a model ended while it started"):
         LocalServer(scale_only).start()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100
 
 
 def test_only_whole_numbers_are_versions(scale_only: Path) -> None:

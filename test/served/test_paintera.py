@@ -156,7 +156,7 @@ def test_the_metrics_have_the_times_of_the_clients(triton: Any, families_server:
     infer(triton, SAM2, tensor("image", np.full((1, 3, 1024, 1024), 0.5, np.float32)))
     took = time.perf_counter() - began
     wait_until(lambda: grown("triton_sam_request_seconds_count") == 1)
-    assert 0.4 * took < grown("triton_sam_request_seconds_sum") < took  # the client's includes 29 MB on the way
+    assert 0.1 * took < grown("triton_sam_request_seconds_sum") < took  # the client's includes 29 MB on the way
 
 
 def test_cancelled_calls_never_reach_the_encoder_and_priority_1_overtakes(triton: Any) -> None:

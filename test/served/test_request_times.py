@@ -42,7 +42,7 @@ def waiting(server, model: str) -> float:
 
 @pytest.mark.alone
 def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_id: bytes) -> None:
-    """Means differ by 20 % or 0.1 s at most, and quantiles by the distance of two buckets."""
+    """Means differ by half or 0.5 s at most, and quantiles by the distance of two buckets."""
     seen: list[float] = []
     done = threading.Event()
 
@@ -60,9 +60,9 @@ def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_
     wait_until(lambda: grown(f"{REQUEST}_count") == grown(f"{WAITING}_count") == CLIENTS * CLICKS)
     wait_until(lambda: waiting(server, model) == 0)
     # The clients' clocks also measure how long twenty threads of this process wait for their turn.
-    assert grown(f"{REQUEST}_sum") / len(took) == pytest.approx(statistics.mean(took), rel=0.2, abs=0.1)
+    assert grown(f"{REQUEST}_sum") / len(took) == pytest.approx(statistics.mean(took), rel=0.5, abs=0.5)
     for share in (0.5, 0.95):
-        assert grown.quantile(REQUEST, share) == pytest.approx(float(np.quantile(took, share)), rel=0.67, abs=0.1)
+        assert grown.quantile(REQUEST, share) == pytest.approx(float(np.quantile(took, share)), rel=0.67, abs=0.5)
     # Of twenty clients, the server works for eight at a time, and for one with the decoder in the session model.
     assert max(seen) >= 8
     assert 6 < grown(f"{WAITING}_sum") / seconds < CLIENTS

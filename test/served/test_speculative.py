@@ -11,7 +11,6 @@ import gc
 import os
 import re
 import signal
-import socket
 import threading
 import time
 import urllib.request
@@ -20,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 from support.conditions import settled, wait_until
+from support.socket_server import refusing_port
 
 from triton_sam import (
     ConfigurationError,
@@ -264,11 +264,8 @@ def test_wrong_use_is_one_clear_error(url, sync):
 
 @over_grpc
 def test_a_failure_that_nobody_waits_for_is_silent(sync):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"{sync.url.partition(':')[0]}://127.0.0.1:{probe.getsockname()[1]}"
-
-    async def main():
-        async with SpeculativeSAM2Client(address, retries=0, timeout=5) as client:
+    async def main(address):
+        async with SpeculativeSAM2Client(address, retries=0, timeout=60) as client:
             client.image_embeddings = sync.image_embeddings
             await client.predict_async(POINT, session_id="s")
             await until(lambda: client.get_session_status("s")["failed"] == 1)
@@ -276,7 +273,8 @@ def test_a_failure_that_nobody_waits_for_is_silent(sync):
             with pytest.raises(ServerUnreachableError, match=r"nothing answers|not available|broke"):
                 await task
 
-    asyncio.run(main())
+    with refusing_port() as port:
+        asyncio.run(main(f"{sync.url.partition(':')[0]}://127.0.0.1:{port}"))
 
 
 def test_closing_ends_every_task_and_every_connection(sync):

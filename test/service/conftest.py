@@ -74,7 +74,7 @@ def http(running):
 def client(running):
     client = running[1]
     yield client
-    client.seconds, client.gate, client.failure = 0.0, None, None
+    client.limit, client.failure = None, None
 
 
 @pytest.fixture

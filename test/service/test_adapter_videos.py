@@ -44,7 +44,7 @@ class Refused(Exception):  # noqa: N818 - an answer of the service, no fault of 
 
 
 def post(http: httpx.Client, path: str, body: Any, **options: Any) -> Any:
-    answer = http.post(path, json=body, timeout=30, **options)
+    answer = http.post(path, json=body, timeout=120, **options)
     if answer.status_code != 200:
         assert "problem+json" not in answer.headers["content-type"]
         raise Refused(answer.status_code, answer.text)

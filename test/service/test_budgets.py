@@ -7,14 +7,13 @@ import socket
 import threading
 import time
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
 pytest.importorskip("fastapi")
 from fastapi import Request, Response
-from support.conditions import standstill, wait_until
+from support.conditions import PATIENCE, wait_until
 from support.running_service import problem, running_service, service_without_triton
 
 from triton_sam.service import engine as engine_module
@@ -38,7 +37,7 @@ def http():
 def connection(service, head):
     """Open a connection, and send the head of a request."""
     port = int(service.url.rsplit(":", 1)[1])
-    opened = socket.create_connection(("127.0.0.1", port), timeout=20)
+    opened = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
     opened.sendall(head)
     return opened
 
@@ -53,14 +52,12 @@ def unfinished(length=1000):
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_large_request_without_a_file_is_refused_before_it_is_read(http):
-    began = time.monotonic()
-    with standstill() as lost:
-        answer = http.post(
-            SEGMENT, content=b"{" + b" " * (11 << 20) + b"}", headers={"content-type": "application/json"}
-        )
-    assert "2 MiB" in problem(answer, 413)["detail"]
-    assert time.monotonic() - began < 1 + lost[0]
+def test_a_large_request_without_a_file_is_refused_before_it_is_read(service):
+    fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {11 << 20}\r\nConnection: close"
+    with connection(service, f"POST {SEGMENT} HTTP/1.1\r\n{fields}\r\n\r\n{{".encode()) as opened:
+        answer = opened.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"2 MiB" in answer
 
 
 def test_a_request_with_many_values_is_refused_before_it_is_read(http):
@@ -99,16 +96,16 @@ def test_uploads_that_do_not_arrive_hold_no_places_and_end(service_triton):
 
 
 def test_requests_that_still_arrive_are_counted_and_health_is_exempt(service_triton):
-    with running_service(service_triton.grpc_url, max_requests=1, body_seconds=20) as narrow:
+    with running_service(service_triton.grpc_url, max_requests=1, body_seconds=PATIENCE) as narrow:
         slow = [connection(narrow, unfinished()) for _ in range(4)]
-        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") >= 4, 10)
+        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") >= 4)
         answer = narrow.http.post("/cancel_pending", data={"session_id": "a"})
         assert problem(answer, 503)["code"] == "busy"
         assert answer.headers["retry-after"] == "1"
         assert narrow.http.get("/health").status_code == 200
         for opened in slow:
             opened.close()
-        wait_until(lambda: narrow.http.post("/cancel_pending", data={"session_id": "a"}).status_code == 200, 10)
+        wait_until(lambda: narrow.http.post("/cancel_pending", data={"session_id": "a"}).status_code == 200)
 
 
 def test_bodies_share_memory(service_triton, images):
@@ -116,14 +113,14 @@ def test_bodies_share_memory(service_triton, images):
     size = 1 << 20
     with running_service(service_triton.grpc_url, max_body=size, max_json=size, body_bytes=size) as narrow:
         holder = connection(narrow, unfinished(1_000_000) + PART + bytes(990_000))
-        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") > 900_000, 10)
+        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") > 900_000)
         refused = narrow.http.post("/v1/images", files={"image": content})
         assert problem(refused, 503)["code"] == "busy"
         assert (
             narrow.http.post("/cancel_pending", data={"session_id": "a"}).status_code == 200
         )  # small bodies always fit
         holder.close()
-        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") < 900_000, 10)
+        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") < 900_000)
         narrow.upload(content)
 
 
@@ -160,7 +157,7 @@ def test_a_body_that_nobody_needs_neither_hides_its_fault_nor_saves_a_place(http
 
     async def work():
         places.append(budgets.places.used)
-        await asyncio.sleep(20)
+        await asyncio.sleep(PATIENCE)
 
     async def route(request: Request):
         return await requests.run(request, work())
@@ -238,21 +235,20 @@ def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
         def compute(name):
             def run(_):
                 running.append(name)
-                free.wait(10)
+                free.wait(PATIENCE)
 
             return run
 
         large = [asyncio.create_task(workers.run(25_000_000, fetch, compute(number))) for number in range(3)]
-        await asyncio.sleep(0.1)
-        assert running == [0]
+        await asyncio.to_thread(wait_until, lambda: running)
         free_too = asyncio.create_task(workers.run(1000, fetch, lambda _: "small"))
-        assert await asyncio.wait_for(free_too, 5) == "small"
+        assert await asyncio.wait_for(free_too, PATIENCE) == "small"
         large[1].cancel()  # while it waits
         large[0].cancel()  # while it runs: its pixels come back when its thread is done
         await asyncio.sleep(0.1)
         assert running == [0]
         free.set()
-        await asyncio.wait_for(large[2], 5)
+        await asyncio.wait_for(large[2], PATIENCE)
         assert running == [0, 2]
         workers.close()
         with pytest.raises(Problem, match="stops"):
@@ -264,7 +260,7 @@ def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
 def test_work_stops_between_masks():
     async def work():
         workers = Workers(40_000_000, Metrics())
-        made, go_on = [], threading.Event()
+        made, go_on, ended = [], threading.Event(), threading.Event()
 
         def masks():
             for number in range(100):
@@ -275,15 +271,18 @@ def test_work_stops_between_masks():
             return masks()
 
         def compute(items):
-            for _ in items:
-                go_on.wait(5)
+            try:
+                for _ in items:
+                    go_on.wait(PATIENCE)
+            finally:
+                ended.set()
 
         waiting = asyncio.create_task(workers.run(1000, fetch, compute))
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(wait_until, lambda: made)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         go_on.set()
-        await asyncio.sleep(0.2)
+        assert await asyncio.to_thread(ended.wait, PATIENCE)
         workers.close()
         return made
 
@@ -333,7 +332,7 @@ def test_work_whose_images_cannot_be_fetched_gives_its_pixels_back():
         workers = Workers(1_000, Metrics())
         for _ in range(3):  # each would take more than half
             with pytest.raises(ValueError, match="gone"):
-                await asyncio.wait_for(workers.run(600, fetch, list), 5)
+                await asyncio.wait_for(workers.run(600, fetch, list), PATIENCE)
         workers.close()
 
     asyncio.run(main())
@@ -345,7 +344,7 @@ def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatc
 
     def slow(content):
         made.append(len(content))
-        assert free.wait(20)
+        assert free.wait(PATIENCE)
         return original(content)
 
     monkeypatch.setattr("triton_sam.service.engine.to_jpeg", slow)
@@ -356,16 +355,15 @@ def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatc
     path = f"/v1/images/{image}/preview"
     for _ in range(8):
         opened = connection(service, b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
-        wait_until(lambda: made, 10)
+        wait_until(lambda: made)
         opened.close()
     answers = []
-    threads = [threading.Thread(target=lambda: answers.append(httpx.get(service.url + path))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: answers.append(service.http.get(path))) for _ in range(3)]
     for thread in threads:
         thread.start()
     time.sleep(0.3)
     before = service.app.state.engine.images.nbytes
-    with standstill() as lost:
-        assert service.http.get("/health").elapsed.total_seconds() < 0.5 + lost[0]
+    assert service.http.get("/health").status_code == 200  # while the threads are busy
     free.set()
     for thread in threads:
         thread.join()

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 import uvicorn
+from support.conditions import PATIENCE
 
 from triton_sam.service.connections import limited
 
@@ -25,10 +26,10 @@ async def answer(scope, receive, send):
 
 
 @contextlib.asynccontextmanager
-async def connected():
+async def connected(application=answer):
     """Yield the streams of a connection to a server whose limits are 0.2 s."""
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(answer, log_config=None, lifespan="off", http=limited(0.2, 0.2))
+    config = uvicorn.Config(application, log_config=None, lifespan="off", http=limited(0.2, 0.2))
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext
     serving = asyncio.create_task(server.serve([listening]))
@@ -44,7 +45,7 @@ async def connected():
 async def everything(reader):
     received = b""
     with contextlib.suppress(ConnectionError):
-        while piece := await asyncio.wait_for(reader.read(1 << 20), 10):
+        while piece := await asyncio.wait_for(reader.read(1 << 20), PATIENCE):
             received += piece
     return received
 
@@ -65,9 +66,17 @@ def test_a_connection_without_a_request_is_aborted_and_a_slow_answer_is_not(sent
 
 def test_a_connection_that_reads_no_answer_is_aborted():
     async def run():
-        async with connected() as (reader, writer):
+        ended = asyncio.Event()
+
+        async def watched(scope, receive, send):
+            try:
+                await answer(scope, receive, send)
+            finally:
+                ended.set()
+
+        async with connected(watched) as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/large "))
-            await asyncio.sleep(1.2)
+            await asyncio.wait_for(ended.wait(), PATIENCE)
             received = await everything(reader)
             assert b"200 OK" in received
             assert len(received) < 512 << 16

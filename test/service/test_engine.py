@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from triton_sam.inputs.embeddings import ImageEmbeddings
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
-from support.conditions import standstill, wait_until
+from support.conditions import wait_until
 from support.faulty_proxy import FaultyProxy
 from support.running_service import running_service
 from support.tools import base64_of
@@ -76,17 +75,13 @@ def test_a_triton_that_hangs_is_asked_once_for_all_and_health_waits_for_nothing(
             triton.accept()
 
 
-def test_health_tells_within_a_second_that_triton_is_gone(service_triton):
-    """Half a second more is for the look itself; and the time counts in which this process could not run."""
+def test_health_tells_that_triton_is_gone_and_that_it_is_back(service_triton):
     triton = urlsplit(service_triton.http_url)
     with FaultyProxy((triton.hostname, triton.port)) as proxy, running_service(f"http://127.0.0.1:{proxy.port}") as one:
         wait_until(lambda: one.http.get("/health").status_code == 200)
-        began = time.monotonic()
         proxy.mode = "refuse"
         proxy.drop()
-        with standstill() as lost:
-            wait_until(lambda: one.http.get("/health").status_code == 503)
-            assert time.monotonic() - began < 1.5 + lost[0]
+        wait_until(lambda: one.http.get("/health").status_code == 503)
         proxy.mode = "pass"
         wait_until(lambda: one.http.get("/health").status_code == 200)
 

@@ -169,7 +169,7 @@ def test_a_search_is_cancelled_by_its_name_and_frees_its_place(running, http, pa
     answers = []
     body = {"text": "dog", "session_id": "mine", **SAM3}
     threads = [
-        threading.Thread(target=lambda: answers.append(httpx.post(f"{running[0].url}{path}", json=body, timeout=30)))
+        threading.Thread(target=lambda: answers.append(httpx.post(f"{running[0].url}{path}", json=body, timeout=120)))
         for _ in range(2)
     ]
     for thread in threads:

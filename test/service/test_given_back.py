@@ -28,7 +28,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("av")
 pytest.importorskip("zarr")
 from support import clip
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.dying_requests import WAYS, Dice, Dying, DyingPage, form_request, json_request
 from support.fake_everything import FakeFinder
 from support.fake_video_client import FakeVideo, FakeVideoClient
@@ -284,13 +284,18 @@ def counts(found: dict[str, float]) -> set[float]:
 
 async def settled(app, files, expected) -> tuple[dict[str, float], list[str]]:
     """Wait until what is used is as expected and no file is left. Return both, after a while in any case."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while True:
+        gc.collect()  # a file that a FileResponse opened while it was cancelled is closed with its task
         found, left = await used(app), [str(each) for each in files()]
         if (expected(found) and not left) or time.monotonic() > end:
             return found, left
         await asyncio.sleep(0.05)
-        gc.collect()  # a file that a FileResponse opened while it was cancelled is closed with its task
+
+
+def growth(found: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    """Return what is used more than before. Other tests' connections in this process may have ended meanwhile."""
+    return {name: value for name, value in found.items() if value > before.get(name, 0)}
 
 
 async def drive(app, users: Users, dice: Dice, requests: int) -> None:
@@ -360,15 +365,15 @@ def run(tmp_path, seed: int, requests: int) -> None:
             before, _ = await settled(app, files, lambda found: counts(found) <= {0, 1})
             assert counts(before) == {0, 1}  # the request for the metrics itself is counted
             await drive(app, users, dice, requests)
-            budgets, left = await settled(app, files, lambda found: found == before)
-            assert budgets == before
+            found, left = await settled(app, files, lambda found: not growth(found, before))
+            assert growth(found, before) == {}
             assert left == []
         assert all(each.is_closed for each in video_client.videos)
 
     before = set(threading.enumerate())
     asyncio.run(all_of_it())
     # Pools keep their threads while the application runs. Zarr keeps one for its own event loop.
-    wait_until(lambda: {each.name for each in set(threading.enumerate()) - before} <= {"zarr_io"}, 20)
+    wait_until(lambda: {each.name for each in set(threading.enumerate()) - before} <= {"zarr_io"})
 
 
 @pytest.fixture(autouse=True)
@@ -381,7 +386,7 @@ def _temporary(tmp_path, monkeypatch):
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_when_requests_die_at_random_moments(tmp_path):
     run(tmp_path, 1, REQUESTS)
 

@@ -16,7 +16,7 @@ from triton_sam.families import get_family
 pytest.importorskip("fastapi")
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.running_service import service_without_triton
 
 from triton_sam.service.api.live import _Outbox
@@ -70,18 +70,18 @@ def test_what_is_no_message_is_answered_as_a_fault(socket):
 
 def test_of_each_lane_the_newest_alone_waits_for_the_picture(waiting, socket):
     socket.send_json({**CLICK, "seq": 1})
-    wait_until(lambda: waiting, 10)
+    wait_until(lambda: waiting)
     (encoding,) = waiting.values()
     for seq in range(100):
         socket.send_json({**CLICK, "seq": seq // 50})
         socket.send_json({**CLICK, "lane": "hover", "seq": 7})
     socket.send_text("handled when all of these are")
     assert socket.receive_json()["type"] == "error"
-    wait_until(lambda: encoding.waiters == 2, 10)
+    wait_until(lambda: encoding.waiters == 2)
     assert list(waiting.values()) == [encoding]  # it goes on for whoever still wants it
     assert not encoding.task.done()
     socket.send_json({"type": "cancel", "lane": "hover"})
-    wait_until(lambda: encoding.waiters == 1, 10)
+    wait_until(lambda: encoding.waiters == 1)
 
 
 def test_any_failure_is_an_answer(client, socket, monkeypatch):
@@ -170,9 +170,10 @@ def test_a_flood_of_messages_is_read_slowly(client, monkeypatch):
         began = time.monotonic()
         for _ in range(500):
             socket.send_json(CLICK)
+        wait_until(lambda: len(handled) >= 30)
         time.sleep(0.5)
-        took = time.monotonic() - began
-    assert 30 <= len(handled) <= 30 + 60 * took + 1
+        count, took = len(handled), time.monotonic() - began
+    assert count <= 30 + 60 * took + 1
 
 
 def test_a_page_ends_when_its_connection_breaks_while_it_reads_no_answers():
@@ -192,10 +193,10 @@ def test_a_page_ends_when_its_connection_breaks_while_it_reads_no_answers():
         assert not waiting.done()
         broke.set()
         with pytest.raises(WebSocketDisconnect):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, PATIENCE)
         outbox.put("click", "neither this")
         with pytest.raises(WebSocketDisconnect):
-            await asyncio.wait_for(outbox.wait(), 5)
+            await asyncio.wait_for(outbox.wait(), PATIENCE)
         await asyncio.gather(sending, return_exceptions=True)
 
     broke = asyncio.Event()
@@ -222,7 +223,8 @@ def test_a_page_that_does_not_read_costs_one_message_of_each_kind():
             await asyncio.sleep(0)
         assert len(outbox._slots) + len(outbox._faults) == 2 + 10
         reading.set()
-        await asyncio.sleep(0.05)
+        for _ in range(100):
+            await asyncio.sleep(0)
         sending.cancel()
         return Deaf.sent
 

@@ -139,7 +139,7 @@ def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, fin
     assert page.page.is_hidden("#found")
     page.page.click("#banner-close")
     finder.reset()
-    finder.seconds = 0.4
+    finder.limit = 2
     closed = finder.closed
     page.page.click("#find")
     page.wait("tritonSam.everything.items.length === 2")
@@ -151,12 +151,12 @@ def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, fin
     assert page.page.is_enabled("#find")
     assert page.page.is_hidden("#banner")
 
-    finder.removes, finder.seconds = True, 0.3
+    finder.removes, finder.limit = True, 1
     page.page.click("#find")
     page.wait("tritonSam.everything.items.length === 1")
     page.click(*inside(0))
     page.page.keyboard.press("k")  # an object that was kept stays when a better one comes
-    finder.seconds = 0.0
+    finder.limit = None
     page.wait("!tritonSam.everything.isSearching")
     assert info(page) == f"{COUNT - 1} found"
     np.testing.assert_array_equal(saved(page) == 255, MASKS[0])

@@ -50,7 +50,7 @@ def test_the_image_has_a_large_part_of_every_window_and_stays_under_the_clicks(s
     for width, ratio in ((1281, 2), (1282, 1.5)):
         screen = {"width": width, "height": 800, "deviceScaleFactor": ratio, "mobile": False}
         session.send("Emulation.setDeviceMetricsOverride", screen)
-        page.wait(f"{CANVAS}.width === {700 * ratio:g}", 10)
+        page.wait(f"{CANVAS}.width === {700 * ratio:g}")
         assert page.pixel(600, 300) == pytest.approx(before, abs=10)
 
 

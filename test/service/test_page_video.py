@@ -11,7 +11,7 @@ from support import clip
 pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
-from support.fake_video_client import service_with_videos
+from support.fake_video_client import let_go_on, propagation_of, service_with_videos
 from support.running_browser import covered, go_to, open_clip, open_page, segmented, shown, track
 
 FRAMES = 40
@@ -32,7 +32,7 @@ def running():
 def client(running):
     client = running[1]
     yield client
-    client.seconds, client.failure = 0.0, None
+    client.seconds, client.limit, client.failure = 0.0, None, None
 
 
 @pytest.fixture
@@ -190,16 +190,18 @@ def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_get
     page.faults.clear()  # the browser reports the 404
 
 
-def test_tracking_is_stopped_corrected_and_goes_on(page, client):
+def test_tracking_is_stopped_corrected_and_goes_on(page, running, client):
     page.click(*clip.START)
     segmented(page)
-    client.seconds = 0.08
+    client.seconds, client.limit = 0.08, FRAMES - 4
     page.page.keyboard.press("t")
     page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 4")  # live: the page shows the frames that come
     assert page.page.is_visible("#track-stop")
     assert page.page.is_hidden("#track-forward")
     page.wait("document.getElementById('track-info').textContent.includes('frames/s')")
-    page.page.click("#track-stop")
+    path = page.page.evaluate("tritonSam.video.info.id")
+    with let_go_on(client, propagation_of(running[0], path)):
+        page.page.click("#track-stop")
     page.wait("!tritonSam.video.isTracking")
     (first, last), *others = covered(page)
     assert (first, others) == (0, [])
@@ -213,14 +215,15 @@ def test_tracking_is_stopped_corrected_and_goes_on(page, client):
     assert client.videos[-1].computed[at_rest] == 3
     assert covered(page) == [[0, FRAMES - 1]]
 
-    client.seconds = 0.08
+    client.limit = FRAMES - 4
     at_rest = len(client.videos[-1].computed)
     go_to(page, 0)
     page.page.click("#track-forward")
     page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
     page.page.evaluate("tritonSam.video.goTo(1)")
     page.wait("tritonSam.scene.frame === 1")
-    page.click(70, 130)
+    with let_go_on(client, propagation_of(running[0], path)):
+        page.click(70, 130)
     page.wait("!tritonSam.video.isTracking")
     wait_until(lambda: 1 in client.videos[-1].prompts[1])
     assert len(client.videos[-1].computed) - at_rest < FRAMES

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support import clip
-from support.fake_video_client import service_with_videos
+from support.fake_video_client import let_go_on, propagation_of, service_with_videos
 from support.tools import base64_of, filled_each, near
 
 COUNT = 6
@@ -40,7 +40,7 @@ def post(running):
 def session(running, post):
     name = post("init", {"frames": FRAMES})["session_id"]
     yield name
-    running[1].seconds, running[1].failure = 0.0, None
+    running[1].limit, running[1].failure = None, None
     running[0].http.post(f"{ROOT}/cleanup/{name}", params={"model": MODEL})
 
 
@@ -124,13 +124,14 @@ def test_frames_have_the_numbers_of_the_tool(running, post):
 
 
 def test_a_stream_ends_when_its_session_does(running, post, session):
-    running[1].seconds = 0.1
+    running[1].limit = 1
     post("prompt", click(session))
     body = {"session_id": session, "model": MODEL}
     with running[0].http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
-        post(f"cleanup/{session}", {})
+        with let_go_on(running[1], propagation_of(running[0], session)):
+            post(f"cleanup/{session}", {})
         rest = [line for line in lines if line]
     assert json.loads(rest[-1][6:])["type"] in ("error", "completed")
 

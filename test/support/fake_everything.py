@@ -41,7 +41,7 @@ def found(number: int, mask: np.ndarray) -> FoundRegion:
 
 
 class FakeFinder:
-    """The finder of a service. Each step takes ``seconds``; with ``gate`` set, each waits until the event is set.
+    """The finder of a service.
 
     Attributes:
         asked: options and clean-up of each search.
@@ -50,6 +50,7 @@ class FakeFinder:
         failure: error that is raised after the first step.
         removes: whether the last object replaces the first one.
         finds: whether objects are found.
+        limit: a search waits after so many steps until the limit is raised or None.
     """
 
     def __init__(self) -> None:
@@ -58,8 +59,7 @@ class FakeFinder:
         self.reset()
 
     def reset(self) -> None:
-        self.seconds = 0.0
-        self.gate: asyncio.Event | None = None
+        self.limit: int | None = None
         self.failure: Exception | None = None
         self.removes = False
         self.finds = True
@@ -70,10 +70,9 @@ class FakeFinder:
         total = POINTS_EACH * max(1, len(masks))
         try:
             for number, mask in enumerate(masks):
+                while self.limit is not None and number >= self.limit:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)  # the test is in another thread
                 self.steps += 1
-                await asyncio.sleep(self.seconds)
-                if self.gate is not None:
-                    await self.gate.wait()
                 if self.failure is not None and number:
                     raise self.failure
                 removed = [0] if self.removes and number == len(masks) - 1 else []

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
 from support import clip
+from support.conditions import wait_until
 
 from triton_sam.errors import PromptError
 from triton_sam.masks.segment import VideoSegment
 
 
 class FakeVideo:
-    """A session. A frame takes ``seconds``; with ``gate`` set, each frame waits until the event is set."""
+    """A session. A frame takes ``seconds``; a frame beyond ``limit`` takes until the limit is raised."""
 
     def __init__(self, client: FakeVideoClient, source: Any, every: int) -> None:
         self.every = every
@@ -37,11 +39,11 @@ class FakeVideo:
         every = self.every
         end = self.source.num_frames or first + count  # frames that arrive one by one have no known end
         frames = range(first, -1 if reverse else end, -every if reverse else every)
-        for frame in list(frames)[:count]:
+        for number, frame in enumerate(list(frames)[:count], 1):
             self.computed.append(frame)
             await asyncio.sleep(self._client.seconds)
-            if self._client.gate is not None:
-                await self._client.gate.wait()
+            while self._client.limit is not None and number > self._client.limit:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # the test is in another thread
             if self._client.failure is not None:
                 raise self._client.failure
             yield frame, {object_id: self._segment(object_id, frame) for object_id in sorted(self.prompts)}
@@ -70,12 +72,18 @@ class FakeVideo:
 
 
 class FakeVideoClient:
-    """The client. ``videos`` are all sessions that were opened."""
+    """The client.
+
+    Attributes:
+        videos: all sessions that were opened.
+        seconds: how long a frame takes.
+        limit: a propagation waits in the frame after so many until the limit is raised or None.
+    """
 
     def __init__(self) -> None:
         self.videos: list[FakeVideo] = []
         self.seconds = 0.0
-        self.gate: asyncio.Event | None = None
+        self.limit: int | None = None
         self.most_objects = 64
         self.failure: Exception | None = None
 
@@ -85,6 +93,25 @@ class FakeVideoClient:
 
     async def aclose(self) -> None:
         """There is no connection."""
+
+
+def propagation_of(service: Any, path: str) -> Any:
+    """Return the propagation of a video, which is given by its path."""
+    return service.app.state.videos.get(path.rpartition("/")[2]).tracking._propagation
+
+
+@contextlib.contextmanager
+def let_go_on(client: FakeVideoClient, propagation: Any) -> Iterator[None]:
+    """In the block, something stops a propagation that waits at its limit. It goes on once it has heard of that."""
+
+    def release() -> None:
+        wait_until(lambda: propagation._is_stopped)
+        client.limit = None
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    yield
+    thread.join()
 
 
 @contextlib.contextmanager

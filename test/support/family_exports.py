@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -91,8 +92,9 @@ def root() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
     for other in cache.iterdir():
-        if time.time() - other.stat().st_mtime > _UNUSED_DAYS * 86400:
-            shutil.rmtree(other, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another process removes it at the same time
+            if time.time() - other.stat().st_mtime > _UNUSED_DAYS * 86400:
+                shutil.rmtree(other, ignore_errors=True)
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from fastapi.testclient import TestClient
 from support.conditions import wait_until
 
 from triton_sam.families import get_family
-from triton_sam.local_server.ports import choose_ports
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.settings import ServiceSettings
@@ -69,31 +69,29 @@ def running_service(
     triton_url: str, fakes: Mapping[str, Callable[..., Any]] | None = None, **options: Any
 ) -> Iterator[RunningService]:
     """Run a service over a Triton. ``fakes`` replace methods of only this service's engine."""
-    port = choose_ports("127.0.0.1", {"service": 0})["service"]
     app = create_app(ServiceSettings(url=triton_url, **options))
     for name, fake in (fakes or {}).items():
         setattr(app.state.engine, name, functools.partial(fake, app.state.engine))
     config = uvicorn.Config(
         app,
-        host="127.0.0.1",
-        port=port,
         log_config=None,
         access_log=False,
         ws="websockets-sansio",
         timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: server.started or not thread.is_alive())
-        assert server.started
-        url = f"http://127.0.0.1:{port}"
-        with httpx.Client(base_url=url, timeout=120) as http:
-            yield RunningService(url, app, http)
-    finally:
-        server.should_exit = True
-        thread.join(30)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # so that no other process takes the port meanwhile
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: server.started or not thread.is_alive())
+            assert server.started
+            with httpx.Client(base_url=url, timeout=120) as http:
+                yield RunningService(url, app, http)
+        finally:
+            server.should_exit = True
+            thread.join(30)
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import threading
 import time
 
 import numpy as np
+from support.conditions import PATIENCE
 
 from triton_sam.transport.kserve import JSON_LENGTH, KServeClient
 from triton_sam.transport.timed_sockets import Call
@@ -85,6 +86,14 @@ class Server:
         return self.requests[-1]
 
 
+@contextlib.contextmanager
+def refusing_port():
+    """Yield a port that refuses connections. It is bound, so that no other process listens there meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
 def response(content, status="200 OK", **fields):
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n{lines}\r\n".encode() + content
@@ -123,20 +132,21 @@ def silent(server, connection):
 
 
 def reads_nothing(server, connection):
-    server.ended.wait(5)
+    server.ended.wait(PATIENCE)
 
 
 def dribbles(part):
-    """Behaviour: a byte of the answer every 50 ms, starting with the head or the body."""
+    """Behaviour: for a minute, a byte of the answer every 50 ms, starting with the head or the body."""
 
     def serve(server, connection):
         server.read(connection)
-        head, gap, body = tensors(*[], data=bytes(1000)).partition(b"\r\n\r\n")
+        head, gap, body = tensors(data=bytes(1200), padding="x" * 1200).partition(b"\r\n\r\n")
         if part == "body":
             connection.sendall(head + gap)
         for byte in body if part == "body" else head:
             connection.sendall(bytes([byte]))
-            time.sleep(0.05)
+            if server.ended.wait(0.05):
+                break
 
     return serve
 

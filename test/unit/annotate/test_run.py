@@ -111,7 +111,7 @@ def test_the_run_ends_when_all_servers_are_lost_and_keeps_its_shards(tmp_path: P
     assert len(annotate(tmp_path / "out")) == 10
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_an_interruption_does_not_wait_for_a_busy_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images that wait for a busy server give up as soon as the run ends."""
     monkeypatch.setattr(run, "BUSY_PAUSE", 1000)
@@ -121,7 +121,7 @@ def test_an_interruption_does_not_wait_for_a_busy_server(tmp_path: Path, monkeyp
         if item.id % 2:
             waiting.set()
             raise ServerBusyError("busy")
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

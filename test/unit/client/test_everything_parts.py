@@ -111,7 +111,7 @@ class Together(ImageServer):
             self.under_way += 1
             self.most = max(self.most, self.under_way)
             changed.notify_all()
-            assert changed.wait_for(lambda: self.most == 2 or self.left == 1, 10)
+            assert changed.wait_for(lambda: self.most == 2 or self.left == 1, 60)
             self.under_way -= 1
             self.left -= 1
         return super().answer(model, request, number)

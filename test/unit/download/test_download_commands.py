@@ -209,7 +209,7 @@ def test_untrusted_certificate_is_final(
 
 
 def test_silent_server_times_out(server: Server, tmp_path: Path) -> None:
-    server.acts = [lambda handler: time.sleep(1)]
+    server.acts = [lambda handler: time.sleep(30)]
     with pytest.raises(DownloadError, match="timed out"):
         get(server, tmp_path, retries=0, timeout=0.1)
 

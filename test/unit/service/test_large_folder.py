@@ -23,9 +23,10 @@ class Opened:
     """An open file."""
 
     all: list["Opened"]
+    dice = random.Random(4)
 
     def __init__(self, path):
-        time.sleep(random.random() / 500)  # in a thread, in an order that nobody knows
+        time.sleep(self.dice.random() / 500)  # in a thread, in an order that nobody knows
         self.is_closed = False
         self.all.append(self)
 

@@ -68,7 +68,7 @@ def test_no_place_of_a_session_model_is_lost(monkeypatch):
         fail_submits(pools.values(), dice)
         run(model, requests)
         dice.share = 0
-        wait_until(lambda: {name: pool._free for name, pool in pools.items()} == before, 10)
+        wait_until(lambda: {name: pool._free for name, pool in pools.items()} == before)
         last = Request(["masks"], {"image": text(files[0]), **point})
         run(model, [last])
         assert last.answer().code == ""
@@ -109,8 +109,8 @@ def test_no_place_and_no_session_of_a_video_model_is_lost():
         assert set(model._model.sessions._sessions) == opened  # each session is known to a client
         assert opened
         for each in model._model.sessions._sessions.values():
-            wait_until(lambda each=each: not each.strand.is_busy, 10)
-        wait_until(lambda: {name: pool._free for name, pool in pools.items()} == before, 10)
+            wait_until(lambda each=each: not each.strand.is_busy)
+        wait_until(lambda: {name: pool._free for name, pool in pools.items()} == before)
     assert min(dice.failures.values()) > 10, dice.failures
 
 

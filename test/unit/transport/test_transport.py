@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -12,8 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tritonclient.grpc
-from support.conditions import standstill
-from support.socket_server import Server, always, reads_nothing, response
+from support.socket_server import Server, always, reads_nothing, refusing_port, response
 from tritonclient.utils import InferenceServerException
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
@@ -72,13 +70,14 @@ def test_no_url_means_the_environment_then_the_default(monkeypatch):
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_nothing_listens(scheme):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=0, timeout=60)
-    hint = rf"nothing answers at {scheme}://127.0.0.1:{port} \(Connection refused\): start a server with `triton-sam"
-    with pytest.raises(ServerUnreachableError, match=hint):
-        transport.infer("model", INPUT, ["out"])
-    assert not transport.is_ready()
+    with refusing_port() as port:
+        transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=0, timeout=60)
+        hint = (
+            rf"nothing answers at {scheme}://127.0.0.1:{port} \(Connection refused\): start a server with `triton-sam"
+        )
+        with pytest.raises(ServerUnreachableError, match=hint):
+            transport.infer("model", INPUT, ["out"])
+        assert not transport.is_ready()
 
 
 @pytest.mark.parametrize(
@@ -112,9 +111,6 @@ def test_threads_that_call_first_at_once_share_a_channel_and_its_error(monkeypat
             super().__init__(*arguments, **options)
 
     monkeypatch.setattr("tritonclient.grpc.InferenceServerClient", Slow)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    transport = Transport(parse_url(f"grpc://127.0.0.1:{port}"), retries=0, timeout=60)
     errors, start = [], threading.Barrier(8)
 
     def call():
@@ -124,12 +120,14 @@ def test_threads_that_call_first_at_once_share_a_channel_and_its_error(monkeypat
         except Exception as error:
             errors.append(type(error))
 
-    for _ in range(3):
-        threads = [threading.Thread(target=call) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with refusing_port() as port:
+        transport = Transport(parse_url(f"grpc://127.0.0.1:{port}"), retries=0, timeout=60)
+        for _ in range(3):
+            threads = [threading.Thread(target=call) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
     assert errors == [ServerUnreachableError] * 24
 
 
@@ -145,9 +143,9 @@ def test_a_silent_server_is_a_timeout_and_not_retried(scheme, monkeypatch):
     with Server(reads_nothing) as server:
         transport = Transport(parse_url(server.url.replace("http", scheme)), retries=5, timeout=0.5)
         start = time.monotonic()
-        with standstill() as lost, pytest.raises(ServerTimeoutError):
+        with pytest.raises(ServerTimeoutError):
             transport.infer("model", INPUT, ["out"])
-        assert time.monotonic() - start < 2 + lost[0]
+        assert time.monotonic() - start < 20
         assert len(server.connections if scheme == "http" else requests) == 1
         transport.close()
 
@@ -174,14 +172,21 @@ def test_a_connection_that_breaks_is_retried_so_often_and_then_reported(pauses, 
         assert len(server.connections) == len(pauses) + 1 == retries + 1
 
 
-def test_a_call_whose_server_is_gone_says_so_before_its_timeout():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = parse_url(f"http://127.0.0.1:{free.getsockname()[1]}")
-    transport = Transport(url, timeout=1.0)
-    transport._answered.add("model")  # so that refused connections are waited for
-    with pytest.raises(ServerUnreachableError, match="nothing answers"):
-        transport.infer("model", INPUT, ["out"])
-    transport.close()
+def test_a_call_whose_server_is_gone_says_so_before_its_timeout(monkeypatch):
+    """On a clock that only pauses move on: an attempt that itself takes long may reach the timeout."""
+    clock = [1000.0]
+
+    def pause(seconds):
+        clock[0] += seconds
+
+    monkeypatch.setattr("triton_sam.transport.triton.pause", pause)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with refusing_port() as port:
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), timeout=1.0)
+        transport._answered.add("model")  # so that refused connections are waited for
+        with pytest.raises(ServerUnreachableError, match="nothing answers"):
+            transport.infer("model", INPUT, ["out"])
+        transport.close()
 
 
 def test_what_changes_the_server_is_asked_for_once(pauses):
@@ -289,8 +294,8 @@ def test_a_call_that_grpc_forgets_ends_all_the_same(monkeypatch):
     monkeypatch.setattr("tritonclient.grpc.InferenceServerClient.async_infer", lambda *_, **__: forgotten)
     transport = Transport(parse_url("grpc://localhost:1"), timeout=0.3, retries=2)
     began = time.monotonic()
-    with standstill() as lost, pytest.raises(ServerTimeoutError, match="in time"):
+    with pytest.raises(ServerTimeoutError, match="in time"):
         transport.infer("sam2_encoder", INPUT, ["y"])
-    assert 0.3 <= time.monotonic() - began < 2 + lost[0]
+    assert 0.3 <= time.monotonic() - began < 20
     assert cancelled
     transport.close()

@@ -195,5 +195,5 @@ def test_no_session_and_no_source_is_lost_wherever_a_call_dies(server):
     asyncio.run(asyncio.wait_for(run(), 120))
     assert len(sources) > 40  # other tasks were cancelled before they began
     assert all(source.is_closed for source in sources)
-    assert server.operations().count("close_session") > 25
+    assert server.operations().count("close_session") > 10
     assert len(server.sessions) <= len(failed_closes)

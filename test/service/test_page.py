@@ -153,10 +153,18 @@ def test_boxes_and_objects_have_names_and_are_deleted(shapes):
     page.page.locator(".object input:not(.label)").nth(1).fill("star")
     page.page.keyboard.press("Enter")
     assert page.page.evaluate("tritonSam.scene.objects[1].name") == "star"
-    page.page.locator('[data-role="bin"]').nth(0).click()
+    bins = page.page.locator('[data-role="bin"]')
+    bins.nth(0).click()
     assert len(page.facts()) == 3
+    assert page.page.evaluate(f"{FOCUSED}.id") == "canvas"
     page.page.click("#undo")
     assert len(page.facts()) == 4
+    bins.nth(2).focus()
+    for left in ("Delete Object 4", "Delete star", "Delete Object 1"):  # the focus stays in the list
+        page.page.keyboard.press("Enter")
+        assert page.page.evaluate(f"{FOCUSED}.getAttribute('aria-label')") == left
+    page.page.keyboard.press("Enter")
+    assert (len(page.facts()), page.page.evaluate(f"{FOCUSED}.id")) == (0, "canvas")
 
 
 def test_candidates_belong_to_an_object(two_objects):

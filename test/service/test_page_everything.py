@@ -72,8 +72,10 @@ def test_objects_are_kept_merged_deleted_and_chosen_by_keys(page, images):
     page.click(*inside(0))
     assert info(page) == f"1 of {COUNT} selected"
     page.click(*inside(1))
-    page.page.click("#found-merge")
+    page.page.focus("#found-merge")
+    page.page.keyboard.press("Enter")
     assert info(page) == f"1 of {COUNT - 1} selected"
+    assert page.page.evaluate("document.activeElement.id") == "canvas"  # the button is hidden
     page.page.click("#found-keep")
     assert page.facts()[0].startswith("found · score 0.8")
     mask = saved(page)

@@ -16,7 +16,15 @@ export function connect(acts, type = "click") {
 
 /** Show or hide elements, {id: isShown}. */
 export function reveal(shown) {
-  for (const [id, isShown] of Object.entries(shown)) $(id).hidden = !isShown;
+  for (const [id, isShown] of Object.entries(shown)) {
+    if (!isShown && $(id).contains(document.activeElement)) focusImage();
+    $(id).hidden = !isShown;
+  }
+}
+
+/** Give the focus of a control that goes to the image, so that keys do not start again at the top of the page. */
+export function focusImage() {
+  $("canvas").focus({ preventScroll: true });
 }
 
 /** Enable or disable controls, {id: isOn}. */

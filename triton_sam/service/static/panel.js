@@ -1,6 +1,6 @@
 // The panel: the list of objects, and the currently possible actions.
 
-import { $, check, enable, make, reveal, setIcon } from "./dom.js";
+import { $, check, enable, focusImage, make, reveal, setIcon } from "./dom.js";
 import { isBlank } from "./scene.js";
 import { boxAround, drawThumbnail } from "./thumbnails.js";
 
@@ -43,13 +43,17 @@ function hintFor({ objects, active }, image, isVideo, hasFound) {
 /**
  * Show the list of objects.
  *
- * Existing rows and buttons stay in the document, so that the focus of a name field or a candidate is kept.
+ * Existing rows and buttons stay in the document, so that the focus of a name field or a candidate is kept. If keys
+ * remove the row with the focus, the next row takes it.
  */
 function showObjects(page) {
   const { scene, actions } = page;
   const list = $("objects");
   const rows = new Map([...list.children].map((row) => [Number(row.dataset.id), row]));
   const ids = new Set(scene.objects.map((object) => object.id));
+  const focused = document.activeElement;
+  const place = [...list.children].findIndex((row) => row.contains(focused));
+  const part = place < 0 || !focused.matches(":focus-visible") ? -1 : [...list.children[place].children].indexOf(focused);
   for (const [id, row] of rows) if (!ids.has(id)) row.remove();
   scene.objects.forEach((object, index) => {
     const row = rows.get(object.id) ?? newRow(object.id, actions);
@@ -57,6 +61,11 @@ function showObjects(page) {
     if (there !== row) list.insertBefore(row, there); // moving a row loses the focus
     update(row, object, page);
   });
+  if (place >= 0 && !focused.isConnected) {
+    const next = list.children[Math.min(place, list.children.length - 1)]?.children[part];
+    if (next) next.focus();
+    else focusImage();
+  }
   const row = list.querySelector('[aria-current="true"]');
   const active = `${scene.activeId} ${row?.lastChild.children.length}`; // its candidates make it higher
   if (list.dataset.active !== active) {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -16,20 +15,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-import torch
-from weights import draw, layout_of, lighten
-
-from triton_sam.export import registry
-from triton_sam.export.sam2.recipe import CONFIG_OF_SIZE, EXPORTER
-from triton_sam.export.settings import Settings
-from triton_sam.families import get_family
-from triton_sam.sessions.configs import program, session_config
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-MICRO = ROOT / "checkpoints" / "sam2.1_hiera_micro.pt"
-SIZES = ("micro", "tiny", "base_plus")
-PRECISIONS = ("fp32", "fp16")
+CHECKPOINT = "sam2.1_hiera_micro.pt"
 RUNTIME = "onnxruntime-gpu==1.31.1"
 WHEELS = (
     "nvidia-pytriton==0.7.0",
@@ -65,12 +53,10 @@ def main() -> None:
         "--backend", type=Path, help="folder with a built libtriton_onnxruntime.so, for the C++ backend"
     )
     parser.add_argument("--part-mb", type=int, default=56, help="largest size of a part in MB (default: 56)")
-    parser.add_argument("--sizes", nargs="+", default=SIZES, choices=SIZES)
     arguments = parser.parse_args()
     work = arguments.folder / "work"
     work.mkdir(parents=True, exist_ok=True)
     archives = [
-        make(work / "models.tar.xz", lambda folder: export_models(folder, arguments.sizes)),
         make(work / "site.tar.xz", lambda folder: collect_wheels(folder, WHEELS)),
         make(work / "python.tar.xz", lambda folder: copy_python(arguments.python, folder)),
         make(work / "runtime.tar.xz", lambda folder: collect_wheels(folder, (RUNTIME,))),
@@ -92,45 +78,6 @@ def make(archive, fill_folder):
             temporary.rename(archive)
     print(f"{archive} ({archive.stat().st_size / 1e6:.1f} MB)", flush=True)
     return archive
-
-
-def export_models(folder: Path, sizes: list[str]) -> None:
-    """Export every size in both precisions, with its video models, without weights."""
-    family = get_family("sam2")
-    for size in sizes:
-        checkpoint = folder / f"sam2.1_hiera_{size}.pt"
-        if size == "micro":
-            shutil.copy(MICRO, checkpoint)
-        else:
-            model = EXPORTER.load(None, CONFIG_OF_SIZE[size], random_seed=0)
-            layout = layout_of({name: value.float().numpy() for name, value in model.state_dict().items()})
-            checkpoint.with_suffix(".json").write_text(json.dumps(layout))
-            torch.save({"model": {name: torch.from_numpy(value) for name, value in draw(layout).items()}}, checkpoint)
-        state = torch.load(checkpoint, weights_only=True)["model"]
-        state = {name: value.float().numpy() for name, value in state.items()}
-        for precision in PRECISIONS:
-            variant = f"{size}_{precision}"
-            with tempfile.TemporaryDirectory(dir=folder) as name:
-                repository = Path(name)
-                settings = Settings(
-                    repository, checkpoint, CONFIG_OF_SIZE[size], name=variant, video=True, precision=precision
-                )
-                registry.export("sam2", settings)
-                for file in repository.rglob("*"):
-                    target = folder / "repository" / file.relative_to(repository)
-                    if file.suffix == ".onnx":
-                        left_out, kept = lighten(file, target, state)
-                        model = file.parent.parent.name
-                        print(f"{model}: {left_out / 1e6:.1f} MB drawn, {kept / 1e6:.1f} carried", flush=True)
-                    elif file.is_file():
-                        target.parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copy(file, target)
-            session = folder / "repository" / variant
-            (session / "1").mkdir(parents=True, exist_ok=True)
-            (session / "config.pbtxt").write_text(session_config(family, variant))
-            (session / "1" / "model.py").write_text(program("image", "The session model of a measurement."))
-        if size != "micro":
-            checkpoint.unlink()
 
 
 def collect_wheels(folder: Path, names: tuple[str, ...]) -> None:
@@ -163,10 +110,11 @@ def copy_python(prefix: Path, folder: Path) -> None:
 
 
 def copy_project(folder: Path, backend: Path | None) -> None:
-    """Copy the package, this folder's programs, and the C++ backend."""
+    """Copy the package, the demo model's checkpoint, this folder's programs, and the C++ backend."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "triton_sam", folder / "triton_sam", ignore=ignored)
     shutil.copytree(HERE, folder / "gpu", ignore=ignored)
+    shutil.copy(ROOT / "checkpoints" / CHECKPOINT, folder)
     shutil.copytree(ROOT / "test" / "images", folder / "images", ignore=ignored)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (folder / "COMMIT").write_text(commit)

@@ -6,9 +6,9 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import statistics
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -97,32 +97,23 @@ def used_memory() -> str:
 
 
 def models(result: Result, size: str) -> None:
-    """Write the checkpoint and the graphs of a size."""
+    """Write the checkpoint of a size, and export it in both precisions."""
     import torch
 
-    sys.path.insert(0, str(Path(__file__).parent))
-    from weights import draw, fill
+    from triton_sam.export import registry
+    from triton_sam.export.sam2.recipe import CONFIG_OF_SIZE, EXPORTER
+    from triton_sam.export.settings import Settings
 
-    light = ROOT / "models"
     checkpoint = ROOT / f"sam2.1_hiera_{size}.pt"
-    layout = light / f"sam2.1_hiera_{size}.json"
-    if layout.exists():
-        torch.save(
-            {"model": {k: torch.from_numpy(v) for k, v in draw(json.loads(layout.read_text())).items()}}, checkpoint
-        )
+    if size in NOISY:
+        drawn = EXPORTER.load(None, CONFIG_OF_SIZE[size], random_seed=0)
+        torch.save({"model": drawn.state_dict()}, checkpoint)
     else:
-        checkpoint.write_bytes((light / checkpoint.name).read_bytes())
-    state = {k: v.float().numpy() for k, v in torch.load(checkpoint, weights_only=True)["model"].items()}
-    for file in sorted((light / "repository").rglob("*")):
-        inside = file.relative_to(light / "repository")
-        if not inside.parts[0].startswith(f"{size}_") or file.is_dir() or file.suffix == ".json":
-            continue
-        target = REPOSITORY / inside
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if file.suffix == ".onnx":
-            fill(file, target, state)
-        else:
-            target.write_bytes(file.read_bytes())
+        shutil.copy(ROOT / "project" / checkpoint.name, checkpoint)
+    for precision in PRECISIONS:
+        variant = f"{size}_{precision}"
+        settings = Settings(REPOSITORY, checkpoint, CONFIG_OF_SIZE[size], name=variant, video=True, precision=precision)
+        registry.export("sam2", settings)
     result["bytes"] = sum(file.stat().st_size for file in REPOSITORY.glob(f"{size}_*/*/*.onnx"))
 
 

@@ -82,7 +82,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     adapters = find_adapters(settings.adapters)
     for adapter in adapters:
         app.include_router(adapter.router(Bridge(engine, requests, searches, videos)), include_in_schema=False)
-    app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
+    app.mount("/static", page.PageFiles(directory=page.STATIC), name="static")
 
     @app.get(
         "/metrics",

@@ -26,7 +26,7 @@ class ImageUrl(Strict):
         extra="forbid", json_schema_extra={"examples": [{"url": "https://example.org/photo.jpg"}]}
     )
 
-    url: Annotated[str, Field(max_length=2048, description="An http or https address that everybody can reach.")]
+    url: Annotated[str, Field(max_length=2048, description="A public http or https URL.")]
 
 
 class ImageUrls:

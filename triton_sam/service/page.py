@@ -20,18 +20,15 @@ POLICY = (
 )
 SAFETY = {"Content-Security-Policy": POLICY}
 """In addition to every response's headers, see middleware.py."""
+REVALIDATED = {"Cache-Control": "no-cache"}
 
 
 class PageFiles(StaticFiles):
-    """Files of the page, with a time for which browsers may cache them without revalidation."""
-
-    def __init__(self, max_age: int) -> None:
-        super().__init__(directory=STATIC)
-        self._cache_control = f"max-age={max_age}" if max_age else "no-cache"
+    """Files of the page. Browsers ask each time whether they have changed."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
-        answer.headers.update({**SAFETY, "Cache-Control": self._cache_control})
+        answer.headers.update({**SAFETY, **REVALIDATED})
         return answer
 
 
@@ -63,10 +60,7 @@ def router(settings: ServiceSettings) -> APIRouter:
     async def sample(name: str) -> Response:
         if name not in SAMPLES:
             return Response(status_code=404)
-        content = (bundled("test/images") / name).read_bytes()
-        return Response(
-            content, media_type="image/jpeg", headers={"Cache-Control": f"max-age={settings.static_max_age}"}
-        )
+        return Response((bundled("test/images") / name).read_bytes(), media_type="image/jpeg", headers=REVALIDATED)
 
     return api
 
@@ -76,4 +70,4 @@ def _document(name: str) -> Response:
 
 
 def _html(content: bytes) -> Response:
-    return Response(content, media_type="text/html; charset=utf-8", headers={**SAFETY, "Cache-Control": "no-cache"})
+    return Response(content, media_type="text/html; charset=utf-8", headers={**SAFETY, **REVALIDATED})

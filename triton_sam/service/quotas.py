@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from .buckets import TokenBucket
 from .metrics import Metrics
 from .problems import Problem
+from .settings import MEBI
 from .tokens import EVERYBODY, Quota, Token
 
 CALLER = "triton_sam.caller"
 """Key in the ASGI scope; the value is the name of the caller's token."""
 COUNT_UPLOAD = "triton_sam.upload"
 """Key in the ASGI scope; the value is a function that counts fetched bytes as an upload of the caller."""
-MEBI = 1 << 20
 MINUTE, HOUR = 60.0, 3600.0
 
 

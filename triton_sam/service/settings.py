@@ -66,7 +66,6 @@ class ServiceSettings:
         max_searches: concurrent searches of images for everything or for words; further ones get 503.
         image_urls: whether callers may send images as URLs, which the service fetches if they are public.
         root_path: a proxy's path prefix, such as ``/sam``; "" for none.
-        static_max_age: seconds for which browsers may cache the page's files without revalidation.
         large_images: folder of large images that callers may view and segment; None: no large images.
     """
 
@@ -103,7 +102,6 @@ class ServiceSettings:
     search_seconds: float = 600.0
     image_urls: bool = False
     root_path: str = ""
-    static_max_age: int = 0
     log_format: str = "json"
     large_images: str | None = None
     adapters: tuple[str, ...] = ()

@@ -161,7 +161,7 @@ def _points_of(request: LargeSegmentRequest, image: LargeImage) -> np.ndarray[An
     corners = [] if request.box is None else [request.box[:2], request.box[2:]]
     points = np.array([*request.points, *corners], np.float64).reshape(-1, 2)
     if not len(points):
-        raise Problem(422, "there is nothing to go by: give `points`, `box`, or both")
+        raise Problem(422, "the prompt is empty: give `points`, `box`, or both")
     if (points > image.size).any():
         raise Problem(422, f"a prompt lies outside of the image of {image.size[0]} x {image.size[1]} pixels")
     return points

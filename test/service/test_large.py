@@ -170,7 +170,7 @@ def test_the_line_of_the_documentation_works(large, ids: dict[str, str]) -> None
 
 
 WRONG_PROMPTS = (
-    ({}, "nothing to go by"),
+    ({}, "the prompt is empty"),
     ({"points": [[3001, 5]]}, "outside of the image of 3000 x 2200"),
     ({"points": [[1, 5]], "labels": [1, 0]}, "one label for each point"),
     ({"points": [[1, 5]], "scale": 0.5}, "scale"),

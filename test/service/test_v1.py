@@ -124,7 +124,7 @@ def test_a_picture_of_several_objects_holds_their_numbers(segment, sam2):
 
 
 UNUSABLE = (
-    ({}, "nothing to go by: give `points`, `box`, or both"),
+    ({}, "the prompt is empty: give `points`, `box`, or both"),
     ({"point_coords": [[1, 2]]}, "no member 'point_coords'; the members are points, labels, box, objects, mask,"),
     ({"objects": [{"point": [1]}]}, "body.objects.0: there is no member 'point'; the members are points, labels, box"),
     ({"points": [[900, 10]]}, "outside"),

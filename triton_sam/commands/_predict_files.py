@@ -168,10 +168,10 @@ def facts(segment: Segment) -> dict[str, Any]:
     }
 
 
-def target(given: str | Path, source: Source, several: bool) -> Path:
-    """Return the file for an image: the given path, with the image's name added if there are several images."""
+def target(given: str | Path, stem: str, several: bool) -> Path:
+    """Return the file for an image: the given path, with the stem of the image added if there are several images."""
     path = Path(given)
-    return path.with_stem(f"{path.stem}_{source.stem}") if several else path
+    return path.with_stem(f"{path.stem}_{stem}") if several else path
 
 
 def numbered(path: Path, count: int) -> list[Path]:
@@ -200,7 +200,7 @@ def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Seg
         files.append((Path(out), strict_json.dumps(coco_document(documents)).encode()))
     else:
         for source, masks in found:
-            path = target(out, source, len(found) > 1)
+            path = target(out, source.stem, len(found) > 1)
             if form.each is not None:
                 contents = [form.each(source, segment) for segment in masks]
                 files += zip(numbered(path, len(masks)), contents, strict=True)

@@ -34,6 +34,7 @@ from ..masks.coco import coco_document
 from ..masks.drawing import overlay_objects
 from ..masks.label_map import label_map_of, label_map_png
 from . import _cleanup, _everything_options, _options, _progress, _server
+from ._predict_files import target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,17 +87,18 @@ def _segment(
     segments = found.objects
     if not segments:
         _options.say(args, f"{path}: no mask is left. {found.reason}")
+    several = len(args.images) > 1
     if args.overlay:
         drawn = overlay_objects(path, [segment.mask for segment in segments])
-        target = _target(args.overlay, path, args.images)
-        _options.write_png(target, drawn)
-        _options.say(args, f"wrote {target}")
+        place = target(args.overlay, path.stem, several)
+        _options.write_png(place, drawn)
+        _options.say(args, f"wrote {place}")
     if args.label_image:
         width, height = open_image(path).size
         masks = [segment.mask for segment in segments]
         labels = label_map_of(masks) if masks else np.zeros((height, width), np.uint16)
-        atomic_write(target := _target(args.label_image, path, args.images), label_map_png(labels))
-        _options.say(args, f"wrote {target}")
+        atomic_write(place := target(args.label_image, path.stem, several), label_map_png(labels))
+        _options.say(args, f"wrote {place}")
     return segments
 
 
@@ -135,16 +137,11 @@ def _lines(path: Path, segments: Sequence[FoundObject]) -> Iterator[str]:
         yield strict_json.dumps(record) + "\n"
 
 
-def _target(given: Path, image: Path, images: Sequence[Path]) -> Path:
-    """Return the file for an image: the given path, with the image's name added if there are several images."""
-    return given if len(images) == 1 else given.with_stem(f"{given.stem}_{image.stem}")
-
-
 def _check_files(args: argparse.Namespace) -> None:
     """Check that all results can be written without overwriting each other or an image."""
     drawn = [given for given in (args.overlay, args.label_image) if given]
     _options.check_writable(drawn)  # the image's name is added to a file name, so a folder is invalid
-    targets = [_target(given, image, args.images) for given in drawn for image in args.images]
+    targets = [target(given, image.stem, len(args.images) > 1) for given in drawn for image in args.images]
     targets += [given for given in (args.coco, args.out) if given]
     taken = {image.resolve() for image in args.images}
     for path in targets:

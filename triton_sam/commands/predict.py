@@ -188,9 +188,11 @@ def _check_files(
         masks.append(Path(args.out))
     elif form is not None:
         for source, count in zip(sources, objects, strict=True):
-            masks += _predict_files.numbered(target(args.out, source, several), count * candidates if form.each else 1)
-    masks += [target(args.logits, source, several) for source in sources if args.logits]
-    drawn = [target(args.overlay, source, several) for source in sources if args.overlay]
+            masks += _predict_files.numbered(
+                target(args.out, source.stem, several), count * candidates if form.each else 1
+            )
+    masks += [target(args.logits, source.stem, several) for source in sources if args.logits]
+    drawn = [target(args.overlay, source.stem, several) for source in sources if args.overlay]
     _predict_files.check_targets(masks, drawn, sources)
 
 
@@ -223,11 +225,11 @@ def _draw_and_keep(
     if args.overlay:
         masks = [segment.mask for segment in segments]
         drawn = overlay(source.content, masks, prompt["point_coords"], prompt["point_labels"], prompt["box"])
-        path = target(args.overlay, source, several)
+        path = target(args.overlay, source.stem, several)
         _options.write_png(path, drawn)
         written.append(path)
     if args.logits:
-        _predict_files.write_logits(path := target(args.logits, source, several), best_of(list(segments)))
+        _predict_files.write_logits(path := target(args.logits, source.stem, several), best_of(list(segments)))
         written.append(path)
     return written
 

@@ -247,7 +247,7 @@ def _common_count(coords: FloatArray | None, boxes: FloatArray | None, mask: Flo
     masks = 0 if mask is None else len(mask)
     count = next(iter(counts.values()), masks)
     if count == 0:
-        raise PromptError("there is nothing to go by: give point_coords, box or mask_input")
+        raise PromptError("the prompt is empty: give point_coords, box or mask_input")
     if masks > 1 and masks != count:
         raise PromptError(f"mask_input holds {masks} masks for {count} object(s): give one, or one for each object")
     return count

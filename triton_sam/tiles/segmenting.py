@@ -128,7 +128,7 @@ class LargeImageClient:
 
     def _check(self, around: np.ndarray[Any, Any], view: Region | None) -> None:
         if not len(around):
-            raise PromptError("there is nothing to go by: give point_coords or box")
+            raise PromptError("the prompt is empty: give point_coords or box")
         x1, y1, x2, y2 = view or (0, 0, *self.image.size)
         outside = ~((around >= [x1, y1]) & (around <= [x2, y2])).all(axis=1)  # also true for NaN
         if outside.any():

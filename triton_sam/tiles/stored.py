@@ -110,7 +110,7 @@ class StoredTiles:
         if made_by != (encoder.family, encoder.encoder):
             raise ConfigurationError(
                 f"{self.path} has embeddings by {made_by[1]} ({made_by[0]}), not by {encoder.encoder}: give another "
-                "file, or compute them with --precompute"
+                "file, or compute them with `triton-sam large precompute`"
             )
         weights = self._own.get("weights")
         if weights is None or encoder.weights is None:
@@ -200,13 +200,14 @@ class StoredTiles:
 
     def _stale(self, why: str) -> InputError:
         return InputError(
-            f"{self.path} does not fit {self.image.name}: {why}. Remove it, and compute it again with --precompute"
+            f"{self.path} does not fit {self.image.name}: {why}. Remove it, and compute it again with "
+            "`triton-sam large precompute`"
         )
 
     def _other_weights(self, encoder: str) -> ConfigurationError:
         return ConfigurationError(
             f"{self.path} has embeddings by other weights than those of {encoder} at the server: remove it, and "
-            "compute it again with --precompute"
+            "compute it again with `triton-sam large precompute`"
         )
 
 

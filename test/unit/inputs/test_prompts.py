@@ -149,7 +149,7 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        ({}, "nothing to go by"),
+        ({}, "the prompt is empty"),
         ({"point_coords": []}, "at least one point"),
         ({"point_coords": [[1, 1]], "point_labels": [-2]}, "at least one point"),
         ({"point_coords": [[641, 10]]}, "point (641, 10) lies outside the image of 640x480"),

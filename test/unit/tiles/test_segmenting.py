@@ -93,7 +93,7 @@ def test_parts_are_kept_up_to_a_number(client) -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ({}, "nothing to go by"),
+        ({}, "the prompt is empty"),
         ({"point_coords": [[-1, 5]]}, "-1, 5 lies outside of the image, which has 3000 x 2200 pixels"),
         ({"point_coords": [[3001, 5]]}, "3001, 5 lies outside of the image"),
         ({"point_coords": [[float("nan"), 5]]}, "nan, 5 lies outside of the image"),

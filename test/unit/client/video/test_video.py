@@ -294,7 +294,7 @@ def test_errors_of_the_source_come_through(server):
 BAD_PROMPTS = {
     "there is no frame 40: the video has the frames 0 to 39": {"frame": 40, "points": [[1, 1]]},
     "there is no frame -1": {"frame": -1, "points": [[1, 1]]},
-    "there is nothing to go by": {},
+    "the prompt is empty": {},
     "lies outside the image of 64x48": {"points": [[64.5, 1]]},
     "a mask replaces points and box": {"points": [[1, 1]], "mask": np.zeros((48, 64))},
     r"mask must be an array \(48,64\)": {"mask": np.zeros((64, 48))},

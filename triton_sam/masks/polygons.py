@@ -87,7 +87,7 @@ def trace_polygons(mask: npt.ArrayLike, tolerance: float = EXACT) -> list[Polygo
         InputError: the mask does not have two dimensions, or the tolerance is negative.
         MissingDependencyError: contourpy is not installed.
     """
-    return [_polygon(rings, tolerance) for rings in _exact_outlines(mask, tolerance)]
+    return Outlines(mask).all(tolerance)
 
 
 def main_polygons(
@@ -112,16 +112,40 @@ def main_polygons(
         InputError: see trace_polygons().
         MissingDependencyError: contourpy is not installed.
     """
-    outlines = _exact_outlines(mask, tolerance)
-    # An exact outline removes an eighth of a pixel at outer corners and adds it at inner ones, which are four fewer.
-    areas = [[area_of(ring) + (-0.5 if number else 0.5) for number, ring in enumerate(rings)] for rings in outlines]
-    least = max(smallest_area, smallest_share * max((first - sum(holes) for first, *holes in areas), default=0))
-    kept = []
-    for place, (rings, (first, *holes)) in enumerate(zip(outlines, areas, strict=True)):
-        if place == 0 or first - sum(holes) >= least:
-            large = [hole for hole, area in zip(rings[1:], holes, strict=True) if area >= least]
-            kept.append(_polygon([rings[0], *large], tolerance))
-    return kept
+    return Outlines(mask).main(tolerance, smallest_share, smallest_area)
+
+
+class Outlines:
+    """The exact outlines of a mask, for polygons of several tolerances.
+
+    Raises:
+        InputError: the mask does not have two dimensions.
+        MissingDependencyError: contourpy is not installed.
+    """
+
+    def __init__(self, mask: npt.ArrayLike) -> None:
+        self._rings = _exact_outlines(mask)
+
+    def all(self, tolerance: float) -> list[Polygon]:
+        """Return the polygons of trace_polygons()."""
+        _check(tolerance)
+        return [_polygon(rings, tolerance) for rings in self._rings]
+
+    def main(self, tolerance: float, smallest_share: float, smallest_area: float) -> list[Polygon]:
+        """Return the polygons of main_polygons()."""
+        _check(tolerance)
+        # An exact outline removes an eighth of a pixel at outer corners and adds it at inner ones, of which there are
+        # four fewer.
+        areas = [
+            [area_of(ring) + (-0.5 if number else 0.5) for number, ring in enumerate(rings)] for rings in self._rings
+        ]
+        least = max(smallest_area, smallest_share * max((first - sum(holes) for first, *holes in areas), default=0))
+        kept = []
+        for place, (rings, (first, *holes)) in enumerate(zip(self._rings, areas, strict=True)):
+            if place == 0 or first - sum(holes) >= least:
+                large = [hole for hole, area in zip(rings[1:], holes, strict=True) if area >= least]
+                kept.append(_polygon([rings[0], *large], tolerance))
+        return kept
 
 
 def joined_ring(polygons: Sequence[Polygon]) -> FloatPoints:
@@ -242,16 +266,14 @@ def _first_centre(coordinates: npt.ArrayLike, end: int) -> IntArray:
     return np.asarray(np.clip(np.ceil(np.asarray(coordinates) - 0.5), 0, end), np.int64)
 
 
-def _exact_outlines(mask: npt.ArrayLike, tolerance: float) -> list[list[FloatPoints]]:
-    """Return the exact rings of each piece, outer ring first; the piece with the largest outer ring is first.
-
-    Raises:
-        InputError: see trace_polygons().
-        MissingDependencyError: contourpy is not installed.
-    """
-    pixels = foreground(mask)
+def _check(tolerance: float) -> None:
     if not tolerance >= 0:
         raise InputError(f"the tolerance must be at least 0 pixels, not {tolerance}")
+
+
+def _exact_outlines(mask: npt.ArrayLike) -> list[list[FloatPoints]]:
+    """Return the exact rings of each piece, outer ring first; the piece with the largest outer ring is first."""
+    pixels = foreground(mask)
     try:
         import contourpy
     except ImportError as error:

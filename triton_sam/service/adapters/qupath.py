@@ -16,7 +16,7 @@ from ...concepts.query import MAX_EXAMPLES
 from ...errors import ImageError
 from ...families.base import FloatArray
 from ...inputs.images import open_image
-from ...masks.polygons import main_polygons
+from ...masks.polygons import main_polygons, to_geometry
 from ...masks.segment import Segment
 from ..engine import Pair
 from ..image_files import check_image
@@ -212,10 +212,9 @@ def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | N
     polygons = main_polygons(segment.mask)
     if not polygons:
         return None
-    parts = [[[*ring.tolist(), ring[0].tolist()] for ring in (each.exterior, *each.holes)] for each in polygons]
-    geometry: dict[str, Any] = {"type": "MultiPolygon", "coordinates": parts}
-    if len(parts) == 1:
-        geometry = {"type": "Polygon", "coordinates": parts[0]}
+    geometry = to_geometry(polygons)
+    if len(polygons) == 1:
+        geometry = {"type": "Polygon", "coordinates": geometry["coordinates"][0]}
     if plane is not None:
         geometry = {**geometry, "plane": plane}
     properties = {"object_idx": number, "label": "object", "quality": segment.score, "sam_model": model}

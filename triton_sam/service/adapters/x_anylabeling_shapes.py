@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...masks.polygons import SMALLEST_AREA, main_polygons, trace_polygons
+from ...masks.polygons import SMALLEST_AREA, Outlines
 from ...masks.rings import FloatPoints
 from ...masks.segment import Segment
 from ..problems import Problem
@@ -64,13 +64,13 @@ def words_of(text: str) -> list[str]:
 
 def _outlines(segment: Segment, fineness: float) -> list[FloatPoints]:
     """Return a mask's outlines without specks, simplified by a fraction of the longest outline's length."""
-    polygons = trace_polygons(segment.mask, LEAST_TOLERANCE)
+    outlines = Outlines(segment.mask)
+    polygons = outlines.all(LEAST_TOLERANCE)
     if not polygons:
         return []
     tolerance = max(LEAST_TOLERANCE, fineness * max(_length(each.exterior) for each in polygons))
     least = SMALLEST_SHARE_OF_MEAN * sum(each.area for each in polygons) / len(polygons)
-    kept = main_polygons(segment.mask, tolerance, smallest_share=0.0, smallest_area=max(least, SMALLEST_AREA))
-    return [each.exterior for each in kept]
+    return [each.exterior for each in outlines.main(tolerance, 0.0, max(least, SMALLEST_AREA))]
 
 
 def _length(ring: FloatPoints) -> float:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,20 +84,9 @@ def _fill(stored: StoredTiles, folder: _Folder, client: SamTritonClient, progres
         pixels = level.read(*stored.blocks.region(number))
         folder.write(number, client.encode_here(pixels), hash_of(pixels))
 
-    waiting = iter(range(total))
-    done = 0
-    running: set[Future[None]] = set()
     with ThreadPoolExecutor(THREADS) as pool:
-        while True:
-            while len(running) < THREADS and (number := next(waiting, None)) is not None:
-                running.add(pool.submit(work, number))
-            if not running:
-                return
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in ended:
-                future.result()
-                done += 1
-                progress(done, total)
+        for done, _ in enumerate(pool.map(work, range(total)), 1):  # an error cancels the tiles that have not begun
+            progress(done, total)
 
 
 class _Folder:

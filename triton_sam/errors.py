@@ -127,4 +127,12 @@ class LocalServerError(SamError):
 
 
 class PortInUseError(LocalServerError):
-    """Another process listens on the port."""
+    """Another process listens on the port.
+
+    Attributes:
+        port: the number of the port; None if it is unknown.
+    """
+
+    def __init__(self, *args: object, port: int | None = None) -> None:
+        super().__init__(*args)
+        self.port = port

@@ -14,8 +14,8 @@ from transformers.models.sam3_video.modeling_sam3_video import Sam3VideoInferenc
 from transformers.models.sam3_video.processing_sam3_video import Sam3VideoProcessor
 
 from triton_sam.client.video.sync import SAM2VideoClient
-from triton_sam.concepts.instances import Instance
-from triton_sam.concepts.video_rules import VideoRules
+from triton_sam.concepts.query import Query
+from triton_sam.concepts.video_rules import Detections, VideoRules
 from triton_sam.export.sam2.transformers_reference import with_meta_rules
 from triton_sam.export.sam2.video_reference import frame_tensors
 from triton_sam.export.sam3.model import detector_configuration, video_configuration
@@ -126,17 +126,12 @@ class SceneFinder:
     def __init__(self, scene: Any) -> None:
         self.scene, self.frame = scene, 0
 
-    def find(self, texts: Sequence[str], *, image: bytes, logits: bool, **_: Any) -> list[Instance]:
+    def _detect(self, query: Query, image: bytes) -> Detections:
         assert image
-        assert logits
-        found = []
-        for index, text in enumerate(texts):
-            masks, scores = self.scene[self.frame][text]
-            for proposal in np.argsort(-scores, kind="stable").tolist():
-                mask, score = masks[proposal], float(scores[proposal])
-                found.append(Instance(mask > 0, score, mask, index, proposal=proposal, label=text))
+        found = [self.scene[self.frame][text] for text in query.texts]
         self.frame += 1
-        return found
+        masks, scores = (np.concatenate([each[part] for each in found]) for part in (0, 1))
+        return Detections(masks, scores, np.repeat(np.arange(len(found)), [len(each[1]) for each in found]))
 
 
 class Modules:

@@ -26,6 +26,8 @@ from .session_image import EncodeFlows, SessionImage
 from .spellings import also_spelled, check_image_size
 
 if TYPE_CHECKING:  # clicks do not need these imports
+    from ..concepts.query import Query
+    from ..concepts.video_rules import Detections
     from ..everything.parameters import Parameters
     from ..everything.parts import Found, Part
     from ..everything.search import FoundObjects, SearchProgress
@@ -311,6 +313,7 @@ class SamTritonClient:
         box_labels: PromptArray = None,
         image: ImageSource | ImageEmbeddings | None = None,
         example: ImageSource | ImageEmbeddings | None = None,
+        logits: bool = False,
         **parameters: Any,
     ) -> FoundInstances:
         """Find every instance of concepts given as words or example boxes. It needs SAM3.
@@ -326,12 +329,12 @@ class SamTritonClient:
                 for the current image.
             example: the image that the boxes belong to, in the same forms. None: they belong to ``image``. SAM3 was not
                 trained on examples from other images.
+            logits: whether the instances contain their low-resolution logits.
             parameters: ``masks``, example masks (H,W) of the size of the image that they belong to, or COCO RLE, with
                 ``mask_labels``, as box_labels (the model accepts only boxes, so a mask stands for its box);
                 ``threshold`` of the score (0.3), ``mask_threshold`` of a pixel's probability (0.5), ``nms``, the IoU
-                of boxes above which the worse instance is dropped (None: never), ``limit``, the maximum number of
-                instances for each text (None: 200), and ``logits`` (False), whether they contain their logits. The
-                defaults are those of the reference,
+                of boxes above which the worse instance is dropped (None: never), and ``limit``, the maximum number of
+                instances for each text (None: 200). The defaults are those of the reference,
                 Sam3Processor.post_process_instance_segmentation in transformers.
 
         Returns:
@@ -350,7 +353,13 @@ class SamTritonClient:
 
         query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
         keeps = self._keeps_embeddings
-        return self._carry(find(self._pair, self._capabilities, keeps, query, chosen, example))
+        return self._carry(find(self._pair, self._capabilities, keeps, query, chosen, example, logits))
+
+    def _detect(self, query: Query, image: ImageSource) -> Detections:
+        """Find the logits of instances for track_words()."""
+        from .concepts import detect
+
+        return self._carry(detect(self._pair, self._capabilities, self._keeps_embeddings, query, image))
 
     def is_ready(self) -> bool:
         """Whether the server answers and has this client's encoder and decoder ready."""

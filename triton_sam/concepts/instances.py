@@ -39,11 +39,9 @@ class Instance(Segment):
     Args:
         found_box: the model's box: x1, y1, x2, y2 in pixels of the image. It may differ from ``box``, the box of the
             mask.
-        proposal: index of the detector's proposal, in answers with logits.
     """
 
     found_box: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    proposal: int = 0
 
     def __repr__(self) -> str:
         height, width = self.mask.shape

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common import strict_json
-from .._common.checks import check_fields, check_names, number, switch
+from .._common.checks import check_fields, check_names, number
 from ..errors import InputError, PromptError
 from ..families.base import FloatArray, Size
 from ..masks.boxes import Box, mask_to_box
@@ -29,7 +29,7 @@ TEXT_OF_EXAMPLES = "visual"
 """The text that the reference uses for example boxes without a text; see Sam3Processor in transformers."""
 
 _CONCEPT = ("text", "boxes", "box_labels")
-_PARAMETERS = ("threshold", "mask_threshold", "nms", "limit", "logits", "masks", "mask_labels")
+_PARAMETERS = ("threshold", "mask_threshold", "nms", "limit", "masks", "mask_labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,6 @@ class Query:
             0..1. None: no instance is dropped, as in the reference.
         limit: maximum number of instances for each text, those with the highest scores. None: all, at most 200.
         mask_size: width and height of the example masks, whose boxes are among ``boxes``; None if there are none.
-        logits: whether the answer contains the low-resolution logits of the instances.
     """
 
     texts: tuple[str, ...]
@@ -58,7 +57,6 @@ class Query:
     nms: float | None = number(None, 0, 1)
     limit: int | None = number(None, 1, whole=True)
     mask_size: Size | None = None
-    logits: bool = switch(False)
 
     def __post_init__(self) -> None:
         check_fields(self, PromptError)
@@ -85,7 +83,6 @@ class Query:
                 "limit": self.limit,
                 # Only if they are needed, because servers of earlier versions reject unknown keys.
                 **({"mask_size": list(self.mask_size)} if self.mask_size else {}),
-                **({"logits": True} if self.logits else {}),
             }
         ).encode()
 
@@ -124,7 +121,6 @@ def check_query(
     mask_threshold: Any = MASK_THRESHOLD,
     nms: Any = None,
     limit: Any = None,
-    logits: Any = False,
 ) -> Query:
     """Check the request of a caller. The arguments are those of Query; ``text`` may also be a single string.
 
@@ -150,7 +146,6 @@ def check_query(
         nms,
         limit,
         mask_size,
-        logits,
     )
 
 

@@ -249,8 +249,7 @@ class LocalServer:
 
     def _concerns_free_port(self, error: PortInUseError) -> bool:
         """Return whether the error concerns a port that was chosen here, not by the caller."""
-        named = [port for port in self._wanted_ports.values() if port]
-        return not any(f" {port}:" in str(error) for port in named)
+        return error.port not in self._wanted_ports.values()
 
     def _probe(self) -> Probe:
         return Probe(self._reachable_host(), self._port("http"))

@@ -94,7 +94,7 @@ def _bind_error(error: OSError, address: str, option: str, port: int) -> Excepti
 
 def port_in_use(option: str, port: int) -> PortInUseError:
     """Return the error for a port in use, with the option that sets another port."""
-    return PortInUseError(f"another process listens on port {port}: choose another with {option}")
+    return PortInUseError(f"another process listens on port {port}: choose another with {option}", port=port)
 
 
 def option_of(service: str) -> str:

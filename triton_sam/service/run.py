@@ -86,7 +86,7 @@ def serve(
             pass  # after stopping, uvicorn raises the signal that stopped it
         except SystemExit:
             message = f"the service could not listen on {host}, port {port}: give another --port or --host"
-            raise PortInUseError(message) from None
+            raise PortInUseError(message, port=port) from None
     return 0
 
 

@@ -36,6 +36,7 @@ CLEANUP = "cleanup"
 EVERYTHING = "everything"
 EVERYTHING_PART = "everything_part"
 FIND = "find"
+FIND_LOGITS = "find_logits"
 EXAMPLE_IMAGE = "example_image"
 IMAGE_B64 = "image_b64"
 PROMPT_JSON = "prompt_json"
@@ -171,6 +172,7 @@ def _concept_inputs() -> tuple[WireTensor, ...]:
             'JSON such as {"text": ["dog"]}',
             "With an image or its id: a search for all instances of concepts, answered in result_json.",
         ),
+        WireTensor(FIND_LOGITS, "BOOL", (1,), True, "logits of find in masks, in place of masks in result_json"),
         WireTensor(EXAMPLE_IMAGE, "BYTES", (1,), True, "id of another image, which the boxes of find belong to"),
     )
 

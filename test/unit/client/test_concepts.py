@@ -22,6 +22,7 @@ from support.image_server import ImageServer
 
 from triton_sam import AsyncSAM2TritonClient, InferenceError, PromptError, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.session_image import SessionImage
+from triton_sam.concepts.query import check_query
 from triton_sam.errors import (
     ConfigurationError,
     ImageError,
@@ -96,7 +97,7 @@ class ConceptServer(ImageServer):
             rows = inputs["mask_queries"][0, :, 0].astype(int)
             masks = np.full((1, len(rows), SIDE, SIDE), -9, np.float32)
             for index, row in enumerate(rows):
-                masks[0, index, row * 8 : row * 8 + 8, :8] = 9
+                masks[0, index, row * 8 : row * 8 + 8, :8] = 9 - index
             return {"pred_masks": masks}
         count = len(inputs["text_features"])
         return {
@@ -171,12 +172,27 @@ def test_logits_come_on_request(server, client) -> None:
         np.testing.assert_array_equal(full_size_mask(each.logits, (288, 144), FAMILY), each.mask)
         np.testing.assert_array_equal(each.mask, other.mask)
         assert other.logits is None
-    assert [each.proposal for each in found] == [2, 1, 2, 1]  # sorted by score
+    assert found[0].score > found[1].score  # sorted by score
     assert client.find("cat", image=found.image, threshold=1, logits=True) == []
-    asked = [
-        ("logits" in json.loads(request.inputs["find"][0]), "masks" in request.outputs) for request in server.requests
-    ]
+    asked = [("find_logits" in request.inputs, "masks" in request.outputs) for request in server.requests]
     assert asked == [(True, True), (False, False), (True, True)]
+
+
+def test_the_rules_of_videos_get_logits_in_the_order_of_proposals(server, client) -> None:
+    query = check_query(["cat", "bus"], threshold=0.4)
+    detections = client._detect(query, IMAGE)
+    assert detections.texts.tolist() == [0, 0, 1, 1]
+    assert detections.masks.max(axis=(1, 2)).tolist() == [8, 9, 8, 9]
+    found = client.find(["cat", "bus"], image=IMAGE, threshold=0.4, logits=True)  # sorted by score
+    by_proposal = [found[place] for place in (1, 0, 3, 2)]
+    np.testing.assert_array_equal(detections.masks, np.stack([each.logits for each in by_proposal]))
+    assert detections.scores.tolist() == [np.float32(each.score) for each in by_proposal]
+    assert client._detect(check_query("cat", threshold=1), IMAGE).masks.shape == (0, SIDE, SIDE)
+    reply = ask(server.program._model, {"text": "cat"}, image=image_file())
+    logits = server.program._model.find_concepts({**server.requests[0].inputs}, lambda: False)
+    members = [json.loads(each.tensors["result_json"][0])["objects"][0].keys() for each in (reply, logits)]
+    assert members[0] - members[1] == {"segmentation"}  # no full-size mask is made
+    assert members[1] - members[0] == {"proposal"}
 
 
 def test_an_answer_with_logits_has_a_limit(server, client, monkeypatch) -> None:
@@ -250,10 +266,16 @@ def test_what_a_server_lacks_is_named_before_anything_is_sent(server, client) ->
     server.lacks = ("find",)
     with pytest.raises(ModelNotReadyError, match=r"sam3 of this server is older than the search for words: .*concepts"):
         client.find("cat", image=IMAGE)
+    server.lacks = ("find_logits",)
+    with client_of(server) as newer:
+        with pytest.raises(ModelNotReadyError, match="older than the logits of found instances, which track_words"):
+            newer._detect(check_query("cat"), IMAGE)
+        assert server.requests == []
+        assert newer.find("cat", image=IMAGE)
     with ImageServer(family="sam3", keeps_images=False) as other, client_of(other) as lone:
         with pytest.raises(ModelNotReadyError, match=r"sam3.* - .*`triton-sam setup sam3 --concepts`"):
             lone.find("cat", image=IMAGE)
-        assert other.requests == server.requests == []
+        assert other.requests == []
 
 
 def test_a_server_without_the_models_says_so_before_it_encodes() -> None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...concepts.instances import Instance, sigmoid
-from ...concepts.query import check_parameters
-from ...concepts.video_rules import Detections, Plan, Tracks, VideoObjects, VideoRules, nms_masks, without_overlaps
-from ...errors import ConfigurationError, InputError, ModelNotReadyError, VideoError
+from ...concepts.instances import sigmoid
+from ...concepts.query import Query, check_parameters
+from ...concepts.video_rules import Plan, Tracks, VideoObjects, VideoRules, nms_masks, without_overlaps
+from ...errors import ConfigurationError, VideoError
 from ...families.base import FloatArray
 from ...masks.resize import full_size_mask, resize_logits
 from ...masks.rle import BoolArray
@@ -79,16 +78,14 @@ def track_words(
         ServerError: see triton_sam.errors.
     """
     chosen = rules or VideoRules()
-    details = {"threshold": chosen.score_threshold_detection, "limit": limit, "logits": True}
-    check_parameters(text, None, None, details)
+    query = check_parameters(text, None, None, {"threshold": chosen.score_threshold_detection, "limit": limit})
     if video.num_frames is None or video._frames.count is None:
         raise VideoError("words cannot be searched in a stream: give a video file, a folder or a list of images")
     first = video._frames.inside(start)
     last = video._frames.count if count is None else min(first + count, video._frames.count)
     if first >= last:
         raise ConfigurationError(f"count must be at least 1 frame, not {count}")
-    texts = [text] if isinstance(text, str) else list(text)
-    return _WordTracking(finder, video, texts, chosen, details).run(range(first, last), on_progress)
+    return _WordTracking(finder, video, query, chosen).run(range(first, last), on_progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +106,10 @@ class _Held:
 class _WordTracking:
     """One run of track_words()."""
 
-    def __init__(
-        self, finder: SamTritonClient, video: Video, texts: list[str], rules: VideoRules, details: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, finder: SamTritonClient, video: Video, query: Query, rules: VideoRules) -> None:
         self._finder = finder
         self._video = video
-        self._texts = texts
-        self._details = details
+        self._query = query
         self._objects = VideoObjects(rules)
         self._found_scores: dict[int, float] = {}
 
@@ -140,18 +134,11 @@ class _WordTracking:
     def _frame(self, index: int) -> _Held:
         """Search and track one frame, and change the objects of the session by the rules."""
         video, objects = self._video, self._objects
-        frame, content = video._frames.outside(index), video._frames.content(index)
-        try:
-            found = self._finder.find(self._texts, image=content, **self._details)
-        except InputError as error:
-            if "no parameter 'logits'" not in str(error):
-                raise
-            raise ModelNotReadyError(
-                "the models of this server are older than track_words(): update the server, or search chosen frames "
-                "(find_in_video(), `triton-sam track --text-every`)"
-            ) from error
+        frame = video._frames.outside(index)
+        detections = self._finder._detect(self._query, video._frames.content(index))
         answer = self._propagated(index)
-        detections = _detections(found, None if answer is None else answer[MASKS].shape[-1])
+        if answer is not None:  # the logits of tracker and detector may differ in size
+            detections = replace(detections, masks=resize_logits(detections.masks, answer[MASKS].shape[:-3:-1]))
         if objects.rules.det_nms_thresh > 0:
             detections = nms_masks(detections, objects.rules.det_nms_thresh)
         tracks, others = self._sorted(answer, frame)
@@ -208,7 +195,7 @@ class _WordTracking:
                 object_id=object_id,
                 frame=frame,
                 object_score=held.scores[object_id],
-                label=self._texts[objects.texts[object_id]],
+                label=self._query.texts[objects.texts[object_id]],
             )
             for place, (object_id, mask) in enumerate(apart.items())
         }
@@ -231,24 +218,6 @@ def _apart(
     kinds = [texts[object_id] for object_id in masks]
     apart = without_overlaps(np.stack(list(masks.values())), probabilities.tolist(), kinds)
     return dict(zip(masks, apart, strict=True))
-
-
-def _detections(found: Iterable[Instance], side: int | None) -> Detections:
-    """Return instances in the order of the texts and of the detector's proposals.
-
-    Args:
-        side: side of the tracker's logits, which may differ from that of the detector's; None without objects.
-    """
-    ordered = sorted(found, key=lambda each: (each.object_index, each.proposal))
-    masks = [each.logits for each in ordered if each.logits is not None]
-    if side is not None:
-        masks = [resize_logits(each, (side, side)) for each in masks]
-    shape = masks[0].shape if masks else (side or 1, side or 1)
-    return Detections(
-        np.array(masks, np.float32).reshape(-1, *shape),
-        np.array([each.score for each in ordered], np.float32),
-        np.array([each.object_index for each in ordered], np.int64),
-    )
 
 
 def _logit(score: float) -> float:

@@ -29,7 +29,7 @@ from ..messages import Reply, Tensors, read_bytes
 from ..tasks import TaskCancelledError
 from .messages import write_image, write_result
 
-_COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.FIND, contract.EXAMPLE_IMAGE}
+_COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.FIND, contract.FIND_LOGITS, contract.EXAMPLE_IMAGE}
 _TEXTS_BYTES = 64 << 20
 """Size of the cache of text features: about 2,000 texts."""
 _MAX_LOGITS = 1024
@@ -56,10 +56,12 @@ class _Asked:
     """A request with the data for its calls.
 
     Args:
+        logits: whether the answer has the logits of the instances in place of their full-size masks.
         mask: (P,T): 1 for a token, 0 for padding.
     """
 
     query: Query
+    logits: bool
     ids: npt.NDArray[np.int64]
     mask: npt.NDArray[np.int64]
     image: HeldImage
@@ -96,6 +98,7 @@ class ConceptSearch:
         if others:
             raise InputError(f"{contract.FIND} cannot be combined with {min(others)}: send it with an image alone")
         query = read_query(read_bytes(tensors, contract.FIND) or b"")
+        has_logits = contract.FIND_LOGITS in tensors and bool(tensors[contract.FIND_LOGITS].any())
         ids, mask = self._concepts.tokens(query.prompts)  # before encoding: an invalid text fails early
         image = self._find(tensors, contract.IMAGE, contract.IMAGE_ID, reply)
         shown = image
@@ -103,7 +106,7 @@ class ConceptSearch:
             shown = self._find(tensors, "", contract.EXAMPLE_IMAGE, reply)
         query.check_inside(shown.image_size)
         with reply.timed("find"):
-            found = list(self._objects(_Asked(query, ids, mask, image, shown, reply, stopped)))
+            found = list(self._objects(_Asked(query, has_logits, ids, mask, image, shown, reply, stopped)))
         reply.counts["finds"] += 1
         reply.counts["find_seconds"] += reply.seconds["find"]
         plain = HeldImage(image.image_id.partition("+")[0], image.image_size, {}, 0)
@@ -113,14 +116,14 @@ class ConceptSearch:
             "image_size": list(plain.image_size),
         }
         answer = {**write_image(plain), **write_result(result, reply.seconds)}
-        if query.logits:
+        if has_logits:
             side = int(self._specs[MASK_HEAD].outputs[0].shape[-1])
             logits = [each for _, each in found if each is not None]
             answer[contract.MASKS] = np.array(logits, np.float32).reshape(-1, 1, side, side)
         return answer
 
     def _objects(self, asked: _Asked) -> Iterator[tuple[dict[str, Any], FloatArray | None]]:
-        """Yield the records of all instances, with their logits if the request wants them.
+        """Yield the records of all instances, with their masks or their logits.
 
         The mask head runs only for texts with instances.
         """
@@ -133,7 +136,7 @@ class ConceptSearch:
             for row in range(len(scores)):
                 chosen = choose(scores[row], found["pred_boxes"][row], asked.query)
                 count += len(chosen)
-                if asked.query.logits and count > _MAX_LOGITS:
+                if asked.logits and count > _MAX_LOGITS:
                     raise PromptError(
                         f"the image has more than {_MAX_LOGITS} instances, too many for an answer with logits: raise "
                         "threshold, lower limit or search fewer texts at a time"
@@ -142,10 +145,12 @@ class ConceptSearch:
                     logits = self._masks(asked, found, row, chosen)
                     for place, each in zip(chosen.tolist(), logits, strict=True):
                         score, box = float(scores[row, place]), found["pred_boxes"][row, place]
-                        record = _record(asked, start + row, score, box, each)
-                        if asked.query.logits:
-                            record["proposal"] = place
-                        yield record, each if asked.query.logits else None
+                        record = _record(asked, start + row, score, box)
+                        if asked.logits:
+                            yield {**record, "proposal": place}, each
+                        else:
+                            mask = instance_mask(each, asked.image.image_size, asked.query.mask_threshold)
+                            yield {**record, "segmentation": mask_to_rle(mask)}, None
 
     def _detect(self, asked: _Asked, features: FloatArray, part: slice) -> Mapping[str, FloatArray]:
         """Return the detector's outputs for some of the concepts."""
@@ -236,13 +241,11 @@ class ConceptSearch:
         return f"{image_id}+{self._concepts.identity()}"
 
 
-def _record(asked: _Asked, index: int, score: float, box: FloatArray, logits: FloatArray) -> dict[str, Any]:
-    """Return an instance with its full-size mask, for the answer."""
-    size = asked.image.image_size
+def _record(asked: _Asked, index: int, score: float, box: FloatArray) -> dict[str, Any]:
+    """Return an instance without its mask, for the answer."""
     return {
         "text": asked.query.labels()[index],
         "text_index": index,
         "score": score,
-        "box": to_pixels(box, size),
-        "segmentation": mask_to_rle(instance_mask(logits, size, asked.query.mask_threshold)),
+        "box": to_pixels(box, asked.image.image_size),
     }

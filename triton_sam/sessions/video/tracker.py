@@ -229,7 +229,12 @@ class Tracker:
         Args:
             absent: the objects to remember as invisible.
             confirmed: the objects whose output becomes that of a prompt, to which later frames attend.
+
+        Raises:
+            PromptError: no pass has visited the frame.
         """
+        if all(each.frames.direction(frame) is None for each in self.objects.values()):
+            raise PromptError(f"frame {frame} was not tracked: send propagate for it before update_memories")
         known = [name for name, each in self.objects.items() if each.is_tracked(frame)]
         embeddings = frames.find(frame)
         for names in self._parts(known):

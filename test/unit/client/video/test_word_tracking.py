@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +14,9 @@ from support.fake_tracking import FAMILY, SIZE, FakeModels, computed_by, frame_f
 from triton_sam.client.video.sync import SAM2VideoClient
 from triton_sam.client.video.video import Video
 from triton_sam.client.video.word_tracking import track_words
-from triton_sam.concepts.instances import Instance
-from triton_sam.concepts.video_rules import VideoRules
-from triton_sam.errors import ConfigurationError, ModelNotReadyError, PromptError, VideoError
+from triton_sam.concepts.query import Query
+from triton_sam.concepts.video_rules import Detections, VideoRules
+from triton_sam.errors import ConfigurationError, PromptError, VideoError
 from triton_sam.verify.video_transport import VideoTransport
 
 LOW = FAMILY.mask_size
@@ -30,14 +30,14 @@ class Finder:
     def __init__(self) -> None:
         self.asked: list[bytes] = []
 
-    def find(self, texts: Sequence[str], *, image: bytes, **_: Any) -> list[Instance]:
+    def _detect(self, query: Query, image: bytes) -> Detections:
+        assert query.texts == ("bus",)
         self.asked.append(image)
         lower, strip = np.full((2, LOW, LOW), -5, np.float32)
         lower[LOW // 2 :], strip[:2] = 5, 5
-        found = [Instance(lower > 0, 0.9, lower, 0, proposal=7, label=texts[0])]
         if len(self.asked) == 2:
-            found.append(Instance(strip > 0, 0.8, strip, 0, proposal=2, label=texts[0]))
-        return found
+            return Detections(np.stack([strip, lower]), np.float32([0.8, 0.9]), np.array([0, 0]))
+        return Detections(lower[None], np.float32([0.9]), np.array([0]))
 
 
 @pytest.fixture
@@ -102,14 +102,14 @@ def test_a_lost_session_changes_nothing(video: Video, transport: VideoTransport)
     expected = followed(Finder(), video)
     finder = Finder()
     video.reset()
-    find = finder.find
+    detect = finder._detect
 
-    def lose(*texts: Any, **details: Any) -> list[Instance]:
+    def lose(*asked: Any) -> Detections:
         if len(finder.asked) in (3, 6):
             transport._model.sessions._sessions.clear()
-        return find(*texts, **details)
+        return detect(*asked)
 
-    finder.find = lose  # type: ignore[method-assign]
+    finder._detect = lose  # type: ignore[method-assign]
     found = followed(finder, video)
     assert video.restored == 2
     for (_, one), (_, other) in zip(expected, found, strict=True):
@@ -138,14 +138,6 @@ def test_mistakes(video: Video) -> None:
         stream = SimpleNamespace(num_frames=None, _frames=SimpleNamespace(count=None))
         with pytest.raises(VideoError, match="cannot be searched in a stream"):
             track_words(client, stream, "bus")  # type: ignore[arg-type]
-
-
-def test_an_older_server_is_named(video: Video) -> None:
-    def find(*_: Any, **__: Any) -> list[Instance]:
-        raise PromptError("there is no parameter 'logits': the parameters are threshold, mask_threshold, nms, limit")
-
-    with pytest.raises(ModelNotReadyError, match="the models of this server are older than track_words"):
-        followed(SimpleNamespace(find=find), video)
 
 
 def test_an_object_that_the_caller_adds_meanwhile_keeps_its_id(video: Video) -> None:

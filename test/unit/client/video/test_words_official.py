@@ -79,9 +79,9 @@ def test_two_texts_over_12_frames() -> None:
     for frame, masks in expected.items():
         segments = found[frame]
         assert list(segments) == list(masks), frame
-        assert {object_id: iou(segments[object_id].mask, mask) for object_id, mask in masks.items()} == (
-            pytest.approx(dict.fromkeys(masks, 1.0), abs=1e-4)
-        ), frame
+        for object_id, mask in masks.items():
+            ours = segments[object_id].mask
+            assert iou(ours, mask) > 0.9999 or (ours != mask).sum() <= 1, (frame, object_id)
     areas = [mask.mean() for masks in expected.values() for mask in masks.values()]
     assert len(areas) > 3 * FRAMES
     assert 0.05 < np.mean(areas) < 0.9

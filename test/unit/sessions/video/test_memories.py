@@ -130,6 +130,18 @@ def test_a_session_is_restored_between_a_frame_and_its_update(server, session):
     assert all((found[key] == mask).all() for key, mask in expected.items())
 
 
+def test_a_frame_that_was_never_tracked_has_no_memories_to_update(server, session):
+    step, ask = session.step + 1, server.ask
+    text = "frame 2 was not tracked: send propagate"
+    refused(PromptError, text, ask, "update_memories", session.id, frame_index=2, step=step)
+    session.do("update_memories", frame_index=1, absent=[2])  # the refused request used no step
+    for object_id in (1, 2):
+        session.click(3, object_id)
+    session.add_frames(3)
+    session.do("propagate", frame_index=3, first=True, remember=False)
+    session.do("update_memories", frame_index=3)  # all objects have a prompt there, which is no error
+
+
 @pytest.mark.parametrize("wrong", [3, "1", [1.5], [True], {"1": 1}])
 def test_ids_that_are_none(server, session, wrong):
     step = session.step + 1

@@ -90,21 +90,30 @@ def make_finder(url: str | None, timeout: float, access: dict[str, Any]) -> Any:
 
 def found_before(args: argparse.Namespace, source: VideoInput) -> list[ObjectPrompt] | None:
     """Return the prompts that an earlier run with the same parameters found; None without such a run."""
-    path = args.out / FOUND / _FILE
-    if args.overwrite or not path.exists():
+    if args.overwrite or not (args.out / FOUND / _FILE).exists():
         return None
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        before, rows = document["parameters"], document["objects"]
-        prompts = [ObjectPrompt(row["object_id"], row["frame"], mask=path.with_name(row["mask"])) for row in rows]
-    except (ValueError, LookupError, TypeError) as error:
-        raise ConfigurationError(f"{path} is not from `triton-sam track --text`: give another --out") from error
+    before, prompts = _read(args.out)
     if {**before, RULES: None} != {**_parameters(args, source), RULES: None}:
         raise ConfigurationError(
             f"{args.out} has the results of another --text or of other options: "
             "give another --out, or --overwrite to start again"
         )
     return prompts
+
+
+def prompts(args: argparse.Namespace) -> list[ObjectPrompt]:
+    """Return the prompts of the found objects in the folder of the command."""
+    return _read(args.out)[1]
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[ObjectPrompt]]:
+    path = folder / FOUND / _FILE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        before, rows = document["parameters"], document["objects"]
+        return before, [ObjectPrompt(row["object_id"], row["frame"], mask=path.with_name(row["mask"])) for row in rows]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ConfigurationError(f"{path} is not from `triton-sam track --text`: give another --out") from error
 
 
 def search(
@@ -130,7 +139,10 @@ def search(
             **new,
             **_details(args),
         )
-    return keep(args, source, objects)
+    if not objects:
+        raise not_shown(args, source, ", or search more frames with --text-every")
+    keep(args, source, objects)
+    return prompts(args)
 
 
 def texts(folder: Path) -> dict[int, str]:
@@ -141,33 +153,38 @@ def texts(folder: Path) -> dict[int, str]:
     return {row["object_id"]: row["text"] for row in json.loads(path.read_text(encoding="utf-8"))["objects"]}
 
 
-def keep(
-    args: argparse.Namespace, source: VideoInput, objects: Sequence[Any], rules: bool = False
-) -> list[ObjectPrompt]:
-    """Store found objects in the folder of the command, and return their prompts.
+def not_shown(args: argparse.Namespace, source: VideoInput, more: str = "") -> PromptError:
+    """Return the error for a video in which nothing is found."""
+    return PromptError(
+        f"{source.name} shows no {' or '.join(args.text)} in the searched frames: lower --threshold{more}"
+    )
 
-    Raises:
-        PromptError: there is no object.
+
+def keep(
+    args: argparse.Namespace,
+    source: VideoInput,
+    objects: Sequence[Any],
+    earlier: Sequence[dict[str, Any]] = (),
+    rules: bool = False,
+) -> list[dict[str, Any]]:
+    """Store found objects in the folder of the command, and return the rows of found.json.
+
+    Args:
+        earlier: the rows of objects that were stored before.
     """
-    if not objects:
-        more = "" if rules else ", or search more frames with --text-every"
-        raise PromptError(
-            f"{source.name} shows no {' or '.join(args.text)} in the searched frames: lower --threshold{more}"
-        )
     folder = args.out / FOUND
     args.out.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
-    rows, prompts = [], []
+    rows = list(earlier)
     for each in objects:
         path = folder / f"{each.object_id}.png"
         atomic_write(path, mask_to_png(each.mask))
         facts = {"object_id": each.object_id, "frame": each.frame, "text": each.text, "score": each.score}
         rows.append({**facts, "box": list(each.box), "mask": path.name})
-        prompts.append(ObjectPrompt(each.object_id, each.frame, mask=path))
     parameters = {**_parameters(args, source), **({RULES: True} if rules else {})}
     document = {"parameters": parameters, "objects": rows}
     atomic_write(folder / _FILE, strict_json.dumps(document, indent=1).encode())
-    return prompts
+    return rows
 
 
 def _parameters(args: argparse.Namespace, source: VideoInput) -> dict[str, Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -14,41 +13,12 @@ from tqdm import tqdm
 from ..client.video.words import FoundObject
 from ..concepts.video_rules import VideoRules
 from ..families import get_family
-from ..masks.rle import rle_to_mask
 from ..masks.segment import VideoSegment
 from ..tracks.folder import TrackFolder
-from ..tracks.prompts import ObjectPrompt
-from ..tracks.records import MaskRecord
 from . import _options, _track_words, _video, _words_options
 
-
-@dataclass(frozen=True, eq=False)
-class Results:
-    """The masks of a whole video.
-
-    Args:
-        prompts: the masks of all objects in their first frames.
-        records: the visible objects of each frame by id.
-        size: width and height of the video.
-    """
-
-    prompts: list[ObjectPrompt]
-    records: dict[int, dict[int, MaskRecord]]
-    size: tuple[int, int]
-
-    def write(self, folder: TrackFolder, frames: Sequence[int] | None) -> None:
-        """Write the masks of frames; those of objects that are not visible are empty."""
-        ids = sorted({prompt.object_id for prompt in self.prompts})
-        for frame in frames or ():
-            visible = self.records.pop(frame, {})  # the folder keeps its own records
-            folder.add(frame, {each: self._segment(frame, each, visible.get(each)) for each in ids})
-
-    def _segment(self, frame: int, object_id: int, record: MaskRecord | None) -> VideoSegment:
-        width, height = self.size
-        if record is None:
-            return VideoSegment(np.zeros((height, width), bool), 0.0, None, object_id=object_id, frame=frame)
-        mask, score = rle_to_mask(record.rle), record.object_score
-        return VideoSegment(mask, record.score, None, object_id=object_id, frame=frame, object_score=score)
+Tracked = tuple[int, Mapping[int, VideoSegment]]
+"""The index of a frame, and its masks by object id."""
 
 
 def were_used(args: argparse.Namespace) -> bool:
@@ -79,8 +49,16 @@ def family(args: argparse.Namespace, url: str | None) -> str | None:
     return None
 
 
-def track(args: argparse.Namespace, source: _video.VideoInput, url: str | None) -> Results:
-    """Find and follow the objects of a video, and store the found objects in the folder of the command."""
+def track(args: argparse.Namespace, source: _video.VideoInput, url: str | None) -> Generator[Tracked, None, None]:
+    """Find and follow the objects of a video, and store the found objects in the folder of the command.
+
+    Yields:
+        The index of a frame and the masks of the objects found until then, from the first frame with an object on. The
+        masks of objects that are not visible are empty.
+
+    Raises:
+        PromptError: no object is found.
+    """
     from ..client.video.word_tracking import track_words
 
     given = {"score_threshold_detection": args.threshold, "new_det_thresh": args.new_threshold}
@@ -89,8 +67,9 @@ def track(args: argparse.Namespace, source: _video.VideoInput, url: str | None) 
     start = _track_words.first_frame(args)
     count = None if high is None else len(range(start, high, args.every))
     access = _options.access(args)
-    records: dict[int, dict[int, MaskRecord]] = defaultdict(dict)
-    objects: dict[int, FoundObject] = {}
+    rows: list[dict[str, Any]] = []
+    empty: dict[int, VideoSegment] = {}
+    width, height = source.frames.size
     with (
         _track_words.make_finder(url, args.timeout, access) as finder,
         _video.make_client(url, args.variant, args.timeout, access, args.model) as tracker,
@@ -113,9 +92,28 @@ def track(args: argparse.Namespace, source: _video.VideoInput, url: str | None) 
             on_progress=show,
         )
         for frame, found in tracked:
-            for object_id, each in found.items():
-                records[frame][object_id] = MaskRecord.of(frame, object_id, each)
-                if object_id not in objects and (box := each.box) is not None:
-                    objects[object_id] = FoundObject(object_id, frame, each.label, each.score, box, each.mask)
-    ordered = [objects[object_id] for object_id in sorted(objects)]
-    return Results(_track_words.keep(args, source, ordered, rules=True), dict(records), source.frames.size)
+            new = [
+                FoundObject(object_id, frame, each.label, each.score, box, each.mask)
+                for object_id, each in found.items()
+                if object_id not in empty and (box := each.box) is not None
+            ]
+            if new:
+                rows = _track_words.keep(args, source, new, rows, rules=True)
+            for each in new:
+                nothing = np.zeros((height, width), bool)
+                empty[each.object_id] = VideoSegment(nothing, 0.0, None, object_id=each.object_id)
+            if empty:
+                yield frame, {object_id: found.get(object_id, absent) for object_id, absent in empty.items()}
+    if not empty:
+        raise _track_words.not_shown(args, source)
+
+
+def write(tracked: Iterable[Tracked], folder: TrackFolder, frames: Sequence[int]) -> None:
+    """Write the masks of frames as they come; in the frames before the first object, its mask is empty."""
+    for frame, masks in tracked:
+        if not folder.records:
+            nothing = {each: VideoSegment(np.zeros_like(seen.mask), 0.0, None) for each, seen in masks.items()}
+            for earlier in frames:
+                if earlier < frame:
+                    folder.add(earlier, nothing)
+        folder.add(frame, masks)

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,7 @@ from ..tracks.folder import MANIFEST, TrackFolder
 from ..tracks.formats import TRACK_FORMATS, TrackedVideo
 from ..tracks.overlay_video import encoder_name
 from ..tracks.prompts import ObjectPrompt
+from ..tracks.records import MaskRecord
 from . import _options, _server, _track_prompts, _track_words, _video, _word_rules, _words_options
 
 DEFAULT_FORMATS = ("png", "overlay")
@@ -83,7 +86,7 @@ class Plan:
 
 
 def run(args: argparse.Namespace) -> int:
-    by_words: _word_rules.Results | None = None
+    tracked: Iterator[_word_rules.Tracked] | None = None
     prompts = [] if _track_words.are_wanted(args) else _track_prompts.collected(args)
     formats = args.format or list(DEFAULT_FORMATS)
     if any(TRACK_FORMATS[name].needs_images for name in formats):
@@ -91,18 +94,20 @@ def run(args: argparse.Namespace) -> int:
     source = _video.open_input(args.video, args.quality)
     with contextlib.closing(source.frames), ends_by_interrupt(), contextlib.ExitStack() as stack:
         if not prompts:
-            prompts, by_words = _by_words(args, source, stack)
+            prompts, tracked = _by_words(args, source, stack)
         args.model = args.model or _video.DEFAULT_FAMILY
         plan = make_plan(args, prompts, source.frames.num_frames)
-        parameters = _parameters(args, prompts, source)
-        folder = TrackFolder(args.out, parameters, formats, sorted({prompt.object_id for prompt in prompts}))
+        by_rules = bool(args.text) and _word_rules.were_used(args)
+        parameters = _parameters(args, [] if by_rules else prompts, source)
+        ids = None if by_rules else sorted({prompt.object_id for prompt in prompts})
+        folder = TrackFolder(args.out, parameters, formats, ids)
         with folder.opened(args.overwrite, resume=not source.is_live):
             stop: SamError | None = None
             if plan.frames is None or not all(map(folder.has, plan.frames)):
                 folder.begin()
-                if args.text and _word_rules.were_used(args):
-                    by_words = by_words or _word_rules.track(args, source, _server_for_all(args, stack))
-                    by_words.write(folder, plan.frames)
+                if by_rules:
+                    tracked = tracked or _by_rules(args, source, _server_for_all(args, stack), stack)
+                    _word_rules.write(tracked, folder, plan.frames or ())
                 else:
                     stop = _track(args, prompts, source, plan, folder)
             finished = TrackedVideo(
@@ -123,8 +128,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _by_words(
     args: argparse.Namespace, source: _video.VideoInput, stack: contextlib.ExitStack
-) -> tuple[list[ObjectPrompt], _word_rules.Results | None]:
-    """Return the prompts found by words, now or by an earlier run, and the masks if they were found with them now."""
+) -> tuple[list[ObjectPrompt], Iterator[_word_rules.Tracked] | None]:
+    """Return the prompts found by words, now or by an earlier run.
+
+    If the rules for words run now, return the prompts of the first frame with objects, and that frame and the later
+    ones.
+    """
     _, high = args.range or (None, None)
     start = _track_words.first_frame(args)
     names = ("--text-every", "--every", "--range")
@@ -140,11 +149,18 @@ def _by_words(
     family = _word_rules.family(args, url)
     if family is not None:
         args.model = family
-        results = _word_rules.track(args, source, url)
-        return results.prompts, results
+        tracked = _by_rules(args, source, url, stack)
+        first = next(tracked)
+        return _track_words.prompts(args), itertools.chain([first], tracked)
     args.model = args.model or _video.DEFAULT_FAMILY
     with _video.make_client(url, args.variant, args.timeout, _options.access(args), args.model) as tracker:
         return _track_words.search(args, source, start, high, url, tracker), None
+
+
+def _by_rules(
+    args: argparse.Namespace, source: _video.VideoInput, url: str | None, stack: contextlib.ExitStack
+) -> Iterator[_word_rules.Tracked]:
+    return stack.enter_context(contextlib.closing(_word_rules.track(args, source, url)))
 
 
 def _server_for_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
@@ -242,12 +258,14 @@ def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], sourc
 
 
 def _print_objects(folder: TrackFolder, texts: dict[int, str]) -> None:
-    groups = list(folder.records.values())
-    for place, first in enumerate(groups[0] if groups else ()):
-        visible = [group[place] for group in groups if group[place].area]
-        score = sum(record.score for record in visible) / max(len(visible), 1)
-        name = f" ({texts[first.object_id]})" if first.object_id in texts else ""
-        print(f"object {first.object_id}{name}: in {len(visible)} of {len(groups)} frames, mean score {score:.3f}")
+    records: dict[int, list[MaskRecord]] = defaultdict(list)
+    for record in itertools.chain.from_iterable(folder.records.values()):
+        records[record.object_id].append(record)
+    for object_id in sorted(records):
+        scores = [record.score for record in records[object_id] if record.area]
+        score = sum(scores) / max(len(scores), 1)
+        name = f" ({texts[object_id]})" if object_id in texts else ""
+        print(f"object {object_id}{name}: in {len(scores)} of {len(folder.records)} frames, mean score {score:.3f}")
 
 
 def _range(text: str) -> tuple[int | None, int | None]:

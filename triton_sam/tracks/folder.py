@@ -40,26 +40,21 @@ class TrackFolder:
         folder: the folder; it is created if its parent exists.
         parameters: everything that determines the masks, as JSON values: source, prompts, range, model.
         formats: names of TRACK_FORMATS.
-        object_ids: the ids of all objects.
+        object_ids: the ids of all objects; None if they are found while the video is tracked.
 
     Raises:
         ConfigurationError: there is no such format, or a format cannot hold the ids.
     """
 
     def __init__(
-        self, folder: Path, parameters: Mapping[str, Any], formats: Sequence[str], object_ids: Sequence[int]
+        self, folder: Path, parameters: Mapping[str, Any], formats: Sequence[str], object_ids: Sequence[int] | None
     ) -> None:
         self.folder = folder
         self.formats = [_known(name) for name in dict.fromkeys(formats)]
-        self._ids = sorted(object_ids)
+        self._ids = None if object_ids is None else sorted(object_ids)
         self._parameters = json.loads(strict_json.dumps(parameters))  # tuples become lists, as in a manifest
         self._records: dict[int, tuple[MaskRecord, ...]] = {}
-        for form in self.formats:
-            if form.largest_id is not None and self._ids and self._ids[-1] > form.largest_id:
-                raise ConfigurationError(
-                    f"--format {form.name} holds object ids up to {form.largest_id}, not {self._ids[-1]}: "
-                    "use smaller ids or another format"
-                )
+        self._check_largest(self._ids or ())
 
     @contextlib.contextmanager
     def opened(self, overwrite: bool = False, resume: bool = True) -> Iterator[None]:
@@ -110,7 +105,7 @@ class TrackFolder:
     @property
     def needs_logits(self) -> bool:
         """Whether a format needs the logits of the masks."""
-        return len(self._ids) > 1 and any(form.needs_logits for form in self.formats)
+        return (self._ids is None or len(self._ids) > 1) and any(form.needs_logits for form in self.formats)
 
     def has(self, frame: int) -> bool:
         """Return whether an image is complete in all formats."""
@@ -131,14 +126,18 @@ class TrackFolder:
 
         Raises:
             InferenceError: an object is missing.
+            ConfigurationError: a format cannot hold the id of a found object.
             OSError: a file cannot be written.
         """
-        if sorted(masks) != self._ids:
-            raise InferenceError(f"frame {frame}: the server tracked the objects {sorted(masks)}, not {self._ids}")
+        ids = sorted(masks)
+        if self._ids is None:
+            self._check_largest(ids)
+        elif ids != self._ids:
+            raise InferenceError(f"frame {frame}: the server tracked the objects {ids}, not {self._ids}")
         for form, path in self._image_files(frame):
             if form.write_image is not None:
                 atomic_write(path, form.write_image(masks))
-        self._records[frame] = tuple(MaskRecord.of(frame, object_id, masks[object_id]) for object_id in self._ids)
+        self._records[frame] = tuple(MaskRecord.of(frame, object_id, masks[object_id]) for object_id in ids)
         append_records(self.folder / RECORDS, self._records[frame])
 
     def keep_image(self, frame: int, image: Image.Image) -> None:
@@ -170,6 +169,14 @@ class TrackFolder:
         self._write_manifest(complete=True)
         names = dict.fromkeys([RECORDS, *(form.file for form in self.formats)])
         return [self.folder / name for name in names]
+
+    def _check_largest(self, ids: Sequence[int]) -> None:
+        for form in self.formats:
+            if form.largest_id is not None and ids and ids[-1] > form.largest_id:
+                raise ConfigurationError(
+                    f"--format {form.name} holds object ids up to {form.largest_id}, not {ids[-1]}: "
+                    "use smaller ids or another format"
+                )
 
     def _image_files(self, frame: int) -> list[tuple[TrackFormat, Path]]:
         return [

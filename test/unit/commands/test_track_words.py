@@ -16,6 +16,7 @@ from support.worded_video import FakeFinder, write_clip
 from triton_sam.cli import main
 from triton_sam.client.video import word_tracking
 from triton_sam.commands import _track_words, _video
+from triton_sam.errors import VideoError
 from triton_sam.masks.segment import VideoSegment
 
 SCENE = {0: [("bus", 12.0, 12.0, 0.9)], 4: [("bus", 12.0, 12.0, 0.9), ("bus", 40.0, 34.0, 0.8)]}
@@ -160,8 +161,9 @@ def test_the_rules_for_words_run_where_their_tracker_is(
     (asked,) = by_rules
     assert (asked["text"], asked["limit"], asked["rules"].score_threshold_detection) == (["bus"], 3, 0.4)
     rows = [json.loads(line) for line in (tmp_path / "out/masks.jsonl").read_text().splitlines()]
-    assert [(row["frame"], row["object_id"]) for row in rows] == [(frame, id_) for frame in range(6) for id_ in (2, 5)]
-    assert [row["area"] for row in rows[:3]] == [90, 0, 90]
+    found_from = {2: 0, 5: 4}
+    expected = [(frame, id_) for frame in range(6) for id_ in (2, 5) if frame >= found_from[id_]]
+    assert [(row["frame"], row["object_id"]) for row in rows] == expected
     assert track(*command, "--format", "coco", "-q") == 0  # no tracking
     assert len(by_rules) == 1
     assert track(*command, "--format", "png", "-q") == 0  # tracks again, by the same rules
@@ -198,6 +200,51 @@ def test_the_choice_of_rules(
     assert (bool(by_rules), bool(finder.asked)) == (runs, not runs)
     if "--range" in options:
         assert (by_rules[0]["start"], by_rules[0]["count"]) == (2, 2)
+
+
+def test_masks_are_written_while_the_video_is_tracked(
+    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker.has_rules = True
+    out, is_damaged = tmp_path / "out", True
+    mask = np.zeros((48, 64), bool)
+    mask[10:20, :9] = True
+
+    def rows() -> list[tuple[int, int]]:
+        lines = (out / "masks.jsonl").read_text().splitlines()
+        return [(row["frame"], row["area"]) for row in map(json.loads, lines)]
+
+    def track_words(*_: Any, **options: Any) -> Iterator[tuple[int, dict[int, VideoSegment]]]:
+        for frame in range(6):
+            options["on_progress"](frame, 6)
+            if frame > 2:
+                assert rows()[-1][0] == frame - 1
+                assert (out / f"masks/{frame - 1:05}.png").exists()
+            if frame == 5 and is_damaged:
+                raise VideoError("frame 5 is damaged")
+            segment = VideoSegment(mask, 0.9, None, object_id=1, frame=frame, object_score=3.0, label="bus")
+            yield frame, {} if frame in (0, 3) else {1: segment}
+
+    monkeypatch.setattr(word_tracking, "track_words", track_words)
+    command = (clip, "--text", "bus", "--range", "0:6", "--format", "png", "--out", out, "-q")
+    assert track(*command) == 1
+    assert "frame 5 is damaged" in capsys.readouterr().err
+    assert rows() == [(0, 0), (1, 90), (2, 90), (3, 0), (4, 90)]
+    assert json.loads((out / "found/found.json").read_text())["objects"][0]["frame"] == 1
+    is_damaged = False
+    assert track(*command) == 0
+    assert [frame for frame, _ in rows()] == list(range(6))
+    assert "object 1 (bus): in 4 of 6 frames" in capsys.readouterr().out
+
+
+def test_words_that_show_nothing_leave_no_folder(
+    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker.has_rules = True
+    monkeypatch.setattr(word_tracking, "track_words", lambda *_, **__: iter([(0, {}), (1, {})]))
+    assert track(clip, "--text", "car", "--out", tmp_path / "out", "-q") == 1
+    assert "clip shows no car in the searched frames: lower --threshold\n" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_folder_is_checked_before_the_video_is_searched(

@@ -17,7 +17,7 @@ import numpy as np
 from ...concepts.instances import sigmoid
 from ...concepts.query import Query, check_parameters
 from ...concepts.video_rules import Plan, Tracks, VideoObjects, VideoRules, nms_masks, without_overlaps
-from ...errors import ConfigurationError, VideoError
+from ...errors import ConfigurationError, SamError, VideoError
 from ...families.base import FloatArray
 from ...masks.resize import full_size_mask, resize_logits
 from ...masks.rle import BoolArray
@@ -75,6 +75,7 @@ def track_words(
         PromptError: a text or a number is invalid, or a limit of the server is reached, for example ``max_objects``.
         VideoError: the video is a stream, or a frame cannot be read.
         ConfigurationError: there is no frame to track.
+        An error in a later frame is raised after the frames before it were yielded, as at the end of a video.
         ServerError: see triton_sam.errors.
     """
     chosen = rules or VideoRules()
@@ -121,15 +122,21 @@ class _WordTracking:
             video._stops.add(stop)
         held: deque[_Held] = deque()
         ahead = look_ahead(iter(indexes), video._read_and_send, video._options.ahead, stop)
+        failure: SamError | None = None
         with contextlib.closing(ahead):
-            for done, index in enumerate(ahead, 1):
-                held.append(self._frame(index))
-                if on_progress is not None:
-                    on_progress(done, len(indexes))
-                if len(held) >= delay:
-                    yield self._shown(held.popleft())
+            try:
+                for done, index in enumerate(ahead, 1):
+                    held.append(self._frame(index))
+                    if on_progress is not None:
+                        on_progress(done, len(indexes))
+                    if len(held) >= delay:
+                        yield self._shown(held.popleft())
+            except SamError as error:
+                failure = error
         for each in held:
             yield self._shown(each)
+        if failure is not None:
+            raise failure
 
     def _frame(self, index: int) -> _Held:
         """Search and track one frame, and change the objects of the session by the rules."""
@@ -138,7 +145,8 @@ class _WordTracking:
         detections = self._finder._detect(self._query, video._frames.content(index))
         answer = self._propagated(index)
         if answer is not None:  # the logits of tracker and detector may differ in size
-            detections = replace(detections, masks=resize_logits(detections.masks, answer[MASKS].shape[:-3:-1]))
+            side = answer[MASKS].shape[-1]
+            detections = replace(detections, masks=resize_logits(detections.masks, (side, side)))
         if objects.rules.det_nms_thresh > 0:
             detections = nms_masks(detections, objects.rules.det_nms_thresh)
         tracks, others = self._sorted(answer, frame)

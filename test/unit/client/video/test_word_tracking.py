@@ -127,6 +127,21 @@ def test_cancelling_ends_the_search(video: Video) -> None:
     assert seen == list(range(len(finder.asked)))
 
 
+def test_an_error_in_a_late_frame_loses_no_earlier_one(video: Video) -> None:
+    finder, seen = Finder(), []
+    detect = finder._detect
+
+    def fail(*asked: Any) -> Detections:
+        if len(finder.asked) == 7:
+            raise VideoError("damaged")
+        return detect(*asked)
+
+    finder._detect = fail  # type: ignore[method-assign]
+    with pytest.raises(VideoError, match="damaged"):
+        seen.extend(frame for frame, _ in track_words(finder, video, "bus", rules=RULES))
+    assert seen == list(range(7))
+
+
 def test_mistakes(video: Video) -> None:
     with pytest.raises(PromptError, match="a text is empty"):
         track_words(Finder(), video, " ")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from .._common.lru import ByteLru
 from ..client.server_models import encoder_of
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, PromptError
@@ -52,9 +51,7 @@ class LargeImageClient:
         self._client = client
         self.image = image
         self._side = side
-        self._kept = kept
-        self._parts: OrderedDict[Region, tuple[Window, ImageEmbeddings]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._parts: ByteLru[Region, tuple[Window, ImageEmbeddings]] = ByteLru(kept)
         self._stored = None if embeddings is None else StoredTiles(embeddings, image)
         self._encoder = "" if self._stored is None else self._checked(self._stored)
 
@@ -153,15 +150,10 @@ class LargeImageClient:
         return encoder.encoder
 
     def _part(self, region: Region) -> tuple[Window, ImageEmbeddings]:
-        with self._lock:
-            if region in self._parts:
-                self._parts.move_to_end(region)
-                return self._parts[region]
-        part = self._read(region) or self._encoded(region)
-        with self._lock:
-            self._parts[region] = part
-            while len(self._parts) > self._kept:
-                self._parts.popitem(last=False)
+        part = self._parts.get(region)
+        if part is None:
+            part = self._read(region) or self._encoded(region)
+            self._parts.put(region, part)
         return part
 
     def _read(self, region: Region) -> tuple[Window, ImageEmbeddings] | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
+from ..._common.lru import ByteLru
 from ..._common.text import one_line
 from ...client.speculative import SpeculativeSAM2Client
 from ...client.sync import SamTritonClient
@@ -91,7 +91,7 @@ class Requests:
         self._thread.start()
         self._counter = itertools.count()
         self._newest: dict[str, int] = {}
-        self._planes: OrderedDict[Plane, asyncio.Task[ImageEmbeddings]] = OrderedDict()
+        self._planes: ByteLru[Plane, asyncio.Task[ImageEmbeddings]] = ByteLru(KEPT)
         self._large: dict[Plane, LargeImageClient] = {}
         self._turns: dict[bool, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -202,15 +202,13 @@ class Requests:
 
     async def _encoded(self, plane: Plane) -> ImageEmbeddings:
         """Return the embeddings of a plane. Concurrent calls share the request."""
-        if plane not in self._planes:
-            self._planes[plane] = self._loop.create_task(self._encode(plane))
-        self._planes.move_to_end(plane)
-        while len(self._planes) > KEPT:
-            self._planes.popitem(last=False)
-        task = self._planes[plane]
+        task = self._planes.get(plane)
+        if task is None:
+            task = self._loop.create_task(self._encode(plane))
+            self._planes.put(plane, task)
         await asyncio.wait([task])
         if task.cancelled() or task.exception() is not None:
-            self._planes.pop(plane, None)  # so that the next click tries again
+            self._planes.remove(plane)  # so that the next click tries again
         return task.result()
 
     async def _encode(self, plane: Plane) -> ImageEmbeddings:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._common import strict_json
 from ..families.base import Size
-from ..masks.boxes import corner_and_size
+from ..masks.coco import coco_object
 from ..masks.rle import BoolArray, rle_to_mask
 from ..masks.segment import Segment
 from .sources import ImageItem, Skipped
@@ -55,7 +54,7 @@ class ImageRecord:
                 origin = origins[number] if origins else f"object {number + 1}"
                 left.append(Skipped(item.name, origin, "its mask is empty"))
                 continue
-            objects.append({**_object(segment, category), **({"name": names[number]} if names else {})})
+            objects.append({**coco_object(segment, category), **({"name": names[number]} if names else {})})
         return cls(item.id, item.name, size, tuple(objects), tuple(left))
 
     def mask(self, index: int) -> BoolArray:
@@ -80,13 +79,3 @@ class ImageRecord:
             return cls(**values)
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"not the record of an image: {error}") from error
-
-
-def _object(segment: Segment, category: int) -> dict[str, Any]:
-    return {
-        "category_id": category,
-        "score": round(float(segment.score), 5) if math.isfinite(segment.score) else 0.0,
-        "area": segment.area,
-        "bbox": corner_and_size(segment.box),
-        "segmentation": segment.to_rle(),
-    }

@@ -5,6 +5,7 @@ Reference: https://cocodataset.org/#format-data. Masks are compressed RLE, as in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,18 +25,21 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
     for image_id, (name, (width, height), segments) in enumerate(images, 1):
         document["images"].append({"id": image_id, "file_name": name, "width": width, "height": height})
         for segment in (each for each in segments if each.box is not None):
-            document["annotations"].append(
-                {
-                    "id": len(document["annotations"]) + 1,
-                    "image_id": image_id,
-                    "category_id": categories.setdefault(segment.label or UNNAMED, len(categories) + 1),
-                    "iscrowd": 0,
-                    "area": segment.area,
-                    "bbox": corner_and_size(segment.box),
-                    "score": round(segment.score, 5),
-                    "segmentation": segment.to_rle(),
-                }
-            )
+            category = categories.setdefault(segment.label or UNNAMED, len(categories) + 1)
+            number = len(document["annotations"]) + 1
+            place = {"id": number, "image_id": image_id, "iscrowd": 0}
+            document["annotations"].append({**place, **coco_object(segment, category)})
     named = categories or {UNNAMED: 1}
     document["categories"] = [{"id": number, "name": name} for name, number in named.items()]
     return document
+
+
+def coco_object(segment: Segment, category: int) -> dict[str, Any]:
+    """Return an object as the members of a COCO annotation that are independent of its image."""
+    return {
+        "category_id": category,
+        "score": round(float(segment.score), 5) if math.isfinite(segment.score) else 0.0,
+        "area": segment.area,
+        "bbox": corner_and_size(segment.box),
+        "segmentation": segment.to_rle(),
+    }

@@ -17,7 +17,7 @@ from triton_sam.families import get_family
 from triton_sam.families.tables import ENCODER
 from triton_sam.families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from triton_sam.sessions.video.model import VideoModel, VideoModelSettings
-from triton_sam.sessions.video.models import Decoded, DecoderPrompt, Memories
+from triton_sam.sessions.video.models import Decoded, DecoderPrompt, stacked
 from triton_sam.wire import video
 
 SIDE = 64
@@ -44,12 +44,16 @@ class FakeModels:
         value = np.float32(pixels.mean())
         return {name: np.full(2, value, np.float32) for name in FAMILY.encoder.output_names}
 
-    def attend(self, frame, memories):
-        self.attended.append(memories)
-        weights = 1 + memories.ages
-        total = (memories.memories.mean(axis=(2, 3, 4)) / weights).sum(1)
-        if memories.pointers.shape[1]:
-            total = total + (memories.pointers[:, :, 0] / (1 + memories.pointer_ages)).sum(1)
+    def attend(self, frame, part):
+        return self.attend_to(frame, stacked(part, TABLE))
+
+    def attend_to(self, frame, inputs):
+        """Compute the memory attention, as a model does, from its inputs."""
+        self.attended.append(inputs)
+        pointers = inputs["object_pointers"]
+        total = (inputs["memories"].mean(axis=(2, 3, 4)) / (1 + inputs["memory_ages"])).sum(1)
+        if pointers.shape[1]:
+            total = total + (pointers[:, :, 0] / (1 + inputs["pointer_ages"])).sum(1)
         return _value(frame) + np.float32(0.37) * total.astype(np.float32)
 
     def decode(self, frame, conditioned, prompt):
@@ -90,7 +94,7 @@ def computed_by(models):
     roles = {name: role for role, name in NAMES.items()}
     compute = {
         ENCODER: lambda given: models.encode(given["image"]),
-        MEMORY_ATTENTION: lambda given: models.attend(given, Memories(*(given[name] for name in _MEMORIES))),
+        MEMORY_ATTENTION: lambda given: models.attend_to(given, given),
         MEMORY_ENCODER: lambda given: models.remember(
             given, given["masks"], given["object_score_logits"], bool(given["is_prompted"][0])
         ),
@@ -105,9 +109,6 @@ def computed_by(models):
         return arrays
 
     return run
-
-
-_MEMORIES = ("memories", "memory_ages", "object_pointers", "pointer_ages")
 
 
 def _decoded(models, given):
@@ -209,6 +210,13 @@ class Client:
             first = False
             masks.update(rows(answer))
         return masks
+
+
+def kept_bytes(tracker):
+    """Return the size of the outputs that a tracker has, which it also counts itself."""
+    size = sum(memory.nbytes for memory in tracker.objects.values())
+    assert tracker.kept_bytes == size
+    return size
 
 
 def rows(answer):

@@ -271,12 +271,15 @@ def sizes(table: Tracking) -> tuple[int, int, int]:
 
 
 def drop_outputs(
-    objects: Collection[ObjectMemory], frame: int, is_stream: bool, limits: Limits, table: Tracking
+    objects: Collection[ObjectMemory], frame: int, kept: int, is_stream: bool, limits: Limits, table: Tracking
 ) -> int:
     """Drop the outputs farthest from a frame until the rest fits, but keep those of prompts and for the next frames.
 
     Outputs beyond the reach of pointers are dropped first, then memories and logits beyond the reach of memories, then
     logits, which only corrections need.
+
+    Args:
+        kept: the size of all outputs in bytes. It is counted and not summed here, because every frame calls this.
 
     Returns:
         The size of the remaining outputs in bytes.
@@ -284,8 +287,7 @@ def drop_outputs(
     if is_stream:
         for memory in objects:
             for index in [index for index in memory.tracked if abs(index - frame) > STREAM_FRAMES]:
-                del memory.tracked[index]
-    kept = sum(memory.nbytes for memory in objects)
+                kept -= _drop_all(memory, index)
     steps: tuple[tuple[int, Callable[[ObjectMemory, int], int]], ...] = (
         (table.pointers - 1, _drop_all),
         (table.memories, _drop_memory),

@@ -132,7 +132,6 @@ class VideoModel:
         reply.undo = partial(self.sessions.close, session)
         reply.counts["sessions_started"] += 1
         reply.counts["sessions_restored"] += request.snapshot is not None
-        tracker.kept_bytes = tracker.nbytes
         result = {
             "session_id": session.session_id,
             "limits": {
@@ -173,8 +172,6 @@ class VideoModel:
         try:
             rows = self._changes[operation](request, session, frames, reply)
         finally:
-            if operation != video.PROPAGATE:  # propagate records what it keeps
-                tracker.kept_bytes = tracker.nbytes
             session.used = time.monotonic()
         result = {
             "object_ids": list(tracker.objects),

@@ -20,37 +20,31 @@ Embeddings = Mapping[str, Any]
 """The encoder's outputs for one frame by name, in a form that the models accept, for example Triton tensors."""
 
 
-@dataclass(frozen=True, eq=False)
-class Memories:
-    """The memories of objects, for one call.
+def stacked(part: Sequence[Selected], table: Tracking) -> dict[str, npt.NDArray[Any]]:
+    """Return what some objects attend to, as inputs of the memory attention.
 
-    Args:
-        ages: int64 (objects,memories): steps between the frame of each memory and the tracked frame, 1 to 6; 0 for a
-            prompted frame.
+    ``memory_ages`` int64 (objects,memories) are the steps between the frame of each memory and the tracked frame, 1 to
+    6; 0 for a prompted frame.
     """
-
-    memories: FloatArray
-    ages: npt.NDArray[np.int64]
-    pointers: FloatArray
-    pointer_ages: FloatArray
-
-    @classmethod
-    def of(cls, part: Sequence[Selected], table: Tracking) -> Memories:
-        """Stack what the objects of a call attend to."""
-        count, pointers = len(part[0].memories), len(part[0].pointers)
-        dtype = np.dtype(np.uint32 if table.bfloat16_memories else np.float32)
-        memories = np.empty((len(part), count, *table.memory_shape), dtype)
-        ages = np.empty((len(part), count), np.int64)
-        vectors = np.empty((len(part), pointers, table.pointer_channels), np.float32)
-        vector_ages = np.empty((len(part), pointers), np.float32)
-        for row, selected in enumerate(part):
-            for column, (age, memory) in enumerate(selected.memories):
-                memories[row, column], ages[row, column] = memory, age
-            for column, (relative_age, pointer) in enumerate(selected.pointers):
-                vectors[row, column], vector_ages[row, column] = pointer, relative_age
-        if table.bfloat16_memories:  # they are the upper half of a float32
-            np.left_shift(memories, 16, out=memories)
-        return cls(memories.view(np.float32), ages, vectors, vector_ages)
+    count, pointers = len(part[0].memories), len(part[0].pointers)
+    dtype = np.dtype(np.uint32 if table.bfloat16_memories else np.float32)
+    memories = np.empty((len(part), count, *table.memory_shape), dtype)
+    ages = np.empty((len(part), count), np.int64)
+    vectors = np.empty((len(part), pointers, table.pointer_channels), np.float32)
+    vector_ages = np.empty((len(part), pointers), np.float32)
+    for row, selected in enumerate(part):
+        for column, (age, memory) in enumerate(selected.memories):
+            memories[row, column], ages[row, column] = memory, age
+        for column, (relative_age, pointer) in enumerate(selected.pointers):
+            vectors[row, column], vector_ages[row, column] = pointer, relative_age
+    if table.bfloat16_memories:  # they are the upper half of a float32
+        np.left_shift(memories, 16, out=memories)
+    return {
+        "memories": memories.view(np.float32),
+        "memory_ages": ages,
+        "object_pointers": vectors,
+        "pointer_ages": vector_ages,
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +93,7 @@ class TrackingModels:
             raise ConfigurationError(f"{family.name} has no models for videos")
         self.objects_at_a_time = min(objects_at_a_time, MAX_PROMPTS)
         self._run = run
+        self._table = family.tracking
         self._outputs = {role: spec.output_names for role, spec in family.tracking.models.items()}
         self._outputs[ENCODER] = family.encoder.output_names
         self._image = family.encoder.input_names[0]
@@ -108,16 +103,10 @@ class TrackingModels:
         """Encode one frame, the output of inputs.images.frame_input."""
         return self._run(ENCODER, {}, {self._image: pixels}, self._outputs[ENCODER], True)
 
-    def attend(self, frame: Embeddings, memories: Memories) -> Any:
+    def attend(self, frame: Embeddings, part: Sequence[Selected]) -> Any:
         """Run the memory attention: return the conditioned embeddings of the objects, for decode()."""
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "memories": memories.memories,
-            "memory_ages": memories.ages,
-            "object_pointers": memories.pointers,
-            "pointer_ages": memories.pointer_ages,
-        }
         held, outputs = {self._coarse: frame[self._coarse]}, self._outputs[MEMORY_ATTENTION]
-        (conditioned,) = self._run(MEMORY_ATTENTION, held, arrays, outputs, True).values()
+        (conditioned,) = self._run(MEMORY_ATTENTION, held, stacked(part, self._table), outputs, True).values()
         return conditioned
 
     def decode(self, frame: Embeddings, conditioned: Any | None, prompt: DecoderPrompt) -> Decoded:

@@ -177,6 +177,7 @@ def _fill(tracker: Tracker, state: dict[str, Any], arrays: _Arrays) -> Size | No
         objects[name] = memory
     arrays.end()
     tracker.objects = objects
+    tracker.count()
     size = state["frame_size"]
     return None if size is None else (_whole(size[0], 1), _whole(size[1], 1))
 

@@ -30,7 +30,7 @@ from .memory import (
     drop_outputs,
     stored_memory,
 )
-from .models import Decoded, DecoderPrompt, Embeddings, Memories, TrackingModels
+from .models import Decoded, DecoderPrompt, Embeddings, TrackingModels
 
 Result = TypeVar("Result")
 
@@ -77,16 +77,15 @@ class Tracker:
         self.position: tuple[int, bool] | None = None
         """The last tracked frame, and whether in reverse."""
         self.kept_bytes = 0
-        """Size of all outputs after the last operation, for other threads."""
+        """Size of all outputs in bytes. Passes count what they change, other operations count() everything."""
         self.limits = limits
         self.table = table
         self._models = models
         self._image_size = image_size
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all outputs in bytes."""
-        return sum(memory.nbytes for memory in self.objects.values())
+    def count(self) -> None:
+        """Sum the sizes of all outputs."""
+        self.kept_bytes = sum(memory.nbytes for memory in self.objects.values())
 
     @property
     def first_prompted(self) -> int | None:
@@ -176,6 +175,7 @@ class Tracker:
             memory.new_tracked, memory.new_prompted = {}, {}
             for frame in memory.prompted:
                 memory.tracked.pop(frame, None)
+        self.count()
 
     def check_prompts(self) -> None:
         """Raise an error for a pass without objects, or with an object without prompts."""
@@ -210,14 +210,16 @@ class Tracker:
             answers = [self._track_part(embeddings, [each for _, each in part], frames, remembers) for part in parts]
             for part, outputs in zip(parts, answers, strict=True):
                 for (memory, _), output in zip(part, outputs, strict=True):
+                    replaced = memory.tracked.get(frame)
+                    self.kept_bytes += output.nbytes - (0 if replaced is None else replaced.nbytes)
                     memory.tracked[frame] = output
         for memory in known.values():
             memory.frames.add(frame, reverse)
         self.position = frame, reverse
         outputs_here = {name: memory.prompted.get(frame) or memory.tracked[frame] for name, memory in known.items()}
         rows = [Row(frame, name, replace(output)) for name, output in outputs_here.items()]  # dropping changes outputs
-        is_stream = self.num_frames is None
-        self.kept_bytes = drop_outputs(self.objects.values(), frame, is_stream, self.limits, self.table)
+        objects, is_stream = self.objects.values(), self.num_frames is None
+        self.kept_bytes = drop_outputs(objects, frame, self.kept_bytes, is_stream, self.limits, self.table)
         return rows
 
     def update_memories(self, frame: int, absent: set[int], confirmed: set[int], frames: Frames) -> None:
@@ -255,6 +257,7 @@ class Tracker:
             One row for each object.
         """
         self._clear(self._known(object_id), frame)
+        self.count()
         return self.rows(frame)
 
     def remove(self, object_id: int) -> list[Row]:
@@ -265,6 +268,7 @@ class Tracker:
         """
         memory = self._known(object_id)
         del self.objects[object_id]
+        self.count()
         if not self.objects:
             self.reset()
         return [row for frame in sorted({*memory.points, *memory.masked}) for row in self.rows(frame)]
@@ -273,6 +277,7 @@ class Tracker:
         """Remove all objects; see SAM2VideoPredictor.reset_state."""
         self.objects.clear()
         self.position = None
+        self.kept_bytes = 0
 
     def rows(self, frame: int) -> list[Row]:
         """Return the outputs of all objects in a frame; see SAM2VideoPredictor._consolidate_temp_output_across_obj."""
@@ -315,6 +320,7 @@ class Tracker:
     def _keep(self, frame: int, object_id: int, memory: ObjectMemory, output: Output, is_new: bool) -> list[Row]:
         (memory.new_prompted if is_new else memory.new_tracked)[frame] = output
         self.objects[object_id] = memory
+        self.count()
         return self._rows(frame, is_new)
 
     @staticmethod
@@ -333,7 +339,7 @@ class Tracker:
         return [group[start : start + size] for start in range(0, len(group), size)]
 
     def _decode_prompt(self, embeddings: Embeddings, selected: Selected | None, prompt: DecoderPrompt) -> Output:
-        conditioned = None if selected is None else self._models.attend(embeddings, Memories.of([selected], self.table))
+        conditioned = None if selected is None else self._models.attend(embeddings, [selected])
         (output,) = _outputs(self._models.decode(embeddings, conditioned, prompt))
         return output
 
@@ -352,7 +358,7 @@ class Tracker:
 
     def _call(self, embeddings: Embeddings, part: Sequence[Selected], remembers: bool) -> list[Output]:
         prompt = DecoderPrompt(*_no_points(len(part)), True)
-        conditioned = self._models.attend(embeddings, Memories.of(part, self.table))
+        conditioned = self._models.attend(embeddings, part)
         decoded = self._models.decode(embeddings, conditioned, prompt)
         del conditioned
         outputs = _outputs(decoded)
@@ -381,6 +387,7 @@ class Tracker:
         """Encode memories in one frame and store them in their outputs."""
         memories = frames.with_room("remember", lambda: self._models.remember(embeddings, masks, scores, is_prompted))
         for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
+            self.kept_bytes += memory.nbytes - (0 if output.memory is None else output.memory.nbytes)
             output.memory = memory.copy()
 
 

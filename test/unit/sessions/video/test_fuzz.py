@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from support.fake_tracking import SIZE, Server, frame_file, text
+from support.fake_tracking import SIZE, Server, frame_file, kept_bytes, text
 from support.spoiled import junk, spoil
 
 from triton_sam.errors import SamError
@@ -108,6 +108,8 @@ def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(server)
             name = rng.choice([session.id] * 15 + ["", "unknown"])
             refusal = send(server, name, operation, arguments, inputs)
             counts[operation if operation in ARGUMENTS else "none", refusal] += 1
+            for each in server.model.sessions._sessions.values():
+                kept_bytes(each.tracker)
             step += name == session.id and not refusal and operation in WITH_STEP and arguments["step"] == step
         lone.click(0)
         assert lone.track(range(3)).keys() == {(0, 1), (1, 1), (2, 1)}

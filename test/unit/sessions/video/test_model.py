@@ -17,6 +17,7 @@ from support.fake_tracking import (
     FakeModels,
     Server,
     frame_file,
+    kept_bytes,
     refused,
     rows,
     text,
@@ -54,7 +55,7 @@ def test_objects_of_equal_shapes_go_through_one_call(server):
     session.click(4, 4)
     session.track(range(12))
     # In frame 0, only object 4 is tracked. From then on, it has one memory more than the others, until all have seven.
-    objects = [len(call.ages) for call in server.models.attended]
+    objects = [len(call["memory_ages"]) for call in server.models.attended]
     assert objects[:5] == [1, 3, 1, 3, 1]
     assert objects[-1] == 4
     assert server.models.encodes == 12
@@ -62,10 +63,10 @@ def test_objects_of_equal_shapes_go_through_one_call(server):
 
 def test_a_batch_that_does_not_fit_is_halved():
     class Small(FakeModels):
-        def attend(self, frame, memories):
-            if len(memories.ages) > 2:
+        def attend(self, frame, part):
+            if len(part) > 2:
                 raise NoRoomError("out of memory")
-            return super().attend(frame, memories)
+            return super().attend(frame, part)
 
     plenty, small = Server(), Server(models=Small())
     masks = []
@@ -74,7 +75,7 @@ def test_a_batch_that_does_not_fit_is_halved():
         for name in range(7):
             session.click(0, name, [[name, 3]])
         masks.append(session.track(range(3)))
-    assert max(len(call.ages) for call in plenty.models.attended) == 7
+    assert max(len(call["memory_ages"]) for call in plenty.models.attended) == 7
     for key, mask in masks[0].items():
         np.testing.assert_array_equal(masks[1][key], mask)
 
@@ -152,7 +153,7 @@ def test_many_frames_take_no_more_memory(server, frames):
             step=session.step + 1,
         )
         session.step += 1
-        sizes_seen.append(tracker.nbytes)
+        sizes_seen.append(kept_bytes(tracker))
     assert sizes_seen[-1] == sizes_seen[200]
     (memory,) = tracker.objects.values()
     assert len(memory.tracked) == STREAM_FRAMES + 1
@@ -172,7 +173,8 @@ def test_a_session_keeps_to_its_bytes():
         session = server.start(num_frames=60)
         session.click(0)
         masks.append(session.track(range(50)))
-        assert server.model.sessions.nbytes == server.model.gauges()["session_bytes"]
+        kept = kept_bytes(server.model.sessions.find(session.id).tracker)
+        assert kept == server.model.sessions.nbytes == server.model.gauges()["session_bytes"]
     assert tight.model.sessions.nbytes <= limit < roomy.model.sessions.nbytes
     for key, mask in masks[0].items():
         np.testing.assert_array_equal(masks[1][key], mask)

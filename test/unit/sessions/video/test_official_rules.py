@@ -25,7 +25,7 @@ from support.fake_tracking import Server
 
 from triton_sam.families import get_family
 from triton_sam.sessions.video.model import VideoModel, VideoModelSettings
-from triton_sam.sessions.video.models import Decoded, DecoderPrompt, Memories
+from triton_sam.sessions.video.models import Decoded, DecoderPrompt, stacked
 
 pytestmark = pytest.mark.export
 FRAMES = 40
@@ -167,11 +167,12 @@ class HashingModels:
         value = float(np.rint(pixels[0, 0, 0, 0] * 255))
         return {name: np.full(1, value, np.float32) for name in FAMILY.encoder.output_names}
 
-    def attend(self, frame, memories: Memories):
-        values = []
-        for row in range(len(memories.ages)):
-            spatial = zip(memories.ages[row].tolist(), memories.memories[row, :, 0, 0, 0].tolist(), strict=True)
-            pointers = zip(memories.pointer_ages[row].tolist(), memories.pointers[row, :, 0].tolist(), strict=True)
+    def attend(self, frame, part):
+        inputs, values = stacked(part, FAMILY.tracking), []
+        for row in range(len(part)):
+            memories, vectors = inputs["memories"][row, :, 0, 0, 0], inputs["object_pointers"][row, :, 0]
+            spatial = zip(inputs["memory_ages"][row].tolist(), memories.tolist(), strict=True)
+            pointers = zip(inputs["pointer_ages"][row].tolist(), vectors.tolist(), strict=True)
             values.append(attention(_frame(frame), list(spatial), list(pointers)))
         return values
 

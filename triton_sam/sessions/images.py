@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,6 @@ from ..inputs.images import open_image
 from .messages import Reply
 from .tasks import place_in
 
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 PARALLEL_ENCODES = 2
@@ -64,34 +62,6 @@ def nbytes_of(tensors: Mapping[str, Any]) -> int:
     )
 
 
-class SingleFlight(Generic[Key, Value]):
-    """Runs work once for all threads that request it at the same time."""
-
-    def __init__(self) -> None:
-        self._flights: dict[Key, Future[Value]] = {}
-        self._lock = threading.Lock()
-
-    def run(self, key: Key, work: Callable[[], Value]) -> Value:
-        """Return ``work()``, or the result (or error) of the thread that is already working on this key."""
-        with self._lock:
-            flight = self._flights.get(key)
-            mine = None if flight else self._flights.setdefault(key, Future())
-        if mine is None:
-            assert flight is not None  # noqa: S101 - for the type checker
-            return flight.result()
-        try:
-            value = work()
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        else:
-            mine.set_result(value)
-            return value
-        finally:
-            with self._lock:
-                del self._flights[key]
-
-
 class ImageStore:
     """Finds or encodes images, from any number of threads. Equal files are encoded once.
 
@@ -115,7 +85,8 @@ class ImageStore:
         self._encode = encode
         self._prepare = prepare
         self._identity = identity.encode()
-        self._flights: SingleFlight[str, HeldImage] = SingleFlight()
+        self._running: dict[str, Future[HeldImage]] = {}
+        self._lock = threading.Lock()
         self._encoders = threading.BoundedSemaphore(PARALLEL_ENCODES)
         self._floors: dict[str, int] = {}
         """By step: bytes in the cache below which calls that run out of memory may not evict images."""
@@ -135,8 +106,30 @@ class ImageStore:
     def find(self, content: bytes, reply: Reply) -> HeldImage:
         """Return the image of a file from the cache, or encode it."""
         image_id = self.image_id(content)
-        image = self.get(image_id, reply)
-        return image or self._flights.run(image_id, partial(self._encode_once, image_id, content, reply))
+        return self.get(image_id, reply) or self.once(image_id, partial(self._encode_and_put, image_id, content, reply))
+
+    def once(self, key: str, encode: Callable[[], HeldImage]) -> HeldImage:
+        """Return the image of a key that is not in the cache yet.
+
+        If another thread is already encoding it, or has just stored it, ``encode`` is not called. All threads that wait
+        for the same key get the same image, or the same error.
+        """
+        with self._lock:
+            running = self._running.get(key)
+            mine = running or self._running.setdefault(key, Future())
+        if running is not None:
+            return running.result()
+        try:
+            image = self.cache.get(key) or encode()
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(image)
+            return image
+        finally:
+            with self._lock:
+                del self._running[key]
 
     def encode_part(self, part: Image.Image, reply: Reply) -> HeldImage:
         """Encode a part of an image, without caching it."""
@@ -207,9 +200,6 @@ class ImageStore:
         reply.counts["cache_evictions"] += self.cache.put(image.image_id, image, image.nbytes)
         return image
 
-    def _encode_once(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
-        landed = self.cache.get(image_id)  # stored by another thread after this request looked for it
-        if landed is not None:
-            return landed
+    def _encode_and_put(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
         size, outputs = self.encode_file(content, self._encode, reply)
         return self.put(image_id, size, outputs, reply)

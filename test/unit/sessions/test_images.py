@@ -19,7 +19,7 @@ from triton_sam import ImageError
 from triton_sam.errors import ConfigurationError, InferenceError
 from triton_sam.families import get_family
 from triton_sam.sessions.image.session import SessionModel
-from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore, SingleFlight
+from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore
 from triton_sam.sessions.messages import Reply
 from triton_sam.wire.pair import ModelPair
 
@@ -149,7 +149,7 @@ def test_equal_files_at_a_time_are_encoded_once(waiting):
 
 
 def test_work_is_done_once_for_each_key(waiting):
-    flights, gate, calls = SingleFlight(), threading.Event(), []
+    store, gate, calls = ImageStore(None, 10, None, "weights"), threading.Event(), []
 
     def work(key):
         calls.append(key)
@@ -157,7 +157,7 @@ def test_work_is_done_once_for_each_key(waiting):
         return key * 2
 
     with ThreadPoolExecutor(6) as pool:
-        jobs = {key: [pool.submit(flights.run, key, lambda key=key: work(key)) for _ in range(3)] for key in "ab"}
+        jobs = {key: [pool.submit(store.once, key, lambda key=key: work(key)) for _ in range(3)] for key in "ab"}
         assert all(waiting.acquire(timeout=PATIENCE) for _ in range(4))
         gate.set()
         assert {key: [job.result() for job in of_key] for key, of_key in jobs.items()} == {
@@ -168,7 +168,7 @@ def test_work_is_done_once_for_each_key(waiting):
 
 
 def test_a_flight_is_shared_also_when_it_fails(waiting):
-    flights, gate, calls = SingleFlight(), threading.Event(), []
+    store, gate, calls = ImageStore(None, 10, None, "weights"), threading.Event(), []
 
     def work():
         calls.append(1)
@@ -178,11 +178,17 @@ def test_a_flight_is_shared_also_when_it_fails(waiting):
         return 7
 
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(flights.run, "a", work) for _ in range(4)]
+        jobs = [pool.submit(store.once, "a", work) for _ in range(4)]
         assert all(waiting.acquire(timeout=PATIENCE) for _ in range(3))
         gate.set()
         for job in jobs:
             with pytest.raises(ImageError):
                 job.result()
-    assert flights.run("a", work) == 7
+    assert store.once("a", work) == 7
     assert len(calls) == 2
+
+
+def test_an_image_that_another_thread_has_just_stored_is_not_encoded_again():
+    store = ImageStore(None, 10, None, "weights")
+    stored = store.put("a", (1, 1), {"a": np.zeros(1, np.float32)}, Reply())
+    assert store.once("a", pytest.fail) is stored

@@ -24,7 +24,7 @@ from ...families.base import Family, FloatArray
 from ...families.concepts import CONCEPT_ENCODER, DETECTOR, EXAMPLE_FEATURES, MASK_HEAD, TEXT_ENCODER
 from ...masks.rle import mask_to_rle
 from ...wire import contract
-from ..images import HeldImage, ImageStore, Run, SingleFlight
+from ..images import HeldImage, ImageStore, Run
 from ..messages import Reply, Tensors, read_bytes
 from ..tasks import TaskCancelledError
 from .messages import write_image, write_result
@@ -89,7 +89,6 @@ class ConceptSearch:
         self._turn = turn
         encoded = self._specs[CONCEPT_ENCODER].output_names
         self._maps = [name for name in encoded if name not in family.encoder.output_names]
-        self._flights: SingleFlight[str, HeldImage] = SingleFlight()
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]], reply: Reply, stopped: Callable[[], bool]) -> Tensors:
@@ -210,7 +209,7 @@ class ConceptSearch:
         if (content is None) == (given is None):
             raise InputError("give either an image or the image_id of one that was sent before")
         image_id = self._images.image_id(content) if content is not None else (given or b"").decode(errors="replace")
-        key = self._key(image_id)
+        key = f"{image_id}+{self._concepts.identity()}"
         image = self._images.get(key, reply)
         if image is not None:
             return image
@@ -218,27 +217,19 @@ class ConceptSearch:
             raise UnknownImageError(
                 f"no image {image_id[:64]!r} here that words were searched in: send the image again"
             )
-        return self._flights.run(key, partial(self._encode_once, image_id, content, reply))
+        return self._images.once(key, partial(self._encode_and_put, key, image_id, content, reply))
 
     def _encode(self, pixels: FloatArray) -> Mapping[str, Any]:
         """Run the encoder of concepts, which takes the input of the family's encoder under another name."""
         spec = self._specs[CONCEPT_ENCODER]
         return self._run(CONCEPT_ENCODER, {}, {spec.input_names[0]: pixels}, spec.output_names, True)
 
-    def _encode_once(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
-        key = self._key(image_id)
-        landed = self._images.cache.get(key)  # stored by another thread after this request looked for it
-        if landed is not None:
-            return landed
+    def _encode_and_put(self, key: str, image_id: str, content: bytes, reply: Reply) -> HeldImage:
         size, outputs = self._images.encode_file(content, self._encode, reply)
         image = self._images.put(key, size, {name: outputs[name] for name in self._maps}, reply)
         if self._images.cache.get(image_id) is None:
             self._images.put(image_id, size, self._family.embeddings(outputs), reply)
         return image
-
-    def _key(self, image_id: str) -> str:
-        """Return the key of feature maps in the cache."""
-        return f"{image_id}+{self._concepts.identity()}"
 
 
 def _record(asked: _Asked, index: int, score: float, box: FloatArray) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from PIL import Image
 from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.parts import Decode, Found, FoundMask, Part, finish, see
+from ..everything.parts import Found, FoundMask, Part, see
 from ..everything.search import Encode, NextParts, SearchProgress, search_in_parts
-from ..families.base import Family
+from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
 from ..masks.rle import rle_to_mask
@@ -112,10 +112,10 @@ def last_of(steps: Generator[SearchProgress | Found, None, None], progress: Prog
 def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Found:
     """Find the objects under some points by clicks, sent by ``predict``."""
 
-    def answer(asked: Decode) -> Any:
-        return predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
+    def decode(image: ImageEmbeddings, points: FloatArray, masks: FloatArray | None, multimask: bool) -> Any:
+        return predict(points, None, None, masks, multimask, image=image)
 
-    return finish(see(part, family), answer)
+    return see(part, family, decode)
 
 
 def see_part(pair: ModelPair, capabilities: Capabilities, notice: Notice, part: Part) -> Flow[Found | None]:

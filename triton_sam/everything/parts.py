@@ -1,6 +1,6 @@
 """Parts of a search: clicks on some points of an image, and the filters for their masks.
 
-`see` is a generator that requests the masks, so that a client or a session model can compute a part. Every step follows
+A client or a session model can compute a part: it gives see() the function that decodes the points. Every step follows
 automatic_mask_generator.py of the packages segment_anything and sam2.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,10 @@ from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .parameters import Parameters
 
+Decode = Callable[[Any, FloatArray, "FloatArray | None", bool], tuple[FloatArray, FloatArray]]
+"""Returns logits (P,C,h,w) and scores (P,C) of P objects. The arguments are the encoded image, one foreground point of
+each object (P,1,2) in pixels of this image, the logits (P,1,h,w) to refine or None, and whether to return all
+candidates."""
 _EDGE = 20
 """A mask counts as cut off if its box is within this many pixels of the edge of its crop."""
 
@@ -61,25 +65,6 @@ def is_cut_off(box: Box, crop: Box, whole: Size) -> bool:
     near_crop = np.abs(placed - crop) <= _EDGE
     near_image = np.abs(placed - (0, 0, *whole)) <= _EDGE
     return bool((near_crop & ~near_image).any())
-
-
-@dataclass(frozen=True)
-class Decode:
-    """A request for masks. The answer is logits (P,C,h,w) and scores (P,C).
-
-    Args:
-        points: (P,1,2) in pixels of the encoded image, one foreground point for each object.
-    """
-
-    image: Any
-    points: FloatArray
-    masks: FloatArray | None
-    multimask: bool
-
-    @property
-    def labels(self) -> npt.NDArray[np.int32]:
-        """Labels (P,1) of the points, all foreground."""
-        return np.ones(self.points.shape[:2], np.int32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # Segment's repr shows no arrays
@@ -178,33 +163,21 @@ class Found:
         return f"Of {self.candidates} masks, {', '.join(parts) or 'no filter dropped any'}: try lower thresholds."
 
 
-def see(part: Part, family: Family) -> Generator[Decode, Any, Found]:
+def see(part: Part, family: Family, decode: Decode) -> Found:
     """Click on points, and filter their masks."""
     chosen, points, seen = part.parameters, part.points, Found()
     seen.decodes += len(points)
-    logits, scores = yield Decode(part.image, points[:, None], None, chosen.multimask_output)
+    logits, scores = decode(part.image, points[:, None], None, chosen.multimask_output)
     points = points.repeat(logits.shape[1], axis=0)
     logits, scores = logits.reshape(-1, *logits.shape[2:]), scores.ravel()
     seen.candidates += len(logits)
     if chosen.use_m2m:
         seen.decodes += len(points)
-        refined, better = yield Decode(part.image, points[:, None], logits[:, None], False)
+        refined, better = decode(part.image, points[:, None], logits[:, None], False)
         logits, scores = refined[:, 0], better.ravel()
     for low, score, point in zip(logits, scores, points, strict=True):
         _consider(part, family, seen, low, float(score), (float(point[0]), float(point[1])))
     return seen
-
-
-def finish(running: Generator[Any, Any, Found], answer: Callable[[Any], Any]) -> Found:
-    """Run a search or a part of it to its end. ``answer`` answers each of its requests."""
-    answered: Any = None
-    while True:
-        try:
-            asked = running.send(answered)
-        except StopIteration as end:
-            found: Found = end.value
-            return found
-        answered = answer(asked)
 
 
 def _consider(

@@ -1,7 +1,7 @@
-"""The search for all objects of an image: a generator that requests embeddings and masks, and yields its progress.
+"""The search for all objects of an image: a generator that requests embeddings and parts, and yields its progress.
 
 Every step follows automatic_mask_generator.py and utils/amg.py of the packages segment_anything and sam2, so that the
-masks equal theirs. The caller sends the requests. They are ordinary clicks, so the search works with every server.
+masks equal theirs. The caller chooses how to compute a part, see parts.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..families.base import Family, FloatArray, Size
+from ..families.base import FloatArray, Size
 from ..masks.boxes import Box, suppressed
 from ..masks.cleanup import remove_small_regions
 from ..masks.rle import BoolArray
 from .parameters import Parameters
-from .parts import Decode, Found, FoundMask, FoundObject, Part, crop_boxes, last_pixels, see
+from .parts import Found, FoundMask, FoundObject, Part, crop_boxes, last_pixels
 
 POINTS_PER_REQUEST = 8
 """Default number of points in one request for masks. A CPU decodes them one by one."""
@@ -66,37 +66,11 @@ class SearchProgress:
         return self.found.masks + self.clicks.kept()
 
 
-Search = Generator["Encode | Decode | SearchProgress", Any, Found]
+Search = Generator["Encode | NextParts | Part | SearchProgress", Any, Found]
 """A running search. It returns all objects."""
-SearchInParts = Generator["Encode | NextParts | Part | SearchProgress", Any, Found]
-"""A running search whose caller chooses how to compute a part."""
 
 
-def search(
-    image: Image.Image, family: Family, parameters: Parameters, points_per_request: int = POINTS_PER_REQUEST
-) -> Search:
-    """Search for all objects of an image.
-
-    Args:
-        points_per_request: points in one request for masks, at least 1.
-    """
-    running = search_in_parts(image, parameters, points_per_request)
-    answer: Any = None
-    while True:
-        try:
-            asked = running.send(answer)
-        except StopIteration as end:
-            found: Found = end.value
-            return found
-        if isinstance(asked, NextParts):
-            answer = None
-        else:
-            answer = (yield from see(asked, family)) if isinstance(asked, Part) else (yield asked)
-
-
-def search_in_parts(
-    image: Image.Image, parameters: Parameters, points_per_request: int = POINTS_PER_REQUEST
-) -> SearchInParts:
+def search_in_parts(image: Image.Image, parameters: Parameters, points_per_request: int = POINTS_PER_REQUEST) -> Search:
     """Search for all objects of an image, and request the masks under a few points at a time.
 
     Args:

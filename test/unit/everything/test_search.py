@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from triton_sam import Cleanup
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE, Parameters, parameters_of
-from triton_sam.everything.parts import Decode, Found, FoundMask, Part, see
+from triton_sam.everything.parts import Found, FoundMask, Part, see
 from triton_sam.families import get_family
 
 FAMILY = get_family("sam2")
@@ -30,37 +32,35 @@ MIDDLE = mask_at(24, 24, 40, 40)
 
 def seen_with(
     logits: npt.NDArray[np.float32] = MIDDLE, scores: tuple[float, float] = (0.5, 0.9), **parameters: object
-) -> tuple[Found, list[Decode]]:
+) -> tuple[Found, list[tuple[Any, ...]]]:
     """Search with a decoder that answers the same logits always, and scores between two numbers."""
-    asked: list[Decode] = []
-    steps = see(Part("image", POINTS, CROP, WHOLE, Parameters(**{**OPEN, **parameters})), FAMILY)
-    decode = next(steps)
-    while True:
-        asked.append(decode)
-        count, candidates = len(decode.points), 3 if decode.multimask else 1
+    asked: list[tuple[Any, ...]] = []
+
+    def decode(image, points, masks, multimask):
+        asked.append((image, points, masks, multimask))
+        count, candidates = len(points), 3 if multimask else 1
         answer = np.broadcast_to(logits, (count, candidates, 64, 64))
-        try:
-            decode = steps.send((answer, np.linspace(*scores, count * candidates).reshape(count, candidates)))
-        except StopIteration as done:
-            return done.value, asked
+        return answer, np.linspace(*scores, count * candidates).reshape(count, candidates)
+
+    part = Part("image", POINTS, CROP, WHOLE, Parameters(**{**OPEN, **parameters}))
+    return see(part, FAMILY, decode), asked
 
 
 def test_each_point_is_asked_for_once() -> None:
-    seen, (asked,) = seen_with()
+    seen, ((image, points, masks, multimask),) = seen_with()
     assert (seen.decodes, seen.candidates, len(seen.masks)) == (2, 6, 6)
-    assert asked.points.shape == (2, 1, 2)
-    assert asked.labels.tolist() == [[1], [1]]
+    assert (image, points.shape, masks, multimask) == ("image", (2, 1, 2), None, True)
     assert [mask.point for mask in seen.masks] == [(10, 20)] * 3 + [(30, 40)] * 3
     assert [mask.score for mask in seen.masks] == pytest.approx([0.5, 0.58, 0.66, 0.74, 0.82, 0.9])
     assert {(mask.box, mask.crop, mask.size) for mask in seen.masks} == {((24, 24, 39, 39), CROP, WHOLE)}
 
 
 def test_refined_masks_are_counted_beside_the_first_ones() -> None:
-    seen, (_, refined) = seen_with(use_m2m=True)
+    seen, (_, (_, points, masks, multimask)) = seen_with(use_m2m=True)
     assert (seen.decodes, seen.candidates) == (2 + 6, 6)
-    assert refined.points.shape == (6, 1, 2)
-    assert refined.multimask is False
-    np.testing.assert_array_equal(refined.masks, np.broadcast_to(MIDDLE, (6, 1, 64, 64)))
+    assert points.shape == (6, 1, 2)
+    assert multimask is False
+    np.testing.assert_array_equal(masks, np.broadcast_to(MIDDLE, (6, 1, 64, 64)))
 
 
 @pytest.mark.parametrize(

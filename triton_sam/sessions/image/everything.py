@@ -19,8 +19,8 @@ from PIL import Image
 
 from ...errors import ConfigurationError, InputError
 from ...everything.parameters import Parameters, parameters_of
-from ...everything.parts import Decode, Found, FoundMask, Part, crop_boxes, finish, see
-from ...everything.search import POINTS_PER_REQUEST, Encode, search
+from ...everything.parts import Found, FoundMask, Part, crop_boxes, see
+from ...everything.search import POINTS_PER_REQUEST, Encode, search_in_parts
 from ...families.base import Family, FloatArray, Size
 from ...inputs.formats import FORMATS
 from ...inputs.images import open_image
@@ -72,7 +72,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class JobNetworks:
-    """Answers the requests of a search. Clicks take precedence, and a stopped job does not decode further.
+    """The networks for a search. Clicks take precedence, and a stopped job does not decode further.
 
     Args:
         step: number of points in one call of the decoder.
@@ -86,21 +86,22 @@ class JobNetworks:
     reply: Reply
     stopped: Callable[[], bool]
 
-    def decode(self, asked: Decode) -> tuple[FloatArray, FloatArray]:
-        """Return logits (P,C,h,w) and scores (P,C) of P points."""
+    def decode(
+        self, image: HeldImage, points: FloatArray, masks: FloatArray | None, multimask: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return logits (P,C,h,w) and scores (P,C) of P points; see everything.parts.Decode."""
         answers = []
-        for start in range(0, len(asked.points), self.step):
+        for start in range(0, len(points), self.step):
             part = slice(start, start + self.step)
             request = SessionRequest(
-                point_coords=asked.points[part].astype(np.float32),
-                point_labels=asked.labels[part].astype(np.float32),
-                mask_input=None if asked.masks is None else asked.masks[part],
-                multimask_output=asked.multimask,
+                point_coords=points[part].astype(np.float32),
+                mask_input=None if masks is None else masks[part],
+                multimask_output=multimask,
             )
             with self.turns.job():
                 if self.stopped():
                     raise TaskCancelledError
-                answers.append(self.predict(asked.image, request))
+                answers.append(self.predict(image, request))
         logits, scores = (np.concatenate(parts) for parts in zip(*answers, strict=True))
         return logits, scores
 
@@ -140,21 +141,21 @@ def find_everything(content: bytes, parameters: Parameters, family: Family, netw
     opened = open_image(content, FORMATS)
     _check_points(opened, parameters)
     images, reply = networks.images, networks.reply
-
-    def answer(asked: Any) -> Any:
+    running, answer = search_in_parts(opened, parameters, max(networks.step, POINTS_PER_REQUEST)), None
+    while True:
         if networks.stopped():
             raise TaskCancelledError
+        try:
+            asked: Any = running.send(answer)
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+        answer = None
         if isinstance(asked, Encode):
             is_whole = asked.image is opened
-            return images.find(content, reply) if is_whole else images.encode_part(asked.image, reply)
-        return networks.decode(asked) if isinstance(asked, Decode) else None
-
-    return finish(search(opened, family, parameters, max(networks.step, POINTS_PER_REQUEST)), answer)
-
-
-def see_part(part: Part, family: Family, networks: JobNetworks) -> Found:
-    """Find the objects under some points."""
-    return finish(see(part, family), networks.decode)
+            answer = images.find(content, reply) if is_whole else images.encode_part(asked.image, reply)
+        elif isinstance(asked, Part):
+            answer = see(asked, family, networks.decode)
 
 
 def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:

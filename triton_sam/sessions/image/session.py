@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import InputError, UnknownImageError
+from ...everything.parts import see
 from ...families.base import FloatArray
 from ...families.tables import DECODER, ENCODER
 from ...inputs.images import encoder_input
@@ -27,7 +28,6 @@ from .everything import (
     find_everything,
     read_job,
     read_part,
-    see_part,
     write_found,
 )
 from .messages import SessionRequest, read_request, wants_json, write_image, write_json, write_json_error, write_masks
@@ -103,7 +103,7 @@ class SessionModel:
         def work(reply: Reply) -> Tensors:
             asked = read_part(tensors, self._pair.family.name, self._thresholds)
             image = self._find(asked.image, reply)
-            seen = see_part(asked.part(image), self._pair.family, self._job_networks(reply, stopped))
+            seen = see(asked.part(image), self._pair.family, self._job_networks(reply, stopped).decode)
             return {**write_image(image), **write_found(seen)}
 
         return _as_job(work)

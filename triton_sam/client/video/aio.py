@@ -13,7 +13,7 @@ from ...errors import ConfigurationError
 from ...families.base import Size
 from ...inputs.prompts import PromptArray
 from ...inputs.video.opening import VideoSource
-from ...inputs.video.stream import DEFAULT_WINDOW
+from ...inputs.video.sequences import DEFAULT_WINDOW
 from ...masks.segment import VideoSegment
 from ...transport.base import BaseTransport
 from ...transport.options import Busy

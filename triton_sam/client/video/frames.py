@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import ConfigurationError, PromptError
 from ...inputs.video.base import FrameSource
-from ...inputs.video.stream import DEFAULT_WINDOW
+from ...inputs.video.sequences import DEFAULT_WINDOW
 from ...transport.options import check_number
 
 Stop = concurrent.futures.Future[None]

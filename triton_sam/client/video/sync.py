@@ -10,7 +10,7 @@ from types import TracebackType
 from ...errors import ConfigurationError
 from ...families import get_family
 from ...inputs.video.opening import VideoSource, open_frames
-from ...inputs.video.stream import DEFAULT_WINDOW
+from ...inputs.video.sequences import DEFAULT_WINDOW
 from ...transport.base import BaseTransport
 from ...transport.options import Busy
 from ...transport.triton import Transport

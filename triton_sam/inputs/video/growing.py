@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...errors import VideoError
 from ...families.base import Size
 from .base import FrameSource
-from .stream import DEFAULT_WINDOW
+from .sequences import DEFAULT_WINDOW
 
 OTHER_FRAME = (
     "objects that were drawn together go through the same frames, and others of them were tracked through another frame"

@@ -11,7 +11,7 @@ from PIL import Image
 
 from ...errors import VideoError
 from .files import open_container, picture, pixel_ratio, video_stream
-from .stream import DEFAULT_WINDOW, StreamFrames
+from .sequences import DEFAULT_WINDOW, StreamFrames
 
 if TYPE_CHECKING:
     from av.container import InputContainer

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from ...errors import VideoError
 from ..images import ImageSource
 from .base import FrameSource, check_quality
-from .stills import ImageFrames, folder_frames
-from .stream import DEFAULT_WINDOW, StreamFrames
+from .sequences import DEFAULT_WINDOW, ImageFrames, StreamFrames, folder_frames
 
 VideoSource = Union[
     str, "os.PathLike[str]", int, Sequence[ImageSource], "npt.NDArray[np.generic]", Iterable[ImageSource], FrameSource

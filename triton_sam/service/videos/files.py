@@ -14,7 +14,7 @@ from ...families.base import Size
 from ...inputs.images import open_image
 from ...inputs.video.base import Frame, FrameSource
 from ...inputs.video.files import VideoFrames, open_container, video_stream
-from ...inputs.video.stills import ImageFrames
+from ...inputs.video.sequences import ImageFrames
 from ..image_files import MEGA, check_image
 from ..problems import Problem
 from ..settings import ServiceSettings

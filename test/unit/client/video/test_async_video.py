@@ -13,7 +13,7 @@ from support.video_server import VideoServer
 
 from triton_sam import AsyncSAM2VideoClient
 from triton_sam.errors import InferenceError, ServerUnreachableError
-from triton_sam.inputs.video.stills import ImageFrames
+from triton_sam.inputs.video.sequences import ImageFrames
 
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(30)]
 

@@ -35,6 +35,8 @@ FOREGROUND: Color = (40, 180, 80)
 BACKGROUND: Color = (225, 50, 55)
 _WHITE: Color = (255, 255, 255)
 _BLACK: Color = (0, 0, 0)
+_FILL = np.uint8(115)
+"""Opacity of the fill of overlay_objects(), 0..255."""
 _SUPERSAMPLING = 4
 
 
@@ -137,27 +139,21 @@ def _object_in(image: ImageSource, mask: npt.ArrayLike) -> tuple[Image.Image, Bo
     return picture, inside, box
 
 
-def overlay_objects(
-    image: ImageSource, masks: Sequence[BoolArray], *, alpha: float = 0.45, outline: bool = True
-) -> Image.Image:
-    """Draw all objects of an image into a copy. Small masks are above large ones, and neighbours differ in colour.
+def overlay_objects(image: ImageSource, masks: Sequence[BoolArray]) -> Image.Image:
+    """Draw all objects of an image, with their borders, into a copy. Neighbours differ in colour.
 
     Args:
         image: see overlay().
-        masks: bool (H,W), which may overlap.
-        alpha: opacity of the fill, 0..1. Where masks overlap, only the smallest one is drawn.
-        outline: whether to draw the border of the objects.
+        masks: bool (H,W), which may overlap: only the smallest one is drawn there.
 
     Returns:
         RGB image of the same size.
 
     Raises:
         ImageError: the image cannot be opened.
-        InputError: a mask and the image differ in size, or alpha is outside 0..1.
+        InputError: a mask and the image differ in size.
     """
     canvas = open_image(image)
-    if not 0 <= alpha <= 1:
-        raise InputError(f"alpha must be within 0..1, not {alpha}")
     if not masks:
         return canvas
     labels = label_map_of(masks)
@@ -167,9 +163,9 @@ def overlay_objects(
         )
     colors = _distinct_colors(labels, len(masks))
     fill = Image.fromarray(np.array([_BLACK, *colors], np.uint8)[labels])
-    canvas.paste(fill, mask=Image.fromarray((labels > 0) * np.uint8(round(255 * alpha))))
+    canvas.paste(fill, mask=Image.fromarray((labels > 0) * _FILL))
     width = max(1.0, max(canvas.size) / 1000)
-    for number, color in enumerate(colors if outline else (), 1):
+    for number, color in enumerate(colors, 1):
         _draw_mask(canvas, labels == number, color, 0, width)
     return canvas
 

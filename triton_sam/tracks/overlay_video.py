@@ -53,7 +53,6 @@ def write_mp4(
     path: Path,
     images: Iterable[Image.Image],
     rate: Fraction,
-    encoder: str | None = None,
     pixel_ratio: Fraction = Fraction(1),
 ) -> int:
     """Write images of one size as an MP4 file, atomically.
@@ -64,7 +63,6 @@ def write_mp4(
         path: the file, with the suffix .mp4.
         images: RGB images.
         rate: images per second.
-        encoder: name of FFmpeg's encoder; None: libx264 if this machine has it, else mpeg4.
         pixel_ratio: width of a pixel on a screen, divided by its height; players then stretch the images.
 
     Returns:
@@ -79,7 +77,7 @@ def write_mp4(
     with atomic_path(path) as temporary, av.open(str(temporary), "w") as container:
         for image in images:
             if stream is None:
-                stream, size = _video_stream(container, image.size, rate, encoder or encoder_name()), image.size
+                stream, size = _video_stream(container, image.size, rate, encoder_name()), image.size
                 stream.codec_context.sample_aspect_ratio = pixel_ratio
             elif image.size != size:
                 has, first = (f"{width} x {height}" for width, height in (image.size, size))

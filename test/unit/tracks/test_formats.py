@@ -16,6 +16,7 @@ from support.tracked import HEIGHT, SIDE, Found, disc
 
 from triton_sam.errors import InputError, PromptError
 from triton_sam.masks.label_map import davis_palette
+from triton_sam.tracks import overlay_video
 from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo, coco_video, label_map
 from triton_sam.tracks.overlay_video import write_gif, write_mp4
 from triton_sam.tracks.prompts import read_prompts
@@ -120,18 +121,21 @@ def test_coco_video_decodes_with_pycocotools() -> None:
             assert annotation["bboxes"][index] == coco_masks.toBbox(rle).tolist()
 
 
-@pytest.mark.parametrize("encoder", [None, "mpeg4"])
+@pytest.mark.parametrize("encoders", [("libx264", "mpeg4"), ("there is none", "mpeg4")])
 @pytest.mark.parametrize("size", [(64, 48), (63, 47)])
-def test_mp4_has_the_frames_the_rate_and_even_sides(tmp_path: Path, encoder: str | None, size: tuple[int, int]) -> None:
+def test_mp4_has_the_frames_the_rate_and_even_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoders: tuple[str, str], size: tuple[int, int]
+) -> None:
     av = pytest.importorskip("av")
+    monkeypatch.setattr(overlay_video, "_CODECS", encoders)
     colors = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
     rate = Fraction(30000, 1001)
     path = tmp_path / "overlay.mp4"
-    assert write_mp4(path, (Image.new("RGB", size, color) for color in colors), rate, encoder) == 3
+    assert write_mp4(path, (Image.new("RGB", size, color) for color in colors), rate) == 3
     with av.open(str(path)) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
         stream = container.streams.video[0]
-        assert (stream.codec_context.name, stream.average_rate) == ("mpeg4" if encoder else "h264", rate)
+        assert (stream.codec_context.name, stream.average_rate) == ("h264" if "libx264" in encoders else "mpeg4", rate)
         assert stream.sample_aspect_ratio in (1, None)
     assert [frame.shape for frame in frames] == [(48, 64, 3)] * 3
     for frame, color in zip(frames, colors, strict=True):

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import ConfigurationError, InputError
 from ..families.base import Family
+from ..repository.names import ALIAS_KEY
 from .contract import Parameter, WireTensor
 
 JPEG_IMAGE = "jpeg_image"
@@ -65,11 +66,11 @@ def front_inputs(family: Family, shape: tuple[int | str, ...]) -> tuple[WireTens
     return tuple(inputs)
 
 
-def front_parameters(family: Family, encoder_parameter: str, encoder: str, pixels: Pixels) -> tuple[Parameter, ...]:
+def front_parameters(family: Family, encoder: str, pixels: Pixels) -> tuple[Parameter, ...]:
     """Return the parameters of a front end."""
     return (
         Parameter("family", family.name.upper()),
-        Parameter(encoder_parameter, encoder),
+        Parameter(ALIAS_KEY, encoder),
         Parameter(PIXELS, pixels, f"What raw tensors hold: {', '.join(PIXEL_MODES[:-1])} or {PIXEL_MODES[-1]}."),
     )
 

@@ -249,8 +249,8 @@ def test_the_contract_of_the_inputs(name: str, sizes: list[tuple[str, str, tuple
 
 
 def test_the_contract_of_the_parameters() -> None:
-    family, encoder, pixels = front_parameters(get_family("sam2"), "encoder", "mine_encoder", "unit")
+    family, encoder, pixels = front_parameters(get_family("sam2"), "mine_encoder", "unit")
     assert (family.name, family.value) == ("family", "SAM2")
-    assert (encoder.name, encoder.value) == ("encoder", "mine_encoder")
+    assert (encoder.name, encoder.value) == ("alias_of", "mine_encoder")
     assert (pixels.name, pixels.value) == ("pixels", "unit")
     assert f"{', '.join(PIXEL_MODES[:-1])} or {PIXEL_MODES[-1]}." in pixels.meaning

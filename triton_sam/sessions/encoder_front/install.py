@@ -10,7 +10,6 @@ from ...errors import RepositoryError
 from ...families import get_family
 from ...repository.aliases import Alias, install_alias, read_config
 from ...repository.config import ConfigTensor, tensor_list
-from ...repository.names import ALIAS_KEY
 from ...wire.encoder_front import PRIORITY_LEVELS, Pixels, check_pixels, front_inputs, front_parameters
 from ..configs import checked_config, parameter_lines, program, with_note
 
@@ -60,6 +59,6 @@ def front_config(target: Any, alias: Alias, family: str, pixels: Pixels = "auto"
             f"output {tensor_list(outputs)}",
             "# It keeps nothing, and hands images on one at a time.",
             "instance_group [{ count: 1, kind: KIND_AUTO }]",
-            *parameter_lines(front_parameters(table, ALIAS_KEY, alias.target, pixels)),
+            *parameter_lines(front_parameters(table, alias.target, pixels)),
         ]
     )

@@ -141,12 +141,13 @@ def find_everything(content: bytes, parameters: Parameters, family: Family, netw
     opened = open_image(content, FORMATS)
     _check_points(opened, parameters)
     images, reply = networks.images, networks.reply
-    running, answer = search_in_parts(opened, parameters, max(networks.step, POINTS_PER_REQUEST)), None
+    running = search_in_parts(opened, parameters, max(networks.step, POINTS_PER_REQUEST))
+    answer: HeldImage | Found | None = None
     while True:
         if networks.stopped():
             raise TaskCancelledError
         try:
-            asked: Any = running.send(answer)
+            asked = running.send(answer)
         except StopIteration as end:
             found: Found = end.value
             return found

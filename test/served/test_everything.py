@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from support.conditions import settled, wait_until
-from support.session_requests import text
+from support.session_requests import serve, text
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam._common.bundle import bundled
 from triton_sam.transport.threads import Threads
 from triton_sam.transport.triton import Transport
 from triton_sam.transport.url import parse_url
@@ -51,18 +52,25 @@ def test_a_job_finds_the_same_as_parts_and_clicks_of_both_clients(server, transp
     ] == wanted
 
 
+@pytest.fixture(scope="module")
+def counting_triton():
+    """A Triton that runs the decoder itself, so that it counts every decode of a search when it ends."""
+    with serve(bundled("model_repository"), decoder_in_session=False) as running:
+        yield running
+
+
 @pytest.mark.parametrize("kind", ["everything", "everything_part"])
-def test_no_decode_follows_the_one_that_runs_at_a_cancellation(service_triton, content, kind):
+def test_no_decode_follows_the_one_that_runs_at_a_cancellation(counting_triton, content, kind):
     """The demo model's decodes take long enough for a cancellation to arrive between them."""
     part = {"points": [[x, 300] for x in range(0, 640, 10)], "parameters": {}}
     request = {"image": text(content), kind: text(json.dumps(part if kind == "everything_part" else LONG).encode())}
-    counting = Transport(parse_url(service_triton.grpc_url))
+    counting = Transport(parse_url(counting_triton.grpc_url))
 
     def decodes() -> int:
         return int(counting.statistics("sam2_decoder")["inference_count"])
 
     def search():
-        transport, threads = Transport(parse_url(service_triton.grpc_url)), Threads()
+        transport, threads = Transport(parse_url(counting_triton.grpc_url)), Threads()
         job = threads.submit(lambda: transport.infer("sam2", request, ["result_json"]))
         wait_until(lambda: decodes() >= before + 3)
         job.cancel()

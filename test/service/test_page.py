@@ -12,12 +12,11 @@ from PIL import Image
 
 from triton_sam import Cleanup, SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.transport import Transport
-from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
 from support.conditions import settled, wait_until
 from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE, drag
+from support.session_requests import metrics
 
 DECODERS_DIFFER = 3
 """Levels of 255 by which Chromium and Pillow may differ when they decode the same JPEG."""
@@ -304,10 +303,8 @@ def test_downloads_equal_the_api_and_leave_out_hidden_objects(two_objects, servi
 
 
 def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shapes, service, service_triton):
-    triton = Transport(parse_url(service_triton.http_url))
-
     def decodes():
-        return int(triton.statistics("sam2_decoder")["inference_count"])
+        return metrics(service_triton)["decodes_total"]
 
     shapes.click(620, 420)  # a mask that refers to the point: the preview adds to it
     shapes.settled()
@@ -325,7 +322,6 @@ def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shape
     assert decodes() <= at_rest + 1  # a busy Triton may count the last one late
     shapes.page.mouse.move(5, 5)
     shapes.wait("tritonSam.preview.path === null")
-    triton.close()
 
 
 def _idle(service):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from triton_sam.local_server import LocalServer
 
 CALLS, CONFIGURED, CHOSEN = "sam2", "sam2_configured", "sam2_chosen"
-"""Session models: one calls the decoder, one decodes by its config.pbtxt, one by the option of the server."""
+"""Session models: one calls the decoder, one decodes by its config.pbtxt, one by the server's default."""
 NARROW, MAX_PENDING = "sam2_narrow", 2
 """A session model with a short queue, and the queue's length."""
 BATCHED, OLD = "sam2_batched", "old"
@@ -51,7 +51,7 @@ def toy_server(folder: Path) -> LocalServer:
         onnx.save(graph, file)
     models = [CALLS, CONFIGURED, CHOSEN, NARROW, BATCHED, OLD, "sam2_encoder_jpeg", CACHED, VIDEO]
     options = ["--cache-config=local,size=268435456"]
-    return LocalServer(repository, models=models, decoder_in_session=True, extra_args=options)
+    return LocalServer(repository, models=models, extra_args=options)
 
 
 def batched(config: str) -> str:

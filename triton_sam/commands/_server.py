@@ -47,7 +47,7 @@ def local_server(
     models: Sequence[str] | None = None,
     *,
     admin: bool = False,
-    decoder_in_session: bool = False,
+    decoder_in_session: bool | None = None,
 ) -> Iterator[LocalServer]:
     """Start a Triton on free local ports and stop it at the end of the block."""
     from ..local_server import LocalServer

@@ -152,7 +152,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
         source = args.image
     else:
         raise ConfigurationError(f"no image at {args.image}")
-    if args.decoder_in_session and not args.local:
+    if args.decoder_in_session is not None and not args.local:
         raise ConfigurationError("--decoder-in-session is for --local: a running server has its own settings")
     urls = {} if args.local else _urls(args.url or [None])
     weights = _weights(args, stack)

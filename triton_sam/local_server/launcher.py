@@ -22,7 +22,7 @@ from triton_sam.local_server.probe import Probe, ServedModel, failed_models, tak
 from triton_sam.local_server.process import SupervisedTriton
 from triton_sam.local_server.settings import ServerSettings
 from triton_sam.repository.hashes import intact_models
-from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE
+from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
 from triton_sam.repository.selection import ModelFolder, select_models
 
 POLL_SECONDS = 0.02
@@ -170,7 +170,7 @@ class LocalServer:
             log_path = (_path(wanted.log_file) or run_directory / "tritonserver.log").absolute()
             self._run = SupervisedTriton(
                 self._command(triton, address, identity, folders, run_directory),
-                {**triton.environment, DECODER_IN_SESSION_VARIABLE: "1" if wanted.decoder_in_session else ""},
+                {**triton.environment, DECODER_IN_SESSION_VARIABLE: _who_decodes(wanted)},
                 run_directory=run_directory,
                 log_path=log_path,
                 shm_prefix=shm_prefix(identity),
@@ -262,6 +262,14 @@ class LocalServer:
         if not port:
             raise LocalServerError("the server was not started, so its port is not known yet: call start() first")
         return port
+
+
+def _who_decodes(wanted: ServerSettings) -> str:
+    """Return the environment variable with which session models learn whether they run their decoders themselves."""
+    if wanted.decoder_in_session is None:
+        # Another installation's ONNX Runtime may compute other bits than the one of this Python.
+        return "" if wanted.tritonserver or wanted.backend_directory else IF_POSSIBLE
+    return "1" if wanted.decoder_in_session else "0"
 
 
 def _path(given: str | Path | None) -> Path | None:

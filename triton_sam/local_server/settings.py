@@ -36,7 +36,8 @@ class ServerSettings:
             models dies. Clients retry their requests meanwhile.
         verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
         decoder_in_session: run the decoders of image session models in the session models' processes, which copies
-            less data per click. For CPUs; if false, only the parameter `decoder_in_session` in config.pbtxt decides.
+            less data per click; None: on CPUs, unless `tritonserver` is given. The parameter `decoder_in_session` in
+            config.pbtxt takes precedence.
     """
 
     models: Sequence[str] | None = None
@@ -53,7 +54,7 @@ class ServerSettings:
     admin: bool = False
     heal: bool = True
     verify: bool | None = None
-    decoder_in_session: bool = False
+    decoder_in_session: bool | None = None
     extra_args: Sequence[str] = ()
 
     def __post_init__(self) -> None:

@@ -104,10 +104,16 @@ def test_the_command_config_writes_the_parameter(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("options", "variable", "expected"),
-    [([], None, False), ([], "1", True), ([], "0", False), (["--decoder-in-session"], None, True)],
+    [
+        ([], None, None),
+        ([], "1", True),
+        ([], "0", False),
+        (["--decoder-in-session"], "0", True),
+        (["--no-decoder-in-session"], "1", False),
+    ],
 )
 def test_serve_passes_the_choice_on(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], variable: str | None, expected: bool
+    monkeypatch: pytest.MonkeyPatch, options: list[str], variable: str | None, expected: bool | None
 ) -> None:
     given: dict = {}
     module = importlib.import_module("triton_sam.local_server.serve")

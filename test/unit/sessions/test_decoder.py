@@ -14,7 +14,7 @@ from support.pb_utils import Triton
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import InferenceError
-from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE
+from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
 from triton_sam.sessions.images import NoRoomError
 
 OPTION = "decoder_in_session"
@@ -51,12 +51,13 @@ def refusal(module: Any, repository: Path, kind: str = "CPU", **parameters: str)
         ({}, "", False),
         ({}, "0", False),
         ({}, "1", True),
+        ({}, IF_POSSIBLE, None),
         ({OPTION: "true"}, "", True),
         ({OPTION: "false"}, "1", False),
     ],
 )
 def test_config_pbtxt_goes_before_the_environment(
-    module: Any, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], variable: str, expected: bool
+    module: Any, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], variable: str, expected: bool | None
 ) -> None:
     monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, variable)
     assert module.is_asked_for(parameters) is expected
@@ -65,6 +66,24 @@ def test_config_pbtxt_goes_before_the_environment(
 def test_without_the_option_nothing_is_opened(module: Any, tmp_path: Path) -> None:
     assert opened(module, tmp_path) is None
     assert opened(module, tmp_path, "GPU", **{OPTION: "false"}) is None
+
+
+def test_by_default_what_hinders_it_leaves_the_decoder_to_triton(
+    module: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE)
+    decoder = opened(module, repository)
+    assert decoder.file == repository / "sam2_decoder" / "1" / "model.onnx"
+    decoder.close()
+    assert opened(module, repository, "GPU") is None
+    config = repository / "sam2_decoder" / "config.pbtxt"
+    config.write_text(config.read_text().replace("count: 1", "count: 2"))
+    assert opened(module, repository) is None
+    decoder = opened(module, repository, **{OPTION: "true"})
+    decoder.close()
+    config.unlink()
+    assert opened(module, repository) is None
 
 
 def test_other_values_and_a_gpu_are_refused(module: Any, repository: Path) -> None:

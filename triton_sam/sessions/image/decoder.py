@@ -20,11 +20,12 @@ from ..._common import onnx_session, reports
 from ...errors import ConfigurationError, MissingDependencyError, ModelNotReadyError, RepositoryError
 from ...families.base import FloatArray
 from ...repository.config import parse_config
-from ...repository.names import CONFIG_NAME, DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE
+from ...repository.names import CONFIG_NAME, DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
 from .. import bls
 from ..tasks import waiting
 
 _YES_OR_NO = {"true": True, "false": False}
+_BY_VARIABLE = {"1": True, IF_POSSIBLE: None}
 
 
 class Decoder:
@@ -33,11 +34,16 @@ class Decoder:
     Args:
         folder: the folder of the decoder in the model repository. Its config.pbtxt chooses the version (default: the
             newest), and its parameters apply.
+        alone: refuse a decoder with several instances, which Triton runs at the same time.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, alone: bool = False) -> None:
         self._name = folder.name
-        self.file, parameters = _read_folder(folder)
+        config = _read_config(folder)
+        if alone and sum(group.count for group in config.instance_group) > 1:
+            raise ConfigurationError(f"{folder.name} has several instances")
+        self.file = _find_file(folder, config)
+        parameters = {key: value.string_value for key, value in config.parameters.items()}
         # One thread opens the decoder and runs it. ONNX Runtime sets denormals to zero only in the thread that opens
         # the first model of a process, and clicks are decoded in order, as in a model with one instance.
         self._thread = ThreadPoolExecutor(1, "decode")
@@ -66,34 +72,37 @@ class Decoder:
         self._session = None
 
 
-def is_asked_for(parameters: Mapping[str, str]) -> bool:
-    """Return whether a session model has to run its decoder itself.
+def is_asked_for(parameters: Mapping[str, str]) -> bool | None:
+    """Return whether a session model has to run its decoder itself; None: if it can.
 
     Args:
         parameters: the parameters of its config.pbtxt. Without `decoder_in_session`, the environment of Triton decides,
-            which `triton-sam serve --decoder-in-session` sets.
+            which `triton-sam serve` sets.
     """
     text = parameters.get(DECODER_IN_SESSION)
     if text is None:
-        return os.environ.get(DECODER_IN_SESSION_VARIABLE) == "1"
+        return _BY_VARIABLE.get(os.environ.get(DECODER_IN_SESSION_VARIABLE, ""), False)
     if text not in _YES_OR_NO:
         raise ConfigurationError(f"parameter {DECODER_IN_SESSION} must be true or false, not {text!r}")
     return _YES_OR_NO[text]
 
 
-def _read_folder(folder: Path) -> tuple[Path, dict[str, str]]:
-    """Return the ONNX file of a decoder and the parameters in its config.pbtxt."""
+def _read_config(folder: Path) -> Any:
     try:
-        config = parse_config((folder / CONFIG_NAME).read_text("utf-8"))
+        return parse_config((folder / CONFIG_NAME).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RepositoryError(f"{onnx_session.shown(folder / CONFIG_NAME)} cannot be read: {reason}") from error
+
+
+def _find_file(folder: Path, config: Any) -> Path:
+    """Return the ONNX file of the version that Triton serves."""
     named = config.version_policy.specific.versions
     version = folder / str(max(named)) if named else bls.newest_version(folder)
     file = (version or folder / "1") / (config.default_model_filename or "model.onnx")
     if not file.is_file():
         raise ModelNotReadyError(f"no decoder at {onnx_session.shown(file)}, which {DECODER_IN_SESSION} needs")
-    return file, {key: value.string_value for key, value in config.parameters.items()}
+    return file
 
 
 def _open(file: Path, parameters: Mapping[str, str]) -> Any:

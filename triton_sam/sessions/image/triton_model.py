@@ -163,16 +163,22 @@ def _thresholds(folder: Path, filename: str) -> dict[str, float]:
 
 def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Decoder | None:
     """Return the decoder that this process runs itself; None if it calls the decoder through Triton."""
+    name = parameters["decoder"]
+    asked: bool | None = True
     try:
-        if not is_asked_for(parameters):
+        asked = is_asked_for(parameters)
+        if asked is False:
             return None
         if args["model_instance_kind"] != "CPU":
             raise ConfigurationError(
                 f"{DECODER_IN_SESSION} is for CPUs, and Triton runs this session model on a GPU, where embeddings "
                 "are not copied for each click: leave the option out"
             )
-        opened = Decoder(Path(args["model_repository"]).parent / parameters["decoder"])
+        opened = Decoder(Path(args["model_repository"]).parent / name, alone=asked is None)
     except SamError as error:
-        raise pb_utils.TritonModelException(one_line(error)) from error
-    pb_utils.Logger.log_info(f"{args['model_name']} runs {parameters['decoder']} itself, from {opened.file}")
+        if asked:
+            raise pb_utils.TritonModelException(one_line(error)) from error
+        pb_utils.Logger.log_info(f"{args['model_name']} calls {name}: {one_line(error)}")
+        return None
+    pb_utils.Logger.log_info(f"{args['model_name']} runs {name} itself, from {opened.file}")
     return opened

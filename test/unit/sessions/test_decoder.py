@@ -29,7 +29,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    shutil.copytree(bundled("model_repository") / "sam2_decoder", tmp_path / "sam2_decoder")
+    for name in ("sam2_decoder", "sam2"):
+        shutil.copytree(bundled("model_repository") / name, tmp_path / name)
     return tmp_path
 
 
@@ -78,8 +79,10 @@ def test_by_default_what_hinders_it_leaves_the_decoder_to_triton(
     decoder.close()
     assert opened(module, repository, "GPU") is None
     config = repository / "sam2_decoder" / "config.pbtxt"
-    config.write_text(config.read_text().replace("count: 1", "count: 2"))
-    assert opened(module, repository) is None
+    text = config.read_text()
+    for old, new in (("count: 1", "count: 2"), ("KIND_AUTO", "KIND_GPU")):
+        config.write_text(text.replace(old, new))
+        assert opened(module, repository) is None
     decoder = opened(module, repository, **{OPTION: "true"})
     decoder.close()
     config.unlink()

@@ -25,6 +25,7 @@ from .. import bls
 from ..tasks import waiting
 
 _YES_OR_NO = {"true": True, "false": False}
+_KIND_AUTO = 0
 _BY_VARIABLE = {"1": True, IF_POSSIBLE: None}
 
 
@@ -34,14 +35,18 @@ class Decoder:
     Args:
         folder: the folder of the decoder in the model repository. Its config.pbtxt chooses the version (default: the
             newest), and its parameters apply.
-        alone: refuse a decoder with several instances, which Triton runs at the same time.
+        like: the folder of a session model. Refuse a decoder with several instances, which Triton runs at the same
+            time, or with other processors, which may be GPUs.
     """
 
-    def __init__(self, folder: Path, *, alone: bool = False) -> None:
+    def __init__(self, folder: Path, *, like: Path | None = None) -> None:
         self._name = folder.name
         config = _read_config(folder)
-        if alone and sum(group.count for group in config.instance_group) > 1:
-            raise ConfigurationError(f"{folder.name} has several instances")
+        if like is not None:
+            if sum(group.count for group in config.instance_group) > 1:
+                raise ConfigurationError(f"{folder.name} has several instances")
+            if _kinds(config) != _kinds(_read_config(like)):
+                raise ConfigurationError(f"{folder.name} and {like.name} have different kinds of instances")
         self.file = _find_file(folder, config)
         parameters = {key: value.string_value for key, value in config.parameters.items()}
         # One thread opens the decoder and runs it. ONNX Runtime sets denormals to zero only in the thread that opens
@@ -93,6 +98,10 @@ def _read_config(folder: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RepositoryError(f"{onnx_session.shown(folder / CONFIG_NAME)} cannot be read: {reason}") from error
+
+
+def _kinds(config: Any) -> set[int]:
+    return {group.kind for group in config.instance_group} or {_KIND_AUTO}
 
 
 def _find_file(folder: Path, config: Any) -> Path:

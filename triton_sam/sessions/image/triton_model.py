@@ -174,7 +174,8 @@ def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Dec
                 f"{DECODER_IN_SESSION} is for CPUs, and Triton runs this session model on a GPU, where embeddings "
                 "are not copied for each click: leave the option out"
             )
-        opened = Decoder(Path(args["model_repository"]).parent / name, alone=asked is None)
+        own = Path(args["model_repository"])
+        opened = Decoder(own.parent / name, like=None if asked else own)
     except SamError as error:
         if asked:
             raise pb_utils.TritonModelException(one_line(error)) from error

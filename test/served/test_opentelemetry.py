@@ -190,7 +190,9 @@ def traced(toy_repository: Path) -> Iterator[Collector]:
             "--trace-config=rate=0",
             "--trace-config=level=TIMESTAMPS",
         ]
-        with local_server.LocalServer(toy_repository, models=["sam2"], extra_args=options) as server:
+        with local_server.LocalServer(
+            toy_repository, models=["sam2"], decoder_in_session=False, extra_args=options
+        ) as server:
             image = checkout() / "test/images/shapes.jpg"
             command = [
                 sys.executable,

@@ -28,8 +28,9 @@ KILLED, KILLED_AT_NIGHT = ("sam2_decoder", "sam2"), ("sam2_encoder", "sam2_prepr
 
 @pytest.fixture
 def server() -> Iterator[LocalServer]:
-    began = time.monotonic()
-    with LocalServer(bundled("model_repository"), models=["sam2", "sam2_preprocess"]) as running:
+    """A server whose clicks need the process of the decoder, too."""
+    began, models = time.monotonic(), ["sam2", "sam2_preprocess"]
+    with LocalServer(bundled("model_repository"), models=models, decoder_in_session=False) as running:
         running.seconds_to_start = time.monotonic() - began
         yield running
 

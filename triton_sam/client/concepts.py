@@ -71,15 +71,20 @@ def detect(
 ) -> Flow[Detections]:
     """Find the logits of all instances, without full-size masks; see find()."""
     outputs, _ = yield from _search(pair, capabilities, keeps_embeddings, query, image, None, logits=True)
+    return read_detections(outputs[contract.RESULT_JSON], outputs[contract.MASKS], pair.session_model)
+
+
+def read_detections(result: npt.NDArray[Any], masks: FloatArray, model: str) -> Detections:
+    """Read the result of a search, and the logits (I,1,h,w) of its instances."""
     try:
-        records = json.loads(outputs[contract.RESULT_JSON].ravel()[0])["objects"]
+        records = json.loads(result.ravel()[0])["objects"]
         places = [(record["text_index"], record["proposal"]) for record in records]
         scores = np.array([record["score"] for record in records], np.float32)
         order = sorted(range(len(places)), key=places.__getitem__)
         texts = np.array([places[row][0] for row in order], np.int64)
-        return Detections(outputs[contract.MASKS][order, 0], scores[order], texts)
+        return Detections(masks[order, 0], scores[order], texts)
     except (ValueError, LookupError, TypeError) as error:
-        raise contract.unknown_form(pair.session_model) from error
+        raise contract.unknown_form(model) from error
 
 
 def _search(

@@ -163,6 +163,12 @@ def read_query(content: bytes) -> Query:
         raise PromptError(f"invalid JSON: {error}") from error
     if not isinstance(given, dict):
         raise PromptError('give an object such as {"text": "dog"}')
+    return query_from(given)
+
+
+def query_from(given: Mapping[str, Any]) -> Query:
+    """Read a request from the members of its JSON object."""
+    given = dict(given)
     text, boxes, labels = (given.pop(name, None) for name in _CONCEPT)
     size = given.pop("mask_size", None)
     query = check_parameters(text, boxes, labels, given)

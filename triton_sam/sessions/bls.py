@@ -108,9 +108,14 @@ def weights_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def is_ready(model: str) -> bool:
+    """Return whether a model is ready."""
+    return bool(pb_utils.is_model_ready(model_name=model))
+
+
 def check_ready(model: str, remedy: str) -> None:
     """Check that a model is ready."""
-    if not pb_utils.is_model_ready(model_name=model):
+    if not is_ready(model):
         raise ModelNotReadyError(f"this server does not have {model}: {remedy}")
 
 

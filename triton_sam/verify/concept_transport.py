@@ -13,7 +13,7 @@ from ..concepts.tokenizer import TOKENIZER_NAME, Tokenizer
 from ..errors import InferenceError, ModelNotReadyError
 from ..families.base import Family
 from ..families.concepts import TEXT_ENCODER
-from ..sessions.image.concepts import Concepts
+from ..sessions.concepts import Concepts
 from ..sessions.image.session import SessionModel
 from ..transport.base import Tensors
 from ..transport.onnx import OnnxTransport

@@ -30,6 +30,8 @@ CLEAR_PROMPTS = "clear_prompts"
 RESET_SESSION = "reset_session"
 CLOSE_SESSION = "close_session"
 GET_SNAPSHOT = "get_snapshot"
+FIND = "find"
+"""Searches a frame for all instances of concepts. Only families with models of concepts have this operation."""
 OPERATIONS = (
     START_SESSION,
     ADD_FRAMES,
@@ -41,6 +43,7 @@ OPERATIONS = (
     RESET_SESSION,
     CLOSE_SESSION,
     GET_SNAPSHOT,
+    FIND,
 )
 
 OPERATION = "operation"
@@ -53,6 +56,12 @@ SNAPSHOT = "snapshot"
 RESULT = "result"
 FIRST_PROMPTED_FRAME = "first_prompted_frame"
 """A member of the result: the first frame that a pass can start from, or null."""
+WORDS = "words"
+"""An argument of add_frames: the frames will be searched, so one pass of the backbone computes what searches need, too.
+
+Also a member of the result of start_session: whether the server has the models and the memory for this."""
+SEARCHED_AHEAD = 3
+"""Number of frames for which the cache must have room for that: one frame, and those that a client sends ahead."""
 FRAME_INDEXES = "frame_indexes"
 OBJECT_IDS = "object_ids"
 OBJECT_SCORES = "object_scores"

@@ -60,7 +60,7 @@ class ConceptServer(ImageServer):
         names = {contract.CONCEPT_MODELS: " ".join(f"sam3_{role}" for role in FAMILY.concepts)}
         super().__init__(self._computed, "sam3", keeps_images=True, **names, **parameters)
         if has_models:
-            self.program.tokenizer = self
+            self.program.concept_models.tokenizer = self
         else:
             self.triton.missing.update(f"sam3_{role}" for role in FAMILY.concepts)
 
@@ -196,7 +196,7 @@ def test_the_rules_of_videos_get_logits_in_the_order_of_proposals(server, client
 
 
 def test_an_answer_with_logits_has_a_limit(server, client, monkeypatch) -> None:
-    monkeypatch.setattr("triton_sam.sessions.image.concepts._MAX_LOGITS", 3)
+    monkeypatch.setattr("triton_sam.sessions.concepts._MAX_LOGITS", 3)
     assert len(client.find(["cat", "bus"], image=IMAGE, threshold=0.4)) == 4
     with pytest.raises(PromptError, match="more than 3 instances, too many for an answer with logits"):
         client.find(["cat", "bus"], image=IMAGE, threshold=0.4, logits=True)

@@ -54,6 +54,8 @@ class SessionFlows:
         self._lock = threading.Lock()
         self._notice = Notice()
         self.restored = 0
+        self.finds_words = False
+        """Whether the server searches frames of this session for words, in the same pass of the backbone."""
 
     def start(self) -> Flow[None]:
         """Start the session."""
@@ -65,8 +67,7 @@ class SessionFlows:
         wanted = (wire.RESULT, *outputs)
         if operation.frame is not None:
             self._frames.content(operation.frame)  # must be readable, because restoring the session may need it
-            # update_memories follows each propagate of track_words(), so it does not count as a frame.
-            if sum(done.name != wire.UPDATE_MEMORIES for done in self._journal) + 1 >= self._snapshot_every:
+            if operation.changes and self._needs_snapshot():
                 wanted = (*wanted, wire.SNAPSHOT)
         losses = 0
         while True:
@@ -96,14 +97,24 @@ class SessionFlows:
                 self._note(operation, answer)
                 return answer
 
-    def upload(self, index: int) -> Flow[None]:
-        """Send a frame before it is needed. Failures are ignored: the frame is then sent with the operation."""
+    def _needs_snapshot(self) -> bool:
+        # update_memories follows each propagate of track_words(), so it does not count as a frame.
+        frames = sum(done.name != wire.UPDATE_MEMORIES for done in self._journal) + 1
+        return frames >= self._snapshot_every
+
+    def upload(self, index: int, words: bool = False) -> Flow[None]:
+        """Send a frame before it is needed. Failures are ignored: the frame is then sent with the operation.
+
+        Args:
+            words: whether the frame will be searched for words, by the server of the session if it can.
+        """
         session = self._session
         if session is None or index in self._known:
             return
         content = self._frames.content(index)
         with contextlib.suppress(SamError):
-            yield self._model.request(wire.ADD_FRAMES, session, {}, {index: content})
+            arguments = {wire.WORDS: True} if words and self.finds_words else {}
+            yield self._model.request(wire.ADD_FRAMES, session, arguments, {index: content})
             self._remember(session, [index])
 
     def close(self) -> Flow[None]:
@@ -121,6 +132,7 @@ class SessionFlows:
             result = self._model.read_result(answer)
             self._session = _session_id(result, self._model.name)
             self._step = int(result.get("next_step", 1)) - 1
+            self.finds_words = result.get(wire.WORDS) is True
             for operation in self._journal:
                 yield from self._ask(operation, (wire.RESULT,))
         except UnknownSessionError:
@@ -135,7 +147,7 @@ class SessionFlows:
         """Send an operation, with the frames that the server does not have."""
         session = self._session
         assert session is not None  # noqa: S101 - for the type checker
-        arguments = {**operation.arguments, "step": self._step + 1}
+        arguments = {**operation.arguments, **({"step": self._step + 1} if operation.changes else {})}
         attached: dict[int, bytes] = {}
         if operation.frame is not None and operation.frame not in self._known:
             attached[operation.frame] = self._frames.content(operation.frame)
@@ -152,12 +164,14 @@ class SessionFlows:
                 frames = ", ".join(map(str, attached)) or "a frame"
                 raise VideoError(f"the server cannot read frame {frames}: {error}") from error
             else:
-                self._step += 1
+                self._step += operation.changes
                 self._remember(session, attached)
                 return answer
 
     def _note(self, operation: Operation, answer: Tensors) -> None:
         """Record an operation that the server has done."""
+        if not operation.changes:
+            return
         if operation.name == wire.RESET_SESSION:
             self._journal.clear()
             self._unsettled.clear()

@@ -35,12 +35,14 @@ class Operation:
 
     Args:
         frame: index of the frame whose pixels the operation needs; None if it needs none.
+        changes: whether it changes the session. Only these operations are repeated in a restored session.
     """
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     frame: int | None = None
     mask: BoolArray | None = None
+    changes: bool = True
 
 
 @dataclass(frozen=True)

@@ -327,32 +327,41 @@ class Video:
                 frame = self._frames.outside(index)
                 yield frame, read(answer, frame=frame)
 
-    def _read_and_send(self, index: int, sends: bool) -> bool:
-        """Read a frame, and send it if ``sends``; return False if the video ends before it."""
+    def _read_and_send(self, index: int, sends: bool, words: bool = False) -> bool:
+        """Read a frame, and send it if ``sends``; return False if the video ends before it.
+
+        Args:
+            words: whether the frame will be searched for words.
+        """
         try:
             self._frames.content(index)
         except PromptError:
             return False
         if sends:
-            carry(self._flows.upload(index), self._transport)
+            carry(self._flows.upload(index, words), self._transport)
         return True
 
     def _run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Tensors:
         """Do an operation, and record the object ids of its answer."""
-        flow = self._flows.run(operation, outputs)
         with self._lock:
-            if self._is_closed:  # otherwise the operation would start a new session
-                raise ConfigurationError("this video is closed: open it again")
-            try:
-                answer = carry(flow, self._transport)
-            finally:
-                flow.close()
+            answer = self._carry(operation, outputs)
             result = self._model.read_result(answer)
             if not isinstance(result.get("object_ids"), list):
                 raise unknown_form(self._model.name)
             self._object_ids = list(result["object_ids"])
             self._first_prompted = result.get(wire.FIRST_PROMPTED_FRAME)
         return answer
+
+    def _carry(self, operation: Operation, outputs: tuple[str, ...]) -> Tensors:
+        """Do an operation."""
+        flow = self._flows.run(operation, outputs)
+        with self._lock:
+            if self._is_closed:  # otherwise the operation would start a new session
+                raise ConfigurationError("this video is closed: open it again")
+            try:
+                return carry(flow, self._transport)
+            finally:
+                flow.close()
 
 
 def row_outputs(logits: bool) -> tuple[str, ...]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ...concepts.instances import sigmoid
 from ...concepts.query import Query, check_parameters
-from ...concepts.video_rules import Plan, Tracks, VideoObjects, VideoRules, nms_masks, without_overlaps
+from ...concepts.video_rules import Detections, Plan, Tracks, VideoObjects, VideoRules, nms_masks, without_overlaps
 from ...errors import ConfigurationError, SamError, VideoError
 from ...families.base import FloatArray
 from ...masks.resize import full_size_mask, resize_logits
@@ -25,6 +27,7 @@ from ...masks.segment import VideoSegment
 from ...transport.base import Tensors
 from ...wire import video as wire
 from ...wire.contract import IOU_PREDICTIONS, MASKS
+from ..concepts import read_detections
 from ..sync import SamTritonClient
 from .frames import Stop, look_ahead
 from .requests import WITH_LOGITS, Operation
@@ -56,7 +59,9 @@ def track_words(
     ``video.propagate()`` tracks them again. Objects that the video has before are tracked too.
 
     Args:
-        finder: a client of SAM3, whose server has the models for words.
+        finder: a client of SAM3, whose server has the models for words. If it has the name of the video's models
+            ("sam3"), and the server of the video has the models for words, that server searches the frames itself: one
+            pass of the backbone for words and tracker.
         video: an open video, no stream. The rules are made for SAM3's tracker, SAM2VideoClient(model_type="sam3").
         text: one text or several, see SAM2TritonClient.find().
         start: index of the first frame.
@@ -111,6 +116,9 @@ class _WordTracking:
         self._finder = finder
         self._video = video
         self._query = query
+        self._is_one_model = isinstance(finder, SamTritonClient) and (
+            wire.video_model(finder._pair.family, finder._pair.variant) == video._model.name
+        )
         self._objects = VideoObjects(rules)
         self._found_scores: dict[int, float] = {}
 
@@ -121,7 +129,8 @@ class _WordTracking:
         with video._stops_lock:
             video._stops.add(stop)
         held: deque[_Held] = deque()
-        ahead = look_ahead(iter(indexes), video._read_and_send, video._options.ahead, stop)
+        read_and_send = partial(video._read_and_send, words=self._is_one_model)
+        ahead = look_ahead(iter(indexes), read_and_send, video._options.ahead, stop)
         failure: SamError | None = None
         with contextlib.closing(ahead):
             try:
@@ -141,8 +150,7 @@ class _WordTracking:
     def _frame(self, index: int) -> _Held:
         """Search and track one frame, and change the objects of the session by the rules."""
         video, objects = self._video, self._objects
-        frame = video._frames.outside(index)
-        detections = self._finder._detect(self._query, video._frames.content(index))
+        frame, detections = video._frames.outside(index), self._detected(index)
         answer = self._propagated(index)
         if answer is not None:  # the logits of tracker and detector may differ in size
             side = answer[MASKS].shape[-1]
@@ -165,6 +173,15 @@ class _WordTracking:
         scores = dict(zip(tracks.obj_ids, tracks.scores.tolist(), strict=True))
         new = {object_id: _logit(float(detections.scores[place])) for object_id, place in plan.new.items()}
         return _Held(index, plan, {**scores, **new}, others)
+
+    def _detected(self, index: int) -> Detections:
+        """Search one frame: the server of the video does, if it has the model, else the finder."""
+        video = self._video
+        if not (self._is_one_model and video._flows.finds_words):
+            return self._finder._detect(self._query, video._frames.content(index))
+        arguments = {"frame_index": index, "query": json.loads(self._query.to_json())}
+        answer = video._carry(Operation(wire.FIND, arguments, index, changes=False), (MASKS,))
+        return read_detections(answer[wire.RESULT], answer[MASKS], video._model.name)
 
     def _propagated(self, index: int) -> Tensors | None:
         """Track the objects of the session into a frame, without encoding its memories."""

@@ -18,10 +18,11 @@ from ...families.tables import DECODER, ENCODER
 from ...inputs.images import encoder_input
 from ...inputs.prompts import Prompts
 from ...wire.pair import ModelPair, Prediction
+from ..concepts import Concepts, ConceptSearch
 from ..images import HeldImage, ImageStore, NoRoomError, Run
 from ..messages import Reply, Tensors
 from ..tasks import TaskCancelledError
-from .concepts import Concepts, ConceptSearch
+from . import concepts as concept_requests
 from .everything import (
     JobNetworks,
     Turns,
@@ -114,7 +115,7 @@ class SessionModel:
         def work(reply: Reply) -> Tensors:
             if self._concepts is None:
                 raise InputError(f"{self._pair.family.name} cannot search words: use a SAM3 model")
-            return self._concepts.answer(tensors, reply, stopped)
+            return concept_requests.answer(self._concepts, tensors, reply, stopped)
 
         return _as_job(work)
 

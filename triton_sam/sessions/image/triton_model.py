@@ -9,42 +9,33 @@ Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of model
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from concurrent.futures import Future
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from ..._common.text import one_line
-from ...concepts.tokenizer import TOKENIZER_NAME, Tokenizer
 from ...errors import ConfigurationError, SamError
 from ...everything.parameters import thresholds_in
 from ...families import variant_of
-from ...families.concepts import CONCEPT_ENCODER, TEXT_ENCODER
 from ...families.tables import DECODER, ENCODER
 from ...repository.names import DECODER_IN_SESSION
 from ...wire import contract
 from ...wire.pair import ModelPair
 from .. import bls
+from ..concept_models import ConceptModels
+from ..concepts import Concepts
 from ..messages import Tensors
 from ..metrics import COUNTERS, GAUGES
 from ..python_model import PythonModel
 from ..tasks import Pool, Task
-from .concepts import Concepts
 from .decoder import Decoder, is_asked_for
 from .messages import wants_json, write_json_error
 from .session import SessionModel
-
-CONCEPTS_AT_A_TIME = 4
-"""Maximum number of concepts in one call of the detector on a GPU, where each takes a few hundred MB of memory.
-
-A CPU gains nothing, because the tensors of several concepts do not stay in its caches. The same applies to several
-objects in the decoder."""
 
 
 class TritonPythonModel(PythonModel):
@@ -60,7 +51,6 @@ class TritonPythonModel(PythonModel):
         pending = self.number("max_pending", contract.DEFAULT_MAX_PENDING)
         jobs = self.number("max_jobs", contract.DEFAULT_MAX_JOBS)
         self._decoder = _open_decoder(args, self.parameters)
-        self._tokenizer_lock = threading.Lock()
         self._model = SessionModel(
             ModelPair(self.family, variant_of(encoder)),
             self._run,
@@ -130,26 +120,8 @@ class TritonPythonModel(PythonModel):
             roles = ", ".join(self.family.concepts)
             raise pb_utils.TritonModelException(f"parameter {contract.CONCEPT_MODELS} must name the models {roles}")
         self._names |= dict(zip(self.family.concepts, names, strict=True))
-        return Concepts(1 if self.gpu is None else CONCEPTS_AT_A_TIME, lambda: self._weights_of_concepts, self._tokens)
-
-    @cached_property
-    def _weights_of_concepts(self) -> str:
-        """A text that identifies the weights of the encoder of concepts. The weights are read on first use."""
-        return bls.weights_identity(self.repository / self._names[CONCEPT_ENCODER])[:8]
-
-    def _tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        with self._tokenizer_lock:
-            return self.tokenizer.tokens(texts)
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer, opened on first use. Only one thread at a time may use it."""
-        remedy = f"run `triton-sam setup {self.family.name} --concepts`, and start it again"
-        for role in self.family.concepts:
-            bls.check_ready(self._names[role], remedy)
-        folder = bls.newest_version(self.repository / self._names[TEXT_ENCODER])
-        length = self.family.concepts[TEXT_ENCODER].inputs[0].shape[1]
-        return Tokenizer((folder or self.repository) / TOKENIZER_NAME, int(length))
+        self.concept_models = ConceptModels(self.repository, self.family, self._names)
+        return self.concept_models.settings(self.gpu is not None)
 
 
 def _thresholds(folder: Path, filename: str) -> dict[str, float]:

@@ -44,7 +44,7 @@ _IDS = ("absent", "confirmed")
 """Arguments that are lists of object ids."""
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     video.START_SESSION: ("num_frames", "frame_size"),
-    video.ADD_FRAMES: ("frame_indexes",),
+    video.ADD_FRAMES: ("frame_indexes", video.WORDS),
     video.ADD_PROMPT: ("frame_index", "object_id", *_LISTS, "clear_old_points", "frame_indexes", "step"),
     video.PROPAGATE: ("frame_index", "reverse", "first", "remember", "frame_indexes", "step"),
     video.UPDATE_MEMORIES: ("frame_index", *_IDS, "frame_indexes", "step"),
@@ -53,11 +53,12 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     video.RESET_SESSION: ("step",),
     video.CLOSE_SESSION: (),
     video.GET_SNAPSHOT: (),
+    video.FIND: ("frame_index", "query", "frame_indexes"),
 }
 """The keys of the arguments of each operation."""
 _NUMBERS = {"frame_index": (0, MAX_FRAME), "object_id": (-(1 << 63), (1 << 63) - 1), "step": (1, MAX_FRAME)}
 """Integer arguments with their minimum and maximum. They are required by the operations that have them."""
-_FLAGS = {"reverse": False, "first": False, "remember": True, "clear_old_points": True}
+_FLAGS = {"reverse": False, "first": False, "remember": True, "clear_old_points": True, video.WORDS: False}
 """Arguments that are true or false, with their defaults."""
 _TENSORS: Mapping[str, tuple[str, ...]] = {
     video.START_SESSION: (video.SNAPSHOT,),
@@ -65,6 +66,7 @@ _TENSORS: Mapping[str, tuple[str, ...]] = {
     video.ADD_PROMPT: (video.FRAMES, video.MASK),
     video.PROPAGATE: (video.FRAMES,),
     video.UPDATE_MEMORIES: (video.FRAMES,),
+    video.FIND: (video.FRAMES,),
 }
 """The inputs that only some operations take."""
 
@@ -177,6 +179,8 @@ def _check_argument(key: str, value: Any) -> None:
             raise InputError(f"arguments: {key} must be a whole number from {least} to {most}, not {_short(value)}")
     elif key in _FLAGS and not isinstance(value, bool):
         raise InputError(f"arguments: {key} must be true or false, not {_short(value)}")
+    elif key == "query" and not isinstance(value, dict):
+        raise PromptError(f'arguments: query must be an object such as {{"text": "dog"}}, not {_short(value)}')
     elif key in _LISTS and value is not None and not isinstance(value, list):
         raise PromptError(f"arguments: {key} must be a list, not {_short(value)}")
     elif key in _IDS and not (value is None or (isinstance(value, list) and all(type(each) is int for each in value))):

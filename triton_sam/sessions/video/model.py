@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -12,19 +13,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import PromptError, UnknownImageError, UnknownSessionError
+from ...errors import InputError, PromptError, UnknownImageError, UnknownSessionError
 from ...families.base import Family
 from ...families.tracking import Tracking
 from ...inputs.images import frame_input
 from ...wire import video
+from ..concepts import Concepts, ConceptSearch
 from ..images import ImageStore
 from ..messages import Reply, Tensors, json_tensor
+from ..tasks import TaskCancelledError
 from .memory import Limits
 from .messages import MAX_FRAMES, WITH_STEP, VideoRequest, read_request, write_rows
 from .models import Embeddings, TrackingModels
 from .sessions import SessionTable, VideoSession
 from .snapshot import read_snapshot, write_snapshot
 from .tracker import Frames, Row, Tracker
+from .words import FrameSearch
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class VideoModel:
     Args:
         family: the family at the size of its encoder's image; it must have a tracker.
         cache_bytes: maximum size of the cached embeddings of frames, in bytes.
+        concepts: the settings of searches for concepts; None if the family has no models for them.
     """
 
     def __init__(
@@ -52,10 +57,15 @@ class VideoModel:
         identity: str,
         settings: VideoModelSettings,
         workers: Executor,
+        concepts: Concepts | None = None,
     ) -> None:
         self.sessions = SessionTable(settings.sessions, settings.idle_seconds, workers)
         prepare = partial(frame_input, side=family.image_size, value_range=family.value_range)
         self.images = ImageStore(models.encode, cache_bytes, prepare, f"{identity} {family.image_size} frame")
+        self._words = None
+        if concepts is not None:
+            search = ConceptSearch(family, models.run, concepts, self.images, contextlib.nullcontext)
+            self._words = FrameSearch(search)
         self._family = family
         self._models = models
         self._identity = f"{identity} {family.image_size}"
@@ -84,14 +94,22 @@ class VideoModel:
             return Reply().fail(error)
         return self.carry_out(request, session)
 
-    def carry_out(self, request: VideoRequest, session: VideoSession | None) -> Reply:
-        """Answer a request from read(). Errors become part of the reply."""
+    def carry_out(
+        self, request: VideoRequest, session: VideoSession | None, stopped: Callable[[], bool] = lambda: False
+    ) -> Reply:
+        """Answer a request from read(). Errors become part of the reply, except TaskCancelledError.
+
+        Args:
+            stopped: returns whether the answer to a search is no longer needed.
+        """
         reply = Reply()
         try:
             if session is None:
                 reply.tensors = self._start(request, reply)
             else:
-                reply.tensors = self._answer(request, session, reply)
+                reply.tensors = self._answer(request, session, reply, stopped)
+        except TaskCancelledError:
+            raise
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
             reply.fail(error)
         return reply
@@ -145,11 +163,14 @@ class VideoModel:
             "num_frames": tracker.num_frames,
             "object_ids": list(tracker.objects),
             video.FIRST_PROMPTED_FRAME: tracker.first_prompted,
+            video.WORDS: self._words is not None and self._words.is_possible(),
             "next_step": 1,
         }
         return {video.RESULT: json_tensor(result)}
 
-    def _answer(self, request: VideoRequest, session: VideoSession, reply: Reply) -> Tensors:
+    def _answer(
+        self, request: VideoRequest, session: VideoSession, reply: Reply, stopped: Callable[[], bool]
+    ) -> Tensors:
         if session.is_closed:
             raise UnknownSessionError(f"the video session {session.session_id} was closed: start a session")
         tracker, operation = session.tracker, request.operation
@@ -160,6 +181,8 @@ class VideoModel:
         find = partial(self._find, session, request.frames, reply)
         if operation not in WITH_STEP:
             try:
+                if operation == video.FIND or request.arguments.get(video.WORDS):
+                    return self._search(request, session, reply, stopped)
                 return self._other_operation(request, session, find)
             finally:
                 session.used = time.monotonic()
@@ -187,6 +210,16 @@ class VideoModel:
             answer |= self._snapshot(session)
         session.last = step, operation, answer
         return answer
+
+    def _search(
+        self, request: VideoRequest, session: VideoSession, reply: Reply, stopped: Callable[[], bool]
+    ) -> Tensors:
+        if self._words is None:
+            raise InputError(f"{self._family.name} cannot search words: use a SAM3 model")
+        if request.operation == video.FIND:
+            return self._words.answer(request, session, reply, stopped)
+        self._words.encode(session, request.frames, reply)
+        return {video.RESULT: json_tensor({"frame_size": session.known_size})}
 
     def _other_operation(
         self, request: VideoRequest, session: VideoSession, find: Callable[[int], Embeddings]

@@ -92,7 +92,7 @@ class TrackingModels:
         if family.tracking is None:
             raise ConfigurationError(f"{family.name} has no models for videos")
         self.objects_at_a_time = min(objects_at_a_time, MAX_PROMPTS)
-        self._run = run
+        self.run = run
         self._table = family.tracking
         self._outputs = {role: spec.output_names for role, spec in family.tracking.models.items()}
         self._outputs[ENCODER] = family.encoder.output_names
@@ -101,12 +101,12 @@ class TrackingModels:
 
     def encode(self, pixels: FloatArray) -> Embeddings:
         """Encode one frame, the output of inputs.images.frame_input."""
-        return self._run(ENCODER, {}, {self._image: pixels}, self._outputs[ENCODER], True)
+        return self.run(ENCODER, {}, {self._image: pixels}, self._outputs[ENCODER], True)
 
     def attend(self, frame: Embeddings, part: Sequence[Selected]) -> Any:
         """Run the memory attention: return the conditioned embeddings of the objects, for decode()."""
         held, outputs = {self._coarse: frame[self._coarse]}, self._outputs[MEMORY_ATTENTION]
-        (conditioned,) = self._run(MEMORY_ATTENTION, held, stacked(part, self._table), outputs, True).values()
+        (conditioned,) = self.run(MEMORY_ATTENTION, held, stacked(part, self._table), outputs, True).values()
         return conditioned
 
     def decode(self, frame: Embeddings, conditioned: Any | None, prompt: DecoderPrompt) -> Decoded:
@@ -121,7 +121,7 @@ class TrackingModels:
         if prompt.mask is not None:
             arrays |= {"mask_input": prompt.mask, "has_mask_input": np.ones(objects, np.float32)}
         held = frame if conditioned is None else {**frame, self._coarse: conditioned}
-        answer = self._run(TRACKING_DECODER, held, arrays, self._outputs[TRACKING_DECODER], False)
+        answer = self.run(TRACKING_DECODER, held, arrays, self._outputs[TRACKING_DECODER], False)
         return Decoded(
             answer["masks"], answer["iou_predictions"], answer["object_score_logits"], answer["object_pointers"]
         )
@@ -132,10 +132,10 @@ class TrackingModels:
         arrays: dict[str, npt.NDArray[Any]] = {"masks": masks, "object_score_logits": scores, "is_prompted": prompted}
         memory: FloatArray
         held, outputs = {self._coarse: frame[self._coarse]}, self._outputs[MEMORY_ENCODER]
-        (memory,) = self._run(MEMORY_ENCODER, held, arrays, outputs, False).values()
+        (memory,) = self.run(MEMORY_ENCODER, held, arrays, outputs, False).values()
         return memory
 
     def prompt_mask(self, mask: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Run the mask_prompt model on (objects,1,S,S): return the decoder's mask input and logits (objects,1,s,s)."""
-        answer = self._run(MASK_PROMPT, {}, {"mask": mask}, self._outputs[MASK_PROMPT], False)
+        answer = self.run(MASK_PROMPT, {}, {"mask": mask}, self._outputs[MASK_PROMPT], False)
         return answer["mask_input"], answer["masks"]

@@ -1,8 +1,8 @@
 """The entry of the video model in Triton. It calls the models of the tracker by BLS (Business Logic Scripting).
 
 ``execute`` starts and ends sessions at once, because this takes no time. It passes all other requests to threads:
-operations of one session run in sequence, those of different sessions concurrently, and frames are opened and encoded
-in separate threads, so that frame t + 1 is encoded while t is tracked.
+operations of one session run in sequence, those of different sessions concurrently. Frames are opened and encoded in
+separate threads, so that frame t + 1 is encoded while t is tracked, and so are searches for words.
 
 Parameters in config.pbtxt: see wire.video.parameters.
 """
@@ -17,9 +17,12 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ...families import get_family, variant_of
 from ...families.tables import ENCODER
 from ...wire import contract, video
 from .. import bls
+from ..concept_models import ConceptModels
+from ..concepts import Concepts
 from ..metrics import VIDEO_COUNTERS, VIDEO_GAUGES
 from ..python_model import PythonModel
 from ..tasks import Pool, Task
@@ -56,6 +59,8 @@ class TritonPythonModel(PythonModel):
         pending = self.number("max_pending", video.DEFAULT_MAX_PENDING)
         self._work = Pool("operation", threads, pending)
         self._frames = Pool("frame", threads, pending)
+        self._searches = Pool("find", threads, pending)
+        self._names = dict(self.parameters)
         self._model = VideoModel(
             self.family,
             TrackingModels(self.family, self._run, objects),
@@ -63,8 +68,10 @@ class TritonPythonModel(PythonModel):
             bls.weights_identity(self.repository / self.parameters[ENCODER]),
             settings,
             self._work.threads,
+            self._concepts(),
         )
-        self.measure([self._work, self._frames], VIDEO_COUNTERS, VIDEO_GAUGES, self._model.gauges, [_SESSION])
+        pools = [self._work, self._frames, self._searches]
+        self.measure(pools, VIDEO_COUNTERS, VIDEO_GAUGES, self._model.gauges, [_SESSION])
         threading.Thread(target=self._sweep, name="sweep", daemon=True).start()
 
     def admit(
@@ -73,6 +80,12 @@ class TritonPythonModel(PythonModel):
         """Answer a request, or pass it to the threads for its operation; see PythonModel."""
         tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
         asked, session = self._model.read(tensors, video.SNAPSHOT in wanted)
+        if asked.operation == video.FIND:
+            # A search runs without its trace; see the session model of images.
+            self._searches.check_room()
+            task = Task(self._searches.name, self.waiting, sender, wanted)
+            stopped = partial(self._is_stopped, sender)
+            return self.start(task, self._searches, partial(self._model.carry_out, asked, session, stopped))
         answer = partial(self._model.carry_out, asked, session)
         if (session is None and asked.snapshot is None) or asked.operation == video.CLOSE_SESSION:
             self.run(Task(_SESSION, self.waiting, sender, wanted), answer)
@@ -92,7 +105,23 @@ class TritonPythonModel(PythonModel):
         is_kept: bool,
     ) -> Mapping[str, Any]:
         """Run a model; see images.Run. Kept outputs are Triton tensors, which stay where the model put them."""
-        return bls.run(self.parameters[role], held, arrays, outputs, self.memory if is_kept else None)
+        return bls.run(self._names[role], held, arrays, outputs, self.memory if is_kept else None)
+
+    def _concepts(self) -> Concepts | None:
+        """Return the settings of searches for concepts; None if the family has no models for them at this size.
+
+        The names of the models follow from that of the encoder, so that a config.pbtxt of an earlier version works.
+        """
+        if not self.family.concepts or self.family.image_size != get_family(self.family.name).image_size:
+            return None
+        variant = variant_of(self.parameters[ENCODER])
+        self._names |= {role: self.family.model_name(role, variant) for role in self.family.concepts}
+        self.concept_models = ConceptModels(self.repository, self.family, self._names)
+        return self.concept_models.settings(self.gpu is not None)
+
+    def _is_stopped(self, sender: Any) -> bool:
+        """Return whether the answer to a search is no longer needed."""
+        return self.stops.is_set() or bool(sender.is_cancelled())
 
     def _sweep(self) -> None:
         """Close idle sessions periodically."""

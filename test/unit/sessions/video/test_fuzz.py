@@ -34,13 +34,15 @@ RIGHT = {
     "absent": [[], [1], [1, 7]],
     "confirmed": [[], [2], [1, 2]],
     "step": ["next"],
+    "words": [False, False, True],
+    "query": [{"text": "bus"}, {}],
 }
 assert set(RIGHT) == {key for keys in ARGUMENTS.values() for key in keys}
 
 
 def request_of(rng, step):
     """Return operation, arguments and tensors of a request that is right but for a few members."""
-    operation = rng.choice(["add_prompt", "propagate", *sorted(video.OPERATIONS)])
+    operation = rng.choice(["add_prompt", "propagate", "propagate", "update_memories", *sorted(video.OPERATIONS)])
     prompt = rng.choice(PROMPTS)
     unwanted = {"points", "labels", "box"} - set(prompt) if operation == "add_prompt" else set()
     arguments = {key: rng.choice(RIGHT[key]) for key in ARGUMENTS[operation] if key not in unwanted}
@@ -99,7 +101,7 @@ def server():
 
 def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(server):
     rng, counts = random.Random(1), Counter()
-    for _ in range(150):
+    for _ in range(300):
         lone, session = server.start(num_frames=6), server.start(num_frames=6)
         session.click(0)
         step = 2
@@ -117,7 +119,8 @@ def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(server)
             send(server, each, "close_session", {}, {})
         assert len(server.model.sessions) == 0
     # Otherwise this test would prove little.
-    assert {operation for operation, refusal in counts if not refusal} == set(video.OPERATIONS), counts
+    answered = {operation for operation, refusal in counts if not refusal}
+    assert answered == set(video.OPERATIONS) - {video.FIND}, counts  # SAM2 has no models for words
     assert min(counts["add_prompt", ""], counts["propagate", ""]) >= 30, counts
     assert {code for _, code in counts} >= {"BAD_PROMPT", "BAD_REQUEST", "UNKNOWN_SESSION_ID", "BAD_IMAGE"}, counts
 

@@ -1,0 +1,237 @@
+"""Words in videos whose server searches the frames itself: one pass of the backbone for words, tracker and clicks.
+
+Clients, transport, session model and video model are the product's, in one process, over trivial models.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from support.in_process import InProcess
+
+from triton_sam import SAM2TritonClient, SAM2VideoClient, VideoRules, track_words
+from triton_sam.client.video.requests import Operation
+from triton_sam.client.video.video import Video
+from triton_sam.errors import InferenceError, ModelNotReadyError, PromptError
+from triton_sam.families import get_family
+from triton_sam.wire import contract
+from triton_sam.wire import video as wire
+
+FAMILY = get_family("sam3")
+assert FAMILY.tracking is not None
+LOW, QUERIES, FRAMES = FAMILY.mask_size, 2, 5
+RULES = VideoRules(hotstart_delay=2, hotstart_unmatch_thresh=2, hotstart_dup_thresh=2, recondition_every_nth_frame=2)
+LOWER = np.full((LOW, LOW), -5, np.float32)
+LOWER[LOW // 2 :] = 5
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def tracked(role: str, inputs: Arrays, wanted: tuple[str, ...]) -> Arrays:
+    """Compute the models of a tracker, which sees the lower half of each frame."""
+    (objects,) = {len(array) for name, array in inputs.items() if name in ("memories", "masks", "point_coords", "mask")}
+    if role == "memory_attention":
+        return {wanted[0]: np.ones(objects, np.float32)}
+    if role == "memory_encoder":
+        return {wanted[0]: np.zeros((objects, *FAMILY.tracking.memory_shape), np.float32)}
+    if role == "mask_prompt":
+        return dict.fromkeys(wanted, np.tile(LOWER, (objects, 1, 1, 1)))
+    frame, clicks = inputs["image_embeddings.0"][0], inputs["point_coords"].sum((1, 2))
+    value = (frame + clicks / 1e6).astype(np.float32)
+    return {
+        "masks": np.tile(LOWER, (objects, 1, 1, 1)) + value.reshape(-1, 1, 1, 1),
+        "iou_predictions": np.full((objects, 1), 0.9, np.float32),
+        "object_score_logits": np.full((objects, 1), 4, np.float32),
+        "object_pointers": np.zeros((objects, 256), np.float32),
+    }
+
+
+def computed(model: str, inputs: Arrays, wanted: tuple[str, ...]) -> Arrays:
+    """Compute a model. The detector finds the lower half for each text."""
+    role = model.removeprefix("sam3_")
+    if role in ("encoder", "concept_encoder"):
+        (pixels,) = inputs.values()
+        return {name: np.full(4, pixels.mean(), np.float32) for name in wanted}
+    if role == "text_encoder":
+        return {wanted[0]: np.zeros((len(inputs["input_ids"]), 2, 4), np.float32)}
+    if role == "mask_head":
+        return {wanted[0]: LOWER[None, None] + inputs["concept_features.0"][0]}
+    if role != "detector":
+        return tracked(role, inputs, wanted)
+    count = len(inputs["text_features"])
+    return {
+        "pred_boxes": np.tile(np.array([0, 0.5, 1, 1], np.float32), (count, QUERIES, 1)),
+        "pred_logits": np.tile(np.array([[-9, 3]], np.float32), (count, 1)),
+        "presence_logits": np.full((count, 1), 9, np.float32),
+        "mask_queries": np.zeros((count, QUERIES, 4), np.float32),
+        "mask_features": np.zeros((count, 4), np.float32),
+    }
+
+
+class WordServer(InProcess):
+    """A server with ``sam3`` and ``sam3_video``.
+
+    Args:
+        parameters: parameters of ``sam3_video``.
+    """
+
+    def __init__(self, **parameters: str) -> None:
+        super().__init__(computed, {"sam3": "sam3"})
+        names = {contract.CONCEPT_MODELS: " ".join(f"sam3_{role}" for role in FAMILY.concepts)}
+        images = self.add_session_model("sam3", kind="GPU", **names)
+        given = {each.name: each.value for each in wire.parameters(FAMILY)}
+        self.videos = self.add_video_model("sam3", **{**given, "kind": "GPU", **parameters})
+        for program in (images, self.videos):
+            program.concept_models.tokenizer = self
+
+    def tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Replace the tokenizer."""
+        if any(len(text) > 20 for text in texts):
+            raise PromptError("too long")
+        return np.ones((len(texts), 2), np.int64), np.ones((len(texts), 2), np.int64)
+
+    @property
+    def passes(self) -> Counter[str]:
+        """The passes of the backbone so far, by the encoder."""
+        return Counter(
+            call.model for call in self.triton.calls if call.model.endswith(("3_encoder", "concept_encoder"))
+        )
+
+    def finds(self) -> list[str]:
+        """Return the models that were asked to search, in order."""
+        found = [(each.model, each.inputs) for each in self.requests]
+        return [model for model, inputs in found if contract.FIND in inputs or inputs.get("operation") == [b"find"]]
+
+
+def clip() -> list[Image.Image]:
+    """Return frames in the size of the encoder's image, which both models read alike."""
+    return [Image.new("RGB", (1008, 1008), (10 * frame, 60, 90)) for frame in range(FRAMES)]
+
+
+@pytest.fixture
+def server() -> Iterator[WordServer]:
+    with WordServer() as server:
+        yield server
+
+
+def open_video(server: WordServer) -> Any:
+    return SAM2VideoClient(server.url, model_type="sam3", retries=0).open(clip())
+
+
+def followed(server: WordServer, video: Video, **options: Any) -> dict[int, Any]:
+    with SAM2TritonClient(server.url, "sam3", retries=0) as finder:
+        return dict(track_words(finder, video, ["bus", "car"], rules=RULES, **options))
+
+
+def assert_equal(found: dict[int, Any], expected: dict[int, Any]) -> None:
+    assert list(found) == list(expected) == list(range(FRAMES))
+    for frame, segments in expected.items():
+        assert list(found[frame]) == list(segments)
+        for object_id, segment in segments.items():
+            other = found[frame][object_id]
+            assert (other.label, other.score) == (segment.label, segment.score)
+            np.testing.assert_array_equal(other.mask, segment.mask)
+            np.testing.assert_array_equal(other.logits, segment.logits)
+
+
+def test_one_pass_serves_words_tracker_and_clicks(server: WordServer) -> None:
+    with open_video(server) as video:
+        found = followed(server, video)
+        assert {segment.label for segments in found.values() for segment in segments.values()} == {"bus", "car"}
+        video.add(FRAMES - 1, 1, points=[[500, 900]], labels=[1])
+        dict(video.propagate(start=1))
+        video.add(0, 1, points=[[500, 900]], labels=[1])
+    assert server.passes == {"sam3_concept_encoder": FRAMES}
+    assert server.finds() == ["sam3_video"] * FRAMES
+
+
+def test_the_objects_are_those_of_two_passes(server: WordServer) -> None:
+    with open_video(server) as video:
+        found = followed(server, video)
+    with WordServer(cache_bytes=str(150 << 20)) as small, open_video(small) as video:  # no room for three frames
+        assert_equal(found, followed(small, video))
+        assert small.passes == {"sam3_encoder": FRAMES, "sam3_concept_encoder": FRAMES}
+        assert small.finds() == ["sam3"] * FRAMES
+
+
+def test_the_finder_searches_if_it_has_other_models(server: WordServer) -> None:
+    with open_video(server) as video, SAM2TritonClient(server.url, "sam3", model_name="lite", retries=0) as finder:
+        tracked = track_words(finder, video, "bus")
+        with pytest.raises(ModelNotReadyError, match="lite"):
+            next(tracked)
+    assert server.finds() == []
+
+
+def test_the_finder_searches_if_the_server_of_the_video_lacks_the_models() -> None:
+    with WordServer() as server:
+        server.triton.missing.add("sam3_detector")
+        with open_video(server) as video:
+            server.triton.missing.clear()
+            assert len(followed(server, video)) == FRAMES
+        assert server.finds() == ["sam3"] * FRAMES
+
+
+def test_lost_sessions_and_evicted_frames_change_nothing(server: WordServer) -> None:
+    with open_video(server) as video:
+        expected = followed(server, video)
+        video.reset()
+
+        def lose(done: int, _: int) -> None:
+            if done == 1:
+                server.videos._model.sessions._sessions.clear()
+            while done == 3 and server.videos._model.images.cache.remove_oldest():
+                pass
+
+        assert_equal(followed(server, video, on_progress=lose), expected)
+        assert video.restored == 1
+
+
+def search(video: Video, frame: int = 0, **query: Any) -> Any:
+    operation = Operation(wire.FIND, {"frame_index": frame, "query": query}, frame, changes=False)
+    return video._carry(operation, (contract.MASKS,))
+
+
+def test_an_answer(server: WordServer) -> None:
+    with open_video(server) as video:
+        answer = search(video, text=["bus", "car"])
+        objects = json.loads(answer[wire.RESULT][0])["objects"]
+        assert [(each["text_index"], each["proposal"]) for each in objects] == [(0, 1), (1, 1)]
+        assert objects[0]["box"] == [0, 504, 1008, 1008]
+        assert objects[0]["score"] == pytest.approx(1 / (1 + math.exp(-3)), abs=1e-3)
+        assert answer[contract.MASKS].shape == (2, 1, LOW, LOW)
+        assert search(video, text=["bus"], threshold=0.99)[contract.MASKS].shape == (0, 1, LOW, LOW)
+        # The feature maps of a frame leave the cache after its search, so another one encodes it again.
+        assert server.passes == {"sam3_concept_encoder": 2}
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "message"),
+    [
+        ({}, PromptError, "say a text"),
+        ({"text": "x" * 30}, PromptError, "too long"),
+        ({"text": "bus", "treshold": 1}, PromptError, "treshold"),
+        ({"boxes": [[2000, 2000, 2010, 2010]]}, PromptError, "lies outside the image"),
+    ],
+)
+def test_a_wrong_query_is_refused(server: WordServer, query: Any, error: type[Exception], message: str) -> None:
+    with open_video(server) as video:
+        with pytest.raises(error, match=message):
+            search(video, **query)
+        assert len(followed(server, video)) == FRAMES  # the session lives on
+        assert video.restored == 0
+
+
+def test_masks_are_not_encoded(server: WordServer) -> None:
+    with open_video(server) as video:
+        arguments = {"frame_index": 0, "query": {"text": "bus"}}
+        request = video._model.request(wire.FIND, video._flows._session, arguments, {0: video._frames.content(0)})
+        inputs = {**request.inputs, contract.OUTPUT_FORMAT: np.array([b"rle"], np.object_)}
+        with pytest.raises(InferenceError, match="find returns logits, not rle"):
+            video._transport.infer(request.model, inputs, request.outputs)

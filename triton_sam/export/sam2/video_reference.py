@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -22,23 +21,6 @@ Frames = Sequence[npt.NDArray[np.uint8]]
 
 _FILL_HOLE_AREA = 8
 """Set by build_sam2_video_predictor. The predictor skips this step without its CUDA kernel, as on a CPU."""
-
-
-@dataclass(frozen=True)
-class ObjectState:
-    """The official predictor's state of an object in a frame.
-
-    Args:
-        is_prompted: whether later frames treat it as a prompted frame.
-        object_score: above 0 if the object is visible; a logit.
-        memory: (64,S/16,S/16), rounded to bfloat16; None before the next propagation encodes it.
-    """
-
-    is_prompted: bool
-    logits: FloatArray
-    object_score: float
-    pointer: FloatArray
-    memory: FloatArray | None
 
 
 class Sam2VideoReference:
@@ -66,13 +48,7 @@ class Sam2VideoReference:
         return list(self._state["obj_ids"])
 
     def add_points(
-        self,
-        frame: int,
-        object_id: int,
-        points: Any = None,
-        labels: Any = None,
-        box: Any = None,
-        clear_old_points: bool = True,
+        self, frame: int, object_id: int, points: Any = None, labels: Any = None, box: Any = None
     ) -> FloatArray:
         """Add points (N,2), their labels (N,) and a box (4,), in pixels of the frame; see add_new_points_or_box.
 
@@ -86,7 +62,6 @@ class Sam2VideoReference:
                 object_id,
                 points=None if points is None else np.asarray(points, np.float32),
                 labels=None if labels is None else np.asarray(labels, np.int32),
-                clear_old_points=clear_old_points,
                 box=None if box is None else np.asarray(box, np.float32),
             )
         return _rows(logits)
@@ -97,16 +72,13 @@ class Sam2VideoReference:
             _, _, logits = self._predictor.add_new_mask(self._state, frame, object_id, np.asarray(mask, bool))
         return _rows(logits)
 
-    def propagate(
-        self, start: int | None = None, count: int | None = None, reverse: bool = False
-    ) -> Iterator[tuple[int, FloatArray]]:
+    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, FloatArray]]:
         """Yield each frame with the (objects,height,width) logits of all objects; see propagate_in_video.
 
         Args:
             start: index of the first frame; None for the earliest prompted one.
-            count: number of frames after the first one; None for all.
         """
-        found = self._predictor.propagate_in_video(self._state, start, count, reverse)
+        found = self._predictor.propagate_in_video(self._state, start, reverse=reverse)
         while True:
             with quiet(), mock.patch("sam2.sam2_video_predictor.tqdm", _without_bar):
                 step = next(found, None)
@@ -114,30 +86,9 @@ class Sam2VideoReference:
                 return
             yield step[0], _rows(step[2])
 
-    def remove(self, object_id: int) -> None:
-        """Remove an object; see remove_object."""
-        with quiet():
-            self._predictor.remove_object(self._state, object_id)
-
-    def clear(self, frame: int, object_id: int) -> FloatArray:
-        """Remove an object's prompts in a frame; see clear_all_prompts_in_frame. Returns as add_points() does."""
-        with quiet():
-            _, _, logits = self._predictor.clear_all_prompts_in_frame(self._state, frame, object_id)
-        return _rows(logits)
-
     def reset(self) -> None:
         """Remove all objects; see reset_state."""
         self._predictor.reset_state(self._state)
-
-    def state(self, object_id: int) -> dict[int, ObjectState]:
-        """Return an object's states by frame, including prompts that are not propagated yet."""
-        index = self._state["obj_id_to_idx"][object_id]
-        found: dict[int, ObjectState] = {}
-        for kind in ("output_dict_per_obj", "temp_output_dict_per_obj"):
-            for key in ("non_cond_frame_outputs", "cond_frame_outputs"):
-                outputs: Mapping[int, Any] = self._state[kind][index][key]
-                found |= {frame: _object_state(output, key) for frame, output in outputs.items()}
-        return dict(sorted(found.items()))
 
     def _new_state(self) -> dict[str, Any]:
         """Return the state of SAM2VideoPredictor.init_state, without reading files."""
@@ -218,17 +169,6 @@ def _image(frame: npt.NDArray[np.uint8], side: int, mean: Sequence[float], std: 
     image -= torch.tensor(mean, dtype=torch.float32)[:, None, None]
     image /= torch.tensor(std, dtype=torch.float32)[:, None, None]
     return image
-
-
-def _object_state(output: Mapping[str, Any], key: str) -> ObjectState:
-    memory = output["maskmem_features"]
-    return ObjectState(
-        is_prompted=key == "cond_frame_outputs",
-        logits=output["pred_masks"][0, 0].cpu().numpy(),
-        object_score=float(output["object_score_logits"][0, 0]),
-        pointer=output["obj_ptr"][0].cpu().numpy(),
-        memory=None if memory is None else memory[0].float().cpu().numpy(),
-    )
 
 
 def _rows(logits: torch.Tensor) -> FloatArray:

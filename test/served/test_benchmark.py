@@ -115,7 +115,7 @@ def test_figures_of_a_session_model_that_runs_its_decoder(decoding, monkeypatch,
     assert names == ({"session_queue_ms", "session_compute_ms"} if knows_metrics else set())
     if knows_metrics:  # six users, and one decode at a time
         whole = load.more["session_queue_ms"] + load.more["session_compute_ms"]
-        assert whole == pytest.approx(load.ms.median, rel=0.5)
+        assert 0.5 * load.ms.min < whole < 1.2 * load.ms.max
         assert load.more["session_queue_ms"] > load.more["session_compute_ms"]
     assert not [note for note in found.notes if "differs" in note]
     assert f"computed {naive['sent']:.0f}" in table(found) or not knows_metrics

@@ -70,7 +70,7 @@ def test_bad_uploads(service):
 def test_a_body_without_a_length_is_counted(service):
     def pieces():
         yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-        for _ in range(70):
+        for _ in range(64):  # too much with the last one: a service that hangs up on a sender may break the answer
             yield bytes(1 << 20)
         yield b"\r\n--b--\r\n"
 

@@ -67,6 +67,9 @@ def cpu_options(parameters: Mapping[str, str]) -> Any:
     memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, default)
     onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg({"max_mem": limit}))
     options.add_session_config_entry("session.use_env_allocators", "1")
+    # From the second run on, ONNX Runtime would allocate one block for all tensors of a run, beside the memory that the
+    # first run left in the arena: a reduced encoder of SAM3 took 4.0 GB instead of 2.3 GB, in the same time.
+    options.enable_mem_pattern = False
     return options
 
 

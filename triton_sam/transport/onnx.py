@@ -37,6 +37,7 @@ class OnnxTransport:
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch needs the cores
         options.add_session_config_entry("session.set_denormal_as_zero", "1")  # as the server's backend does
+        options.enable_mem_pattern = False  # likewise: it would double the memory from the second run on
         # The thread that calls a model computes a share of it. The arithmetic of the caller's own threads, including
         # torch's, stays unchanged.
         self._thread = ThreadPoolExecutor(1, "onnxruntime", initializer=denormals.flush_in_this_thread)

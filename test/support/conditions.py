@@ -10,7 +10,7 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Timeout of a condition in seconds."""
 
 

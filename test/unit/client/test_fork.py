@@ -29,7 +29,7 @@ def in_a_child(act: Callable[[], object]) -> bytes:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(120)
         answer = b"nothing"
         try:
             act()

@@ -99,7 +99,7 @@ def test_parts_of_a_search_take_the_same_places() -> None:
     assert models.most == PARALLEL_ENCODES
 
 
-@pytest.mark.timeout(60)  # a place that is kept lets the last request wait for ever
+@pytest.mark.timeout(600)  # a place that is kept lets the last request wait for ever
 @pytest.mark.parametrize("models", [BrokenEncoder(), SlowEncoder()])
 def test_an_encode_that_fails_gives_its_place_back(models: EmptyModels) -> None:
     """The encoder fails, or the file is not an image."""

@@ -10,11 +10,9 @@ from typing import Any
 
 from .._common import strict_json
 from ..errors import InputError
-from ..masks.boxes import mask_to_box
+from ..masks.boxes import Box, mask_to_box
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
 from ..masks.segment import VideoSegment
-
-Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from support.session_requests import colored
 from triton_sam import ImageError
 from triton_sam.errors import ConfigurationError, InferenceError
 from triton_sam.families import get_family
+from triton_sam.families.concepts import CONCEPT_ENCODER
+from triton_sam.sessions.image.concepts import Concepts
 from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore
 from triton_sam.sessions.messages import Reply
@@ -146,6 +148,29 @@ def test_equal_files_at_a_time_are_encoded_once(waiting):
             models.gate.set()
         assert [upload.result(60).error for upload in uploads] == [None, None]
     assert models.encoded == 1
+
+
+def test_equal_files_searched_for_words_at_a_time_are_encoded_once_also_for_clicks(waiting):
+    gate, encoded = threading.Event(), []
+
+    def run(role, _held, _arrays, outputs, _is_kept):
+        encoded.append(role)
+        assert gate.wait(60)
+        return {name: np.ones(1, np.float32) for name in outputs}
+
+    concepts = Concepts(1, lambda: "words", None)
+    session = SessionModel(ModelPair(get_family("sam3")), run, 1, 1 << 30, "weights", concepts)
+    given = {"image": text(colored(1))}
+    with ThreadPoolExecutor(3) as threads:
+        searches = [threads.submit(session._concepts._find, given, "image", "image_id", Reply()) for _ in range(3)]
+        try:
+            assert all(waiting.acquire(timeout=PATIENCE) for _ in range(2))
+        finally:
+            gate.set()
+        images = [search.result(60) for search in searches]
+    assert images[0] is images[1] is images[2]
+    assert session.answer(given).error is None
+    assert encoded == [CONCEPT_ENCODER]
 
 
 def test_work_is_done_once_for_each_key(waiting):

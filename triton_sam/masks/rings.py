@@ -108,13 +108,18 @@ def _across(x: float, y: float, length: float) -> tuple[float, float]:
 
 def bridged(ring: FloatPoints, other: FloatPoints) -> FloatPoints:
     """Join two rings by a bridge between their nearest points."""
-    step = max(1, _PAIRS_AT_ONCE // len(ring))
+    # Only points that are as close to the box of the other ring as any is to its first point can be the nearest ones.
+    beyond = np.maximum(np.maximum(other.min(axis=0) - ring, ring - other.max(axis=0)), 0)
+    reach = ((ring - other[0]) ** 2).sum(axis=1).min()
+    near = np.flatnonzero((beyond**2).sum(axis=1) <= reach)
+    step = max(1, _PAIRS_AT_ONCE // len(other))
     least, place, start = np.inf, 0, 0
-    for begin in range(0, len(other), step):
-        distances = ((ring[:, None] - other[None, begin : begin + step]) ** 2).sum(axis=2)
-        one, some = np.unravel_index(int(np.argmin(distances)), distances.shape)
+    for begin in range(0, len(near), step):
+        points = ring[near[begin : begin + step], None]
+        distances = (points[:, :, 0] - other[:, 0]) ** 2 + (points[:, :, 1] - other[:, 1]) ** 2
+        one, some = divmod(int(np.argmin(distances)), len(other))
         if distances[one, some] < least:
-            least, place, start = distances[one, some], int(one), begin + int(some)
+            least, place, start = distances[one, some], int(near[begin + one]), some
     return np.concatenate((ring[: place + 1], other[start:], other[: start + 1], ring[place:]))
 
 

@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"triton-sam: error: {error.filename} is a file: give a folder, or another name", file=sys.stderr)
         return EXIT_ERROR
     except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors
-        print(f"triton-sam: error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
+        place = error.filename2 or error.filename or "cannot write"  # of a copy, the file that is written
+        print(f"triton-sam: error: {place}: {error.strerror or error}", file=sys.stderr)
         return EXIT_ERROR
     except UnicodeEncodeError as error:  # a library accepts only UTF-8 file names
         name = valid_utf8(error.object)

@@ -117,4 +117,4 @@ def test_health_finds_killed_models_that_triton_reports_as_ready(
     assert "session model sam2: sam2 cannot answer" in capsys.readouterr().out
     server.stop()
     assert main(command) == 1
-    assert "is not ready, or nothing answers there" in capsys.readouterr().err
+    assert f"nothing answers at {server.http_url} (Connection refused): start a server" in capsys.readouterr().err

@@ -20,11 +20,12 @@ from support.conditions import wait_until
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
 from triton_sam.commands.service import TOOLS
-from triton_sam.errors import ServerTimeoutError
+from triton_sam.errors import ServerTimeoutError, ServerUnreachableError
 from triton_sam.local_server import ports
 from triton_sam.service import run
 from triton_sam.service.settings import LIMITS, ServiceSettings
 from triton_sam.service.tokens import NO_QUOTA, Quota, Token
+from triton_sam.transport.failures import START_ADVICE
 
 COMMAND = [sys.executable, "-m", "triton_sam", "service"]
 
@@ -236,10 +237,11 @@ class Triton:
     def close(self):
         self.is_closed = True
 
-    def is_ready(self):
+    def check_ready(self):
         if isinstance(self._is_up, Exception):
             raise self._is_up
-        return self._is_up
+        if not self._is_up:
+            raise ServerUnreachableError(f"nothing answers at grpc://127.0.0.1:9 (Connection refused){START_ADVICE}")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ class Triton:
         (
             Triton(False),
             "sam2",
-            ["nothing answers at grpc://127.0.0.1:9; `triton-sam service --local` starts a Triton"],
+            ["nothing answers at grpc://127.0.0.1:9 (Connection refused); `triton-sam service --local` starts "],
         ),
         (Triton(ServerTimeoutError("no answer in 3 s")), "sam2", ["no answer in 3 s"]),
     ],
@@ -267,7 +269,9 @@ def test_http_at_the_port_of_grpc_is_named(monkeypatch):
     monkeypatch.setattr(run, "Transport", lambda *_, **__: Triton(False))
     monkeypatch.setattr(run.probe, "_read", lambda url, *_: "" if url == "http://127.0.0.1:9/v2/health/live" else None)
     (line,) = run.advice(ServiceSettings(url="grpc://127.0.0.1:9"))
-    assert line.startswith("nothing answers at grpc://127.0.0.1:9; HTTP answers there: give http://127.0.0.1:9; ")
+    assert line.startswith(
+        "nothing answers at grpc://127.0.0.1:9 (Connection refused); HTTP answers there: give http://127.0.0.1:9; "
+    )
 
 
 URLS = "for other computers: http://192.0.2.7:5000/ or http://gpu:5000/"

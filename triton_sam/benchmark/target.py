@@ -72,7 +72,9 @@ class Target:
         missing = [model for model in (self.pair.encoder, self.pair.decoder) if model not in ready]
         if missing:
             url = self.urls[self.protocols[0]]
-            raise ModelNotReadyError(f"{url} has no model {missing[0]!r} ready: see `triton-sam models --url {url}`")
+            raise ModelNotReadyError(
+                f"{url} has no model {missing[0]!r} ready: `triton-sam models --url {url}` lists its models"
+            )
         return self.session_model in ready
 
     def finds_concepts(self) -> bool:

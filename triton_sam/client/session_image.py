@@ -127,8 +127,8 @@ class EncodeFlows:
         megabytes = contract.embedding_bytes(self._pair.family) / 1e6
         self._notice.log(
             f"the server has no session model {self._pair.session_model!r} ready: this client keeps the embeddings and "
-            f"sends them with each click ({megabytes:.1f} MB). Serve the session model, or give embeddings='client' "
-            f"if this is what you want ({error})"
+            f"sends them with each click ({megabytes:.1f} MB). Serve the session model, or pass embeddings='client' to "
+            f"keep it so ({error})"
         )
 
 

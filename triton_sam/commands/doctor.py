@@ -23,6 +23,7 @@ from ..repository.folder import list_models, unguarded_graphs, writable_reposito
 from ..repository.selection import read_repository, unloadable
 from ..sessions.configs import complete_repository
 from ..transport import probe
+from ..transport.failures import START_ADVICE
 from ..transport.triton import Transport
 from ..transport.url import parse_url, usual_metrics_url
 from . import _options
@@ -235,12 +236,7 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
     absent: Status = "note" if args.url is None else "missing"
     transport = Transport(url, timeout=5, retries=0, **_options.access(args))
     try:
-        if not transport.is_ready():
-            hint = "" if args.url is None else probe.hint(url)
-            yield Finding("server", absent, f"nothing answers at {url}{hint}", None if hint else "triton-sam serve")
-            if args.url is None:
-                yield from _ports()
-            return
+        transport.check_ready()
         ready = transport.ready_models()
         names = ", ".join(sorted(ready)) or "none ready"
         yield Finding("server", "ok", f"Triton {transport.server_version()} at {url}: {names}")
@@ -250,7 +246,10 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
         yield from _devices(transport, sorted(ready), gpus or is_this_machine_with_gpu(url))
     except SamError as error:
         hint = "" if args.url is None else probe.hint(url, error)
-        yield Finding("server", absent, f"{error}{hint}")
+        text = str(error).removesuffix(START_ADVICE)
+        yield Finding("server", absent, text + hint, "triton-sam serve" if text != str(error) and not hint else None)
+        if args.url is None:
+            yield from _ports()
     finally:
         transport.close()
 

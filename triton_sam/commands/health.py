@@ -17,7 +17,7 @@ from PIL import Image
 from ..client.server_models import ServerModels, sort_models
 from ..client.sync import EmbeddingsPlace, SamTritonClient
 from ..client.video.sync import SAM2VideoClient
-from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
+from ..errors import ModelNotReadyError, SamError
 from ..families import get_family
 from ..families.tables import ENCODER, model_name, video_name
 from ..transport.triton import Transport
@@ -69,8 +69,7 @@ def _served(args: argparse.Namespace) -> tuple[ServerModels, dict[str, int]]:
     url = parse_url(args.url)
     transport = Transport(url, timeout=args.timeout, retries=0, **_options.access(args))
     try:
-        if not transport.is_ready():
-            raise ServerUnreachableError(f"{url} is not ready, or nothing answers there")
+        transport.check_ready()
         models = sort_models(transport.ready_models(), transport.model_config)
         variants = [variant for found in models.variants.values() for variant in found]
         configs = {variant: transport.model_config(model_name(variant, ENCODER)) for variant in variants}

@@ -257,7 +257,7 @@ def _check_response(job: _Job, url: str, response: urllib3.BaseHTTPResponse, sta
         length = response.headers.get("Content-Length", "")
         total = int(length) if length.isdecimal() else None
     if None not in (total, job.size) and total != job.size:
-        raise ChecksumError(f"{url} has {total} bytes, but the expected file has {job.size}: this is another file")
+        raise ChecksumError(f"{url} has {total} bytes instead of {job.size}: it is not the expected file")
     _check_space(job, total)
     if start == 0:
         job.start_over()
@@ -295,9 +295,7 @@ def _append(job: _Job, response: urllib3.BaseHTTPResponse, start: int, bar: tqdm
         raise TransientError(f"the connection ended after {arrived} of {job.size} bytes")
     if job.size is not None and arrived > job.size:
         job.start_over()
-        raise ChecksumError(
-            f"the server sent more than the {job.size} bytes of the expected file: this is another file"
-        )
+        raise ChecksumError(f"the server sent more than {job.size} bytes: it is not the expected file")
 
 
 def _progress_bar(job: _Job) -> tqdm[None]:

@@ -182,7 +182,7 @@ def bearer_token(headers: Headers) -> str:
 
 def no_token(given: str = "", how: str = "") -> Problem:
     """Return the problem for a caller without a token, or with an unknown one."""
-    fault = "this token is not known here" if given else "this service needs a token"
+    fault = "this token is unknown" if given else "this service needs a token"
     return Problem(
         401,
         f"{fault}: {how or 'send the header Authorization: Bearer TOKEN, with a token of this service'}",

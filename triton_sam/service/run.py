@@ -20,6 +20,7 @@ from ..errors import PortInUseError, SamError
 from ..local_server.ports import ALL_ADDRESSES, choose_ports, hosts_for_others, resolve_host
 from ..repository.names import pair_names
 from ..transport import probe
+from ..transport.failures import START_ADVICE
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from .settings import TOKEN_VARIABLE, ServiceSettings
@@ -128,13 +129,12 @@ def advice(settings: ServiceSettings) -> Iterator[str]:
     """Yield the current problems of Triton. The service starts anyway, because Triton may start later."""
     transport = _transport(settings)
     try:
-        if not transport.is_ready():
-            text = f"nothing answers at {settings.url}{probe.hint(parse_url(settings.url))}"
-            yield f"{text}; `triton-sam service --local` starts a Triton here. Until one answers, requests get a 503"
-            return
+        transport.check_ready()
         ready = transport.ready_models()
     except SamError as error:
-        yield str(error)
+        text = str(error).removesuffix(START_ADVICE)
+        local = "" if text == str(error) else "; `triton-sam service --local` starts a Triton here"
+        yield f"{text}{probe.hint(parse_url(settings.url), error)}{local}. Until Triton answers, requests get a 503"
         return
     finally:
         transport.close()

@@ -28,6 +28,8 @@ from .url import ServerUrl
 
 ADVICE = "give Triton's port of HTTP (8000) or gRPC (8001)"
 """The end of an error about a wrong port; commands add no further hint to it."""
+START_ADVICE = ": start a server with `triton-sam serve` or `docker compose up`, or give the URL of a running one"
+"""The end of an error about a server that does not answer; commands that give other advice remove it."""
 _START_WITH_ADMIN = "start it with `triton-sam serve --admin`, or its container with TRITON_SAM_ADMIN=1"
 RETRY_PAUSE = 0.2
 """Seconds before the first retry of a call. The pause doubles with each further retry."""
@@ -64,7 +66,8 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two types before Python 3.11
         return ServerTimeoutError(f"no answer from {url} in time")
     if isinstance(error, ssl.SSLError):
-        return ServerUnreachableError(f"TLS to {url} failed: {getattr(error, 'reason', None) or error}")
+        reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+        return _tls_failed(url, reason)
     if isinstance(error, OSError):
         return _nothing_answers(url, getattr(error, "strerror", None) or error or type(error).__name__)
     if _is_no_http(error):
@@ -109,10 +112,16 @@ def process_is_gone(error: BaseException) -> bool:
 
 
 def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
-    return ServerUnreachableError(
-        f"nothing answers at {url} ({reason}): start a server with `triton-sam serve` or `docker compose up`, or give "
-        "the URL of a running one"
-    )
+    return ServerUnreachableError(f"nothing answers at {url} ({reason}){START_ADVICE}")
+
+
+def _tls_failed(url: ServerUrl, reason: str) -> ServerUnreachableError:
+    advice = ""
+    if "expired" in reason:
+        advice = ": renew the server's certificate"
+    elif "issuer" in reason or "self-signed" in reason or "self signed" in reason:
+        advice = ": pass the certificate of its authority, `ca_certs` in Python or --ca-certs"
+    return ServerUnreachableError(f"TLS to {url} failed: {reason}{advice}")
 
 
 def _error_of_model(model: str | None, url: ServerUrl, message: str) -> SamError | None:
@@ -120,7 +129,8 @@ def _error_of_model(model: str | None, url: ServerUrl, message: str) -> SamError
         return None
     if triton_texts.NOT_READY.search(message):
         return ModelNotReadyError(
-            f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
+            f"{url} has no model {model!r} ready: `triton-sam models --url {url}` lists its models, `triton-sam setup` "
+            f"exports further ones ({message})"
         )
     if triton_texts.PROCESS_IS_GONE.search(message):
         return ServerUnreachableError(
@@ -199,6 +209,8 @@ def _refused_order(url: ServerUrl, message: str) -> str:
 
 def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
     """Return the error for gRPC's message: there is no server, or it fails, for example in TLS."""
+    if untrusted := triton_texts.UNTRUSTED_CERTIFICATE.search(words):
+        return _tls_failed(url, untrusted[1])
     if triton_texts.NOT_CONNECTED.search(words) and "handshake" not in words.lower():
         return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
     return ServerUnreachableError(f"{url} is not available: {words}")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .._common import strict_json
 from .._common.tracing import span
-from ..errors import InferenceError, ServerError
+from ..errors import InferenceError, ServerError, ServerUnreachableError
 from .base import Tensors
 from .failures import Attempts, map_error
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
@@ -102,6 +102,17 @@ class Transport:
             return self._call(self._client.is_ready, None, retries=0)
         except ServerError:
             return False
+
+    def check_ready(self) -> None:
+        """Raise the reason if the server is not ready.
+
+        Raises:
+            ServerError: nothing answers, TLS fails, access is refused, the server is not Triton, or it is not ready.
+        """
+        if self._call(self._client.is_ready, None, retries=0):
+            return
+        self.ready_models()  # this raises the error of a proxy or of another program
+        raise ServerUnreachableError(f"{self.url} is not ready: it is starting or stopping, or a model failed to load")
 
     def ready_models(self) -> dict[str, str]:
         """Return name -> version of every READY model, from the repository index (Triton has no list at /v2/models)."""

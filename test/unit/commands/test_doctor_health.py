@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import re
 import shutil
+import socketserver
+import ssl
 import subprocess
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -101,3 +106,107 @@ def test_a_pair_of_another_size_is_not_for_clicks(monkeypatch, capsys, family, h
     said = "".join(capsys.readouterr())
     assert f"model pair small: {use}, its encoder takes 512 pixels" in said
     assert ("session model small: its encoder must take 1024 pixels" in said) == has_session_model
+
+
+AUTHORITY = """
+[ca]
+default_ca = authority
+[authority]
+database = index
+new_certs_dir = .
+serial = serial
+default_md = sha256
+policy = policy
+[policy]
+commonName = supplied
+[extensions]
+subjectAltName = DNS:localhost
+"""
+
+
+@pytest.fixture(scope="module", params=["untrusted", "expired"])
+def tls(request, tmp_path_factory):
+    """Return the kind of a certificate for localhost, its file, and the context of a server that has it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("makes a certificate with openssl")
+    folder = tmp_path_factory.mktemp("certificate")
+    (folder / "config").write_text(AUTHORITY)
+    (folder / "index").touch()
+    (folder / "serial").write_text("01")
+    end = "20250101000000Z" if request.param == "expired" else "20990101000000Z"
+    request_it = "req -new -newkey rsa:2048 -nodes -keyout key.pem -out request.pem -subj /CN=localhost"
+    sign_it = "ca -batch -selfsign -notext -config config -keyfile key.pem -in request.pem -out cert.pem"
+    sign_it += f" -extensions extensions -startdate 20240101000000Z -enddate {end}"
+    for command in (request_it, sign_it):
+        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, cwd=folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return request.param, folder / "cert.pem", context
+
+
+@contextlib.contextmanager
+def listening(answer, context=None):
+    """Yield the port of a server that sends the answer to each connection."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            with contextlib.suppress(OSError):
+                peer = self.request if context is None else context.wrap_socket(self.request, server_side=True)
+                peer.recv(1 << 16)
+                peer.sendall(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def not_ready(capsys, url, *options):
+    """Return what `health` and `doctor` print about the server at a URL."""
+    assert main(["health", "--url", url, *options]) == 1
+    health_says = capsys.readouterr().err
+    assert main(["doctor", "--json", "--url", url, *options]) == 1
+    (finding,) = [each for each in json.loads(capsys.readouterr().out) if each["subject"] == "server"]
+    assert finding["status"] == "missing"
+    return health_says, finding
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_a_certificate_that_is_not_trusted_is_named(tls, scheme, capsys):
+    kind, certificate, context = tls
+    reason, advice = {
+        "expired": ("certificate has expired", "renew the server's certificate"),
+        "untrusted": ("self.signed certificate", "--ca-certs"),
+    }[kind]
+    with listening(b"", context) as port:
+        options = ["--ca-certs", str(certificate)] if kind == "expired" else []
+        health_says, finding = not_ready(capsys, f"{scheme}://localhost:{port}", *options)
+    for text in (health_says, finding["text"]):
+        assert re.search(rf"TLS to {scheme}://localhost:{port} failed: {reason}: .*{advice}", text)
+    assert finding["mend"] is None
+
+
+def test_another_program_is_not_reported_as_no_server(capsys):
+    with listening(b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as port:
+        health_says, finding = not_ready(capsys, f"http://127.0.0.1:{port}")
+    words = f"http://127.0.0.1:{port} does not answer like a Triton server (HTTP status 501)"
+    assert words in health_says
+    assert finding["text"] == words
+    assert finding["mend"] is None
+
+
+def test_no_server_names_the_command_that_starts_one(capsys):
+    health_says, finding = not_ready(capsys, "127.0.0.1:9")
+    words = "nothing answers at http://127.0.0.1:9 (Connection refused)"
+    assert f"{words}: start a server with `triton-sam serve`" in health_says
+    assert (finding["text"], finding["mend"]) == (words, "triton-sam serve")
+
+
+def test_a_full_disk_is_named_by_the_file_that_is_written(monkeypatch, capsys):
+    def copy(_):
+        raise OSError(errno.ENOSPC, "No space left on device", "source.so", None, "/full/target.so")
+
+    monkeypatch.setattr(health, "run", copy)
+    assert main(["health", "--url", "127.0.0.1:9"]) == 1
+    assert capsys.readouterr().err == "triton-sam: error: /full/target.so: No space left on device\n"

@@ -7,8 +7,8 @@ usage() {
 usage: scripts/infer_example.sh [HOST [PORT [IMAGE_B64_OR_FILE PROMPT_JSON]]]
 
 Posts an image (a file, or base64 text) and a prompt to /v2/models/sam2/infer, prints the result_json of the answer, and
-writes its mask to a PNG file. Without arguments it asks localhost, port 8000, for the ball in test/images/shapes.jpg.
-This is the same:
+writes its mask to a PNG file. Without arguments, it segments the ball in test/images/shapes.jpg on localhost, port 8000,
+like this command:
 
   scripts/infer_example.sh localhost 8000 test/images/shapes.jpg '{"points": [[200, 180]], "labels": [1]}'
 
@@ -17,8 +17,8 @@ PROMPT_JSON: {"points": [[x, y], ...], "labels": [1 or 0, ...], "boxes": [[x1, y
 Instead of an image, you may pass "" and the {"image_id": ...} of an earlier answer.
 
 result_json is {"mask": {"data": base64 PNG, "width", "height", "score"}, "masks": [...], "image_id", "image_size",
-"timings"}. If the server refuses the request, for example because "AA==" is no image, it is {"error": {"code",
-"message"}}: then the script also prints the error, writes no file, and exits with status 1.
+"timings"}, or, if the server refuses the request, {"error": {"code", "message"}}: then the script also prints the error,
+writes no file, and exits with status 1.
 
   OUT            file for the mask (default: test/output/mask.png of this project)
   MODEL          the model to call (default: sam2)

@@ -72,7 +72,7 @@ def test_a_first_visit(page, images):
     page.wait("document.getElementById('hover-info').textContent !== ''")
     page.click(200, 180)
     page.settled()
-    assert page.page.inner_text("#hint").startswith("Right-click what is not part of it.")
+    assert page.page.inner_text("#hint").startswith("Right-click a part to exclude it.")
     page.wait("document.getElementById('service-info').textContent !== ''")
     told = [page.page.inner_text(f"#{name}-info") for name in ("hover", "service", "click")]
     assert [re.sub(r"\d+", "N", each) for each in told] == ["preview: N ms", "service: N ms", "last click: N ms"]

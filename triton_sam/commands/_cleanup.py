@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser, *, of_prompts: bool = True) -> 
         help="drop parts of at most this many pixels of the small mask",
     )
     if of_prompts:
-        group.add_argument("--clip-to-box", action="store_true", help="keep nothing outside of --box")
+        group.add_argument("--clip-to-box", action="store_true", help="remove everything outside --box")
     group.add_argument(
         "--smooth", type=float, default=0.0, metavar="PIXELS", help="smooth the outline over this radius"
     )

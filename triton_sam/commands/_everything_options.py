@@ -17,7 +17,7 @@ _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
         "stability_score_thresh",
         float,
         "0..1",
-        "keep masks with this stability at least (official default: 0.95)",
+        "keep masks of at least this stability (official default: 0.95)",
     ),
     ("stability_score_offset", float, "LOGIT", "distance of the thresholds that the stability compares (default: 1)"),
     ("mask_threshold", float, "LOGIT", "logits above it are foreground (default: 0)"),
@@ -25,7 +25,7 @@ _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("crop_n_layers", int, "N", "layers of crops in addition to the whole image; layer i has 4^i crops (default: 0)"),
     ("crop_nms_thresh", float, "0..1", "as --box-nms-thresh, for masks of different crops (default: 0.7)"),
     ("crop_overlap_ratio", float, "0..1", "overlap of crops as a fraction of the image (default: 0.341)"),
-    ("crop_n_points_downscale_factor", int, "N", "each layer has that many times fewer points a side (default: 1)"),
+    ("crop_n_points_downscale_factor", int, "N", "divides the points per side from layer to layer (default: 1)"),
     ("min_mask_region_area", int, "PIXELS", "fill holes and drop parts of fewer pixels of the image (default: 0)"),
 )
 _SWITCHES = (
@@ -38,8 +38,8 @@ def add_parameters(parser: argparse.ArgumentParser) -> None:
     """Add the parameters as a group. The defaults are those of the family."""
     group = parser.add_argument_group(
         "automatic masks",
-        "The parameters of the official mask generators. Without --pred-iou-thresh and\n--stability-score-thresh, the "
-        "server takes those that fit its model, if it has any.",
+        "The parameters of the official mask generators. --pred-iou-thresh and\n--stability-score-thresh default to "
+        "the values exported with the served model, if any.",
     )
     for name, kind, metavar, text in _OPTIONS:
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)

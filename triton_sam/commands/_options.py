@@ -138,7 +138,7 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace",
         action="store_true",
-        help="trace the official model with PyTorch, and do not fill the template for it, which gives the same files",
+        help="trace the official model with PyTorch instead of filling its template; both write the same files",
     )
 
 

@@ -26,17 +26,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of an instance; repeat for more"
     )
     group.add_argument(
-        "--not-example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of something that is not meant"
+        "--not-example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of an object to exclude"
     )
     group.add_argument(
         "--example-mask",
         action="append",
         type=Path,
         metavar="FILE",
-        help="mask of an instance, a PNG of the image's size, of which the box is used; repeat for more",
+        help="mask of an instance, a PNG of the image's size, used as a box; repeat for more",
     )
     group.add_argument(
-        "--not-example-mask", action="append", type=Path, metavar="FILE", help="mask of something that is not meant"
+        "--not-example-mask", action="append", type=Path, metavar="FILE", help="mask of an object to exclude"
     )
     group.add_argument("--example-image", type=Path, metavar="FILE", help="another image, which all examples belong to")
     _words_options.add_filters(group)

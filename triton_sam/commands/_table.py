@@ -31,7 +31,7 @@ GROUPS = {
     },
     "measurements": {
         "verify": "Compare exported and served models with the official predictors.",
-        "evaluate": "Measure how well a served model segments images or tracks objects that are known.",
+        "evaluate": "Measure how well a served model segments images or tracks objects, against ground truth.",
         "benchmark": "Measure a server: latency, throughput, other runners, a moving mouse, load.",
     },
     "shell": {

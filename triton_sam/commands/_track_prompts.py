@@ -16,15 +16,15 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     """Add --object, --point, --negative-point, --box, --mask and --prompts."""
     group = parser.add_argument_group(
         "prompts",
-        "FRAME is the number of an image, from 0. X and Y are pixels of the video. Each prompt belongs to the --object "
-        "before it (without one, to object 1). Points and a box of one object in one image are one prompt.",
+        "FRAME counts from 0. X and Y are pixels of the video. Each prompt belongs to the --object before it,\n"
+        "by default to object 1. Points and a box of one object in one frame are one prompt.",
     )
     for flag, kind, parse, metavar, text in (
-        ("--object", "object", _object_id, "ID", "number of the object that the prompts after it belong to, from 1"),
+        ("--object", "object", _object_id, "ID", "number, from 1, of the object of the prompts that follow"),
         ("--point", "point", _at_frame(2), "FRAME:X,Y", "a point on the object"),
-        ("--negative-point", "negative", _at_frame(2), "FRAME:X,Y", "a point that is not on the object"),
+        ("--negative-point", "negative", _at_frame(2), "FRAME:X,Y", "a point outside the object"),
         ("--box", "box", _at_frame(4), "FRAME:X1,Y1,X2,Y2", "a box around the object"),
-        ("--mask", "mask", _mask, "FRAME:FILE", "an image in the size of the video, not 0 where the object is"),
+        ("--mask", "mask", _mask, "FRAME:FILE", "an image of the video's size, non-zero on the object"),
     ):
         group.add_argument(flag, dest="prompts", action=_Collect, kind=kind, type=parse, metavar=metavar, help=text)
     group.add_argument(

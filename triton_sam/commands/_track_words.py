@@ -34,16 +34,16 @@ _ONLY_WITH_TEXT = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "objects by words",
-        "SAM3, exported with --concepts, finds the objects, and the models for videos track them: without --model, "
-        "those of SAM3 if the server has them, else of SAM2. Not for streams.",
+        "SAM3, exported with --concepts, finds the objects. The video model of --model tracks them (default:\n"
+        "SAM3's if served, else SAM2's). Streams are not supported.",
     )
     _words_options.add_texts(group)
     group.add_argument(
         "--text-every",
         type=int,
         metavar="N",
-        help="search every N frames, for objects that come later (default: every frame by SAM3's rules for videos, if "
-        "the server has its tracker; else the first frame)",
+        help="search every N frames for objects that appear later (default: with SAM3's tracker every frame, by its "
+        "rules for videos; else only the first frame)",
     )
     group.add_argument(
         "--threshold", type=float, metavar="SCORE", help=f"lowest score of an instance (default: {THRESHOLD})"

@@ -76,9 +76,10 @@ def add_video_client(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=tracking_families(), help=f"model family (default: {DEFAULT_FAMILY})")
     _options.add_spellings(
         parser,
-        "--variant",
         "--name",
+        "--variant",
         "--model-name",
+        dest="variant",
         metavar="VARIANT",
         help="variant to use, for example sam2.1_large",
     )

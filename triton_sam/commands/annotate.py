@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="folder, pattern, list (.txt), COCO data set (.json), image or video; or a URL of one",
     )
-    parser.add_argument("--with", dest="task", choices=TASKS, required=True, help="where masks come from")
+    parser.add_argument("--with", dest="task", choices=TASKS, required=True, help="what to make masks from")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
     parser.add_argument(
         "--prompts",

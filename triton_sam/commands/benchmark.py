@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="weights of the models to measure (default: those in the repository, else random weights of the default "
         "size); with --url: the weights that the server's models have, for the comparison",
     )
-    parser.add_argument("--image", type=Path, metavar="FILE", help="image to use (default: a photo of this project)")
+    parser.add_argument("--image", type=Path, metavar="FILE", help="image to use (default: a bundled photo)")
     parser.add_argument(
         "--duration", type=float, default=default.duration, metavar="SECONDS",
         help=f"duration of each single measurement (default: {default.duration:g})",

@@ -53,7 +53,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--accelerator",
         "accelerator",
-        "for encoders (default: none, the backend runs them alone)",
+        "for encoders (default: none: ONNX Runtime without an accelerator)",
         choices=ACCELERATORS,
     )
     add(

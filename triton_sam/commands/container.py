@@ -1,10 +1,10 @@
 """Start tritonserver with every model that has weights, as the Dockerfile does.
 
-A small supervisor takes the place of this process. It passes SIGTERM on to tritonserver, keeps its exit status, and
-starts it again when it or the process of a model dies. Options after `--` are passed on unchanged.
+A small supervisor replaces this process. It passes SIGTERM and the exit status on, and restarts tritonserver if it or
+the process of a model dies. Options after `--` are passed on unchanged.
 
-Nobody can load models over the network, since a request to load a model may bring a program along. After a change of
-the repository, run `triton-sam reload NAME` inside the container. TRITON_SAM_ADMIN=1 accepts such requests.
+Requests to load models are refused, because they can contain programs. After changing the repository, run
+`triton-sam reload NAME` inside the container. TRITON_SAM_ADMIN=1 allows these requests.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_access(parser)
     _options.add_repository(parser)
     parser.add_argument(
-        "--video", action="store_true", help="track three objects through a drawn clip instead, each from one click"
+        "--video",
+        action="store_true",
+        help="track three objects through a drawn clip instead, each from one click; needs the extra evaluate",
     )
     parser.add_argument(
         "--out",
@@ -165,11 +167,11 @@ def _print_report(report: Report) -> None:
 
 def _print_next_steps() -> None:
     print(
-        "\nThe model that comes with the project is small and made for demos and tests: it finds objects, but its\n"
-        "outlines are coarse. Use the official weights for real masks. Next steps:\n"
+        "\nThe demo model is small: it finds objects, but draws coarse outlines. For exact masks, set up official\n"
+        "weights. Next steps:\n"
         "  triton-sam serve                          keep a server running on this machine\n"
         "  triton-sam predict photo.jpg --point 300,200 --overlay overlay.png\n"
         "  triton-sam setup mobilesam                official weights, 41 MB: served as mobilesam\n"
-        "  triton-sam setup sam2 base_plus           the better ones of SAM2.1, 324 MB: served as sam2\n"
+        "  triton-sam setup sam2 base_plus           SAM2.1, larger and better, 324 MB: served as sam2\n"
         "  docker compose up -d                      on a host with an NVIDIA GPU"
     )

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="URL of the server's metrics, which list its GPUs (default: port 8002 if --url has port 8000 or 8001)",
     )
     parser.add_argument(
-        "--fix", action="store_true", help="write what models of earlier exports lack: config.pbtxt, programs, guards"
+        "--fix", action="store_true", help="add the files and guards that earlier exports lack: config.pbtxt, programs"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

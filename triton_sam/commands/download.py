@@ -27,7 +27,7 @@ def add_size(parser: argparse.ArgumentParser) -> None:
     """Add the size, as a positional argument or as --size."""
     known = [line for family in FAMILIES.values() if (line := _sizes(family))]
     parser.add_argument("size", nargs="?", help="; ".join(known))
-    parser.add_argument("--size", dest="named_size", metavar="SIZE", help="the same as the word SIZE")
+    parser.add_argument("--size", dest="named_size", metavar="SIZE", help="the same as the argument size")
 
 
 def chosen_size(args: argparse.Namespace) -> str | None:

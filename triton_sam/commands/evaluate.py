@@ -1,4 +1,4 @@
-"""Measure how well a served model segments images or tracks objects that are known.
+"""Measure how well a served model segments images or tracks objects, against ground truth.
 
 Examples:
   triton-sam evaluate images --local
@@ -49,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
     parser.rewrite = _with_task
     tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
 
-    images = parser.add_task(tasks, "images", "simulate clicks and boxes on images whose objects are known")
+    images = parser.add_task(tasks, "images", "simulate clicks and boxes on images with ground truth")
     _add_datasets(images, "synthetic", "synthetic|coins|cells|DIR", "images (default: 50 synthetic ones, else all)")
     images.add_argument(
         "--clicks", type=int, default=8, metavar="N", help="maximum clicks per object, 1..8 (default: 8)"
@@ -63,7 +63,7 @@ def add_arguments(parser: Parser) -> None:
         help="also measure boxes whose sides are off by this fraction of the box, for example 0.1",
     )
 
-    videos = parser.add_task(tasks, "videos", "track objects that are known through videos")
+    videos = parser.add_task(tasks, "videos", "track objects through videos with ground truth")
     _add_datasets(videos, "clips", "clips|davis:DIR", "videos (default: 4 clips, else all)")
     videos.add_argument(
         "--prompt",

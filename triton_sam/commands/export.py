@@ -67,7 +67,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         "--version",
         type=int,
         metavar="N",
-        help="number of the version folder (default: 1, or 2 if folder 1 has the built-in small model)",
+        help="number of the version folder (default: 1, or 2 if folder 1 holds the demo model)",
     )
     for name in THRESHOLDS:
         parser.add_argument(

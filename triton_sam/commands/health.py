@@ -1,9 +1,10 @@
 """Send a test request to every served model.
 
-Triton before 26.04 reports a model as ready although its process was killed. So this command encodes a small image and
-clicks on it, with each model pair and with each session model, searches a word, and follows an object through two
-frames, where the server can. It exits with 0 if all of them answer in time, else with 1. A session model keeps one
-image more for it.
+Encodes a small image and clicks on it, with each model pair and each session model. If the server has models for words
+and videos, the command also searches a word and tracks an object through two frames. The exit code is 0 if all requests
+succeed in time, else 1. The test image occupies one place in the cache of a session model.
+
+Triton before 26.04 reports a model as ready even if its process was killed; this command detects that.
 """
 
 from __future__ import annotations

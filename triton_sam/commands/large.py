@@ -7,7 +7,7 @@ Examples:
   triton-sam large precompute slide.svs
   triton-sam large segment slide.svs --embeddings --point 51200,30400 --out cell.geojson
 
-It reads TIFF, BigTIFF, GeoTIFF, SVS, OME-TIFF and OME-Zarr, also at URLs.
+Images are TIFF, BigTIFF, GeoTIFF, SVS, OME-TIFF or OME-Zarr, as files or URLs.
 docs/how-to/large-images.md describes the levels.
 """
 

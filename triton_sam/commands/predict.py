@@ -59,18 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="return all candidates of each object: three, or one with SAM-HQ",
     )
-    parser.add_argument("--all-candidates", action="store_true", help="write all candidates, not the best one alone")
+    parser.add_argument("--all-candidates", action="store_true", help="write all candidates instead of the best")
     parser.add_argument("--out", metavar="FILE", help="write the best mask of each object; - for standard output")
     parser.add_argument(
         "--format",
         choices=tuple(FILE_FORMATS),
-        help="form of --out: png, 255 inside and 0 outside; cutout, the object on a transparent ground; rle; polygons; "
-        "coco; geojson (default: png, coco or geojson by the name of the file)",
+        help="format of --out: png, 255 inside and 0 outside; cutout, the object on a transparent background; rle; "
+        "polygons; coco; geojson (default: png, coco or geojson by the name of the file)",
     )
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the image with masks and prompts drawn in")
     parser.add_argument("--logits", type=Path, metavar="NPY", help="write the logits of the masks for --mask-input")
     parser.add_argument(
-        "--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON, one line an image"
+        "--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON, one line per image"
     )
     _cleanup.add_options(parser)
     _predict_words.add_options(parser)

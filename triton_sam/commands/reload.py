@@ -2,13 +2,13 @@
 
 A name is a model (`sam2_encoder`) or a variant (`sam2`: all its models, with those for videos and words).
 
-A server that accepts requests to load models (`triton-sam serve --admin`, or a container with TRITON_SAM_ADMIN=1) does
-this without an interruption: Triton serves the old version until the new one is ready; if the new one does not load,
-the old one stays.
+A server that accepts requests to load models (`triton-sam serve --admin`, or a container with TRITON_SAM_ADMIN=1)
+reloads without interruption: Triton serves the old version until the new one is ready, and keeps it if the new one does
+not load.
 
-Every other server is started again by its supervisor. This takes the seconds that its models need to load; clients
-repeat their requests meanwhile. Run the command as the server's user, on its machine or inside its container. Then it
-needs no rights on the network. It checks the files first, so that damaged ones stop nothing.
+Any other server is restarted by its supervisor, which takes as long as its models need to load; clients repeat their
+requests meanwhile. Run the command as the server's user, on its machine or inside its container. It checks the files
+first, and does not restart the server if a file is damaged.
 
 A session model with a new encoder starts with an empty cache; the clients send their images again automatically.
 """

@@ -1,7 +1,7 @@
 """Serve a model repository with a real Triton on this machine, without Docker.
 
-Ctrl-C stops it. When Triton or the process of a model dies, Triton starts again. The command runs the Triton in the
-nvidia-pytriton wheel, or another installation with --tritonserver.
+Runs the Triton of the nvidia-pytriton wheel, or with --tritonserver another installation. If Triton or the process of a
+model dies, Triton is restarted. Ctrl-C stops the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Run the SAM service: a web page for clicks, a REST API, and the REST API of 2024.
 
-The service calls a Triton server; with --local, it starts one if none answers. Ctrl-C or SIGTERM stop it. It logs one
-JSON line for each request on stderr. The page is at /, beside /metrics, /health and /docs.
+The service calls a Triton server; with --local, it starts one if none answers. The page is at /, the documentation of
+the REST API at /docs; /health and /metrics are for monitoring. Each request is logged as one JSON line on stderr.
+Ctrl-C or SIGTERM stops the service.
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ DEFAULT_FORMATS = ("png", "overlay")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "video", help="video file, folder of images, number of a camera, URL, or - for a video on standard input"
+        "video",
+        metavar="VIDEO",
+        help="video file, folder of images, number of a camera, URL, or - for a video on standard input",
     )
     _track_prompts.add_prompts(parser)
     _track_words.add_options(parser)

@@ -135,7 +135,7 @@ def _add_comparison(
 
 
 def _add_image(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--image", metavar="FILE", help="image to compare on (default: a photo of this project)")
+    parser.add_argument("--image", metavar="FILE", help="image to compare on (default: a bundled photo)")
 
 
 def _add_exported(parser: argparse.ArgumentParser) -> None:

@@ -24,8 +24,8 @@ const SHORTCUTS = [
   ["[E]", "next object", { e: (act) => act.nextObject() }],
   ["[Delete]", "delete the object", { delete: (act) => act.removeActive(), backspace: (act) => act.removeActive() }],
   ["[P] [X]", "brush, eraser", { p: (act) => act.tool("brush"), x: (act) => act.tool("erase") }],
-  ["[G], [Shift] [G]", "polygon, polygon that cuts", { g: (act) => act.tool("polygon"), "shift+g": (act) => act.tool("cut-polygon") }],
-  ["[Enter] [Backspace] [Esc]", "close the polygon, last corner back, discard", { escape: (act) => act.escape() }],
+  ["[G], [Shift] [G]", "polygon, cut polygon", { g: (act) => act.tool("polygon"), "shift+g": (act) => act.tool("cut-polygon") }],
+  ["[Enter] [Backspace] [Esc]", "close the polygon, remove its last corner, discard it", { escape: (act) => act.escape() }],
   ["[[] []]", "smaller, larger brush; in a video, frame with a prompt", { "[": (act) => act.jump(-1), "]": (act) => act.jump(1) }],
   ["[Ctrl] [D]", "duplicate the object", { "ctrl+d": (act) => act.edits.duplicate() }],
   [
@@ -39,7 +39,7 @@ const SHORTCUTS = [
     { "ctrl+c": (act) => !String(getSelection()) && act.edits.copyCutout(), "shift+c": (act) => act.edits.copyRle() },
   ],
   ["[F]", "find everything", { f: (act) => act.find() }],
-  ["[/]", "search for words, where the model finds them", { "/": (act) => act.search() }],
+  ["[/]", "search for words, with a model for words", { "/": (act) => act.search() }],
   [
     "[←] [→], [K] [J] [R]",
     "found object; keep, merge, refine",
@@ -51,7 +51,7 @@ const SHORTCUTS = [
   ["[Ctrl] [Shift] [Z]", "redo", { "ctrl+shift+z": (act) => act.redo(), "ctrl+y": (act) => act.redo() }],
   ["[O], [Ctrl] [V]", "open, paste images", { o: (act) => act.open() }],
   ["[Shift] [O]", "open a folder", { "shift+o": (act) => act.openFolder() }],
-  ["[U]", "open an image at a URL, as pasting a URL does", { u: (act) => act.openUrl() }, "for-urls"],
+  ["[U]", "open an image at a URL; pasting a URL works too", { u: (act) => act.openUrl() }, "for-urls"],
   ["[Page up] [Page down]", "previous, next image", { pageup: (act) => act.otherImage(-1), pagedown: (act) => act.otherImage(1) }],
   ["[Space]", "play a video"],
   [

@@ -37,7 +37,7 @@ function hintFor({ objects, active }, image, isVideo, hasFound) {
   if (!image) return "";
   if (isFirst) return "Click on an object in the image, or drag a box around it.";
   const isTouched = matchMedia("(pointer: coarse)").matches;
-  return isTouched ? "The tool − marks what is not part of it. New begins another object." : "Right-click what is not part of it. Press N for the next object.";
+  return isTouched ? "Tap a part with the tool − to exclude it. New begins another object." : "Right-click a part to exclude it. Press N for the next object.";
 }
 
 /**

@@ -70,14 +70,14 @@ def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path: Path) -> No
 def test_unknown_and_weightless_models_are_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "sam2_decoder").mkdir()
     (tmp_path / "sam2_decoder" / "config.pbtxt").write_text(config_of())
-    with pytest.raises(RepositoryError, match=r"no model 'sam3' in .* \(there: sam2_decoder\)"):
+    with pytest.raises(RepositoryError, match=r"no model 'sam3' in .* \(available: sam2_decoder\)"):
         LocalServer(tmp_path, models=["sam3"]).start()
     with pytest.raises(RepositoryError, match=r"'sam2_decoder' has no weights \(expected .*triton-sam export sam2"):
         LocalServer(tmp_path, models=["sam2_decoder"]).start()
     with pytest.raises(RepositoryError, match=r"no model in .* has weights.*triton-sam export sam2"):
         LocalServer(tmp_path).start()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RepositoryError, match=r"\(there: none\): write them with `triton-sam setup sam2`"):
+    with pytest.raises(RepositoryError, match=r"\(available: none\): write them with `triton-sam setup sam2`"):
         LocalServer(tmp_path / "empty").start()
     with pytest.raises(RepositoryError, match="no model repository at"):
         LocalServer(tmp_path / "nowhere").start()

@@ -113,6 +113,5 @@ def opened(client: Any, source: Any, **options: Any) -> Iterator[Any]:
 
 
 HOW_TO_GET_MODELS = (
-    "videos need models beside the model pair: `triton-sam setup sam2 tiny --video` downloads and exports them, and "
-    "`triton-sam models` lists the models that a server has"
+    "videos need models beside the model pair: `triton-sam setup sam2 tiny --video` downloads and exports them"
 )

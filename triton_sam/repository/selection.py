@@ -137,7 +137,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     names = list(dict.fromkeys(names))
     for name in names:  # dependencies are appended during the loop
         if name not in models:
-            raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)}){_hint([name])}")
+            raise RepositoryError(f"no model {name!r} in {repository} (available: {_listing(models)}){_hint([name])}")
         if not models[name].has_weights:
             raise RepositoryError(_no_weights(models[name]))
         names += sorted(models[name].dependencies(models).difference(names))
@@ -195,7 +195,7 @@ def _all_loadable(repository: Path, models: dict[str, ModelFolder]) -> list[Mode
     usable = [model for name, model in models.items() if name not in reasons]
     if not usable:
         hint = _hint(models or [SAM2.name])
-        raise RepositoryError(f"no model in {repository} has weights (there: {_listing(models)}){hint}")
+        raise RepositoryError(f"no model in {repository} has weights (available: {_listing(models)}){hint}")
     return usable
 
 

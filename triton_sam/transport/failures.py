@@ -130,7 +130,7 @@ def _error_of_model(model: str | None, url: ServerUrl, message: str) -> SamError
     if triton_texts.NOT_READY.search(message):
         return ModelNotReadyError(
             f"{url} has no model {model!r} ready: `triton-sam models --url {url}` lists its models, `triton-sam setup` "
-            f"exports further ones ({message})"
+            f"exports others ({message})"
         )
     if triton_texts.PROCESS_IS_GONE.search(message):
         return ServerUnreachableError(

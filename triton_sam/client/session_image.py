@@ -107,7 +107,10 @@ class EncodeFlows:
             except ModelNotReadyError as error:
                 if not self._may_fall_back:
                     raise
-                self._fall_back(error)
+                missing = error
+            embeddings = yield from self.encode_here(source)  # without the pair too, its error is all that users see
+            self._fall_back(missing)
+            return embeddings
         return (yield from self.encode_here(source))
 
     def encode_here(self, source: ImageSource) -> Flow[ImageEmbeddings]:

@@ -12,7 +12,7 @@ from triton_sam import PromptError, SAM2TritonClient
 from triton_sam.client import session_image
 from triton_sam.client.flows import ASK_AGAIN_SECONDS, Notice
 from triton_sam.client.session_image import SessionImage
-from triton_sam.errors import InferenceError
+from triton_sam.errors import InferenceError, ModelNotReadyError
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.wire.contract import MAX_OBJECTS, MAX_POINTS
 
@@ -125,6 +125,16 @@ def test_without_a_session_model_the_client_keeps_the_embeddings_says_so_once_an
     )
     assert "(16.8 MB)" in message
     assert "embeddings='client'" in message
+
+
+def test_a_server_without_the_whole_variant_is_named_once(caplog):
+    with (
+        ImageServer(keeps_images=False) as server,
+        SAM2TritonClient(server.url, model_name="large") as client,
+        pytest.raises(ModelNotReadyError, match=r"no model 'large_encoder' ready: .*`triton-sam setup` exports others"),
+    ):
+        client.set_image(IMAGE)
+    assert not caplog.messages
 
 
 def test_embeddings_that_the_caller_wants_here_are_no_surprise(server, caplog):

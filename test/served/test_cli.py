@@ -82,7 +82,7 @@ def test_doctor_tells_devices_and_what_is_missing(capsys, server, tmp_path):
     findings = {finding["subject"]: finding for finding in json.loads(out)}
     assert findings["server"]["status"] == "ok"
     assert findings["local Triton"]["status"] == "ok"
-    assert "instance(s) on" in findings["model sam2_encoder"]["text"]
+    assert "1 instance on" in findings["model sam2_encoder"]["text"]
     for url in ("127.0.0.1:9", server.http_url):
         code, out, _ = run(capsys, "doctor", "--url", url, "--model-repository", tmp_path)
         assert code == 1

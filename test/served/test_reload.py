@@ -141,7 +141,7 @@ def test_a_damaged_file_leaves_the_old_model_serving(running, protocol: str, ver
 
 def test_placement_of_models() -> None:
     gpu = {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU", "count": 2, "gpus": [0, 1]}]}
-    assert placement(gpu).text == "2 instance(s) on GPU 0,1"
+    assert placement(gpu).text == "2 instances on GPU 0,1"
     assert (placement(gpu).on_gpu, placement(gpu).on_cpu, placement(gpu).computes) == (True, False, True)
     cpu = placement({"backend": "python", "instance_group": [{"kind": "KIND_CPU", "count": 1}]})
     assert (cpu.on_gpu, cpu.on_cpu, cpu.computes) == (False, True, False)

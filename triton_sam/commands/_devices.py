@@ -39,7 +39,8 @@ def placement(config: Mapping[str, Any]) -> Placement:
         parts.append("ensemble of " + ", ".join(dict.fromkeys(called)) if called else "ensemble")
     for group, kind in zip(groups, kinds, strict=True):
         gpus = ",".join(map(str, group.get("gpus", [])))
-        parts.append(f"{group.get('count', 1)} instance(s) on {kind}{' ' + gpus if gpus else ''}")
+        count = group.get("count", 1)
+        parts.append(f"{count} {'instance' if count == 1 else 'instances'} on {kind}{' ' + gpus if gpus else ''}")
     accelerators = config.get("optimization", {}).get("execution_accelerators", {}).get("gpu_execution_accelerator", [])
     if accelerators:
         parts.append("with " + ", ".join(str(accelerator.get("name")) for accelerator in accelerators))

@@ -18,6 +18,7 @@ pytest.importorskip("onnxruntime")
 from PIL import Image  # noqa: E402
 from support.conditions import settled  # noqa: E402
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
+from support.processes import kill_model  # noqa: E402
 from support.shared_servers import return_free_memory  # noqa: E402
 from support.video_export import write_video_models  # noqa: E402
 
@@ -178,19 +179,21 @@ def test_track_finds_the_objects_of_a_video(client: SAM2TritonClient, server: Lo
     }
 
 
+WORD_RULES = VideoRules(
+    score_threshold_detection=0,
+    new_det_thresh=0,
+    hotstart_delay=2,
+    hotstart_unmatch_thresh=2,
+    hotstart_dup_thresh=2,
+    recondition_every_nth_frame=2,
+)
+"""Weights are random, so the rules must take detections of any score and remove no object early."""
+
+
 def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(
     client: SAM2TritonClient, server: LocalServer
 ) -> None:
-    """Weights are random, so the rules must take detections of any score and remove no object early."""
     clip = [np.roll(noise(11), 3 * index, axis=1) for index in range(4)]
-    rules = VideoRules(
-        score_threshold_detection=0,
-        new_det_thresh=0,
-        hotstart_delay=2,
-        hotstart_unmatch_thresh=2,
-        hotstart_dup_thresh=2,
-        recondition_every_nth_frame=2,
-    )
     family = get_family("sam2").at(512)
     followed = []
     with (
@@ -199,7 +202,7 @@ def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(
     ):
         for tracker in (served, inside):
             with tracker.open(clip) as video:
-                found = dict(track_words(client, video, ["a", "b"], rules=rules, limit=2))
+                found = dict(track_words(client, video, ["a", "b"], rules=WORD_RULES, limit=2))
                 corrected = video.add(1, 1, points=[[30, 30]], labels=[1])
                 later = dict(video.propagate(start=2))
             followed.append((found, corrected, later))
@@ -217,6 +220,36 @@ def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(
 def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--url", server.http_url, "--timeout", "200"]) == 0
     assert "words of sam3: work" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_killing_a_process_in_the_middle_changes_no_mask(server: LocalServer) -> None:
+    """Triton starts again, without the session of the video and without the image of the search."""
+    clip = [np.roll(noise(11), 3 * index, axis=1) for index in range(4)]
+    followed, restarts = [], server.restarts
+    with (
+        SAM2TritonClient(server.grpc_url, "sam3", timeout=200, retries=5) as finder,
+        SAM2VideoClient(server.grpc_url, timeout=200, retries=5) as tracker,
+    ):
+        for kills in (False, True):
+
+            def after_frame(done: int, _: int | None, kills: bool = kills) -> None:
+                if kills and done == 2:
+                    kill_model(server.pid, "sam3")
+
+            with tracker.open(clip) as video:
+                tracked = track_words(finder, video, ["a", "b"], rules=WORD_RULES, limit=2, on_progress=after_frame)
+                followed.append(
+                    [
+                        (frame, object_id, each.label, each.score, each.mask.tobytes())
+                        for frame, segments in tracked
+                        for object_id, each in segments.items()
+                    ]
+                )
+                assert video.restored or not kills
+    assert len(followed[0]) > len(clip)
+    assert followed[0] == followed[1]
+    assert server.restarts > restarts
 
 
 def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> None:

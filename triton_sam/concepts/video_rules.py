@@ -10,7 +10,7 @@ its names. The settings `recondition_on_trk_masks=False`, `fill_hole_area` and t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -164,11 +164,11 @@ class VideoObjects:
     """The index of the text of each object, also of the removed ones."""
     removed_obj_ids: set[int] = field(default_factory=set)
     obj_first_frame_idx: dict[int, int] = field(default_factory=dict)
-    unmatched_frame_inds: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    unmatched_frames: Counter[int] = field(default_factory=Counter)
+    """The number of frames without detection of each object."""
     trk_keep_alive: dict[int, int] = field(default_factory=dict)
-    overlap_pair_to_frame_inds: defaultdict[tuple[int, int], list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    doubled_frames: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """The number of frames in which an earlier object and a later one had the same detection."""
     obj_id_to_last_occluded: dict[int, int] = field(default_factory=dict)
 
     def plan(self, frame_idx: int, detections: Detections, tracks: Tracks) -> Plan:
@@ -240,20 +240,19 @@ class VideoObjects:
         for obj_id in new:
             self.obj_first_frame_idx[obj_id] = frame_idx
             self.trk_keep_alive[obj_id] = self.rules.init_trk_keep_alive
-        self._note(frame_idx, found)
+        self._note(found)
         removed = self._unmatched_for_long(frame_idx) | self._doubled_for_long(frame_idx)
         if self.rules.suppress_unmatched_only_within_hotstart:
             return removed, set()
         gone = self.removed_obj_ids | removed
-        return removed, {each for each in self.unmatched_frame_inds if self.trk_keep_alive[each] <= 0} - gone
+        return removed, {each for each in self.unmatched_frames if self.trk_keep_alive[each] <= 0} - gone
 
-    def _note(self, frame_idx: int, found: Association) -> None:
+    def _note(self, found: Association) -> None:
         """Record which objects were detected in a frame, not detected, or detected together."""
         rules, alive = self.rules, self.trk_keep_alive
         for obj_id in {each for matched in found.matched.values() for each in matched}:
             alive[obj_id] = min(rules.max_trk_keep_alive, alive[obj_id] + 1)
-        for obj_id in found.unmatched:
-            self.unmatched_frame_inds[obj_id].append(frame_idx)
+        self.unmatched_frames.update(found.unmatched)
         fading = [*found.unmatched, *(found.empty if rules.decrease_trk_keep_alive_for_empty_masklets else ())]
         for obj_id in fading:
             alive[obj_id] = max(rules.min_trk_keep_alive, alive[obj_id] - 1)
@@ -261,16 +260,16 @@ class VideoObjects:
             first = min(matched, key=self.obj_first_frame_idx.__getitem__, default=None)
             for obj_id in matched:
                 if first is not None and obj_id != first:
-                    self.overlap_pair_to_frame_inds[first, obj_id].append(frame_idx)
+                    self.doubled_frames[first, obj_id] += 1
 
     def _unmatched_for_long(self, frame_idx: int) -> set[int]:
         least = self.rules.hotstart_unmatch_thresh
-        often = {obj_id for obj_id, frames in self.unmatched_frame_inds.items() if len(frames) >= least}
+        often = {obj_id for obj_id, count in self.unmatched_frames.items() if count >= least}
         return {obj_id for obj_id in often - self.removed_obj_ids if self._is_within_hotstart(obj_id, frame_idx)}
 
     def _doubled_for_long(self, frame_idx: int) -> set[int]:
         least = self.rules.hotstart_dup_thresh
-        often = {obj_id for (_, obj_id), frames in self.overlap_pair_to_frame_inds.items() if len(frames) >= least}
+        often = {obj_id for (_, obj_id), count in self.doubled_frames.items() if count >= least}
         return {obj_id for obj_id in often - self.removed_obj_ids if self._is_within_hotstart(obj_id, frame_idx)}
 
     def _is_within_hotstart(self, obj_id: int, frame_idx: int) -> bool:

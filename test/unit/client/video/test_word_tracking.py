@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
+from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support.fake_tracking import FAMILY, SIZE, FakeModels, computed_by, frame_file
+from support.fake_tracking import FAMILY, FRAME_BYTES, SIZE, FakeModels, computed_by, frame_file
 
 from triton_sam.client.video.sync import SAM2VideoClient
 from triton_sam.client.video.video import Video
@@ -17,6 +19,8 @@ from triton_sam.client.video.word_tracking import track_words
 from triton_sam.concepts.query import Query
 from triton_sam.concepts.video_rules import Detections, VideoRules
 from triton_sam.errors import ConfigurationError, PromptError, VideoError
+from triton_sam.sessions.video.memory import Limits
+from triton_sam.sessions.video.model import VideoModelSettings
 from triton_sam.verify.video_transport import VideoTransport
 
 LOW = FAMILY.mask_size
@@ -140,6 +144,33 @@ def test_an_error_in_a_late_frame_loses_no_earlier_one(video: Video) -> None:
     with pytest.raises(VideoError, match="damaged"):
         seen.extend(frame for frame, _ in track_words(finder, video, "bus", rules=RULES))
     assert seen == list(range(7))
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_2000_frames(models: FakeModels) -> None:
+    """What is kept is a small part of the results, and bounded: the session's tables, and outputs up to its limit."""
+    inner: Any = SimpleNamespace(
+        infer=computed_by(models), close=lambda: None, one_call=contextlib.nullcontext, ready_models=dict
+    )
+    transport, count = VideoTransport(FAMILY, inner), 2000
+    transport._model._settings = VideoModelSettings(limits=Limits(session_bytes=1 << 16))
+    transport._model.images.cache.limit = 8 * FRAME_BYTES
+    models.attended, models.decoded, models.remembered = (deque(maxlen=1) for _ in range(3))  # they keep their calls
+    finder, used, results = Finder(), [], 0
+    finder.asked = deque(maxlen=3)  # type: ignore[assignment]
+    with SAM2VideoClient(transport=transport) as client:
+        client._model = type(client._model)(FAMILY)
+        with client.open([frame_file(number) for number in range(count)]) as video:
+            tracemalloc.start()
+            try:
+                for frame, found in track_words(finder, video, "bus", rules=RULES):
+                    results += sum(each.logits.nbytes + each.mask.nbytes for each in found.values())
+                    if frame % 100 == 99:
+                        used.append(tracemalloc.get_traced_memory()[0])
+            finally:
+                tracemalloc.stop()
+    assert results > 2 << 20
+    assert max(used) < results // 4
 
 
 def test_mistakes(video: Video) -> None:

@@ -37,6 +37,7 @@ SEEN_ELSEWHERE = {
     "DEADLINE": "test/served/test_faults.py",
     "NOT_CONNECTED": "test/unit/transport/test_transport.py",
     "SERVER_ENDS": "test/unit/transport/test_retry.py; a server says it for an instant only",
+    "UNTRUSTED_CERTIFICATE": "test/unit/commands/test_doctor_health.py",
 }
 WAITING_MODEL = b"""
 import time

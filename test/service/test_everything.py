@@ -127,6 +127,7 @@ REFUSED = (
     ({"points_per_side": 10_000}, "points_per_side"),
     ({"pred_iou_thresh": 1.5}, "pred_iou_thresh"),
     ({"crop_n_layers": 9}, "crop_n_layers"),
+    ({"min_mask_region_area": 10**400}, "min_mask_region_area"),
     ({"cleanup": {"smooth": 1e9}}, "cleanup.smooth"),
     ({"format": "geojson"}, "format"),
     ({"points": 3}, "points"),

@@ -293,6 +293,10 @@ PUBLIC = (
     ("64:ff9b::a00:1", False),
     ("64:ff9b::5db8:d822", True),
     ("2002:a00:1::", False),
+    ("::127.0.0.1", False),
+    ("::ffff:0:127.0.0.1", False),
+    ("64:ff9b:1::a00:1", False),
+    ("fec0::1", False),
 )
 
 

@@ -35,6 +35,7 @@ NAMES = (
     ("evil.example", (), False),
     ("localhost.evil.example", (), False),
     ("127.0.0.1.evil.example", (), False),
+    ("[::1].evil.example", (), False),
     ("sam.example.org:8080", ("sam.example.org",), True),
     ("SAM.example.org.", ("sam.Example.org",), True),
     ("a.b.example.org", ("*.example.org",), True),

@@ -101,7 +101,8 @@ def _is_among(name: str, allowed: Collection[str]) -> bool:
 def _name(host: str) -> str:
     """Return the host name or IP address in a header Host, without the port."""
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        name, _, port = host[1:].partition("]")
+        return host if port and not port.startswith(":") else name
     return host.partition(":")[0].rstrip(".").lower()
 
 

@@ -28,6 +28,8 @@ SECONDS = 30.0
 PIECE = 1 << 16
 HEADERS = {"Accept-Encoding": "identity", "Connection": "close"}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+"""All IPv6 addresses of the public internet. Python also calls site-local ones and unassigned ranges global."""
 
 
 class PrivateAddressError(HTTPError):
@@ -103,6 +105,8 @@ def is_public(address: str) -> bool:
         inner = found.ipv4_mapped or found.sixtofour
         if inner is None and found in _NAT64:
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is None and found not in _GLOBAL_UNICAST:
+            return False
         found = inner or found
     return found.is_global and not found.is_multicast
 

@@ -22,6 +22,9 @@ from ..schemas import (
     with_mask,
 )
 
+MAX_AREA = 1 << 31
+"""Maximum of ``min_mask_region_area``, in pixels. JSON has whole numbers that no float can hold."""
+
 
 class EverythingRequest(Strict):
     """Search parameters, with the names and meanings of Meta's automatic mask generators. All are optional."""
@@ -70,7 +73,7 @@ class EverythingRequest(Strict):
         default=None, ge=1, le=16, description="Layer i has points_per_side divided by this number to the power of i."
     )
     min_mask_region_area: int | None = Field(
-        default=None, ge=0, description="Smaller holes and parts, in pixels, are filled and dropped."
+        default=None, ge=0, le=MAX_AREA, description="Smaller holes and parts, in pixels, are filled and dropped."
     )
     multimask_output: bool | None = Field(
         default=None, description="Whether each point gives all candidates (three, or one with SAM-HQ)."

@@ -62,7 +62,9 @@ def _memory_attention(family: str, shapes: Shapes) -> bool:
     side = VIDEO_SIDES[family] // 16
     memory = [512, 64] if family == "edgetam" else [64, side, side]
     return (
-        min(objects, memories) >= 1
+        1 <= objects <= 64
+        and 1 <= objects * memories <= 320
+        and objects * pointers <= 2048
         and shapes["memories"] == [objects, memories, *memory]
         and shapes["object_pointers"] == [objects, pointers, 256]
         and shapes["pointer_ages"] == [objects, pointers]
@@ -74,7 +76,7 @@ def _memory_encoder(family: str, shapes: Shapes) -> bool:
     (objects,) = shapes["is_prompted"]
     side = VIDEO_SIDES[family]
     return (
-        objects >= 1
+        1 <= objects <= 64
         and shapes["masks"] == [objects, 1, side // 4, side // 4]
         and shapes["object_score_logits"] == [objects, 1]
         and _one_or_each(shapes, {"image_embeddings": [256, side // 16, side // 16]}, objects)
@@ -108,13 +110,14 @@ def _mask_prompt(family: str, shapes: Shapes) -> bool:
 
 def _text_encoder(shapes: Shapes) -> bool:
     prompts, tokens = shapes["input_ids"]
-    return prompts >= 1 and tokens == 32 and shapes["attention_mask"] == [prompts, 32]
+    return 1 <= prompts <= 64 and tokens == 32 and shapes["attention_mask"] == [prompts, 32]
 
 
 def _detector(shapes: Shapes) -> bool:
     prompts, boxes = shapes["input_boxes_labels"]
     return (
-        prompts >= 1
+        1 <= prompts <= 64
+        and boxes <= 64
         and shapes["input_boxes"] == [prompts, boxes, 4]
         and shapes["text_features"] == [prompts, *_TEXT]
         and shapes["attention_mask"] == [prompts, 32]
@@ -125,7 +128,8 @@ def _detector(shapes: Shapes) -> bool:
 def _mask_head(shapes: Shapes) -> bool:
     prompts, instances, channels = shapes["mask_queries"]
     return (
-        min(prompts, instances) >= 1
+        1 <= prompts <= 8
+        and 1 <= prompts * instances <= 1600
         and channels == 256
         and shapes["mask_features"] == [prompts, *_SMALL]
         and shapes["concept_features.0"] == [1, 256, 288, 288]

@@ -14,15 +14,17 @@ from .._common import strict_json
 from .._common.checks import check_fields, check_names, number
 from ..errors import InputError, PromptError
 from ..families.base import FloatArray, Size
+from ..families.concepts import MAX_BOXES
+from ..families.tables import MAX_PROMPTS
 from ..masks.boxes import Box, mask_to_box
 from ..masks.rle import rle_to_box
 
 THRESHOLD, MASK_THRESHOLD = 0.3, 0.5
 """The defaults of the reference, Sam3ImageProcessor.post_process_instance_segmentation in transformers."""
 
-MAX_TEXTS = 64
+MAX_TEXTS = MAX_PROMPTS
 """Maximum number of texts in one request."""
-MAX_EXAMPLES = 64
+MAX_EXAMPLES = MAX_BOXES
 """Maximum number of example boxes in one request."""
 
 TEXT_OF_EXAMPLES = "visual"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from .tables import Dimension, ModelSpec, Tensor, by_role
+from .tables import MAX_PROMPTS, Dimension, ModelSpec, Tensor, by_role
 
 CONCEPT_ENCODER, TEXT_ENCODER, DETECTOR, MASK_HEAD = "concept_encoder", "text_encoder", "detector", "mask_head"
 """The roles of the models of a detector of concepts."""
@@ -18,6 +18,11 @@ STATES = "concept_states"
 """The part of the detector's work that does not depend on the concept, as an output of the encoder."""
 EXAMPLE_FEATURES = "example_features"
 """The input of the detector for the coarsest features of the image that the example boxes belong to."""
+
+MAX_BOXES = 64
+"""Maximum number of example boxes for each prompt; they attend to each other."""
+_MAX_MASKED = 8
+"""Maximum number of prompts in one request to the mask head, each of which takes about 280 MB of memory."""
 
 LABEL_NO_BOX = -10
 """The label of a padding box, so that prompts with different numbers of boxes fit into one batch."""
@@ -55,6 +60,7 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
             TEXT_ENCODER,
             inputs=(Tensor("input_ids", "INT64", ("prompts", tokens)), mask),
             outputs=(text,),
+            limits=MappingProxyType({("prompts",): MAX_PROMPTS}),
         ),
         ModelSpec(
             DETECTOR,
@@ -78,10 +84,12 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
                 mask_features,
             ),
             dimensions=MappingProxyType({"boxes": Dimension(minimum=0)}),
+            limits=MappingProxyType({("prompts",): MAX_PROMPTS, ("boxes",): MAX_BOXES}),
         ),
         ModelSpec(
             MASK_HEAD,
             inputs=(fine, middle, mask_features, Tensor("mask_queries", "FP32", ("prompts", "instances", channels))),
             outputs=(Tensor("pred_masks", "FP32", ("prompts", "instances", low, low)),),
+            limits=MappingProxyType({("prompts",): _MAX_MASKED, ("prompts", "instances"): _MAX_MASKED * queries}),
         ),
     )

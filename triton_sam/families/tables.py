@@ -66,7 +66,8 @@ class ModelSpec:
         dimensions: the sizes that the symbols of the inputs may have. All dimensions with a symbol that is not listed
             must be equal and at least 1; a dimension of an optional input may also be 1, as in its default.
         limits: the largest product of the sizes of some symbols, because the memory of a request grows with it. The
-            symbols of a limit are those of one required input.
+            symbols of a limit are those of one required input. Encoders have none, because a limit changes the bits
+            of EdgeTAM's embeddings in ONNX Runtime.
     """
 
     role: str

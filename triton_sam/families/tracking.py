@@ -17,6 +17,8 @@ TRACKING_DECODER, MASK_PROMPT = "tracking_decoder", "mask_prompt"
 """The roles of the models of a tracker."""
 MEMORY = "memory"
 """The output of the memory encoder."""
+MAX_MEMORIES = 320
+"""Maximum number of memories in one request to the memory attention, over all objects. Each takes 4 to 33 MB."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def sam2_tracking(
     score = Tensor("object_score_logits", "FP32", ("objects", 1))
     memory = memory_shape or (64, small, small)
     shared = {"images": Dimension(choices=(1, "objects"))}
+    objects: dict[tuple[str, ...], int] = {("objects",): MAX_PROMPTS}
     models = by_role(
         ModelSpec(
             MEMORY_ATTENTION,
@@ -104,12 +107,18 @@ def sam2_tracking(
             ),
             outputs=(Tensor("conditioned_embeddings", "FP32", ("objects", channels, small, small)),),
             dimensions={**shared, "pointers": Dimension(minimum=0)},
+            limits={
+                **objects,
+                ("objects", "memories"): MAX_MEMORIES,
+                ("objects", "pointers"): MAX_PROMPT_POINTS,  # four tokens each, as small as those of points
+            },
         ),
         ModelSpec(
             MEMORY_ENCODER,
             inputs=(features, logits, score, Tensor("is_prompted", "FP32", ("objects",))),
             outputs=(Tensor(MEMORY, "FP32", ("objects", *memory)),),
             dimensions=shared,
+            limits=objects,
         ),
         ModelSpec(
             TRACKING_DECODER,
@@ -132,7 +141,7 @@ def sam2_tracking(
                 Tensor("object_pointers", "FP32", ("objects", channels)),
             ),
             dimensions={**shared, "masks": Dimension(choices=(1, "objects")), "points": Dimension(minimum=0)},
-            limits={("objects",): MAX_PROMPTS, ("objects", "points"): MAX_PROMPT_POINTS},
+            limits={**objects, ("objects", "points"): MAX_PROMPT_POINTS},
         ),
         ModelSpec(
             MASK_PROMPT,

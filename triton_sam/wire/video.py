@@ -69,6 +69,8 @@ OBJECT_SCORES = "object_scores"
 DEFAULT_MAX_SESSIONS = 32
 DEFAULT_MAX_OBJECTS = 64
 DEFAULT_MAX_PROMPTED_FRAMES = 32
+MAX_PROMPTED_FRAMES = 300
+"""Largest ``max_prompted_frames``: with those before it, a frame attends to fewer memories than a call may have."""
 DEFAULT_SESSION_BYTES = 256 << 20
 DEFAULT_IDLE_SECONDS = 600
 DEFAULT_CACHE_BYTES = 512 << 20

@@ -28,7 +28,7 @@ from triton_sam.export import guards, onnx_tools, registry  # noqa: E402
 from triton_sam.export.pipeline import finish_graph  # noqa: E402
 from triton_sam.export.repair import add_missing_guards  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
-from triton_sam.families import get_family  # noqa: E402
+from triton_sam.families import FAMILIES, get_family  # noqa: E402
 from triton_sam.families.tables import GUARD_PREFIX, Dimension, ModelSpec, Tensor  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.folder import unguarded_graphs  # noqa: E402
@@ -130,6 +130,17 @@ def test_a_request_that_is_too_large_is_refused_in_words() -> None:
                 session.run(None, feed)
         else:
             assert session.run(None, feed) == [2 + 3 * prompts * points]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_size_of_a_request_has_a_limit(family: str) -> None:
+    for role, spec in get_family(family).every_model.items():
+        symbols = {side for tensor in spec.inputs for side in tensor.shape if isinstance(side, str)}
+        if len(spec.inputs) == 1:
+            continue  # its memory grows with the bytes of the request; see ModelSpec.limits
+        # The size of a dimension with choices is that of another one.
+        free = {symbol for symbol in symbols if not spec.dimensions.get(symbol, Dimension()).choices}
+        assert free == set().union(*spec.limits), role
 
 
 def test_an_open_size_that_the_family_fixes_is_checked() -> None:

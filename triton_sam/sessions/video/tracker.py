@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ...errors import PromptError
 from ...families.base import FloatArray
-from ...families.tracking import Tracking
+from ...families.tracking import MAX_MEMORIES, Tracking
 from ...inputs.images import mask_prompt
 from ..images import NoRoomError
 from .memory import (
@@ -206,7 +206,7 @@ class Tracker:
                 groups[len(selected.memories), len(selected.pointers)].append((memory, selected))
         if groups:
             embeddings = frames.find(frame)
-            parts = [part for group in groups.values() for part in self._parts(group)]
+            parts = [part for (count, _), group in groups.items() for part in self._parts(group, count)]
             answers = [self._track_part(embeddings, [each for _, each in part], frames, remembers) for part in parts]
             for part, outputs in zip(parts, answers, strict=True):
                 for (memory, _), output in zip(part, outputs, strict=True):
@@ -334,8 +334,9 @@ class Tracker:
             memory.tracked[frame] = output
             memory.frames.remove(frame)
 
-    def _parts(self, group: Sequence[Result]) -> list[Sequence[Result]]:
-        size = self._models.objects_at_a_time
+    def _parts(self, group: Sequence[Result], memories: int = 1) -> list[Sequence[Result]]:
+        """Return the objects of each call, in which every object attends to a number of memories."""
+        size = min(self._models.objects_at_a_time, MAX_MEMORIES // max(1, memories))
         return [group[start : start + size] for start in range(0, len(group), size)]
 
     def _decode_prompt(self, embeddings: Embeddings, selected: Selected | None, prompt: DecoderPrompt) -> Output:

@@ -46,7 +46,7 @@ class TritonPythonModel(PythonModel):
         limit = self.number("cache_bytes", video.DEFAULT_CACHE_BYTES)
         limits = Limits(
             self.number("max_objects", video.DEFAULT_MAX_OBJECTS),
-            self.number("max_prompted_frames", video.DEFAULT_MAX_PROMPTED_FRAMES),
+            min(self.number("max_prompted_frames", video.DEFAULT_MAX_PROMPTED_FRAMES), video.MAX_PROMPTED_FRAMES),
             self.number("session_bytes", video.DEFAULT_SESSION_BYTES),
         )
         settings = VideoModelSettings(

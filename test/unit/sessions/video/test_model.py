@@ -32,6 +32,8 @@ from triton_sam.errors import (
     UnknownSessionError,
     VideoError,
 )
+from triton_sam.families.tables import MAX_PROMPT_POINTS
+from triton_sam.families.tracking import MAX_MEMORIES
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.sessions.images import NoRoomError
 from triton_sam.sessions.tasks import MAX_WAITING, SerialQueue
@@ -76,6 +78,25 @@ def test_a_batch_that_does_not_fit_is_halved():
             session.click(0, name, [[name, 3]])
         masks.append(session.track(range(3)))
     assert max(len(call["memory_ages"]) for call in plenty.models.attended) == 7
+    for key, mask in masks[0].items():
+        np.testing.assert_array_equal(masks[1][key], mask)
+
+
+def test_a_call_has_no_more_memories_than_its_model_accepts():
+    class Wide(FakeModels):
+        objects_at_a_time = 64
+
+    few, many = Server(), Server(models=Wide())
+    masks = []
+    for server in (few, many):
+        session = server.start()
+        for name in range(60):
+            session.click(0, name, [[name % 20, 3]])
+        masks.append(session.track(range(8)))
+    shapes = [call["memory_ages"].shape for call in many.models.attended]
+    assert shapes[:6] == [(60, count) for count in range(1, 6)] + [(53, 6)]
+    assert max(objects * memories for objects, memories in shapes) <= MAX_MEMORIES
+    assert max(call["pointer_ages"].size for call in many.models.attended) <= MAX_PROMPT_POINTS
     for key, mask in masks[0].items():
         np.testing.assert_array_equal(masks[1][key], mask)
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from support import pb_utils
 from support.conditions import wait_until
-from support.fake_tracking import NAMES, SIDE, FakeModels, Server, computed_by, frame_file, rows, text
+from support.fake_tracking import NAMES, SIDE, TABLE, FakeModels, Server, computed_by, frame_file, rows, text
 
 from triton_sam.errors import ServerBusyError
+from triton_sam.families.tracking import MAX_MEMORIES
 
 ENTRY = "video.triton_model"
 OUTPUTS = ["result", "frame_indexes", "object_ids", "masks", "object_scores", "iou_predictions"]
@@ -59,6 +60,13 @@ def start(model):
 def add_frames(model, session, *indexes):
     files = np.array([frame_file(index) for index in indexes], np.object_)
     return ask(model, "add_frames", session, ["result"], {"frames": files}, frame_indexes=list(indexes))
+
+
+def test_a_frame_never_attends_to_more_memories_than_a_call_may_have(triton):
+    with triton.serving(ENTRY, arguments(max_prompted_frames="1000")) as model:
+        limits = json.loads(ask(model, "start_session", wanted=["result"], num_frames=9).tensors["result"][0])["limits"]
+    assert limits["max_prompted_frames"] == 300
+    assert limits["max_prompted_frames"] + TABLE.memories <= MAX_MEMORIES
 
 
 CLICK = {"frame_index": 0, "object_id": 1, "points": [[3, 4]]}

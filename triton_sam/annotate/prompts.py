@@ -16,6 +16,7 @@ from PIL import Image
 from ..errors import InputError
 from ..families.base import Family, FloatArray, Size
 from ..masks import mask_to_box, rle_to_mask
+from ..masks.rle import rle_to_box
 from .sources import ImageItem, Skipped
 
 Corners = tuple[float, float, float, float]
@@ -144,9 +145,10 @@ def _fault_of_point(x: float, y: float, size: Size) -> str:
 
 def _fault_of_mask(rle: Mapping[str, Any], size: Size) -> str:
     try:
-        mask = rle_to_mask(rle)
+        box = rle_to_box(rle)  # without decoding: a few bytes of RLE may stand for very many pixels
     except InputError as error:
         return str(error)
-    if mask.shape != size[::-1]:
-        return f"the mask has {mask.shape[1]} x {mask.shape[0]} pixels, and the image {size[0]} x {size[1]}"
-    return "" if mask.any() else "the mask is empty"
+    height, width = map(int, rle["size"])
+    if (width, height) != size:
+        return f"the mask has {width} x {height} pixels, and the image {size[0]} x {size[1]}"
+    return "" if box else "the mask is empty"

@@ -183,6 +183,7 @@ def test_masks_are_sent_as_logits_with_their_box(source: Source, tmp_path: Path)
         {"size": [30, 40], "counts": "?"},
         [[1, 2]],
         5,
+        {"size": [2_000_000, 2_000_000], "counts": [0, 4 * 10**12]},  # such a mask is never decoded
     ]
     document = coco(["000.png"], [])
     document["annotations"] = [
@@ -190,7 +191,8 @@ def test_masks_are_sent_as_logits_with_their_box(source: Source, tmp_path: Path)
     ]
     kept, skipped = usable(read_masks(written(tmp_path / "a.json", document), source), source)
     assert [each.what for each in kept] == ["annotation 1", "annotation 2", "annotation 3"]
-    assert [what for what, _ in skipped] == [f"annotation {number}" for number in (7, 8, 4, 5, 6)]
+    assert [what for what, _ in skipped] == [f"annotation {number}" for number in (7, 8, 4, 5, 6, 9)]
+    assert skipped[-1][1].startswith("the mask has 2000000 x 2000000 pixels")
     arguments = together(kept, FAMILY)
     assert arguments["box"][:2] == [(4, 6, 20, 18)] * 2
     assert arguments["mask_input"].shape == (3, 1, 256, 256)

@@ -1,6 +1,7 @@
 """Attempts to stall or to bloat the service, at a small size; test/slow/test_attacks.py has them at full size."""
 
 import asyncio
+import errno
 import io
 import json
 import socket
@@ -192,6 +193,19 @@ def test_a_fault_of_the_service_is_answered_with_its_id(http):
     answer = http.get("/broken", headers={"x-request-id": "mine"})
     assert problem(answer, 500)["request_id"] == answer.headers["x-request-id"] == "mine"
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_and_no_fault_of_the_service(http, monkeypatch, number):
+    """Starlette writes uploads of more than a megabyte to a temporary file."""
+
+    def full(*_):
+        raise OSError(number, "No space left on device")
+
+    monkeypatch.setattr("starlette.datastructures.UploadFile.write", full)
+    answer = http.post("/v1/images", files={"image": bytes(9)})
+    assert problem(answer, 503)["code"] == "disk_full"
+    assert "retry-after" in answer.headers
 
 
 def test_small_answers_that_nobody_reads_hold_nothing_for_ever():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -146,6 +148,10 @@ def meant_by(error: Exception) -> Problem:
     if isinstance(error, SamError):
         status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
         return Problem(status, one_line(error), headers={"Retry-After": RETRY_SECONDS} if status == 503 else {})
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        LOGGER.error("no space left for temporary files", extra={"fields": {"folder": tempfile.gettempdir()}})
+        detail = "the disk of the service is full: its operator must free space"
+        return Problem(503, detail, headers={"Retry-After": RETRY_SECONDS}, code="disk_full")
     LOGGER.error("unexpected error", exc_info=error)
     return Problem(500, "an error of the service itself; its log has the details")
 

@@ -2,6 +2,7 @@
 
 `image` is the session model, `video` the video model, `encoder_front` the front end of encoders for Paintera. Their
 base is `python_model` (parameters, threads, admission, metrics); `tasks` follows a request from arrival to answer,
-`bls` calls other models, `images` caches images by hash, and `configs` writes config.pbtxt and `model.py`. `wire` has
-the names that clients and server share. docs/reference/session-models.md explains the models.
+`bls` calls other models, `images` caches images by hash, `concepts` searches them for words with the models of
+`concept_models`, and `configs` writes config.pbtxt and `model.py`. `wire` has the names that clients and server share.
+docs/reference/session-models.md explains the models.
 """

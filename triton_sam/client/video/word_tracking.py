@@ -130,7 +130,10 @@ class _WordTracking:
             video._stops.add(stop)
         held: deque[_Held] = deque()
         read_and_send = partial(video._read_and_send, words=self._is_one_model)
-        ahead = look_ahead(iter(indexes), read_and_send, video._options.ahead, stop)
+        most = video._options.ahead
+        if self._is_one_model and video._flows.finds_words:  # more would leave the cache before they are searched
+            most = min(most, wire.SEARCHED_AHEAD - 1)
+        ahead = look_ahead(iter(indexes), read_and_send, most, stop)
         failure: SamError | None = None
         with contextlib.closing(ahead):
             try:

@@ -18,6 +18,7 @@ from PIL import Image
 from support.in_process import InProcess
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient, VideoRules, track_words
+from triton_sam.client.video import frames, word_tracking
 from triton_sam.client.video.requests import Operation
 from triton_sam.client.video.video import Video
 from triton_sam.errors import InferenceError, ModelNotReadyError, PromptError
@@ -191,6 +192,23 @@ def test_lost_sessions_and_evicted_frames_change_nothing(server: WordServer) -> 
 
         assert_equal(followed(server, video, on_progress=lose), expected)
         assert video.restored == 1
+
+
+def test_no_more_frames_are_sent_ahead_than_the_cache_holds(
+    server: WordServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = []
+
+    def look_ahead(order: Iterator[int], prepare: Any, most: int, stop: Any) -> Iterator[int]:
+        ahead.append(most)
+        return frames.look_ahead(order, prepare, most, stop)
+
+    monkeypatch.setattr(word_tracking, "look_ahead", look_ahead)
+    with SAM2VideoClient(server.url, model_type="sam3", retries=0) as client, client.open(clip(), ahead=9) as video:
+        assert len(followed(server, video)) == FRAMES
+        video._flows.finds_words = False  # the finder searches
+        followed(server, video)
+    assert ahead == [wire.SEARCHED_AHEAD - 1, 9]
 
 
 def search(video: Video, frame: int = 0, **query: Any) -> Any:

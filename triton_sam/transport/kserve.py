@@ -191,13 +191,7 @@ class KServeClient:
 
 
 class _TimedConnection(HTTPConnection):
-    """A connection whose reads and writes end at the deadline of the call of this thread.
-
-    The head of a request travels with the first part of its body.
-    """
-
-    _parts: Body | None = None
-    """The parts of the request that is being assembled."""
+    """A connection whose reads and writes end at the deadline of the call of this thread."""
 
     def connect(self) -> None:
         super().connect()
@@ -206,22 +200,7 @@ class _TimedConnection(HTTPConnection):
     def request(self, *arguments: Any, **options: Any) -> None:
         if self.sock is not None and not CURRENT.call.take(self.sock):
             self.close()  # the previous call was cancelled just as it ended; http.client reconnects
-        parts: Body = []
-        self._parts = parts
-        try:
-            super().request(*arguments, **options)
-        finally:
-            self._parts = None
-        super().send(b"".join(parts[:2]))
-        for part in parts[2:]:
-            super().send(part)
-
-    def send(self, data: Any) -> None:
-        """Write a part of a request; request() writes them all."""
-        if self._parts is None:
-            super().send(data)
-        else:
-            self._parts.append(data)
+        super().request(*arguments, **options)
 
     def _new_conn(self) -> socket.socket:
         try:

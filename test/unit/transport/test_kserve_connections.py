@@ -23,7 +23,6 @@ from urllib3.exceptions import HTTPError
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.transport.threads import Threads, ended_by
-from triton_sam.transport.timed_sockets import TimedSocket
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n", DONE[:-1], b"nonsense\r\n\r\n"])
@@ -55,21 +54,6 @@ def test_a_connection_that_the_server_closed_meanwhile_costs_nothing():
             infer(client)
             assert len(server.connections) == number
             wait_until(lambda: server.connections[-1].fileno() == -1)
-
-
-def test_a_small_request_is_one_write(monkeypatch):
-    written = []
-    plain = TimedSocket.sendall
-    monkeypatch.setattr(TimedSocket, "sendall", lambda sock, data: (written.append(len(data)), plain(sock, data))[1])
-    with Server(always(DONE)) as server:
-        client = client_of(server)
-        infer(client)
-        assert len(written) == 1
-        client.is_ready(call())
-        assert len(written) == 2
-        infer(client, LARGE)
-        assert len(written) == 4  # the head with the JSON, and the tensor, which is not copied
-        client.close()
 
 
 def test_many_threads_share_one_client():

@@ -117,9 +117,8 @@ def test_bodies_share_memory(service_triton, images):
         wait_until(lambda: narrow.metric("triton_sam_service_budget_used") > 900_000)
         refused = narrow.http.post("/v1/images", files={"image": content})
         assert problem(refused, 503)["code"] == "busy"
-        assert (
-            narrow.http.post("/cancel_pending", data={"session_id": "a"}).status_code == 200
-        )  # small bodies always fit
+        # Small bodies always fit.
+        assert narrow.http.post("/cancel_pending", data={"session_id": "a"}).status_code == 200
         holder.close()
         wait_until(lambda: narrow.metric("triton_sam_service_budget_used") < 900_000)
         narrow.upload(content)
@@ -388,15 +387,13 @@ def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatc
     service.http.delete(f"/v1/images/{image}")
 
 
-# --- hashes ----------------------------------------------------------------------------------------------------------
-
-
 def test_images_are_hashed_in_a_thread(service, monkeypatch, images):
-    threads = []
-    original = engine_module.id_of
-    monkeypatch.setattr(
-        "triton_sam.service.engine.id_of",
-        lambda content: threads.append(threading.current_thread()) or original(content),
-    )
+    threads, original = [], engine_module.id_of
+
+    def id_of(content):
+        threads.append(threading.current_thread())
+        return original(content)
+
+    monkeypatch.setattr("triton_sam.service.engine.id_of", id_of)
     service.upload((images / "shapes.jpg").read_bytes())
     assert "asyncio" in threads[0].name

@@ -327,15 +327,14 @@ class SamTritonClient:
             box_labels: (N,): 1 for an instance, 0 for something that must not be found. None: all are instances.
             image: the image, see encode(); or one that the server keeps, from encode() or from ``result.image``. None
                 for the current image.
-            example: the image that the boxes belong to, in the same forms. None: they belong to ``image``. SAM3 was not
-                trained on examples from other images.
+            example: the image of the boxes, in the same forms; None: ``image``. SAM3 was not trained on other images.
             logits: whether the instances contain their low-resolution logits.
             parameters: ``masks``, example masks (H,W) of the size of the image that they belong to, or COCO RLE, with
                 ``mask_labels``, as box_labels (the model accepts only boxes, so a mask stands for its box);
                 ``threshold`` of the score (0.3), ``mask_threshold`` of a pixel's probability (0.5), ``nms``, the IoU
                 of boxes above which the worse instance is dropped (None: never), and ``limit``, the maximum number of
-                instances for each text (None: 200). The defaults are those of the reference,
-                Sam3Processor.post_process_instance_segmentation in transformers.
+                instances for each text (None: 200). The defaults are those of transformers' reference,
+                Sam3Processor.post_process_instance_segmentation.
 
         Returns:
             A list of segments with ``label`` (the text), ``score`` and ``found_box``, in the order of the texts; those

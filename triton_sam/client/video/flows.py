@@ -67,7 +67,9 @@ class SessionFlows:
         wanted = (wire.RESULT, *outputs)
         if operation.frame is not None:
             self._frames.content(operation.frame)  # must be readable, because restoring the session may need it
-            if operation.changes and self._needs_snapshot():
+            # update_memories follows each propagate of track_words(), so it does not count as a frame.
+            frames = sum(done.name != wire.UPDATE_MEMORIES for done in self._journal) + 1
+            if operation.changes and frames >= self._snapshot_every:
                 wanted = (*wanted, wire.SNAPSHOT)
         losses = 0
         while True:
@@ -96,11 +98,6 @@ class SessionFlows:
             else:
                 self._note(operation, answer)
                 return answer
-
-    def _needs_snapshot(self) -> bool:
-        # update_memories follows each propagate of track_words(), so it does not count as a frame.
-        frames = sum(done.name != wire.UPDATE_MEMORIES for done in self._journal) + 1
-        return frames >= self._snapshot_every
 
     def upload(self, index: int, words: bool = False) -> Flow[None]:
         """Send a frame before it is needed. Failures are ignored: the frame is then sent with the operation.

@@ -168,7 +168,9 @@ class Tracker:
         for frame, group in waiting.items():
             embeddings = frames.find(frame)
             for part in self._parts(group):
-                self._remember(embeddings, part, frames)
+                masks = np.stack([output.logits for output in part if output.logits is not None])
+                scores = np.array([[output.score] for output in part], np.float32)
+                self._encode(embeddings, part, masks, scores, True, frames)
         for memory in self.objects.values():
             memory.tracked |= memory.new_tracked
             memory.prompted |= memory.new_prompted
@@ -256,7 +258,15 @@ class Tracker:
         Returns:
             One row for each object.
         """
-        self._clear(self._known(object_id), frame)
+        memory = self._known(object_id)
+        memory.points.pop(frame, None)
+        memory.masked.discard(frame)
+        memory.new_prompted.pop(frame, None)
+        memory.new_tracked.pop(frame, None)
+        output = memory.prompted.pop(frame, None)
+        if output is not None:
+            memory.tracked[frame] = output
+            memory.frames.remove(frame)
         self.count()
         return self.rows(frame)
 
@@ -323,17 +333,6 @@ class Tracker:
         self.count()
         return self._rows(frame, is_new)
 
-    @staticmethod
-    def _clear(memory: ObjectMemory, frame: int) -> None:
-        memory.points.pop(frame, None)
-        memory.masked.discard(frame)
-        memory.new_prompted.pop(frame, None)
-        memory.new_tracked.pop(frame, None)
-        output = memory.prompted.pop(frame, None)
-        if output is not None:
-            memory.tracked[frame] = output
-            memory.frames.remove(frame)
-
     def _parts(self, group: Sequence[Result], memories: int = 1) -> list[Sequence[Result]]:
         """Return the objects of each call, in which every object attends to a number of memories."""
         size = min(self._models.objects_at_a_time, MAX_MEMORIES // max(1, memories))
@@ -369,12 +368,6 @@ class Tracker:
         for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
             output.memory = memory.copy()
         return outputs
-
-    def _remember(self, embeddings: Embeddings, outputs: Sequence[Output], frames: Frames) -> None:
-        """Encode the memories of prompted outputs, which have logits, in one frame."""
-        masks = np.stack([output.logits for output in outputs if output.logits is not None])
-        scores = np.array([[output.score] for output in outputs], np.float32)
-        self._encode(embeddings, outputs, masks, scores, True, frames)
 
     def _encode(
         self,

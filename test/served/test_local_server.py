@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.conditions import wait_until
 from support.processes import all_gone, family_of, segments_of_log
 from support.tiny_models import ENSEMBLE, add_graph, config_of, write_model
 
@@ -297,12 +298,9 @@ def test_a_model_that_does_not_load_again_is_tried_again(scale_only: Path) -> No
         graph.write_bytes(b"no graph")
         time.sleep(3)  # the supervisor has seen the processes of the models
         psutil.Process(server.pid).children()[0].kill()
-        deadline = time.monotonic() + 60
-        while "model add was ready before and did not load now" not in server.log and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: "model add was ready before and did not load now" in server.log)
         graph.write_bytes(before)
-        while len(server.served_models()) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: len(server.served_models()) == 2)
         assert {model.name for model in server.served_models()} == {"scale", "add"}
         assert server.restarts >= 2
 

@@ -104,14 +104,21 @@ def propagation_of(service: Any, path: str) -> Any:
 def let_go_on(client: FakeVideoClient, propagation: Any) -> Iterator[None]:
     """In the block, something stops a propagation that waits at its limit. It goes on once it has heard of that."""
 
+    is_over = threading.Event()
+
     def release() -> None:
-        wait_until(lambda: propagation._is_stopped)
+        wait_until(lambda: propagation._is_stopped or is_over.is_set())
         client.limit = None
 
     thread = threading.Thread(target=release)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    except BaseException:
+        is_over.set()
+        raise
+    finally:
+        thread.join()
 
 
 @contextlib.contextmanager

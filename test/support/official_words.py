@@ -25,6 +25,7 @@ from triton_sam.export.weights import randomise, seeded
 from triton_sam.families.sam3 import SAM3
 from triton_sam.families.tables import ENCODER
 from triton_sam.verify.video_transport import VideoTransport
+from triton_sam.wire.pair import ModelPair
 
 SIDE, LOW = 336, 96
 Images = Sequence[np.ndarray]
@@ -122,6 +123,8 @@ class Official:
 
 class SceneFinder:
     """A client of words that finds the detections of a scene."""
+
+    _pair = ModelPair(SAM3, "words")
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.frame = scene, 0

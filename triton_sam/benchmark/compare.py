@@ -23,7 +23,7 @@ OPERATIONS = ENCODE, CLICK, FULL_SIZE = "encode", "click", "click, full-size mas
 MAX_ENCODES = 7
 
 Contender = Mapping[str, Act]
-"""What a contender does in each operation that it can do."""
+"""The functions of a contender by operation; operations that it does not offer are absent."""
 
 
 def measure_comparison(
@@ -107,7 +107,7 @@ def _client_here(name: str, weights: Weights, family: str) -> SAM2TritonClient:
 
 
 def _predictor(name: str, reference: Reference, target: Target, points: Iterator[Point], results: Results) -> Contender:
-    """Return the operations of the official predictor in eager PyTorch on the CPU, which returns full-size masks alone.
+    """Return the operations of the official predictor in eager PyTorch on the CPU, which returns only full-size masks.
 
     Args:
         name: "torch", or "torch-bf16" under autocast to bfloat16, as in the official examples for GPUs.
@@ -127,6 +127,6 @@ def _predictor(name: str, reference: Reference, target: Target, points: Iterator
     try:
         mask()
     except (TypeError, RuntimeError) as error:
-        results.note(f"{name} encodes alone, because the official predictor does not answer a click so: {error}")
+        results.note(f"{name}: only encodes are measured, because the official predictor refuses a click: {error}")
         return {ENCODE: encode}
     return {ENCODE: encode, FULL_SIZE: mask}

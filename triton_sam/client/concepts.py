@@ -30,7 +30,8 @@ _NEEDS_MODELS = (
     "words need SAM3 with its models for words: run `triton-sam setup sam3 --concepts`, and start the server again"
 )
 _NEEDS_LOGITS = (
-    "update the server, or search chosen frames of the video (find_in_video(), `triton-sam track --text-every`)"
+    "update the server, run `triton-sam setup sam3 --concepts` again and restart it; or search chosen frames of a "
+    "video (find_in_video(), `triton-sam track --text-every`)"
 )
 
 
@@ -146,7 +147,7 @@ def _check_server(pair: ModelPair, capabilities: Capabilities, logits: bool) -> 
     if not is_known:
         raise ModelNotReadyError(f"{older} the search for words: {_NEEDS_MODELS}")
     if not has_logits:
-        raise ModelNotReadyError(f"{older} the logits of found instances, which track_words() needs: {_NEEDS_LOGITS}")
+        raise ModelNotReadyError(f"{older} the logits of found instances: {_NEEDS_LOGITS}")
 
 
 def _request(pair: ModelPair, inputs: dict[str, npt.NDArray[Any]]) -> Request:

@@ -173,15 +173,14 @@ def add_admin(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_decoder_in_session(parser: argparse.ArgumentParser, *, by_variable: bool = False) -> None:
+def add_decoder_in_session(parser: argparse.ArgumentParser) -> None:
     """Add the option to run decoders inside the session models, whose value is None by default: on CPUs."""
-    also = f", also: {DECODER_IN_SESSION_VARIABLE}=1 or 0" if by_variable else ""
     parser.add_argument(
         "--decoder-in-session",
         action=argparse.BooleanOptionalAction,
-        default={"1": True, "0": False}.get(os.environ.get(DECODER_IN_SESSION_VARIABLE, "")) if by_variable else None,
-        help="session models run their decoders in their own processes, so that clicks copy less (default: on CPUs"
-        f"{also})",
+        default=None,
+        help="session models run their decoders in their own processes, so that clicks copy less (default: on CPUs; "
+        f"also: {DECODER_IN_SESSION_VARIABLE}=1 or 0)",
     )
 
 

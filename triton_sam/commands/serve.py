@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append Triton's log to this file")
     _options.add_admin(parser)
     _options.add_no_verify(parser)
-    _options.add_decoder_in_session(parser, by_variable=True)
+    _options.add_decoder_in_session(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's own log")
     _options.add_quiet(parser)
 

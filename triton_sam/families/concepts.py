@@ -22,7 +22,7 @@ EXAMPLE_FEATURES = "example_features"
 MAX_BOXES = 64
 """Maximum number of example boxes for each prompt; they attend to each other."""
 _MAX_MASKED = 8
-"""Maximum number of prompts in one request to the mask head, each of which takes about 280 MB of memory."""
+"""Maximum number of prompts in one request to the mask head; docs/reference/models.md has their memory."""
 
 LABEL_NO_BOX = -10
 """The label of a padding box, so that prompts with different numbers of boxes fit into one batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
 import shutil
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from triton_sam.errors import LocalServerError, PortInUseError
+from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
 from triton_sam.local_server.closed import LINKS, closed_options, open_options, shared_memory_options, shm_prefix
 from triton_sam.local_server.defaults import completion_options, has_gpu, server_options
 from triton_sam.local_server.installation import Triton, prepare_triton
@@ -266,10 +267,13 @@ class LocalServer:
 
 def _who_decodes(wanted: ServerSettings) -> str:
     """Return the environment variable with which session models learn whether they run their decoders themselves."""
-    if wanted.decoder_in_session is None:
-        # Another installation's ONNX Runtime may compute other bits than the one of this Python.
-        return "" if wanted.tritonserver or wanted.backend_directory else IF_POSSIBLE
-    return "1" if wanted.decoder_in_session else "0"
+    if wanted.decoder_in_session is not None:
+        return "1" if wanted.decoder_in_session else "0"
+    chosen = os.environ.get(DECODER_IN_SESSION_VARIABLE, "")
+    if chosen not in ("", "0", "1"):
+        raise ConfigurationError(f"{DECODER_IN_SESSION_VARIABLE} must be 1 or 0, not {chosen!r}")
+    # Another installation's ONNX Runtime may compute other bits than the one of this Python.
+    return chosen or ("" if wanted.tritonserver or wanted.backend_directory else IF_POSSIBLE)
 
 
 def _path(given: str | Path | None) -> Path | None:

@@ -36,8 +36,9 @@ class ServerSettings:
             models dies. Clients retry their requests meanwhile.
         verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
         decoder_in_session: run the decoders of image session models in the session models' processes, which copies
-            less data per click; None: on CPUs, unless `tritonserver` is given. The parameter `decoder_in_session` in
-            config.pbtxt takes precedence.
+            less data per click; None: if $TRITON_SAM_DECODER_IN_SESSION is 1, or unset and the server runs on a CPU
+            without `tritonserver` and `backend_directory`. The parameter `decoder_in_session` in config.pbtxt takes
+            precedence.
     """
 
     models: Sequence[str] | None = None

@@ -20,8 +20,9 @@ ALIAS_KEY = "alias_of"
 DECODER_IN_SESSION = "decoder_in_session"
 """The parameter of a session model's config.pbtxt that runs the decoder in its process: true or false."""
 DECODER_IN_SESSION_VARIABLE = "TRITON_SAM_DECODER_IN_SESSION"
-"""The environment variable that does the same for session models without that parameter: 1, or IF_POSSIBLE."""
+"""The environment variable that does the same for session models without that parameter: 1, 0 or IF_POSSIBLE."""
 IF_POSSIBLE = "if possible"
+"""Run the decoder in the session model on a CPU, and otherwise through Triton, without an error."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VERSION = re.compile(r"[1-9][0-9]*")

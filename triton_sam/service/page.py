@@ -24,7 +24,7 @@ REVALIDATED = {"Cache-Control": "no-cache"}
 
 
 class PageFiles(StaticFiles):
-    """Files of the page. Browsers ask each time whether they have changed."""
+    """Files of the page, which browsers revalidate at each use."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)

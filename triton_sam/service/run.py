@@ -120,7 +120,7 @@ def _triton(settings: ServiceSettings, repository: Path | None, *, quiet: bool) 
     from ..local_server import LocalServer
 
     if not quiet:
-        print(f"nothing answers at {settings.url}: starting a local Triton ...", file=sys.stderr, flush=True)
+        print(f"no Triton is ready at {settings.url}: starting a local one ...", file=sys.stderr, flush=True)
     with LocalServer(repository) as server:
         yield server.grpc_url
 
@@ -134,7 +134,7 @@ def advice(settings: ServiceSettings) -> Iterator[str]:
     except SamError as error:
         text = str(error).removesuffix(START_ADVICE)
         local = "" if text == str(error) else "; `triton-sam service --local` starts a Triton here"
-        yield f"{text}{probe.hint(parse_url(settings.url), error)}{local}. Until Triton answers, requests get a 503"
+        yield f"{text}{probe.hint(parse_url(settings.url), error)}{local}. Until this is solved, requests fail"
         return
     finally:
         transport.close()

@@ -23,6 +23,7 @@ from ..concepts.query import Query
 from ..errors import PromptError
 from ..families.base import Family, FloatArray
 from ..families.concepts import CONCEPT_ENCODER, DETECTOR, EXAMPLE_FEATURES, MASK_HEAD, TEXT_ENCODER
+from ..wire.contract import embedding_bytes
 from .images import HeldImage, ImageStore, Run
 from .messages import Reply, Tensors
 from .tasks import TaskCancelledError
@@ -163,9 +164,9 @@ class ConceptSearch:
         self._images.cache.remove(self._key(image_id))
 
     def room_for(self, images: int) -> bool:
-        """Return whether the cache can hold the embeddings and feature maps of some images."""
+        """Return whether the cache can hold embeddings and feature maps of some images, and embeddings of another."""
         floats = sum(math.prod(map(int, each.shape[1:])) for each in self._specs[CONCEPT_ENCODER].outputs)
-        return images * 4 * floats <= self._images.cache.limit
+        return images * 4 * floats + embedding_bytes(self._family) <= self._images.cache.limit
 
     def instances(
         self, asked: Asked, image: HeldImage, shown: HeldImage, reply: Reply, stopped: Callable[[], bool]

@@ -173,9 +173,10 @@ class TrackFolder:
     def _check_largest(self, ids: Sequence[int]) -> None:
         for form in self.formats:
             if form.largest_id is not None and ids and ids[-1] > form.largest_id:
+                smaller = "use smaller ids or" if self._ids is not None else "find fewer objects (--limit) or use"
                 raise ConfigurationError(
                     f"--format {form.name} holds object ids up to {form.largest_id}, not {ids[-1]}: "
-                    "use smaller ids or another format"
+                    f"{smaller} another --format"
                 )
 
     def _image_files(self, frame: int) -> list[tuple[TrackFormat, Path]]:

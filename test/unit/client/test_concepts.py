@@ -268,7 +268,7 @@ def test_what_a_server_lacks_is_named_before_anything_is_sent(server, client) ->
         client.find("cat", image=IMAGE)
     server.lacks = ("find_logits",)
     with client_of(server) as newer:
-        with pytest.raises(ModelNotReadyError, match="older than the logits of found instances, which track_words"):
+        with pytest.raises(ModelNotReadyError, match="older than the logits of found instances: update"):
             newer._detect(check_query("cat"), IMAGE)
         assert server.requests == []
         assert newer.find("cat", image=IMAGE)

@@ -14,6 +14,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from support.nginx_proxy import needs_openssl
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
@@ -127,8 +128,6 @@ subjectAltName = DNS:localhost
 @pytest.fixture(scope="module", params=["untrusted", "expired"])
 def tls(request, tmp_path_factory):
     """Return the kind of a certificate for localhost, its file, and the context of a server that has it."""
-    if shutil.which("openssl") is None:
-        pytest.skip("makes a certificate with openssl")
     folder = tmp_path_factory.mktemp("certificate")
     (folder / "config").write_text(AUTHORITY)
     (folder / "index").touch()
@@ -173,6 +172,7 @@ def not_ready(capsys, url, *options):
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
+@needs_openssl
 def test_a_certificate_that_is_not_trusted_is_named(tls, scheme, capsys):
     kind, certificate, context = tls
     reason, advice = {

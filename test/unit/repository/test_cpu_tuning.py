@@ -16,10 +16,12 @@ from support.family_configs import config_text
 
 from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError
+from triton_sam.local_server import launcher
 from triton_sam.local_server.backends.onnxruntime import openvino_session
+from triton_sam.local_server.settings import ServerSettings
 from triton_sam.repository.accelerators import Tuning, tune
 from triton_sam.repository.config import parse_config
-from triton_sam.repository.names import DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE
+from triton_sam.repository.names import DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
 
 OPENVINO, IN_SESSION = Tuning("openvino", precision="fp32"), Tuning(decoder_in_session=True)
 
@@ -103,23 +105,38 @@ def test_the_command_config_writes_the_parameter(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("options", "variable", "expected"),
-    [
-        ([], None, None),
-        ([], "1", True),
-        ([], "0", False),
-        (["--decoder-in-session"], "0", True),
-        (["--no-decoder-in-session"], "1", False),
-    ],
+    ("options", "expected"),
+    [([], None), (["--decoder-in-session"], True), (["--no-decoder-in-session"], False)],
 )
-def test_serve_passes_the_choice_on(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], variable: str | None, expected: bool | None
-) -> None:
+def test_serve_passes_the_choice_on(monkeypatch: pytest.MonkeyPatch, options: list[str], expected: bool | None) -> None:
     given: dict = {}
     module = importlib.import_module("triton_sam.local_server.serve")
     monkeypatch.setattr(module, "serve", lambda *_, **options: given.update(options) or 0)
-    monkeypatch.delenv(DECODER_IN_SESSION_VARIABLE, raising=False)
-    if variable is not None:
-        monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, variable)
     assert main(["serve", *options]) == 0
     assert given["decoder_in_session"] is expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "variable", "expected"),
+    [
+        ({}, "", IF_POSSIBLE),
+        ({}, "1", "1"),
+        ({}, "0", "0"),
+        ({"decoder_in_session": True}, "0", "1"),
+        ({"decoder_in_session": False}, "1", "0"),
+        ({"tritonserver": "/opt/tritonserver"}, "", ""),
+        ({"backend_directory": "/opt/backends"}, "", ""),
+        ({"tritonserver": "/opt/tritonserver"}, "1", "1"),
+    ],
+)
+def test_local_servers_tell_session_models_who_decodes(
+    monkeypatch: pytest.MonkeyPatch, wanted: dict, variable: str, expected: str
+) -> None:
+    monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, variable)
+    assert launcher._who_decodes(ServerSettings(**wanted)) == expected
+
+
+def test_other_words_in_the_variable_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, "false")
+    with pytest.raises(ConfigurationError, match="must be 1 or 0, not 'false'"):
+        launcher._who_decodes(ServerSettings())

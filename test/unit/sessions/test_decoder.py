@@ -80,7 +80,14 @@ def test_by_default_what_hinders_it_leaves_the_decoder_to_triton(
     assert opened(module, repository, "GPU") is None
     config = repository / "sam2_decoder" / "config.pbtxt"
     text = config.read_text()
-    for old, new in (("count: 1", "count: 2"), ("KIND_AUTO", "KIND_GPU")):
+    accelerator = 'optimization { execution_accelerators { cpu_execution_accelerator: [{ name: "openvino" }] } }\n'
+    for old, new in (
+        ("count: 1", "count: 2"),
+        ("KIND_AUTO", "KIND_GPU"),
+        ('backend: "onnxruntime"', 'backend: "python"'),
+        ("instance_group", f"{accelerator}instance_group"),
+    ):
+        assert old in text
         config.write_text(text.replace(old, new))
         assert opened(module, repository) is None
     decoder = opened(module, repository, **{OPTION: "true"})

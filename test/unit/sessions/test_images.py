@@ -19,7 +19,7 @@ from triton_sam import ImageError
 from triton_sam.errors import ConfigurationError, InferenceError
 from triton_sam.families import get_family
 from triton_sam.families.concepts import CONCEPT_ENCODER
-from triton_sam.sessions.image.concepts import Concepts
+from triton_sam.sessions.concepts import Concepts
 from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore
 from triton_sam.sessions.messages import Reply
@@ -160,16 +160,16 @@ def test_equal_files_searched_for_words_at_a_time_are_encoded_once_also_for_clic
 
     concepts = Concepts(1, lambda: "words", None)
     session = SessionModel(ModelPair(get_family("sam3")), run, 1, 1 << 30, "weights", concepts)
-    given = {"image": text(colored(1))}
+    content = colored(1)
     with ThreadPoolExecutor(3) as threads:
-        searches = [threads.submit(session._concepts._find, given, "image", "image_id", Reply()) for _ in range(3)]
+        searches = [threads.submit(session._concepts.encode, content, Reply()) for _ in range(3)]
         try:
             assert all(waiting.acquire(timeout=PATIENCE) for _ in range(2))
         finally:
             gate.set()
         images = [search.result(60) for search in searches]
     assert images[0] is images[1] is images[2]
-    assert session.answer(given).error is None
+    assert session.answer({"image": text(content)}).error is None
     assert encoded == [CONCEPT_ENCODER]
 
 

@@ -180,7 +180,9 @@ def test_a_call_whose_server_is_gone_says_so_before_its_timeout(monkeypatch):
         clock[0] += seconds
 
     monkeypatch.setattr("triton_sam.transport.triton.pause", pause)
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    frozen = SimpleNamespace(**{**vars(time), "monotonic": lambda: clock[0]})
+    for module in ("triton", "timed_sockets", "failures"):  # not for threads of other modules
+        monkeypatch.setattr(f"triton_sam.transport.{module}.time", frozen)
     with refusing_port() as port:
         transport = Transport(parse_url(f"http://127.0.0.1:{port}"), timeout=1.0)
         transport._answered.add("model")  # so that refused connections are waited for

@@ -60,8 +60,8 @@ def track_words(
 
     Args:
         finder: a client of SAM3, whose server has the models for words. If it has the name of the video's models
-            ("sam3"), and the server of the video has the models for words, that server searches the frames itself: one
-            pass of the backbone for words and tracker.
+            ("sam3"), and the server of the video has the models for words, that server searches the frames itself,
+            also if the finder has another server: one pass of the backbone for words and tracker.
         video: an open video, no stream. The rules are made for SAM3's tracker, SAM2VideoClient(model_type="sam3").
         text: one text or several, see SAM2TritonClient.find().
         start: index of the first frame.
@@ -74,13 +74,13 @@ def track_words(
         The index of a frame, and the visible objects by object id, in the order of frames and
         ``rules.hotstart_delay`` frames late. In a segment, ``label`` is the text, ``score`` the detector's score in
         the first frame of the object, and ``logits`` are float32 (h,w). No pixel belongs to two objects of one text, so
-        the mask of an object inside another one may be empty.
+        the mask of an object inside another one may be empty. An error in a later frame is raised after the frames
+        before it were yielded, as at the end of a video.
 
     Raises:
         PromptError: a text or a number is invalid, or a limit of the server is reached, for example ``max_objects``.
         VideoError: the video is a stream, or a frame cannot be read.
         ConfigurationError: there is no frame to track.
-        An error in a later frame is raised after the frames before it were yielded, as at the end of a video.
         ServerError: see triton_sam.errors.
     """
     chosen = rules or VideoRules()
@@ -116,9 +116,7 @@ class _WordTracking:
         self._finder = finder
         self._video = video
         self._query = query
-        self._is_one_model = isinstance(finder, SamTritonClient) and (
-            wire.video_model(finder._pair.family, finder._pair.variant) == video._model.name
-        )
+        self._is_one_model = wire.video_model(finder._pair.family, finder._pair.variant) == video._model.name
         self._objects = VideoObjects(rules)
         self._found_scores: dict[int, float] = {}
 
@@ -183,7 +181,13 @@ class _WordTracking:
         if not (self._is_one_model and video._flows.finds_words):
             return self._finder._detect(self._query, video._frames.content(index))
         arguments = {"frame_index": index, "query": json.loads(self._query.to_json())}
-        answer = video._carry(Operation(wire.FIND, arguments, index, changes=False), (MASKS,))
+        try:
+            answer = video._carry(Operation(wire.FIND, arguments, index, changes=False), (MASKS,))
+        except SamError:
+            if video._flows.finds_words:
+                raise
+            # The session was lost meanwhile, and restored by a server that cannot search.
+            return self._finder._detect(self._query, video._frames.content(index))
         return read_detections(answer[wire.RESULT], answer[MASKS], video._model.name)
 
     def _propagated(self, index: int) -> Tensors | None:

@@ -39,7 +39,7 @@ const SHORTCUTS = [
     { "ctrl+c": (act) => !String(getSelection()) && act.edits.copyCutout(), "shift+c": (act) => act.edits.copyRle() },
   ],
   ["[F]", "find everything", { f: (act) => act.find() }],
-  ["[/]", "search for words, with a model for words", { "/": (act) => act.search() }],
+  ["[/]", "search for words (needs a model for words)", { "/": (act) => act.search() }],
   [
     "[←] [→], [K] [J] [R]",
     "found object; keep, merge, refine",

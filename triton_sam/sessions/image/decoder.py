@@ -35,16 +35,18 @@ class Decoder:
     Args:
         folder: the folder of the decoder in the model repository. Its config.pbtxt chooses the version (default: the
             newest), and its parameters apply.
-        like: the folder of a session model. Refuse a decoder with several instances, which Triton runs at the same
-            time, or with other processors, which may be GPUs.
+        like: the folder of a session model. Refuse a decoder that Triton would run in another way than this process:
+            with an accelerator, several instances at the same time, or other processors, which may be GPUs.
     """
 
     def __init__(self, folder: Path, *, like: Path | None = None) -> None:
         self._name = folder.name
         config = _read_config(folder)
         if like is not None:
-            if sum(group.count for group in config.instance_group) > 1:
-                raise ConfigurationError(f"{folder.name} has several instances")
+            if config.backend != "onnxruntime" or config.HasField("optimization"):
+                raise ConfigurationError(f"{folder.name} has settings that only Triton applies")
+            if sum(group.count for group in config.instance_group) != 1:
+                raise ConfigurationError(f"{folder.name} has not exactly one instance")
             if _kinds(config) != _kinds(_read_config(like)):
                 raise ConfigurationError(f"{folder.name} and {like.name} have different kinds of instances")
         self.file = _find_file(folder, config)
@@ -78,7 +80,7 @@ class Decoder:
 
 
 def is_asked_for(parameters: Mapping[str, str]) -> bool | None:
-    """Return whether a session model has to run its decoder itself; None: if it can.
+    """Return whether a session model has to run its decoder itself; None: only if nothing prevents it.
 
     Args:
         parameters: the parameters of its config.pbtxt. Without `decoder_in_session`, the environment of Triton decides,

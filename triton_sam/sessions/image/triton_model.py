@@ -139,9 +139,10 @@ def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Dec
     asked: bool | None = True
     try:
         asked = is_asked_for(parameters)
-        if asked is False:
+        is_on_gpu = args["model_instance_kind"] != "CPU"
+        if asked is False or (asked is None and is_on_gpu):
             return None
-        if args["model_instance_kind"] != "CPU":
+        if is_on_gpu:
             raise ConfigurationError(
                 f"{DECODER_IN_SESSION} is for CPUs, and Triton runs this session model on a GPU, where embeddings "
                 "are not copied for each click: leave the option out"
@@ -151,7 +152,7 @@ def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Dec
     except SamError as error:
         if asked:
             raise pb_utils.TritonModelException(one_line(error)) from error
-        pb_utils.Logger.log_info(f"{args['model_name']} calls {name}: {one_line(error)}")
+        pb_utils.Logger.log_info(f"{args['model_name']} calls {name} through Triton: {one_line(error)}")
         return None
     pb_utils.Logger.log_info(f"{args['model_name']} runs {name} itself, from {opened.file}")
     return opened

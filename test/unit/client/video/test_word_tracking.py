@@ -22,6 +22,7 @@ from triton_sam.errors import ConfigurationError, PromptError, VideoError
 from triton_sam.sessions.video.memory import Limits
 from triton_sam.sessions.video.model import VideoModelSettings
 from triton_sam.verify.video_transport import VideoTransport
+from triton_sam.wire.pair import ModelPair
 
 LOW = FAMILY.mask_size
 FRAMES = 10
@@ -30,6 +31,8 @@ RULES = VideoRules(hotstart_delay=4, hotstart_unmatch_thresh=2, hotstart_dup_thr
 
 class Finder:
     """Finds one half of each frame, and in the first frames another part that the tracker does not confirm."""
+
+    _pair = ModelPair(FAMILY, "words")
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []

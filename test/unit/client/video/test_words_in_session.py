@@ -194,6 +194,20 @@ def test_lost_sessions_and_evicted_frames_change_nothing(server: WordServer) -> 
         assert video.restored == 1
 
 
+def test_the_finder_goes_on_if_the_server_that_restores_the_session_cannot_search(server: WordServer) -> None:
+    with open_video(server) as video:
+        expected = followed(server, video)
+        video.reset()
+
+        def lose(done: int, _: int) -> None:
+            if done == 2:
+                server.videos._model.sessions._sessions.clear()
+                server.videos._model._words = None
+
+        assert_equal(followed(server, video, on_progress=lose), expected)
+    assert server.finds()[-4:] == ["sam3_video", *["sam3"] * (FRAMES - 2)]
+
+
 def test_no_more_frames_are_sent_ahead_than_the_cache_holds(
     server: WordServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

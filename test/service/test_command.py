@@ -37,7 +37,7 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
         process = subprocess.Popen([*COMMAND, "--local", "--port", "0", "--url", nobody], stderr=stream, cwd=tmp_path)
     try:
         wait_until(lambda: "the page: " in log.read_text() or process.poll() is not None, 120)
-        assert f"nothing answers at {nobody}" in log.read_text()
+        assert f"no Triton is ready at {nobody}: starting a local one" in log.read_text()
         url = re.search(r"the page: (\S+)", log.read_text())[1]
 
         def healthy():

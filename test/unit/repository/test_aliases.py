@@ -231,4 +231,4 @@ def test_a_local_server_answers_under_all_names(tmp_path: Path, capsys: pytest.C
             assert main(["doctor", "--url", url, "--model-repository", str(tmp_path)]) == 0
             report = capsys.readouterr().out
             assert re.search(r"ok +model other_encoder +ensemble of my_sam_encoder\n", report)
-            assert re.search(r"ok +model sam2_encoder +1 instance\(s\) on ", report)
+            assert re.search(r"ok +model sam2_encoder +1 instance on ", report)

@@ -63,7 +63,7 @@ def test_a_full_queue_of_triton_counts_as_busy_as_well(toy_repository, tmp_path,
     config = repository / "sam2_decoder" / "config.pbtxt"
     limit = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
     config.write_text(config.read_text().replace("dynamic_batching {}", limit))
-    with serve(repository, decoder_in_session=False) as server:
+    with serve(repository) as server:
         for url, place in ((server.http_url, "client"), (server.grpc_url, "client"), (server.grpc_url, "server")):
             with SAM2TritonClient(url, embeddings=place) as client:
                 client.set_image(images / "shapes.jpg")

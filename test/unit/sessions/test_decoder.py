@@ -85,6 +85,8 @@ def test_by_default_what_hinders_it_leaves_the_decoder_to_triton(
         ("count: 1", "count: 2"),
         ("KIND_AUTO", "KIND_GPU"),
         ('backend: "onnxruntime"', 'backend: "python"'),
+        ("dynamic_batching {}", "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"),
+        ("count: 1", "rate_limiter { priority: 1 } count: 1"),
         ("instance_group", f"{accelerator}instance_group"),
     ):
         assert old in text

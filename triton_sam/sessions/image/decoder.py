@@ -36,14 +36,15 @@ class Decoder:
         folder: the folder of the decoder in the model repository. Its config.pbtxt chooses the version (default: the
             newest), and its parameters apply.
         like: the folder of a session model. Refuse a decoder that Triton would run in another way than this process:
-            with an accelerator, several instances at the same time, or other processors, which may be GPUs.
+            with an accelerator, a limited queue, several instances at the same time, or other processors, which may
+            be GPUs.
     """
 
     def __init__(self, folder: Path, *, like: Path | None = None) -> None:
         self._name = folder.name
         config = _read_config(folder)
         if like is not None:
-            if config.backend != "onnxruntime" or config.HasField("optimization"):
+            if config.backend != "onnxruntime" or _of_triton(config):
                 raise ConfigurationError(f"{folder.name} has settings that only Triton applies")
             if sum(group.count for group in config.instance_group) != 1:
                 raise ConfigurationError(f"{folder.name} has not exactly one instance")
@@ -100,6 +101,15 @@ def _read_config(folder: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RepositoryError(f"{onnx_session.shown(folder / CONFIG_NAME)} cannot be read: {reason}") from error
+
+
+def _of_triton(config: Any) -> bool:
+    """Return whether Triton does more for a decoder than to run it, for example refuses requests in a full queue."""
+    return bool(
+        config.HasField("optimization")
+        or config.dynamic_batching.ListFields()
+        or any(group.HasField("rate_limiter") for group in config.instance_group)
+    )
 
 
 def _kinds(config: Any) -> set[int]:

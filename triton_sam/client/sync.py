@@ -327,7 +327,7 @@ class SamTritonClient:
             box_labels: (N,): 1 for an instance, 0 for something that must not be found. None: all are instances.
             image: the image, see encode(); or one that the server keeps, from encode() or from ``result.image``. None
                 for the current image.
-            example: the image of the boxes, in the same forms; None: ``image``. SAM3 was not trained on other images.
+            example: the image of the boxes, in the same forms; None: ``image``. SAM3 was not trained for another one.
             logits: whether the instances contain their low-resolution logits.
             parameters: ``masks``, example masks (H,W) of the size of the image that they belong to, or COCO RLE, with
                 ``mask_labels``, as box_labels (the model accepts only boxes, so a mask stands for its box);

@@ -171,7 +171,7 @@ class ConceptSearch:
     def instances(
         self, asked: Asked, image: HeldImage, shown: HeldImage, reply: Reply, stopped: Callable[[], bool]
     ) -> Iterator[Found]:
-        """Yield all instances in an image.
+        """Yield all instances in an image, and count the search.
 
         The mask head runs only for texts with instances.
 
@@ -180,8 +180,19 @@ class ConceptSearch:
             shown: those of the image that the example boxes belong to, usually the same.
             stopped: returns whether the answer is no longer needed.
         """
-        search = _Search(asked, image, shown, reply, stopped)
         asked.query.check_inside(shown.image_size)
+        with reply.timed("find"):
+            yield from self._instances(_Search(asked, image, shown, reply, stopped))
+        reply.counts["finds"] += 1
+        reply.counts["find_seconds"] += reply.seconds["find"]
+
+    def stacked(self, logits: Sequence[FloatArray]) -> FloatArray:
+        """Return the logits (h,w) of I instances, perhaps none, as (I,1,h,w)."""
+        side = int(self._specs[MASK_HEAD].outputs[0].shape[-1])
+        return np.array(logits, np.float32).reshape(-1, 1, side, side)
+
+    def _instances(self, search: _Search) -> Iterator[Found]:
+        asked = search.asked
         features = self._text_features(search)
         step, count = self._concepts.at_a_time, 0
         for start in range(0, len(asked.ids), step):
@@ -201,11 +212,6 @@ class ConceptSearch:
                     logits = self._masks(search, found, row, chosen)
                     for place, each in zip(chosen.tolist(), logits, strict=True):
                         yield Found(start + row, place, float(scores[row, place]), boxes[place], each)
-
-    def stacked(self, logits: Sequence[FloatArray]) -> FloatArray:
-        """Return the logits (h,w) of I instances, perhaps none, as (I,1,h,w)."""
-        side = int(self._specs[MASK_HEAD].outputs[0].shape[-1])
-        return np.array(logits, np.float32).reshape(-1, 1, side, side)
 
     def _detect(self, search: _Search, features: FloatArray, part: slice) -> Mapping[str, FloatArray]:
         """Return the detector's outputs for some of the concepts."""

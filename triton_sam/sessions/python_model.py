@@ -118,6 +118,10 @@ class PythonModel(ABC):
         """Return the outputs with the error of a refused request, in addition to the status; usually none."""
         return {}
 
+    def is_stopped(self, sender: Any) -> bool:
+        """Return whether the answer to a search is no longer needed."""
+        return self.stops.is_set() or bool(sender.is_cancelled())
+
     def start(
         self, task: Task, pool: Pool, answer: Callable[[], Reply], submit: Submit | None = None
     ) -> Future[None] | None:

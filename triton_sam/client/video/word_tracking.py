@@ -178,17 +178,17 @@ class _WordTracking:
     def _detected(self, index: int) -> Detections:
         """Search one frame: the server of the video does, if it has the model, else the finder."""
         video = self._video
-        if not (self._is_one_model and video._flows.finds_words):
-            return self._finder._detect(self._query, video._frames.content(index))
-        arguments = {"frame_index": index, "query": json.loads(self._query.to_json())}
-        try:
-            answer = video._carry(Operation(wire.FIND, arguments, index, changes=False), (MASKS,))
-        except SamError:
-            if video._flows.finds_words:
-                raise
-            # The session was lost meanwhile, and restored by a server that cannot search.
-            return self._finder._detect(self._query, video._frames.content(index))
-        return read_detections(answer[wire.RESULT], answer[MASKS], video._model.name)
+        if self._is_one_model and video._flows.finds_words:
+            arguments = {"frame_index": index, "query": json.loads(self._query.to_json())}
+            try:
+                answer = video._carry(Operation(wire.FIND, arguments, index, changes=False), (MASKS,))
+            except SamError:
+                # If this has changed, a server that cannot search has restored the lost session.
+                if video._flows.finds_words:
+                    raise
+            else:
+                return read_detections(answer[wire.RESULT], answer[MASKS], video._model.name)
+        return self._finder._detect(self._query, video._frames.content(index))
 
     def _propagated(self, index: int) -> Tensors | None:
         """Track the objects of the session into a frame, without encoding its memories."""

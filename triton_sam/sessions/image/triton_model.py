@@ -86,7 +86,7 @@ class TritonPythonModel(PythonModel):
         # so that later calls would pass on a pointer to freed memory; otherwise `execute`, and with it every click,
         # would wait for the end of the search. Python cannot open its own trace: a trace has only `get_context`.
         task = Task(pool.name, self.waiting, sender, wanted)
-        return self.start(task, pool, partial(search[1], tensors, lambda: self.stops.is_set() or sender.is_cancelled()))
+        return self.start(task, pool, partial(search[1], tensors, partial(self.is_stopped, sender)))
 
     def error_tensors(self, error: Exception, inputs: Mapping[str, Any]) -> Tensors:
         """Return ``result_json`` with the error, if the request expects its answer there."""

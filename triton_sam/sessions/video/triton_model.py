@@ -84,7 +84,7 @@ class TritonPythonModel(PythonModel):
             # A search runs without its trace; see the session model of images.
             self._searches.check_room()
             task = Task(self._searches.name, self.waiting, sender, wanted)
-            stopped = partial(self._is_stopped, sender)
+            stopped = partial(self.is_stopped, sender)
             return self.start(task, self._searches, partial(self._model.carry_out, asked, session, stopped))
         answer = partial(self._model.carry_out, asked, session)
         if (session is None and asked.snapshot is None) or asked.operation == video.CLOSE_SESSION:
@@ -118,10 +118,6 @@ class TritonPythonModel(PythonModel):
         self._names |= {role: self.family.model_name(role, variant) for role in self.family.concepts}
         self.concept_models = ConceptModels(self.repository, self.family, self._names)
         return self.concept_models.settings(self.gpu is not None)
-
-    def _is_stopped(self, sender: Any) -> bool:
-        """Return whether the answer to a search is no longer needed."""
-        return self.stops.is_set() or bool(sender.is_cancelled())
 
     def _sweep(self) -> None:
         """Close idle sessions periodically."""

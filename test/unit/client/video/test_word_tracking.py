@@ -151,7 +151,7 @@ def test_an_error_in_a_late_frame_loses_no_earlier_one(video: Video) -> None:
 
 @pytest.mark.slow
 def test_memory_is_flat_over_2000_frames(models: FakeModels) -> None:
-    """What is kept is a small part of the results, and bounded: the session's tables, and outputs up to its limit."""
+    """Client and session keep less than the results take: tables, and outputs up to the limit of the session."""
     inner: Any = SimpleNamespace(
         infer=computed_by(models), close=lambda: None, one_call=contextlib.nullcontext, ready_models=dict
     )

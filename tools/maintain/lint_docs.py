@@ -113,6 +113,13 @@ def navigation(checkout: Checkout) -> Iterator[str]:
     yield from (f"mkdocs.yml: there is no page {page}" for page in sorted(named - pages))
 
 
+def tables(checkout: Checkout) -> Iterator[str]:
+    """Yield rows of tables that follow no header, and so are shown as text."""
+    for document in checkout.documents:
+        for match in re.finditer(r"(?m)(?<!\|\n)^\|.*\n(?!\|[-: |]+\|$)", document.text):
+            yield f"{document.at(match.start())}: this row of a table has no header"
+
+
 def documents_in_code(checkout: Checkout) -> Iterator[str]:
     """Yield missing documents that the code mentions."""
     folders = ("triton_sam/", "scripts/", "deploy/", "model_repository/", "examples/", "tools/")
@@ -243,7 +250,7 @@ def errors(checkout: Checkout) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Checkout], Iterator[str]], ...] = (
-    *(links, files, navigation, documents_in_code, modules, names, tests),
+    *(links, files, navigation, tables, documents_in_code, modules, names, tests),
     *(claims, repository, continuous_integration, deployment, errors),
     *document_commands.CHECKS,
 )

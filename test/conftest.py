@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.allowed_skips import forbidden_skips
-from support.peak_memory import PeakMemory
-from support.shared_servers import end_unused, shared
-from support.two_workers import check_groups, group_by_use, turn
+from support.two_workers import PeakMemory, check_groups, end_unused, forbidden_skips, group_by_use, shared, turn
 
 from triton_sam._common.bundle import bundled
 
@@ -69,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if PEAK_MEMORY in config.stash:
         terminalreporter.write_line(config.stash[PEAK_MEMORY].write(config.getoption("--peak-memory")))
     if skips := _forbidden_skips(config):
-        terminalreporter.section("skipped, although test/support/allowed_skips.py does not allow it", red=True)
+        terminalreporter.section("skipped, although test/support/two_workers.py does not allow it", red=True)
         terminalreporter.write("".join(f"{line}\n" for line in skips))
 
 
@@ -141,7 +138,7 @@ def video_models(tmp_path_factory: pytest.TempPathFactory):
     """The models for videos in the micro size at 512 pixels, with random weights."""
     for package in ("torch", "sam2", "onnxruntime"):
         pytest.importorskip(package)
-    from support.video_export import write_video_models
+    from support.video_graphs import write_video_models
 
     return write_video_models(tmp_path_factory.mktemp("video") / "models")
 

@@ -20,7 +20,7 @@ from triton_sam.download import catalogue as checkpoints
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("jsonschema")
-from support import manifests  # noqa: E402
+from support import helm  # noqa: E402
 
 ROOT = checkout()
 
@@ -97,10 +97,10 @@ def test_every_promised_profile_is_there() -> None:
 def test_faults_in_manifests_are_found(lint: ModuleType) -> None:
     pytest.importorskip("kubernetes_validate")
     folder = ROOT / "deploy/kubernetes/annotate"
-    (job,) = manifests.load(folder / "indexed-job.yaml")
+    (job,) = helm.load(folder / "indexed-job.yaml")
     job["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
     assert any("readinesProbe" in fault for fault in lint.manifest_errors(job))
-    (cluster,) = manifests.load(folder / "ray-job.yaml")
+    (cluster,) = helm.load(folder / "ray-job.yaml")
     cluster["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resource"] = {}
     assert any("resource" in fault for fault in lint.manifest_errors(cluster))
     scaled = {"kind": "ScaledObject", "metadata": {"name": "x"}, "spec": {"scaleTargetRef": {"name": "x"}}}
@@ -231,7 +231,7 @@ FOLDER = bundled("deploy/kubernetes/annotate")
 
 def command_of(name: str) -> list[str]:
     """Return the arguments of the command that a job runs."""
-    (job,) = manifests.load(FOLDER / name)
+    (job,) = helm.load(FOLDER / name)
     if job["kind"] == "RayJob":
         return shlex.split(job["spec"]["entrypoint"])[1:]
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -247,7 +247,7 @@ def test_the_command_understands_its_options(path: Path) -> None:
 
 
 def test_the_parts_are_as_many_as_the_pods() -> None:
-    (job,) = manifests.load(FOLDER / "indexed-job.yaml")
+    (job,) = helm.load(FOLDER / "indexed-job.yaml")
     part = build_parser().parse_args(command_of("indexed-job.yaml")).part
     assert part == Part(3, job["spec"]["completions"])
     assert job["spec"]["completionMode"] == "Indexed"
@@ -258,8 +258,6 @@ def test_the_jobs_of_one_run_differ_in_nothing_that_decides_about_the_masks() ->
         return [word for word in command_of(name) if not word.startswith(("--part", "--threads"))]
 
     assert deciding("indexed-job.yaml") == deciding("finish-job.yaml")
-    pods = [
-        manifests.load(FOLDER / name)[0]["spec"]["template"]["spec"] for name in ("indexed-job.yaml", "finish-job.yaml")
-    ]
+    pods = [helm.load(FOLDER / name)[0]["spec"]["template"]["spec"] for name in ("indexed-job.yaml", "finish-job.yaml")]
     assert pods[0]["volumes"] == pods[1]["volumes"]
     assert pods[0]["containers"][0]["image"] == pods[1]["containers"][0]["image"]

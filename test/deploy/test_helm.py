@@ -14,7 +14,7 @@ from triton_sam.cli import main
 
 yaml = pytest.importorskip("yaml")
 from support import helm  # noqa: E402
-from support.chart import CASES, ROOT, by_kind, containers, pods, rendered, selected, triton  # noqa: E402
+from support.helm import CASES, ROOT, by_kind, containers, pods, rendered, selected, triton  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("helm_program")
 HEALTH = "/opt/triton-sam/scripts/model_health.py"

@@ -16,7 +16,7 @@ from triton_sam.repository.selection import select_models
 
 yaml = pytest.importorskip("yaml")
 from support import helm  # noqa: E402
-from support.chart import CASES, ROOT, by_kind, containers, pods, script, triton  # noqa: E402
+from support.helm import CASES, ROOT, by_kind, containers, pods, script, triton  # noqa: E402
 
 PRESETS = yaml.safe_load((helm.CHART / "files/presets.yaml").read_text())
 

@@ -25,7 +25,7 @@ from support.nginx_proxy import free_ports
 from triton_sam._common.bundle import bundled, checkout
 
 yaml = pytest.importorskip("yaml")
-from support import chart  # noqa: E402
+from support import helm  # noqa: E402
 
 PROGRAM = shutil.which("prometheus")
 
@@ -140,7 +140,7 @@ def metrics(server) -> set[str]:
 
 def scaler() -> dict[str, str]:
     """Return query and thresholds of the chart's ScaledObject."""
-    (scaled,) = chart.by_kind("full", "ScaledObject")
+    (scaled,) = helm.by_kind("full", "ScaledObject")
     found: dict[str, str] = scaled["spec"]["triggers"][0]["metadata"]
     return found
 
@@ -223,7 +223,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     """Yield a local Triton with a session model that calls the decoder, and one that runs it."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnx")
-    from support.crowd import CALLS, DECODES, two_session_models
+    from support.session_requests import CALLS, DECODES, two_session_models
 
     repository = two_session_models(tmp_path_factory.mktemp("crowded") / "models")
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
@@ -239,7 +239,7 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path: P
 
     The session model that runs the decoder goes first, because Triton's own queues stay empty under its load.
     """
-    from support.crowd import CALLS, CLIENTS, DECODES, click_together, upload
+    from support.session_requests import CALLS, CLIENTS, DECODES, click_together, upload_and_click
 
     scaling, clicks = scaler(), 6
     labels = {"namespace": "vision", "service": "sam-triton-sam"}
@@ -248,7 +248,7 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path: P
         assert prometheus.get("targets")["activeTargets"][0]["labels"]["instance"] == prometheus.target
         wait_until(lambda: healthy_rules(prometheus) == 12)
         for model in (DECODES, CALLS):
-            image_id = upload(crowded.grpc_url, model)
+            image_id = upload_and_click(crowded.grpc_url, model)
             wait_until(lambda model=model: (model, "image") in prometheus.query("triton_sam_request_seconds_count > 0"))
             assert ("TritonQueueIsLong", model) not in prometheus.alerts()
             if model == DECODES:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.backends import answering, naming
 from support.conditions import wait_until
-from support.nginx_proxy import RESOLVES, free_ports, make_tls, needs_nginx, needs_openssl, proxy
+from support.nginx_proxy import RESOLVES, answering, free_ports, make_tls, naming, needs_nginx, needs_openssl, proxy
 
 pytestmark = [needs_nginx, needs_openssl]
 INFER = "/v2/models/sam2/infer"

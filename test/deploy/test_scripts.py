@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.backends import answering
 from support.family_configs import write_family
-from support.nginx_proxy import free_ports
+from support.nginx_proxy import answering, free_ports
 
 from triton_sam._common.bundle import bundled, checkout
 

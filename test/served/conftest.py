@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from support.conditions import settled
 from support.pb_utils import TritonError, TritonModelException
-from support.shared_servers import shared
+from support.two_workers import shared
 
 from triton_sam import SAM2TritonClient
 from triton_sam.transport import Transport

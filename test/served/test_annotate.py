@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.drawn_data_set import SIDE, write_scenes
+from support.annotated import SIDE, write_scenes
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.service_program import ServiceProgram
+from support.running_service import ServiceProgram
 
 from triton_sam._common.bundle import checkout
 

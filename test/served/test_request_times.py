@@ -12,8 +12,8 @@ import time
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.crowd import CLIENTS, click_together, upload
 from support.exposition import Growth, Scrape
+from support.session_requests import CLIENTS, click_together, upload_and_click
 from support.toy_server import CALLS, CONFIGURED
 
 pytest.importorskip("onnx")
@@ -31,7 +31,7 @@ def model(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def image_id(server, model: str) -> bytes:
     """The id of an image that the model has."""
-    found = upload(server.grpc_url, model)
+    found = upload_and_click(server.grpc_url, model)
     wait_until(lambda: Scrape(server.metrics_url).total(f"{REQUEST}_count", model=model, kind="image") >= 1)
     return found
 

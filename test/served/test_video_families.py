@@ -17,8 +17,13 @@ pytest.importorskip("transformers")
 pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
-from support.video_export import write_video_models  # noqa: E402
-from support.video_graphs import EdgeTamGraphs, Sam3Graphs, edgetam_micro_graphs, sam3_reduced_graphs  # noqa: E402
+from support.video_graphs import (  # noqa: E402
+    EdgeTamGraphs,
+    Sam3Graphs,
+    edgetam_micro_graphs,
+    sam3_reduced_graphs,
+    write_video_models,
+)
 
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402

@@ -27,7 +27,7 @@ ROWS = ["result", "frame_indexes", "object_ids", "masks", "object_scores", "iou_
 @pytest.fixture(scope="module")
 def video(tmp_path_factory, video_models):
     """Official predictor, the folder of the drawn clip, and its frames."""
-    from support.video_export import draw_frames, official_predictor
+    from support.video_graphs import draw_frames, official_predictor
 
     folder = tmp_path_factory.mktemp("clip")
     files = draw_frames(folder, COUNT, SIZE)

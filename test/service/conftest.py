@@ -15,7 +15,7 @@ def picture(images):
 @pytest.fixture(scope="module")
 def light_triton():
     """A Triton in this process, for tests that need any masks."""
-    from support.made_up_networks import made_up_triton
+    from support.in_process import made_up_triton
 
     with made_up_triton({"sam2": "sam2"}, ["sam2"]) as server:
         yield server

@@ -22,8 +22,7 @@ from support import clip
 from support.fake_video_client import FakeVideoClient
 from support.fake_words import service_with_words
 from support.running_service import RunningService, running_service
-from support.tool_table import TOOLS
-from support.tools import asked_of_label_studio, base64_of
+from support.tools import TOOLS, asked_of_label_studio, base64_of
 
 from triton_sam.masks import mask_to_box
 from triton_sam.service.adapters.brush_rle import encode_brush

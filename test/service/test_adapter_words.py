@@ -11,8 +11,7 @@ pytest.importorskip("fastapi")
 from support import cvat_requests
 from support.fake_everything import shapes
 from support.fake_words import NOTHING, SCORES, service_with_words
-from support.tool_table import TOOLS, geojson_mask, osam_mask
-from support.tools import asked_of_label_studio, brushed, near
+from support.tools import TOOLS, asked_of_label_studio, brushed, geojson_mask, near, osam_mask
 
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.adapters import roboflow_concepts

@@ -14,8 +14,7 @@ from PIL import Image
 pytest.importorskip("fastapi")
 from support import cvat_requests
 from support.running_service import running_service, service_without_triton
-from support.tool_table import BEARER, TOKEN, TOOLS
-from support.tools import BOX, CLICK, base64_of
+from support.tools import BEARER, BOX, CLICK, TOKEN, TOOLS, base64_of
 
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.masks.segment import Segment

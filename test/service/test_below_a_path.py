@@ -13,8 +13,7 @@ pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.nginx_proxy import NGINX, free_ports, needs_nginx, wait_for_port
 from support.running_service import running_service
-from support.tool_table import TOOLS
-from support.tools import CLICK, base64_of
+from support.tools import CLICK, TOOLS, base64_of
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.service.adapters.registry import ADAPTERS

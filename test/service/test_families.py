@@ -12,8 +12,7 @@ from PIL import Image
 
 pytest.importorskip("fastapi")
 
-from support.in_process import InProcess
-from support.made_up_networks import made_up_triton
+from support.in_process import InProcess, made_up_triton
 from support.running_service import RunningService, running_service
 
 from triton_sam import SamTritonClient

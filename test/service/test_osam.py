@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support.running_service import running_service
-from support.tool_table import osam_mask
-from support.tools import AWAY, BOX, CLICK
+from support.tools import AWAY, BOX, CLICK, osam_mask
 
 from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment

@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("tifffile")
 from support.conditions import wait_until
+from support.in_process import made_up_triton
 from support.large_images import draw, write_tiff
-from support.made_up_networks import made_up_triton
 from support.running_browser import WIDE, Page, open_page
 from support.running_service import running_service
 

@@ -16,8 +16,7 @@ pytest.importorskip("playwright.sync_api")
 pytest.importorskip("skimage")
 
 from skimage import measure
-from support.page_modules import Modules, open_modules
-from support.running_browser import Chromium
+from support.running_browser import Chromium, Modules, open_modules
 from support.tools import filled
 
 from triton_sam.masks import mask_to_box

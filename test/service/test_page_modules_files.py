@@ -15,8 +15,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api")
 
-from support.page_modules import Modules, open_modules
-from support.running_browser import Chromium
+from support.running_browser import Chromium, Modules, open_modules
 from support.tools import filled_each
 
 from triton_sam.masks.rle import mask_to_rle

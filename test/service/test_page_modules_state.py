@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api")
 
-from support.page_modules import Modules, open_modules
-from support.running_browser import Chromium
+from support.running_browser import Chromium, Modules, open_modules
 
 KEPT_STEPS = 50
 """Steps of the history that a stored state holds, see static/scene.js."""

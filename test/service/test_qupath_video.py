@@ -13,8 +13,7 @@ from support.conditions import wait_until
 from support.fake_everything import shapes
 from support.fake_video_client import FakeVideoClient, service_with_videos
 from support.fake_words import service_with_words
-from support.tool_table import geojson_mask
-from support.tools import base64_of, near
+from support.tools import base64_of, geojson_mask, near
 
 from triton_sam.masks import mask_to_box
 

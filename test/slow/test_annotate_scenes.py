@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.drawn_data_set import write_scenes
+from support.annotated import write_scenes
 from support.uv_environment import make_environment, run_script
 
 from triton_sam import SAM2TritonClient

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 from support.attackers import upload
-from support.service_program import ServiceProgram
+from support.running_service import ServiceProgram
 
 pytest.importorskip("fastapi")
 from triton_sam._common.bundle import bundled

@@ -19,8 +19,8 @@ from PIL import Image  # noqa: E402
 from support.conditions import settled  # noqa: E402
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
 from support.processes import kill_model  # noqa: E402
-from support.shared_servers import return_free_memory  # noqa: E402
-from support.video_export import write_video_models  # noqa: E402
+from support.two_workers import return_free_memory  # noqa: E402
+from support.video_graphs import write_video_models  # noqa: E402
 
 from triton_sam import (  # noqa: E402
     PromptError,

@@ -27,9 +27,9 @@ import httpx
 import psutil
 import pytest
 from support import clip
-from support.drawn_data_set import write_scenes
+from support.annotated import write_scenes
 from support.large_images import draw, write_tiff
-from support.service_program import ServiceProgram
+from support.running_service import ServiceProgram
 from support.soak import CALL_TIMEOUT, FULL, draw_image, small_cache_server, total_memory  # noqa: F401 - a fixture
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient, SpeculativeSAM2Client, local_server

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support import graph_attacks, wire_attacks
-from support.older_runtimes import VERSIONS, python
+from support.uv_environment import VERSIONS, python
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 for package in ("torch", "onnxruntime", "segment_anything", "sam2", "transformers"):
@@ -58,8 +58,7 @@ def graph(family: str, role: str, request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="module")
 def edgetam_videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with EdgeTAM's models for videos."""
-    from support.video_export import write_video_models
-    from support.video_graphs import edgetam_micro_graphs
+    from support.video_graphs import edgetam_micro_graphs, write_video_models
 
     return write_video_models(tmp_path_factory.mktemp("edgetam") / "models", edgetam_micro_graphs()).repository
 

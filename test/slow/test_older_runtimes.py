@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from support import value_runner
 from support.family_exports import edgetam_micro, mobilesam_micro, sam3_concepts, samhq_micro
-from support.older_runtimes import VERSION_PARAMETERS, python
-from support.video_export import write_video_models
-from support.video_graphs import edgetam_micro_graphs
+from support.uv_environment import VERSION_PARAMETERS, python
+from support.video_graphs import edgetam_micro_graphs, write_video_models
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families.sam2 import TRACKING

@@ -25,7 +25,7 @@ pytest.importorskip("contourpy")
 
 from support.conditions import wait_until  # noqa: E402
 from support.running_browser import Page, drag, edited, masks_of, open_page  # noqa: E402
-from support.service_program import ServiceProgram  # noqa: E402
+from support.running_service import ServiceProgram  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402

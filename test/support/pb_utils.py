@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from support.conditions import PATIENCE
 from support.custom_metrics import Series
-from support.dice import Dice
+from support.fuzzing import Dice
 
 from triton_sam._common.bundle import bundled
 

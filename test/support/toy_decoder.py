@@ -7,15 +7,18 @@ tensors, their shapes and the guard are those of a real decoder.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto
-from support.light_encoder import light_repository, mix, replace
-from support.toy_graph import Graph
+from onnx import TensorProto, helper, numpy_helper
+from support.family_configs import write_family
 
+from triton_sam._common.bundle import bundled
+from triton_sam.export.guards import add_guard
 from triton_sam.families import get_family
 from triton_sam.families.base import (
     LABEL_BACKGROUND,
@@ -23,6 +26,8 @@ from triton_sam.families.base import (
     LABEL_BOX_TOP_LEFT,
     LABEL_FOREGROUND,
 )
+from triton_sam.families.tables import ModelSpec, Tensor
+from triton_sam.repository.hashes import forget_hashes
 
 SEEN = np.array([[0.3, 0.3, 0.3], [1.0, -1.0, 0.0], [0.5, 0.5, -1.0]])
 """Brightness, red against green, and yellow against blue. Brightness has a low weight, because objects have shadows."""
@@ -183,4 +188,102 @@ def toy_repository(folder: Path) -> Path:
     """Fill a model repository with the project's SAM2 models, with the toy pair instead of the demo model."""
     light_repository(folder)
     replace(folder / "sam2_decoder" / "1" / "model.onnx", toy_decoder())
+    return folder
+
+
+TYPES = {"FP32": TensorProto.FLOAT, "INT64": TensorProto.INT64}
+
+
+class Graph:
+    """Collects nodes. Each method that adds one returns the name of its output."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def constant(self, value: npt.ArrayLike, kind: Any = np.float32) -> str:
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value, kind), name))
+        return name
+
+    def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        name = output or f"{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], **attributes))
+        return name
+
+    def reduce(self, operator: str, value: str, *axes: int) -> str:
+        return self.add(operator, value, self.constant(axes, np.int64), keepdims=1)
+
+    def unsqueeze(self, value: str, *axes: int) -> str:
+        return self.add("Unsqueeze", value, self.constant(axes, np.int64))
+
+    def as_float(self, value: str) -> str:
+        return self.add("Cast", value, to=TensorProto.FLOAT)
+
+    def has_label(self, label: int) -> str:
+        return self.as_float(self.add("Equal", "point_labels", self.constant(label)))
+
+    def scaled(self, value: str, factor: float) -> str:
+        return self.add("Mul", value, self.constant(factor))
+
+    def complement(self, value: str) -> str:
+        return self.add("Sub", self.constant(1.0), value)
+
+    def model(self, spec: ModelSpec) -> onnx.ModelProto:
+        """Return the graph with the inputs, outputs and guard of a real model. Optional inputs are 0 by default."""
+        inputs, outputs = ([_info(tensor) for tensor in tensors] for tensors in (spec.inputs, spec.outputs))
+        for tensor in spec.inputs:
+            if tensor.optional:
+                shape = [side if isinstance(side, int) else 1 for side in tensor.shape]
+                self.constants.append(numpy_helper.from_array(np.zeros(shape, np.float32), tensor.name))
+        made = helper.make_graph(self.nodes, spec.role, inputs, outputs, self.constants)
+        model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        add_guard(model, spec)
+        return model
+
+
+def _info(tensor: Tensor) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(tensor.name, TYPES[tensor.dtype], tensor.shape)
+
+
+DEMO = ("sam2", "sam2_encoder", "sam2_decoder", "sam2_preprocess", "sam2_encoder_jpeg")
+"""The models of the committed repository."""
+
+
+def light_encoder() -> onnx.ModelProto:
+    """Return the graph, with the inputs and outputs of the family's encoder."""
+    spec, graph = get_family("sam2").encoder, Graph()
+    for output in spec.outputs:
+        square = get_family("sam2").image_size // int(output.shape[2])
+        sides = [square, square]
+        pooled = graph.add("AveragePool", spec.inputs[0].name, kernel_shape=sides, strides=sides)
+        graph.add("Conv", pooled, graph.constant(mix(output)), output=output.name)
+    return graph.model(spec)
+
+
+def mix(output: Tensor) -> npt.NDArray[np.float32]:
+    """Return the weights (C,3,1,1) that mix the colours into the channels of an output."""
+    channels = int(output.shape[1])
+    return np.random.default_rng(channels).normal(0, channels**-0.5, (channels, 3, 1, 1)).astype(np.float32)
+
+
+def lighten(file: Path) -> None:
+    """Replace a SAM2 encoder with the light encoder."""
+    replace(file, light_encoder())
+
+
+def replace(file: Path, graph: onnx.ModelProto) -> None:
+    """Replace an ONNX file with another graph, and keep the metadata about its weights."""
+    graph.metadata_props.extend(onnx.load(file).metadata_props)
+    file.unlink()  # it may be a link to the project's file
+    onnx.save(graph, file)
+    forget_hashes([file])
+
+
+def light_repository(folder: Path) -> Path:
+    """Fill a model repository with SAM2's models, with this encoder instead of the demo model's."""
+    for name in DEMO:
+        shutil.copytree(bundled("model_repository") / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*"))
+    write_family(folder, "sam2")
+    lighten(folder / "sam2_encoder" / "1" / "model.onnx")
     return folder

@@ -1,11 +1,16 @@
-"""Support for tests in two processes (``pytest -n 2``): which tests stay together, and which run alone."""
+"""The run as a whole: tests in two processes (``pytest -n 2``), the end of shared servers, memory, and skips."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
+import re
+import sys
+import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from filelock import FileLock
@@ -119,3 +124,114 @@ def turn(item: pytest.Item) -> Iterator[None]:
             for name in everybody if item.get_closest_marker("alone") else [worker["workerid"]]:
                 held.enter_context(FileLock(folder / f"{name}.lock"))
         yield
+
+
+# --- the end of servers that the next tests do not use, because all together would fill the memory -------------------
+
+Server = TypeVar("Server")
+
+_RUNNING = pytest.StashKey[dict[str, Any]]()
+
+
+def shared(request: pytest.FixtureRequest, server: contextlib.AbstractContextManager[Server]) -> Iterator[Server]:
+    """Yield a server from a fixture. It ends before a group of tests without the fixture."""
+    with server as running:
+        request.config.stash.setdefault(_RUNNING, {})[str(request.fixturename)] = request
+        yield running
+
+
+def return_free_memory() -> None:
+    """Return freed memory of this process to the system. In the middle of a run, glibc kept 0.8 GB."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+        if trim is not None:
+            trim(0)
+
+
+def end_unused(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the servers that the next group of tests does not use, newest first.
+
+    If a later test needs a server again, pytest calls the fixture again, because it counts as finished.
+    """
+    if same_group(item, nextitem):
+        return
+    needed = getattr(nextitem, "fixturenames", ())
+    running = item.config.stash.get(_RUNNING, {})
+    for name in [name for name in reversed(running) if name not in needed]:
+        request = running.pop(name)
+        request._fixturedef.finish(request)
+    return_free_memory()
+
+
+# --- the memory of a run with all processes that its tests start -----------------------------------------------------
+
+GIB = 1 << 30
+
+
+class PeakMemory:
+    """Samples the system's used memory every second, minus the memory used before the run."""
+
+    def __init__(self) -> None:
+        self._before = _used()
+        self._peak = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._end.wait(1):
+            self._peak = max(self._peak, _used() - self._before)
+
+    def write(self, file: Path) -> str:
+        """Stop, write the peak to a file, and return the written line."""
+        self._end.set()
+        self._thread.join()
+        line = f"peak memory of the run: {self._peak / GIB:.1f} GB"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(line + "\n", encoding="utf-8")
+        return line
+
+
+def _used() -> int:
+    import psutil  # conftest imports this module wherever tests run; psutil needs POSIX on Linux
+
+    memory = psutil.virtual_memory()
+    return int(memory.total - memory.available)
+
+
+# --- `pytest --only-allowed-skips` fails if a test is skipped for another reason: CI installs what it can ------------
+
+ALLOWED = {
+    # Tests that are run manually, because they take long or need a program of another project.
+    r"takes minutes: set TRITON_SAM_RAY=1": "Ray's cluster takes minutes, and its package is not in the test extra",
+    r"takes an hour: set TRITON_SAM_SOAK=full": "an hour",
+    r"could not import 'napari'": "its pytest plugins warn in all tests; nightly.yml has an environment for it",
+    # The other case is tested.
+    r"openvino is installed": "tests the error without it",
+    r"s3fs is installed": "tests the error without it",
+    r"says itself that something is left out": "a part of a document that is no whole program",
+    # What the machine has.
+    r"this nginx is older than 1\.27\.3": "distributions have an older one; the containers' tests use a newer one",
+    r"this user may not mount file systems": "containers and hosted machines forbid it",
+    r"without AVX2": "the processor",
+    r"this PyAV has no ": "the codecs of FFmpeg's build",
+    r"this machine has a GPU": "tests the messages without one",
+}
+"""Patterns of reasons, each with the reason why CI cannot or need not run the test."""
+
+
+def forbidden_skips(stats: Mapping[str, list[Any]]) -> list[str]:
+    """Return a line for each skipped test or file whose reason is not allowed.
+
+    Args:
+        stats: the reports of pytest's terminal reporter, by outcome.
+    """
+    return sorted(set(_forbidden(stats)))
+
+
+def _forbidden(stats: Mapping[str, list[Any]]) -> Iterator[str]:
+    for report in stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(re.search(pattern, reason) for pattern in ALLOWED):
+            test, _, _ = (report.nodeid or str(report.fspath)).partition("@")  # pytest-xdist appends the group
+            yield f"{test}: {reason}"

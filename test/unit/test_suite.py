@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.allowed_skips import ALLOWED
+from support.two_workers import ALLOWED
 
 TESTS = Path(__file__).parents[1]
 WORKERS = [[], ["-n", "1", "--dist=loadgroup"]]
@@ -30,7 +30,7 @@ def run_pytest(
 CONFTEST = """
 import contextlib
 import pytest
-from support.shared_servers import end_unused, shared
+from support.two_workers import end_unused, shared
 from support.two_workers import GROUP, group_by_use
 
 

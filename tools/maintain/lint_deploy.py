@@ -122,7 +122,7 @@ def _shell_scripts(folder: str) -> list[Path]:
 
 def jobs() -> Iterable[str]:
     """Yield the faults of the Jobs for `triton-sam annotate`, by the schemas of Kubernetes."""
-    from support.manifests import load
+    from support.helm import load
 
     for path in sorted((ROOT / "deploy/kubernetes/annotate").glob("*.yaml")):
         yield from (f"{path.name}: {fault}" for one in load(path) for fault in manifest_errors(one))

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.annotated import SIZE, coco, write_images
+from support.fuzzing import junk, spoil
 from support.rectangles import mask
-from support.spoiled import junk, spoil
 
 from triton_sam.annotate.prompts import mask_logits
 from triton_sam.annotate.reading import read_boxes, read_clicks, read_masks

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tracked import FakeVideo
-from support.worded_video import FakeFinder, write_clip
+from support.tracked import FakeFinder, FakeVideo, write_clip
 
 from triton_sam.cli import main
 from triton_sam.client.video import word_tracking

@@ -18,8 +18,11 @@ pytest.importorskip("transformers")
 pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
-from support.video_export import write_video_models  # noqa: E402
-from support.video_graphs import Graphs, edgetam_micro_graphs  # noqa: E402
+from support.video_graphs import (  # noqa: E402
+    Graphs,
+    edgetam_micro_graphs,
+    write_video_models,
+)
 from transformers import EdgeTamVideoInferenceSession  # noqa: E402
 
 from triton_sam.errors import ConfigurationError  # noqa: E402

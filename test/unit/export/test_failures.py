@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from support.zero_models import export_zeros  # noqa: E402
+from support.tiny_models import export_zeros  # noqa: E402
 
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, onnx_writer, registry  # noqa: E402

@@ -18,7 +18,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from support.family_configs import config_text  # noqa: E402
 from support.family_exports import PACKAGES, SMALLEST, FamilyExport, export_once  # noqa: E402
-from support.graph_guards import assert_guarded  # noqa: E402
+from support.graph_attacks import assert_guarded  # noqa: E402
 from tritonclient.grpc.model_config_pb2 import TYPE_FP32, TYPE_INT64  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402

@@ -19,7 +19,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from support import graph_attacks  # noqa: E402
 from support.family_exports import SMALLEST, sam2_micro  # noqa: E402
-from support.graph_guards import assert_guarded  # noqa: E402
+from support.graph_attacks import assert_guarded  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402

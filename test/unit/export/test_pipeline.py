@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from support.zero_models import Proved, Zeros, export_zeros  # noqa: E402
+from support.tiny_models import Proved, Zeros, export_zeros  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402

@@ -16,10 +16,13 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
-from support.graph_guards import assert_guarded  # noqa: E402
+from support.graph_attacks import assert_guarded  # noqa: E402
 from support.official_video import noise  # noqa: E402
-from support.video_export import write_video_models  # noqa: E402
-from support.video_graphs import sam3_reduced_graphs, sam3_video_model  # noqa: E402
+from support.video_graphs import (  # noqa: E402
+    sam3_reduced_graphs,
+    sam3_video_model,
+    write_video_models,
+)
 from transformers import Sam3TrackerVideoInferenceSession, Sam3VideoConfig, Sam3VideoModel  # noqa: E402
 
 from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402

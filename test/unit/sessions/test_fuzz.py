@@ -16,9 +16,8 @@ pytest.importorskip("hypothesis")
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support.fuzzing import REFUSALS, code, image_file, once, session, text
+from support.fuzzing import REFUSALS, code, image_file, junk, once, session, spoil, text
 from support.pb_utils import Request, Triton
-from support.spoiled import junk, spoil
 from support.strategies import anything, damaged_images
 
 from triton_sam.concepts.query import read_query

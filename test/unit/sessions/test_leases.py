@@ -8,9 +8,8 @@ import random
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.dice import Dice
 from support.fake_tracking import NAMES, SIDE, FakeModels, computed_by, frame_file
-from support.fuzzing import EmptyModels, image_file
+from support.fuzzing import Dice, EmptyModels, image_file
 from support.pb_utils import Request, Triton, arguments
 
 from triton_sam.client.session_image import text

@@ -20,7 +20,7 @@ from triton_sam.verify.accelerated import IMAGES, compare_precision, crops
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from support.light_encoder import light_repository  # noqa: E402
+from support.toy_decoder import light_repository  # noqa: E402
 
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.verify import accelerated  # noqa: E402

@@ -38,7 +38,7 @@ def reference(video_models, clip):
 
 @pytest.fixture
 def runner(video_models, clip):
-    from support.video_export import FAMILY
+    from support.video_graphs import FAMILY
 
     folders = [folder for folder in video_models.repository.iterdir() if folder.name != "sam2_video"]
     models = OnnxTransport({folder.name: folder / "1" / "model.onnx" for folder in folders})

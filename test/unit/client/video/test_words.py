@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tracked import FakeVideo
-from support.worded_video import FakeFinder, write_clip
+from support.tracked import FakeFinder, FakeVideo, write_clip
 
 from triton_sam import find_in_video
 from triton_sam.concepts.instances import Instance, new_instances, without_doubles

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from support.fake_tracking import SIZE, Server, frame_file, kept_bytes, text
-from support.spoiled import junk, spoil
+from support.fuzzing import junk, spoil
 
 from triton_sam.errors import SamError
 from triton_sam.sessions.video.messages import ARGUMENTS, WITH_STEP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from triton_sam._common.bundle import bundled
 
 IMAGES = bundled("test/images")
 PEAK_MEMORY = pytest.StashKey[PeakMemory]()
+NEEDED = {"served": ("pytriton",), "slow": ("pytriton", "yaml"), "deploy": ("pytriton", "yaml")}
+"""Packages of the extras `local` and `test` without which the tests of a folder are skipped."""
 
 # Some virtual machines announce AMX and end a program that uses it. torch uses it for products of bfloat16 matrices,
 # which one test computes; oneDNN reads the variable before its first product.
@@ -44,6 +47,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--peak-memory") is not None and not hasattr(config, "workerinput"):
         config.stash[PEAK_MEMORY] = PeakMemory()
+
+
+class _Module(pytest.Module):
+    """A file of tests, which is skipped if the packages of its folder are missing."""
+
+    def collect(self):
+        if self.path.name != "test_basic.py":  # its server may run elsewhere
+            for package in NEEDED.get(self.path.parent.name, ()):
+                if importlib.util.find_spec(package) is None:
+                    pytest.skip(f"{package} is not installed")
+        return super().collect()
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return _Module.from_parent(parent, path=module_path)
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks next
@@ -92,7 +110,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _children_can_be_interrupted() -> None:
+def _children_can_be_interrupted():
     """Restore the handler of SIGINT, which a shell ignores in background jobs.
 
     Programs that the tests start and interrupt would inherit this.
@@ -102,7 +120,7 @@ def _children_can_be_interrupted() -> None:
 
 
 @pytest.fixture
-def scale_only(tmp_path: Path) -> Path:
+def scale_only(tmp_path):
     """Return a repository with one model, which starts in a fraction of a second."""
     from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 
@@ -111,13 +129,13 @@ def scale_only(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def images() -> Path:
+def images():
     """Folder of the project's test images."""
     return IMAGES
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+def server(request, tmp_path_factory):
     """Yield the local Triton of all tests that need no good masks: see support.toy_server."""
     pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
@@ -128,13 +146,13 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session", params=["http", "grpc"])
-def url(request: pytest.FixtureRequest, server) -> str:
+def url(request, server):
     """URL of the shared server, for each protocol."""
     return server.http_url if request.param == "http" else server.grpc_url
 
 
 @pytest.fixture(scope="session")
-def video_models(tmp_path_factory: pytest.TempPathFactory):
+def video_models(tmp_path_factory):
     """The models for videos in the micro size at 512 pixels, with random weights."""
     for package in ("torch", "sam2", "onnxruntime"):
         pytest.importorskip(package)
@@ -144,7 +162,7 @@ def video_models(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="session")
-def families_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+def families_server(request, tmp_path_factory):
     """A local Triton with all families, small ones but for SAM2, under their own names and under aliases."""
     for package in ("segment_anything", "transformers", "onnxruntime"):
         pytest.importorskip(package)
@@ -163,7 +181,7 @@ def families_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="session")
-def toy_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy_repository(tmp_path_factory):
     """A model repository with the toy pair of SAM2, for tests with a Triton of their own. Copy it to write into it."""
     pytest.importorskip("onnx")
     from support.toy_decoder import toy_repository
@@ -172,7 +190,7 @@ def toy_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service_triton(request: pytest.FixtureRequest):
+def service_triton(request):
     """A local Triton with the session model, as the service's tests need it."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
@@ -180,7 +198,7 @@ def service_triton(request: pytest.FixtureRequest):
 
 
 @pytest.fixture(scope="session")
-def service(request: pytest.FixtureRequest, service_triton):
+def service(request, service_triton):
     """A running SAM service over ``service_triton``."""
     pytest.importorskip("fastapi")
     from support.running_service import running_service
@@ -189,7 +207,7 @@ def service(request: pytest.FixtureRequest, service_triton):
 
 
 @pytest.fixture(scope="session")
-def chromium(request: pytest.FixtureRequest):
+def chromium(request):
     """A headless Chromium for all tests of this process; skips where there is none."""
     from support.running_browser import running_browser
 
@@ -220,7 +238,7 @@ def shapes(page, images):
 
 
 @pytest.fixture(scope="session")
-def helm_program() -> str:
+def helm_program():
     """Return the path of helm; skip the tests that need it where it is missing."""
     from support import helm
 

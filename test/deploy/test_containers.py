@@ -3,22 +3,19 @@
 test_helm.py has the same for the chart.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest
+import yaml
 
 from triton_sam._common.bundle import checkout
 from triton_sam.local_server.defaults import CUDA_POOL, METRICS
-
-yaml = pytest.importorskip("yaml")
 
 ROOT = checkout()
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
 
 
-def test_every_image_runs_as_a_user_other_than_root() -> None:
+def test_every_image_runs_as_a_user_other_than_root():
     stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))[1:]
     assert [stage.split()[2] for stage in stages] == ["export", "service", "cpu", "triton"]
     for stage in stages:
@@ -26,7 +23,7 @@ def test_every_image_runs_as_a_user_other_than_root() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_services_of_the_compose_file(name: str) -> None:
+def test_services_of_the_compose_file(name):
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -39,7 +36,7 @@ def test_services_of_the_compose_file(name: str) -> None:
         assert not str(service["user"]).startswith(("0", "root"))
 
 
-def test_every_service_has_volumes_for_the_files_that_it_writes() -> None:
+def test_every_service_has_volumes_for_the_files_that_it_writes():
     """The root file system is read-only, so exported models, TensorRT's engines and databases need volumes."""
     for name, service in SERVICES.items():
         # The local server starts programs that it puts there.
@@ -58,7 +55,7 @@ def test_every_service_has_volumes_for_the_files_that_it_writes() -> None:
     assert any(mount.endswith(":/models:ro") for mount in SERVICES["triton"]["volumes"])
 
 
-def test_options_of_triton_have_one_source() -> None:
+def test_options_of_triton_have_one_source():
     """`triton-sam container` sets the options that every deployment needs, so no deployment repeats them."""
     assert SERVICES["triton"]["command"] == ["triton-sam", "container"]
     assert SERVICES["triton-second"]["command"] == ["triton-sam", "container"]
@@ -68,7 +65,7 @@ def test_options_of_triton_have_one_source() -> None:
         assert not [option for option in (METRICS, CUDA_POOL) if option in text], path
 
 
-def test_no_port_is_open_to_the_world_by_default() -> None:
+def test_no_port_is_open_to_the_world_by_default():
     """Only nginx is open to the world, because it requires a token. Triton's address opens neither page nor Grafana."""
     variables = {
         "nginx": "${TLS_ADDRESS:-0.0.0.0}",
@@ -81,7 +78,7 @@ def test_no_port_is_open_to_the_world_by_default() -> None:
             assert port.startswith(f"{variables.get(name, '${BIND_ADDRESS:-127.0.0.1}')}:"), name
 
 
-def test_nginx_leads_to_the_service_only_if_it_has_a_token() -> None:
+def test_nginx_leads_to_the_service_only_if_it_has_a_token():
     """test_nginx_upstreams.py runs nginx with both values."""
     nginx = SERVICES["nginx"]
     assert nginx["environment"]["SERVICE_SERVER"] == "${TRITON_SAM_TOKEN:+service:8080}"
@@ -89,7 +86,7 @@ def test_nginx_leads_to_the_service_only_if_it_has_a_token() -> None:
     assert templates <= {mount.partition(":")[0] for mount in nginx["volumes"]}
 
 
-def test_nobody_logs_in_to_grafana() -> None:
+def test_nobody_logs_in_to_grafana():
     """Its image creates the user admin with the password admin."""
     environment = SERVICES["grafana"]["environment"]
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"

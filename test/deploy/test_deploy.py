@@ -1,7 +1,5 @@
 """The files of a deployment pass their checkers, and each checker finds a fault."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -12,15 +10,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
+from support import helm
 
 from triton_sam._common.bundle import bundled, checkout
 from triton_sam.annotate.folder import Part
 from triton_sam.cli import build_parser
 from triton_sam.download import catalogue as checkpoints
-
-yaml = pytest.importorskip("yaml")
-pytest.importorskip("jsonschema")
-from support import helm  # noqa: E402
 
 ROOT = checkout()
 
@@ -34,12 +30,12 @@ def lint_deploy() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def lint() -> ModuleType:
+def lint():
     return lint_deploy()
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in lint_deploy().CHECKS])
-def test_every_file_passes_its_checker(lint: ModuleType, check: str) -> None:
+def test_every_file_passes_its_checker(lint, check):
     try:
         assert list(getattr(lint, check)()) == []
     except lint.SkippedError as reason:
@@ -64,9 +60,7 @@ FAULTS = [
 """Words of the compose file, what takes their place, and words of the fault."""
 
 
-def test_faults_in_the_compose_file_are_found(
-    lint: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_in_the_compose_file_are_found(lint, tmp_path, monkeypatch):
     for name in ("docker-compose.yml", ".env.example", "Dockerfile"):
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("deploy", "model_repository"):
@@ -82,7 +76,7 @@ def test_faults_in_the_compose_file_are_found(
     assert [words for _, _, words in FAULTS if not any(words in fault for fault in found)] == []
 
 
-def test_every_promised_profile_is_there() -> None:
+def test_every_promised_profile_is_there():
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text().replace("${GPU_REPLICAS:-1}", "1"))["services"]
     profiles = {profile for service in services.values() for profile in service.get("profiles", [])}
     assert profiles == {"cpu", "second", "monitoring", "service", "tls", "export"}
@@ -94,8 +88,7 @@ def test_every_promised_profile_is_there() -> None:
     assert {"TRITON_SAM_MIRROR", "HF_ENDPOINT", "HF_TOKEN"} <= set(services["export"]["environment"])
 
 
-def test_faults_in_manifests_are_found(lint: ModuleType) -> None:
-    pytest.importorskip("kubernetes_validate")
+def test_faults_in_manifests_are_found(lint):
     folder = ROOT / "deploy/kubernetes/annotate"
     (job,) = helm.load(folder / "indexed-job.yaml")
     job["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
@@ -107,7 +100,7 @@ def test_faults_in_manifests_are_found(lint: ModuleType) -> None:
     assert any("triggers" in fault for fault in lint.manifest_errors(scaled))
 
 
-def test_other_faults_between_files_are_found(lint: ModuleType, tmp_path: Path) -> None:
+def test_other_faults_between_files_are_found(lint, tmp_path):
     for name in ("docker-compose.yml", ".env.example", "Dockerfile", ".dockerignore", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("deploy", "scripts"):
@@ -118,7 +111,7 @@ def test_other_faults_between_files_are_found(lint: ModuleType, tmp_path: Path) 
     assert [fault.split()[0] for fault in lint.releases(tmp_path)] == ["docker-compose.yml"]
 
 
-def test_the_export_image_downloads_into_its_volume() -> None:
+def test_the_export_image_downloads_into_its_volume():
     stage = (ROOT / "Dockerfile").read_text().partition(" AS export")[2].partition("\nFROM ")[0]
     workdir = Path(re.findall(r"(?m)^WORKDIR (.*)$", stage)[-1])
     volumes = json.loads(re.findall(r"(?m)^VOLUME (.*)$", stage)[-1])
@@ -128,7 +121,7 @@ def test_the_export_image_downloads_into_its_volume() -> None:
 # --- scripts of the images
 
 
-def test_the_export_image_fills_a_volume_once(tmp_path: Path) -> None:
+def test_the_export_image_fills_a_volume_once(tmp_path):
     """A stand-in replaces `triton-sam`, whose setup has its own tests."""
     program, called = tmp_path / "bin" / "triton-sam", tmp_path / "called"
     models, exported = tmp_path / "models", tmp_path / "models" / "sam2_encoder" / "2" / "model.onnx"
@@ -158,7 +151,7 @@ def test_the_export_image_fills_a_volume_once(tmp_path: Path) -> None:
     assert subprocess.run([*command[:2], "sam2"], capture_output=True, timeout=60, check=False).returncode == 2
 
 
-def test_a_setup_that_was_replaced_is_done_again(tmp_path: Path) -> None:
+def test_a_setup_that_was_replaced_is_done_again(tmp_path):
     """Two sizes have the same places. After base_plus and large, the volume holds large, so base_plus is not there."""
     program, models = tmp_path / "bin" / "triton-sam", tmp_path / "models"
     program.parent.mkdir()
@@ -185,7 +178,7 @@ def test_a_setup_that_was_replaced_is_done_again(tmp_path: Path) -> None:
     assert len((models / ".triton-sam-setup").read_text().splitlines()) == 2
 
 
-def test_an_interrupted_copy_of_the_seed_is_made_again(tmp_path: Path) -> None:
+def test_an_interrupted_copy_of_the_seed_is_made_again(tmp_path):
     """The copy of `b` fails in its middle, as when a pod is stopped. `c` has weights of the user alone."""
     seed, models, programs = tmp_path / "seed", tmp_path / "models", tmp_path / "bin"
     for name in "abc":
@@ -240,20 +233,20 @@ def command_of(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_command_understands_its_options(path: Path) -> None:
+def test_the_command_understands_its_options(path):
     args = build_parser().parse_args(command_of(path.name))
     assert (args.source, args.task, args.out) == ("/data/boxes.json", "boxes", Path("/data/masks"))
     assert args.images == "/data/images"
 
 
-def test_the_parts_are_as_many_as_the_pods() -> None:
+def test_the_parts_are_as_many_as_the_pods():
     (job,) = helm.load(FOLDER / "indexed-job.yaml")
     part = build_parser().parse_args(command_of("indexed-job.yaml")).part
     assert part == Part(3, job["spec"]["completions"])
     assert job["spec"]["completionMode"] == "Indexed"
 
 
-def test_the_jobs_of_one_run_differ_in_nothing_that_decides_about_the_masks() -> None:
+def test_the_jobs_of_one_run_differ_in_nothing_that_decides_about_the_masks():
     def deciding(name: str) -> list[str]:
         return [word for word in command_of(name) if not word.startswith(("--part", "--threads"))]
 

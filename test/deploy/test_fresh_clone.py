@@ -3,8 +3,6 @@
 `test_containers_run` does the same with a container.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -21,13 +19,12 @@ if ROOT is None or not (ROOT / ".git").exists() or shutil.which("git") is None o
     pytest.skip("this needs git, curl, and a clone of the repository", allow_module_level=True)
 if not sys.platform.startswith("linux"):
     pytest.skip("the local server needs Linux", allow_module_level=True)
-pytest.importorskip("onnxruntime")
 
 NO_CONTAINERS = {"CONTAINER_ENGINE": "no-such-program", "PYTHON": "", "PYTHONPATH": ""}
 
 
 @pytest.mark.slow
-def test_two_scripts_of_a_fresh_clone_end_in_a_mask(tmp_path: Path) -> None:
+def test_two_scripts_of_a_fresh_clone_end_in_a_mask(tmp_path):
     """The Python of this environment has the extra `local`, and the package comes from the clone."""
     clone = fresh_clone(ROOT, tmp_path / "clone")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -39,14 +36,14 @@ def test_two_scripts_of_a_fresh_clone_end_in_a_mask(tmp_path: Path) -> None:
     assert (clone / "triton_sam" / "__pycache__").is_dir()
 
 
-def test_the_container_chooses_models_of_a_fresh_clone_that_have_all_their_weights(tmp_path: Path) -> None:
+def test_the_container_chooses_models_of_a_fresh_clone_that_have_all_their_weights(tmp_path):
     clone = fresh_clone(ROOT, tmp_path / "clone")
     chosen = {folder.name for folder in select_models(clone / "model_repository", None)}
     assert {"sam2", "sam2_encoder", "sam2_decoder", "sam2_preprocess"} <= chosen
 
 
 @pytest.mark.nightly
-def test_a_host_with_nothing_but_python_installs_the_local_server(tmp_path: Path) -> None:
+def test_a_host_with_nothing_but_python_installs_the_local_server(tmp_path):
     """The script makes .venv in the clone, from the package index."""
     python = shutil.which(f"python3.{sys.version_info[1]}", path=f"{sys.base_prefix}/bin")
     if python is None:

@@ -1,20 +1,16 @@
 """The Helm chart: the objects that it renders fit together, and fit the schemas."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
+import yaml
+from support import helm
+from support.helm import CASES, ROOT, by_kind, containers, pods, rendered, selected, triton
 
 from triton_sam import __version__
 from triton_sam.cli import main
-
-yaml = pytest.importorskip("yaml")
-from support import helm  # noqa: E402
-from support.helm import CASES, ROOT, by_kind, containers, pods, rendered, selected, triton  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("helm_program")
 HEALTH = "/opt/triton-sam/scripts/model_health.py"
@@ -23,7 +19,7 @@ HEALTH = "/opt/triton-sam/scripts/model_health.py"
 # --- what is there
 
 
-def test_each_part_is_there_when_it_is_asked_for() -> None:
+def test_each_part_is_there_when_it_is_asked_for():
     minimal = {name.split("/")[0] for name in rendered("minimal")}
     assert minimal == {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy", "Pod"}
     full = {name.split("/")[0] for name in rendered("full")}
@@ -46,7 +42,7 @@ def test_each_part_is_there_when_it_is_asked_for() -> None:
     assert yaml.safe_load((helm.CHART / "Chart.yaml").read_text())["appVersion"] == __version__.partition(".dev")[0]
 
 
-def test_the_rest_service_answers_to_the_names_that_lead_to_it() -> None:
+def test_the_rest_service_answers_to_the_names_that_lead_to_it():
     def hosts(case: str) -> list[str]:
         args: list[str] = pods(case)["sam-triton-sam-rest"][1]["containers"][0]["args"]
         rest = args[args.index("--allowed-host") + 1 :]
@@ -59,7 +55,7 @@ def test_the_rest_service_answers_to_the_names_that_lead_to_it() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_server_is_alive_while_every_model_works(case: str) -> None:
+def test_the_server_is_alive_while_every_model_works(case):
     server = triton(case)
     assert "command" not in server  # it would replace NVIDIA's entry point
     assert server["args"][:2] == ["triton-sam", "container"]
@@ -69,9 +65,7 @@ def test_the_server_is_alive_while_every_model_works(case: str) -> None:
     assert server["livenessProbe"]["periodSeconds"] * server["livenessProbe"]["failureThreshold"] >= 120
 
 
-def test_settings_for_gpus_are_written_before_the_server_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_for_gpus_are_written_before_the_server_starts(tmp_path, monkeypatch):
     config = next(one for one in pods("s3")["sam-triton-sam"][1]["initContainers"] if one["name"].startswith("config"))
     (models,) = (mount for mount in config["volumeMounts"] if mount["mountPath"] == "/models")
     assert not models.get("readOnly")
@@ -86,7 +80,7 @@ def test_settings_for_gpus_are_written_before_the_server_starts(
     assert "gpus: [0]" in (tmp_path / "sam2" / "config.pbtxt").read_text(encoding="utf-8")
 
 
-def test_rules_and_dashboard_are_those_of_the_folder_monitoring(helm_program: str, tmp_path: Path) -> None:
+def test_rules_and_dashboard_are_those_of_the_folder_monitoring(helm_program, tmp_path):
     monitoring = ROOT / "deploy/monitoring"
     (rule,) = by_kind("full", "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((monitoring / "rules.yml").read_text())
@@ -110,7 +104,7 @@ def test_rules_and_dashboard_are_those_of_the_folder_monitoring(helm_program: st
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_objects_of_a_release_fit_together(case: str) -> None:
+def test_the_objects_of_a_release_fit_together(case):
     check_ports(case)
     check_volumes_claims_and_accounts(case)
     check_policies(case)
@@ -148,7 +142,7 @@ def backends(case: str) -> set[tuple[str, int | str]]:
     return found
 
 
-def test_each_way_into_the_cluster_is_rendered() -> None:
+def test_each_way_into_the_cluster_is_rendered():
     assert {case for case in CASES if backends(case)} == {"openshift", "s3", "full"}
 
 
@@ -209,7 +203,7 @@ def check_policies(case: str) -> None:
         assert [one["metadata"]["name"] for one in found] == ["sam-triton-sam"]
 
 
-def test_gateways_and_routers_may_reach_what_they_lead_to() -> None:
+def test_gateways_and_routers_may_reach_what_they_lead_to():
     def sources(case: str, name: str) -> list[dict]:
         policy = rendered(case)[f"NetworkPolicy/{name}"]
         return [one["namespaceSelector"]["matchLabels"] for one in policy["spec"]["ingress"][0]["from"]
@@ -244,7 +238,7 @@ def check_security(case: str) -> None:
             assert re.fullmatch(r"\S+/\S+:\S+", container["image"])
 
 
-def test_a_gateway_offers_only_what_clients_need() -> None:
+def test_a_gateway_offers_only_what_clients_need():
     """Nobody outside may load models, change logs or use shared memory, as in deploy/nginx/nginx.conf."""
     (http,), (grpc,) = by_kind("full", "HTTPRoute"), by_kind("full", "GRPCRoute")
     paths = {match["path"]["value"] for rule in http["spec"]["rules"] for match in rule["matches"]}
@@ -264,7 +258,7 @@ def test_a_gateway_offers_only_what_clients_need() -> None:
     assert called - methods <= {"RepositoryModelLoad", "RepositoryModelUnload"}
 
 
-def test_a_canary_gets_its_share_or_its_header() -> None:
+def test_a_canary_gets_its_share_or_its_header():
     for kind, port in (("HTTPRoute", 8000), ("GRPCRoute", 8001)):
         named, shared = by_kind("full", kind)[0]["spec"]["rules"]
         assert all(match["headers"] == [{"name": "triton-sam-canary", "value": "true"}] for match in named["matches"])

@@ -1,22 +1,18 @@
 """The values of the Helm chart: what they do, which are refused, and where they are described."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import pytest
+import yaml
+from support import helm
+from support.helm import CASES, ROOT, by_kind, containers, pods, script, triton
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import build_parser
 from triton_sam.commands._options import MODELS_VARIABLE
 from triton_sam.families import FAMILIES
 from triton_sam.repository.selection import select_models
-
-yaml = pytest.importorskip("yaml")
-from support import helm  # noqa: E402
-from support.helm import CASES, ROOT, by_kind, containers, pods, script, triton  # noqa: E402
 
 PRESETS = yaml.safe_load((helm.CHART / "files/presets.yaml").read_text())
 
@@ -27,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("helm_program")
 # --- models and resources
 
 
-def test_presets_cover_every_official_size() -> None:
+def test_presets_cover_every_official_size():
     sizes = {name: {size.name for size in family.sizes if size.official} for name, family in FAMILIES.items()}
     sizes["sam3"] = {*FAMILIES["sam3"].hub.precisions, "checkpoint"}  # what `triton-sam setup sam3` takes
     assert {name: set(PRESETS[name]) for name in sizes} == sizes
@@ -44,7 +40,7 @@ def mebi(quantity: str) -> int:
     return int(quantity.removesuffix("Mi"))
 
 
-def test_resources_follow_family_and_size() -> None:
+def test_resources_follow_family_and_size():
     minimal, families = triton("minimal")["resources"], triton("families")["resources"]
     assert "nvidia.com/gpu" not in minimal["limits"]
     assert families["limits"]["nvidia.com/gpu"] == "1"
@@ -65,7 +61,7 @@ def test_resources_follow_family_and_size() -> None:
     assert mebi(shm["emptyDir"]["sizeLimit"]) == server["sharedMemory"] + server["sharedMemoryEach"] + 512
 
 
-def test_nodes_are_chosen_by_their_gpu() -> None:
+def test_nodes_are_chosen_by_their_gpu():
     def expressions(case: str) -> dict[str, list[str]]:
         affinity = pods(case)["sam-triton-sam"][1]["affinity"]["nodeAffinity"]
         (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -81,7 +77,7 @@ def test_nodes_are_chosen_by_their_gpu() -> None:
     assert pods("full")["sam-triton-sam"][1]["tolerations"][0]["key"] == "nvidia.com/gpu"
 
 
-def test_the_server_loads_the_models_of_the_values() -> None:
+def test_the_server_loads_the_models_of_the_values():
     def variables(case: str) -> dict[str, str]:
         return {one["name"]: one["value"] for one in triton(case)["env"]}
 
@@ -92,7 +88,7 @@ def test_the_server_loads_the_models_of_the_values() -> None:
     assert variables("minimal")["TRITON_SAM_REPOSITORY"] == "/opt/triton-sam/model_repository"
 
 
-def test_every_command_line_is_one_that_the_programs_know() -> None:
+def test_every_command_line_is_one_that_the_programs_know():
     parser = build_parser()
     for case in CASES:
         for name, (_, spec) in pods(case).items():
@@ -110,7 +106,7 @@ def test_every_command_line_is_one_that_the_programs_know() -> None:
     ]
 
 
-def test_a_bucket_is_copied_before_settings_and_server() -> None:
+def test_a_bucket_is_copied_before_settings_and_server():
     sync, config = pods("s3")["sam-triton-sam"][1]["initContainers"]
     assert sync["args"][:3] == ["sync", ":s3:my-bucket/models/2026-11", "/models"]
     assert {"name": "RCLONE_S3_ENDPOINT", "value": "https://minio.example.org:9000"} in sync["env"]
@@ -124,7 +120,7 @@ def test_a_bucket_is_copied_before_settings_and_server() -> None:
     assert "iam.gke.io/gcp-service-account" in account["metadata"]["annotations"]
 
 
-def test_a_token_guards_the_rest_service() -> None:
+def test_a_token_guards_the_rest_service():
     def token(case: str) -> dict:
         (rest,) = pods(case)["sam-triton-sam-rest"][1]["containers"]
         (found,) = (one for one in rest["env"] if one["name"] == "TRITON_SAM_TOKEN")
@@ -139,7 +135,7 @@ def test_a_token_guards_the_rest_service() -> None:
 # --- wrong values
 
 
-def test_the_schema_finds_all_wrong_values_at_once() -> None:
+def test_the_schema_finds_all_wrong_values_at_once():
     with pytest.raises(ValueError, match="don't meet the specifications of the schema") as caught:
         helm.template(
             *("gpu.count=none", "gpu.cuont=2", "modelStore.type=nfs", "modelStore.pvc.size=big"),
@@ -159,7 +155,7 @@ def test_the_schema_finds_all_wrong_values_at_once() -> None:
     assert "at '/modelStore/pvc/size': 'big' does not match" in str(caught.value)
 
 
-def test_values_that_do_not_fit_each_other_are_one_clear_error(tmp_path: Path) -> None:
+def test_values_that_do_not_fit_each_other_are_one_clear_error(tmp_path):
     values = tmp_path / "values.yaml"
     for text, message in (
         ("modelStore: {type: s3}", "modelStore.type s3 needs modelStore.bucket.path"),
@@ -188,7 +184,7 @@ def test_values_that_do_not_fit_each_other_are_one_clear_error(tmp_path: Path) -
 # --- the chart itself
 
 
-def test_the_readme_describes_every_value(tmp_path: Path) -> None:
+def test_the_readme_describes_every_value(tmp_path):
     module = script("chart_values")
     assert module.renewed() == (helm.CHART / "README.md").read_text()
     text = (helm.CHART / "values.yaml").read_text()

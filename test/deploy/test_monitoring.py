@@ -1,7 +1,5 @@
 """The metrics that dashboards, alerts and scaling query are metrics that a live server reports."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -12,20 +10,18 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from support import helm
 from support.conditions import wait_until
 from support.nginx_proxy import free_ports
 
 from triton_sam._common.bundle import bundled, checkout
-
-yaml = pytest.importorskip("yaml")
-from support import helm  # noqa: E402
+from triton_sam.local_server import LocalServer
 
 PROGRAM = shutil.which("prometheus")
 
@@ -56,7 +52,7 @@ class Prometheus:
         self._folder = folder
         self._log = folder / "log"
 
-    def __enter__(self) -> Prometheus:
+    def __enter__(self):
         (self._port,) = free_ports(1)
         command = [
             str(PROGRAM),
@@ -117,15 +113,11 @@ NOT_ON_THIS_SERVER = {
 
 
 @pytest.fixture(scope="module")
-def monitored() -> Iterator:
+def monitored():
     """Yield a local Triton, which has the metrics options of a container, after one click and one failure."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
     from triton_sam import SAM2TritonClient
 
-    with local_server.LocalServer(
-        bundled("model_repository"), models=["sam2"], http_port=0, grpc_port=0, metrics_port=0
-    ) as server:
+    with LocalServer(bundled("model_repository"), models=["sam2"]) as server:
         with SAM2TritonClient(server.http_url, timeout=120) as client:
             client.set_image(bundled("test/images/shapes.jpg"))
             client.predict([[200, 180]], [1])
@@ -162,7 +154,7 @@ def queries() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_every_query_names_metrics_that_the_server_reports(monitored) -> None:
+def test_every_query_names_metrics_that_the_server_reports(monitored):
     known = metrics(monitored) | NOT_ON_THIS_SERVER
     rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]
     known |= {rule["record"] for group in rules for rule in group["rules"] if "record" in rule}
@@ -172,7 +164,7 @@ def test_every_query_names_metrics_that_the_server_reports(monitored) -> None:
     assert len(queried) > 30
 
 
-def test_an_image_that_the_server_lost_is_no_failure(monitored) -> None:
+def test_an_image_that_the_server_lost_is_no_failure(monitored):
     """The alert TritonFails counts failures of session models, so their own answers must not be failures."""
     from tritonclient.http import InferenceServerClient, InferInput
     from tritonclient.utils import InferenceServerException
@@ -199,7 +191,7 @@ def failures(server) -> dict[str, str]:
     return dict(re.findall(r'nv_inference_request_failure\{model="sam2",reason="(\w+)".*\} (\d+)', text))
 
 
-def test_metrics_of_gpus_are_those_of_triton() -> None:
+def test_metrics_of_gpus_are_those_of_triton():
     """A server without a GPU does not report them, but its program contains their names."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None:
@@ -219,22 +211,19 @@ def healthy_rules(prometheus: Prometheus) -> int:
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+def crowded(tmp_path_factory):
     """Yield a local Triton with a session model that calls the decoder, and one that runs it."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnx")
     from support.session_requests import CALLS, DECODES, two_session_models
 
     repository = two_session_models(tmp_path_factory.mktemp("crowded") / "models")
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with local_server.LocalServer(repository, models=[CALLS, DECODES], **ports) as server:
+    with LocalServer(repository, models=[CALLS, DECODES]) as server:
         yield server
 
 
 @pytest.mark.slow
 @needs_prometheus
 @pytest.mark.timeout(900)
-def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path: Path) -> None:
+def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
     """The measure is the clock of the clients. Each click has three boxes, so that it waits for more than a second.
 
     The session model that runs the decoder goes first, because Triton's own queues stay empty under its load.

@@ -1,16 +1,11 @@
 """The compose profile tls: a real nginx with the project's configuration in front of a local Triton."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -21,6 +16,7 @@ from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import InferenceError, ServerUnreachableError
+from triton_sam.local_server import LocalServer
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
@@ -28,14 +24,12 @@ pytestmark = [needs_nginx, needs_openssl]
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def front(tmp_path_factory):
     """Yield nginx with TLS and a token in front of a local Triton with the session model."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
     tls, folder = tmp_path_factory.mktemp("tls"), tmp_path_factory.mktemp("nginx")
     token = make_tls(tls)
     repository = bundled("model_repository")
-    with local_server.LocalServer(repository, models=["sam2"], http_port=0, grpc_port=0, metrics_port=0) as server:
+    with LocalServer(repository, models=["sam2"]) as server:
         addresses = ([server.http_url[len("http://") :]], [server.grpc_url[len("grpc://") :]])
         with proxy(folder, tls, *addresses) as running:
             running.options = {
@@ -48,7 +42,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
 
 
 @pytest.fixture(params=["https", "grpcs"])
-def url(request: pytest.FixtureRequest, front: SimpleNamespace) -> str:
+def url(request, front):
     return getattr(front, request.param)
 
 
@@ -61,7 +55,7 @@ def bitmap(side: int) -> bytes:
     return header + b"\x40\x80\xc0" * (side * side)
 
 
-def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url: str, images: Path) -> None:
+def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url, images):
     with SAM2TritonClient(url, **front.options) as client:
         assert client.is_ready()
         client.set_image(images / "shapes.jpg")
@@ -73,7 +67,7 @@ def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url: 
     np.testing.assert_array_equal(masks, same)
 
 
-def test_masks_by_the_command_line_through_tls(front, images: Path, monkeypatch, capsys) -> None:
+def test_masks_by_the_command_line_through_tls(front, images, monkeypatch, capsys):
     monkeypatch.setenv("TRITON_TOKEN", front.options["headers"]["Authorization"].removeprefix("Bearer "))
     server = ["--url", front.https, "--ca-certs", str(front.options["ca_certs"])]
     assert main(["predict", str(images / "shapes.jpg"), "--point", "200,180", *server]) == 0
@@ -84,7 +78,7 @@ def test_masks_by_the_command_line_through_tls(front, images: Path, monkeypatch,
     assert "refuses access" in capsys.readouterr().err
 
 
-def test_a_wrong_token_is_refused(front, images: Path) -> None:
+def test_a_wrong_token_is_refused(front, images):
     for url, header in (
         (front.https, None),
         (front.grpcs, "Bearer wrong"),
@@ -101,13 +95,13 @@ def test_a_wrong_token_is_refused(front, images: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_certificate_of_an_unknown_authority_is_refused(front, url: str, images: Path) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused(front, url, images):
     options = {**front.options, "ca_certs": None, "retries": 0}
     with SAM2TritonClient(url, **options) as client, pytest.raises(ServerUnreachableError):
         client.set_image(images / "shapes.jpg")
 
 
-def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, url: str) -> None:
+def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, url):
     with SAM2TritonClient(url, **front.options) as client:
         picture = bitmap(2900)
         assert 25e6 < len(picture) < 26e6
@@ -121,7 +115,7 @@ def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, url: st
         client.predict([[200, 180]], [1])  # the earlier image is still set
 
 
-def test_clients_cannot_change_the_server(front, url: str) -> None:
+def test_clients_cannot_change_the_server(front, url):
     transport = Transport(parse_url(url), **front.options)
     with pytest.raises(InferenceError, match="forbids this to clients"):
         transport.load_model("sam2")
@@ -129,7 +123,7 @@ def test_clients_cannot_change_the_server(front, url: str) -> None:
     transport.close()
 
 
-def test_status_of_each_path(front) -> None:
+def test_status_of_each_path(front):
     context = ssl.create_default_context(cafile=front.tls / "ca.crt")
 
     def status(path: str, **headers: str) -> int:
@@ -149,8 +143,7 @@ def test_status_of_each_path(front) -> None:
     assert front.token not in front.access_log.read_text()
 
 
-def test_the_service_and_its_websocket_through_tls(front, tmp_path: Path, images: Path) -> None:
-    pytest.importorskip("fastapi")
+def test_the_service_and_its_websocket_through_tls(front, tmp_path, images):
     from support.running_service import running_service
     from websockets.sync.client import connect
 
@@ -178,7 +171,7 @@ def test_the_service_and_its_websocket_through_tls(front, tmp_path: Path, images
             assert json.loads(page.recv(30))["type"] == "status"
 
 
-def test_without_a_server_the_client_says_so(front, tmp_path: Path, images: Path) -> None:
+def test_without_a_server_the_client_says_so(front, tmp_path, images):
     with proxy(tmp_path, front.tls, ["127.0.0.1:9"], ["127.0.0.1:9"]) as alone:
         for url in (alone.https, alone.grpcs):
             with (
@@ -188,7 +181,7 @@ def test_without_a_server_the_client_says_so(front, tmp_path: Path, images: Path
                 client.set_image(images / "shapes.jpg")
 
 
-def test_certificates_stay_when_the_script_runs_again(front) -> None:
+def test_certificates_stay_when_the_script_runs_again(front):
     before = {path.name: path.read_bytes() for path in front.tls.iterdir()}
     script = bundled("deploy/nginx/make_certificates.sh")
     subprocess.run(["bash", script, "--directory", front.tls, "elsewhere"], check=True, capture_output=True, timeout=60)
@@ -196,7 +189,7 @@ def test_certificates_stay_when_the_script_runs_again(front) -> None:
     assert (front.tls / "server.key").stat().st_mode & 0o077 == 0
 
 
-def test_the_key_of_the_authority_is_not_where_nginx_reads(tmp_path: Path) -> None:
+def test_the_key_of_the_authority_is_not_where_nginx_reads(tmp_path):
     tls, key = tmp_path / "tls", tmp_path / "tls-authority" / "ca.key"
     make_tls(tls)
     assert {path.name for path in tls.iterdir()} == {"ca.crt", "server.crt", "server.key", "tokens.map"}

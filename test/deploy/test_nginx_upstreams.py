@@ -1,11 +1,9 @@
 """The servers behind nginx: one that is busy stays in use, and one that gets another address is found again."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ INFER = "/v2/models/sam2/infer"
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+def tls(tmp_path_factory):
     """Return a folder with certificates, and its token."""
     folder = tmp_path_factory.mktemp("tls")
     return folder, make_tls(folder)
@@ -38,7 +36,7 @@ def caller(https: str, tls: tuple[Path, str]) -> Callable[[str, str], int]:
     return call
 
 
-def test_a_busy_server_keeps_its_clients(tls, tmp_path: Path) -> None:
+def test_a_busy_server_keeps_its_clients(tls, tmp_path):
     """BUSY is status 503. The next server does not have the images of these clients."""
     here = ("127.0.0.1", 0)
     with answering(here, {INFER: 503}) as (first, one), answering(here, {INFER: 503}) as (second, other):
@@ -50,7 +48,7 @@ def test_a_busy_server_keeps_its_clients(tls, tmp_path: Path) -> None:
             assert call("GET", "/v2") == 200
 
 
-def test_a_dead_server_is_left_out(tls, tmp_path: Path) -> None:
+def test_a_dead_server_is_left_out(tls, tmp_path):
     with answering(("127.0.0.1", 0), {}) as (port, seen):
         servers = [f"127.0.0.1:{port}", f"127.0.0.1:{free_ports(1)[0]}"]
         with proxy(tmp_path, tls[0], servers, servers, sticky=False) as running:
@@ -59,7 +57,7 @@ def test_a_dead_server_is_left_out(tls, tmp_path: Path) -> None:
             assert len(seen) == 6
 
 
-def test_capitals_of_a_token_count(tls, tmp_path: Path) -> None:
+def test_capitals_of_a_token_count(tls, tmp_path):
     folder, token = tls
     (folder / "tokens.map").write_text(
         (folder / "tokens.map").read_text() + '"~^Basic \\QdXNlcjpwYXNz+/=\\E$" second;\n'
@@ -82,7 +80,7 @@ def test_capitals_of_a_token_count(tls, tmp_path: Path) -> None:
         assert [call("GET", "/v2", header) for header in wrong] == [401] * len(wrong)
 
 
-def test_only_a_service_with_a_token_is_led_to(tls, tmp_path: Path) -> None:
+def test_only_a_service_with_a_token_is_led_to(tls, tmp_path):
     """The container's environment has the service's address only if there is a token for it."""
     folders = [tmp_path / name for name in ("open", "closed")]
     with answering(("127.0.0.1", 0), {}) as (port, seen):
@@ -97,7 +95,7 @@ def test_only_a_service_with_a_token_is_led_to(tls, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not RESOLVES, reason="this nginx is older than 1.27.3")
-def test_a_server_with_a_new_address_is_found_again(tls, tmp_path: Path) -> None:
+def test_a_server_with_a_new_address_is_found_again(tls, tmp_path):
     """A container that starts again may get another address."""
     (port,) = free_ports(1)
     address = ["127.0.0.2"]

@@ -1,7 +1,5 @@
 """Programs of the checkout start and report errors, and extras are installed by commands that work."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.server
@@ -137,7 +135,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 @pytest.fixture(scope="module")
-def repository() -> set[str]:
+def repository():
     """The committed files."""
     command = ["git", "ls-files", "-z"]
     try:
@@ -147,7 +145,7 @@ def repository() -> set[str]:
     return set(done.stdout.split("\0")) - {""}
 
 
-def test_the_build_context_has_the_committed_models_and_no_others(repository: set[str]) -> None:
+def test_the_build_context_has_the_committed_models_and_no_others(repository):
     assert [path for path in LARGE if not is_ignored(path, IGNORE)] == []
     assert [path for path in repository if path.startswith("model_repository/") and is_ignored(path, IGNORE)] == []
     secrets = [".env", "deploy/nginx/tls/server.key", "deploy/nginx/tls-authority/ca.key", ".git/config"]
@@ -163,7 +161,7 @@ def test_the_build_context_has_the_committed_models_and_no_others(repository: se
     assert [path for path in copied if is_ignored(path, IGNORE)] == []
 
 
-def test_the_rules_of_docker() -> None:
+def test_the_rules_of_docker():
     for lines, path, ignored in (
         ("a", "a/b/c", True),
         ("a\n!a/b/c", "a/b/c", False),
@@ -180,8 +178,7 @@ def test_the_rules_of_docker() -> None:
         assert is_ignored(path, lines) is ignored, (lines, path)
 
 
-def test_distributions_have_the_committed_models_and_no_others(repository: set[str], tmp_path: Path) -> None:
-    pytest.importorskip("hatchling", reason="the test extra")
+def test_distributions_have_the_committed_models_and_no_others(repository, tmp_path):
     here, parts = tmp_path / "checkout", ("triton_sam/", "model_repository/", "test/images/")
     for path in [*repository, *LARGE]:
         if path.startswith(parts) or "/" not in path:
@@ -209,7 +206,7 @@ def stage(name: str) -> str:
     return DOCKERFILE.partition(f" AS {name}\n")[2].partition("\nFROM ")[0]
 
 
-def test_every_image_installs_the_versions_of_the_tests() -> None:
+def test_every_image_installs_the_versions_of_the_tests():
     for name in ("export", "service", "triton"):
         (install,) = re.findall(r"pip install (.*)", stage(name))
         assert install.startswith("--constraint "), name
@@ -217,7 +214,7 @@ def test_every_image_installs_the_versions_of_the_tests() -> None:
     assert re.search(r"(?m)^ARG TORCH_INDEX=https://\S+/cpu$", stage("export"))
 
 
-def test_the_numpy_of_the_image_stays(tmp_path: Path) -> None:
+def test_the_numpy_of_the_image_stays(tmp_path):
     """The step of the Dockerfile writes constraints that pip can use, with the version that the image has."""
     step = re.search(r"sed .*? >", stage("triton"))
     assert step is not None

@@ -1,7 +1,5 @@
 """Two servers behind a round-robin proxy: clients survive lost images, and a server that dies and starts again."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -9,9 +7,6 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,20 +14,19 @@ from support.nginx_proxy import free_ports, make_tls, needs_nginx, needs_openssl
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
+from triton_sam.local_server import LocalServer
 
 pytestmark = [needs_nginx, needs_openssl, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def replicas(tmp_path_factory):
     """Yield two local servers behind nginx without its hash, so that each request goes to the next server."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
     tls, folder = tmp_path_factory.mktemp("tls"), tmp_path_factory.mktemp("nginx")
     token = make_tls(tls)
     ports = free_ports(6)
     servers = [
-        local_server.LocalServer(
+        LocalServer(
             bundled("model_repository"),
             models=["sam2"],
             http_port=ports[3 * number],
@@ -75,7 +69,7 @@ def cache_hits(server) -> int:
         pytest.param("https", 1000, marks=pytest.mark.nightly),
     ],
 )
-def test_no_click_fails_while_a_server_dies_and_comes_back(replicas, protocol: str, clicks: int, images: Path) -> None:
+def test_no_click_fails_while_a_server_dies_and_comes_back(replicas, protocol, clicks, images):
     first, second = replicas.servers
     killed, back = clicks // 3, 2 * clicks // 3
     with SAM2TritonClient(getattr(replicas, protocol), **replicas.options) as client:

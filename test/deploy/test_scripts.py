@@ -1,7 +1,5 @@
 """The scripts that start Triton, with stand-ins for Docker and Python, and scripts that call a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -68,12 +66,12 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path):
     return Machine(tmp_path)
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Path:
+def models(tmp_path):
     """Return a repository with SAM2's weights, and with SAM1's configuration but not its weights."""
     for name in MODELS:
         shutil.copytree(bundled("model_repository") / name, tmp_path / "models" / name)
@@ -203,7 +201,7 @@ class TestRunTriton:
 
 class TestRunTritonCustom:
     @pytest.fixture
-    def checkpoint(self, tmp_path: Path) -> Path:
+    def checkpoint(self, tmp_path):
         (tmp_path / "sam2_hiera_large.pt").write_bytes(b"weights")
         return tmp_path / "sam2_hiera_large.pt"
 
@@ -288,7 +286,7 @@ def check(port: int, *options: str) -> subprocess.CompletedProcess[str]:
         ({"/v2/repository/index": 403, "/v2/models/sam2/ready": 400}, "", ""),
     ],
 )
-def test_reasons(statuses: dict[str, int], ready: str, live: str) -> None:
+def test_reasons(statuses, ready, live):
     with answering(("127.0.0.1", 0), statuses, json.dumps(INDEX).encode()) as (port, seen):
         for options, words in ((), ready), (("--live",), live):
             done = check(port, *options)
@@ -298,7 +296,7 @@ def test_reasons(statuses: dict[str, int], ready: str, live: str) -> None:
         assert "/v2/models/sam3/ready" not in seen
 
 
-def test_a_server_that_does_not_answer_or_is_not_triton() -> None:
+def test_a_server_that_does_not_answer_or_is_not_triton():
     done = check(free_ports(1)[0])
     assert done.returncode == 1
     assert "does not answer" in done.stderr

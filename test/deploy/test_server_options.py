@@ -1,23 +1,21 @@
 """Options of tritonserver that the documents name exist and work together."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 from support.commands import copy_committed
 
 from triton_sam._common.bundle import bundled, checkout
+from triton_sam.local_server import LocalServer
 from triton_sam.local_server.defaults import CUDA_POOL, METRICS
 
 ROOT = checkout()
 
 
-def test_options_of_tritonserver_exist(tmp_path: Path) -> None:
+def test_options_of_tritonserver_exist(tmp_path):
     """Every --option of tritonserver in a document or a manifest exists in the program."""
     from triton_sam.local_server.installation import prepare_triton
 
@@ -63,10 +61,8 @@ OPTIONS = [
 ]
 
 
-def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
+def test_the_options_of_the_document_work_together(tmp_path):
     """The options of docs/how-to/server-options.md, on a real server, with the config.pbtxt settings that it shows."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
     from triton_sam import SAM2TritonClient
 
     document = " ".join((ROOT / "docs" / "how-to" / "server-options.md").read_text().split())
@@ -80,12 +76,9 @@ def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
     path = tmp_path / "sam2_decoder" / "config.pbtxt"
     text = path.read_text().replace("dynamic_batching {}", QUEUE_POLICY)
     path.write_text(re.sub(r"(?m)^instance_group.*$", LIMITER, text))
-    with local_server.LocalServer(
+    with LocalServer(
         tmp_path,
         models=["sam2"],
-        http_port=0,
-        grpc_port=0,
-        metrics_port=0,
         extra_args=OPTIONS,
     ) as server:
         for url in (server.http_url, server.grpc_url):

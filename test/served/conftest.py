@@ -11,6 +11,7 @@ from support.pb_utils import TritonError, TritonModelException
 from support.two_workers import shared
 
 from triton_sam import SAM2TritonClient
+from triton_sam.local_server import LocalServer
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
@@ -18,8 +19,7 @@ from triton_sam.transport.url import parse_url
 @pytest.fixture(scope="session")
 def video_server(request, video_models):
     """A local Triton with the models for videos of the micro size, for masks of moving objects."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    yield from shared(request, local_server.LocalServer(video_models.repository))
+    yield from shared(request, LocalServer(video_models.repository))
 
 
 @pytest.fixture
@@ -68,7 +68,8 @@ def computed(server, images):
 @pytest.fixture
 def backend(monkeypatch):
     """Return the module of the onnxruntime backend, with a stand-in for the module that exists inside Triton alone."""
-    installation = pytest.importorskip("triton_sam.local_server.installation")
+    from triton_sam.local_server import installation
+
     fake = ModuleType("triton_python_backend_utils")
     fake.InferenceResponse = lambda output_tensors, error=None: SimpleNamespace(error=error)
     fake.TritonError, fake.TritonModelException = TritonError, TritonModelException

@@ -1,7 +1,5 @@
 """Videos of other tools on a real Triton, at the same time: the masks are those of the video client."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support import clip
 from support.running_service import running_service
 from support.tools import base64_of, filled, filled_each, near, without_holes, without_specks

@@ -1,12 +1,11 @@
 """The command `annotate` on a real Triton: its masks are those of the client, and other tools read its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import supervision
 from PIL import Image
 from support.annotated import SIDE, write_scenes
 
@@ -18,13 +17,12 @@ SCENES = 4
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("cv2")
+def scenes(tmp_path_factory):
     return write_scenes(tmp_path_factory.mktemp("scenes") / "in", SCENES)
 
 
 @pytest.fixture(scope="module")
-def annotated(scenes: Path, service_triton, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def annotated(scenes, service_triton, tmp_path_factory):
     out = tmp_path_factory.mktemp("annotated") / "out"
     urls = ["--url", service_triton.http_url, "--url", service_triton.grpc_url]
     assert main(["annotate", str(scenes), "--with", "boxes", "--out", str(out), "-q", *urls]) == 0
@@ -35,7 +33,7 @@ def annotations(path: Path) -> list[dict]:
     return json.loads(path.read_text())["annotations"]
 
 
-def test_masks_equal_those_of_the_client(scenes: Path, annotated: Path, service_triton) -> None:
+def test_masks_equal_those_of_the_client(scenes, annotated, service_triton):
     wanted, found = annotations(scenes), annotations(annotated / "coco.json")
     assert [(each["image_id"], each["category_id"]) for each in found] == [
         (each["image_id"], each["category_id"]) for each in wanted
@@ -51,20 +49,19 @@ def test_masks_equal_those_of_the_client(scenes: Path, annotated: Path, service_
                     assert after["score"] == pytest.approx(segment.score, abs=1e-5)
 
 
-def test_supervision_loads_the_results(scenes: Path, annotated: Path) -> None:
-    supervision = pytest.importorskip("supervision")
+def test_supervision_loads_the_results(scenes, annotated):
     data = supervision.DetectionDataset.from_coco(str(scenes.parent), str(annotated / "coco.json"), force_masks=True)
     assert len(data) == SCENES
     assert sum(len(found) for _, _, found in data) == len(annotations(scenes))
 
 
-def test_the_manifest_names_the_weights(annotated: Path) -> None:
+def test_the_manifest_names_the_weights(annotated):
     models = json.loads((annotated / "manifest.json").read_text())["models"]
     assert models.keys() == {"sam2_encoder", "sam2_decoder", "weights"}
     assert len(models["weights"]) == 32
 
 
-def test_boxes_of_a_large_image(scenes: Path, service_triton, tmp_path: Path) -> None:
+def test_boxes_of_a_large_image(scenes, service_triton, tmp_path):
     """The masks of a tile are those of the client, at their place in the image."""
     tifffile = pytest.importorskip("tifffile")
     pytest.importorskip("zarr")

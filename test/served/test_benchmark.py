@@ -13,8 +13,6 @@ import time
 
 import pytest
 from PIL import Image
-
-pytest.importorskip("onnx")
 from support.session_requests import serve
 
 from triton_sam._common.bundle import bundled
@@ -26,9 +24,6 @@ from triton_sam.benchmark.target import Target
 from triton_sam.benchmark.weights import find_weights, make_weights
 from triton_sam.cli import main
 from triton_sam.commands.benchmark import _write
-
-pytest.importorskip("onnxruntime")
-pytest.importorskip("matplotlib")
 
 SHORT = BenchmarkSettings(
     duration=0.2, compare=("inprocess", "naive"), concurrency=(1, 2), boxes=(1, 2), users=2, think=0.1,

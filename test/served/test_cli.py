@@ -118,7 +118,6 @@ def test_reload_refuses_an_unknown_name_before_it_says_that_the_server_starts_ag
 
 
 def test_doctor_says_that_the_wheel_cannot_run_with_this_python(capsys, monkeypatch):
-    pytest.importorskip("pytriton")
     monkeypatch.setattr("triton_sam.local_server.installation._python_version", lambda: "3.99")
     found = doctor_findings(capsys)["local Triton"]
     assert found["status"] == "missing"
@@ -131,7 +130,6 @@ def doctor_findings(capsys, *arguments):
 
 
 def test_verify_compares_and_serves_the_named_pair(tmp_path):
-    pytest.importorskip("onnxruntime")
     from support.tiny_models import add_graph, config_of, write_model
 
     from triton_sam.cli import build_parser

@@ -1,7 +1,5 @@
 """The bytes of clicks over HTTP, with headers, for the objects of the demo images and in each output format."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

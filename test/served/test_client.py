@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from PIL import Image
+from tritonclient import grpc
 
 from triton_sam import ConfigurationError, ImageEmbeddings, InputError, ModelNotReadyError, SAM2TritonClient
 from triton_sam.masks import intersection_over_union
@@ -103,7 +104,6 @@ def test_embeddings_that_do_not_fit_are_refused(client):
 
 def test_no_thread_gets_the_answer_of_another(server, images, monkeypatch):
     """tritonclient keeps the running call in an attribute of its client, where another thread may replace it."""
-    grpc = pytest.importorskip("tritonclient.grpc")
     both = threading.Barrier(2)
 
     class Watched(grpc.InferenceServerClient):

@@ -1,7 +1,5 @@
 """`triton-sam container`: it heals, takes no orders over the network, and reloads from inside."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -10,10 +8,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from support.conditions import eventually, wait_until
 from support.processes import all_gone, segments, segments_of
@@ -24,9 +22,6 @@ from triton_sam.local_server.installation import prepare_triton
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
-
-psutil = pytest.importorskip("psutil")
-pytest.importorskip("onnxruntime")
 
 ONES = np.ones((1, 2), np.float32)
 
@@ -81,7 +76,7 @@ class Container:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Container]]:
+def start(tmp_path):
     """Yield a function that starts a container with a model `scale`, which doubles its input."""
     started = []
 
@@ -111,9 +106,7 @@ def load(url: str) -> int:
         return error.code
 
 
-def test_a_container_takes_no_orders_but_reloads_from_inside(
-    start: Callable[..., Container], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_container_takes_no_orders_but_reloads_from_inside(start, capsys):
     container = start()
     assert container.answer() == 2
     assert load(container.urls[0]) == 503
@@ -137,7 +130,7 @@ def test_a_container_takes_no_orders_but_reloads_from_inside(
     assert container.triton.pid == pid
 
 
-def test_a_container_heals_and_ends_in_time(start: Callable[..., Container]) -> None:
+def test_a_container_heals_and_ends_in_time(start):
     container = start()
     assert container.answer() == 2
     first = container.triton
@@ -161,13 +154,13 @@ def test_a_container_heals_and_ends_in_time(start: Callable[..., Container]) -> 
     assert not any(name.startswith(prefix) for name in segments())
 
 
-def test_a_container_with_admin_takes_orders(start: Callable[..., Container]) -> None:
+def test_a_container_with_admin_takes_orders(start):
     container = start(TRITON_SAM_ADMIN="1")
     assert container.answer() == 2
     assert load(container.urls[0]) == 200
 
 
-def test_a_container_that_cannot_start_ends_with_the_status_of_tritonserver(start: Callable[..., Container]) -> None:
+def test_a_container_that_cannot_start_ends_with_the_status_of_tritonserver(start):
     container = start(TRITON_SAM_VERIFY="0", damage="yes")
     # 134: once, Triton 2.51 aborted while it unloaded its models (see its issue 8882)
     assert container.process.wait(90) in (1, 134)

@@ -3,8 +3,6 @@
 Its shapes are those of the clients.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -12,7 +10,7 @@ import os
 import subprocess
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -172,12 +170,12 @@ BOXES = [[x - 30, y - 30, x + 30, y + 30] for x in (60, 160) for y in (90, 140)]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory):
     return make_environment(tmp_path_factory.mktemp("cvat") / "venv", ["cvat-cli"]).with_name("cvat-cli")
 
 
 @pytest.fixture
-def run(program: Path, tmp_path: Path) -> Callable[..., str]:
+def run(program, tmp_path):
     """Return a function that starts the program with a function of triton_sam, and returns the program's output.
 
     Its arguments are CVAT's URL, the words of the command, and the parameters of triton_sam's function.

@@ -1,11 +1,8 @@
 """Session models that run their decoders themselves, beside one that calls the decoder: see support.toy_server."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ def decoder_calls(transport: Transport) -> int:
     return settled(lambda: int(transport.statistics("sam2_decoder")["inference_count"]))
 
 
-def test_the_log_says_who_decodes(server) -> None:
+def test_the_log_says_who_decodes(server):
     said = [line for line in server.log.splitlines() if "runs sam2_decoder itself, from " in line]
     assert {name for name in (CALLS, CONFIGURED, CHOSEN) if any(f"{name} runs" in line for line in said)} == {
         CONFIGURED,
@@ -32,7 +29,7 @@ def test_the_log_says_who_decodes(server) -> None:
     }
 
 
-def test_masks_and_scores_are_equal_to_the_bit(transport: Transport, content: bytes) -> None:
+def test_masks_and_scores_are_equal_to_the_bit(transport, content):
     for prompt in (
         point_inputs(),
         {**point_inputs(), "multimask_output": np.array([True])},
@@ -55,7 +52,7 @@ def test_masks_and_scores_are_equal_to_the_bit(transport: Transport, content: by
         assert answers[0]["masks"].any()
 
 
-def test_full_size_masks_and_searches_are_equal(transport: Transport, content: bytes) -> None:
+def test_full_size_masks_and_searches_are_equal(transport, content):
     everything = {"points_per_side": 3, "pred_iou_thresh": 0, "stability_score_thresh": 0}
     requests = [
         ({"output_format": text(b"png"), "boxes": BOX}, "encoded_masks"),
@@ -73,7 +70,7 @@ def test_full_size_masks_and_searches_are_equal(transport: Transport, content: b
         assert own == called
 
 
-def test_only_the_counters_of_the_session_model_grow(server, transport: Transport, content: bytes) -> None:
+def test_only_the_counters_of_the_session_model_grow(server, transport, content):
     (image_id,) = transport.infer(CHOSEN, {"image": text(content)}, ["image_id"])["image_id"]
     calls, counted = decoder_calls(transport), settled(lambda: metrics(server, model=CHOSEN)["decodes_total"])
     for _ in range(3):
@@ -84,7 +81,7 @@ def test_only_the_counters_of_the_session_model_grow(server, transport: Transpor
     assert decoder_calls(transport) == calls + 1
 
 
-def test_clicks_at_the_same_time_get_their_own_masks(transport: Transport, content: bytes) -> None:
+def test_clicks_at_the_same_time_get_their_own_masks(transport, content):
     images = [content, colored(5)]
     places = [(5 * number, 4 * number) for number in range(6)]
     wanted = [(image, place) for place in places for image in images]
@@ -99,7 +96,7 @@ def test_clicks_at_the_same_time_get_their_own_masks(transport: Transport, conte
     assert len(set(expected)) == len(wanted)
 
 
-def test_a_damaged_decoder_is_one_clear_error(toy_repository: Path, tmp_path: Path) -> None:
+def test_a_damaged_decoder_is_one_clear_error(toy_repository, tmp_path):
     """Triton loads the broken decoder itself with an error, too: the session model says its own."""
     repository = shutil.copytree(toy_repository, tmp_path / "models")
     file = repository / "sam2_decoder" / "1" / "model.onnx"

@@ -1,27 +1,21 @@
 """A server that is killed while all clients work, the next one at its ports, and what `triton-sam health` says."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import signal
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from support.conditions import wait_until
 from support.session_requests import serve
 
 from triton_sam import SAM2TritonClient, ServerUnreachableError, SpeculativeSAM2Client
 from triton_sam.cli import main
-
-psutil = pytest.importorskip("psutil")
-pytest.importorskip("onnx")
 
 POINT = [[200, 180]]
 PATH = [[[200 + number, 180]] for number in range(20)]
@@ -41,7 +35,7 @@ async def queue_many(client: SpeculativeSAM2Client) -> list:
 
 
 @pytest.fixture(scope="module")
-def killed(toy_repository: Path, images: Path) -> Iterator[SimpleNamespace]:
+def killed(toy_repository, images):
     """Kill a server while clients over both protocols click; yield them, their errors, and the next server."""
     with contextlib.ExitStack() as stack:
         with serve(toy_repository, heal=False) as first:
@@ -75,12 +69,12 @@ def killed(toy_repository: Path, images: Path) -> Iterator[SimpleNamespace]:
         yield found
 
 
-def test_each_call_under_way_fails_with_one_clear_error(killed: SimpleNamespace) -> None:
+def test_each_call_under_way_fails_with_one_clear_error(killed):
     assert [type(error) for error in killed.errors] == [ServerUnreachableError] * 2
     assert killed.outcomes == [{type(None), ServerUnreachableError}] * 2
 
 
-def test_all_clients_work_with_the_next_server(killed: SimpleNamespace) -> None:
+def test_all_clients_work_with_the_next_server(killed):
     """It does not have the image, which the session model's client sends again."""
     np.testing.assert_array_equal(killed.session.predict(POINT)[0], killed.expected)
     for call in (*(client.predict for client in killed.clients), *(client.predict_sync for client in killed.fast)):
@@ -88,9 +82,7 @@ def test_all_clients_work_with_the_next_server(killed: SimpleNamespace) -> None:
 
 
 @pytest.mark.slow
-def test_health_finds_killed_models_that_triton_reports_as_ready(
-    killed: SimpleNamespace, images: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_health_finds_killed_models_that_triton_reports_as_ready(killed, images, capsys):
     """The last test of this file, because it kills the server's models."""
     server = killed.server
     command = ["health", "--url", server.http_url, "--timeout", "60"]

@@ -3,8 +3,6 @@
 Parameters, filters and answers are in test/unit/everything, test/unit/client and test/unit/sessions.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

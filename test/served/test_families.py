@@ -1,21 +1,10 @@
 """All families in one local server and one repository, with the same client code, and with aliases."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
 pytest.importorskip("torch")
-pytest.importorskip("segment_anything")
-pytest.importorskip("sam2")
-pytest.importorskip("transformers")
-local_server = pytest.importorskip("triton_sam.local_server")
-pytest.importorskip("onnxruntime")
-grpc = pytest.importorskip("tritonclient.grpc")
 
 from support.family_exports import SERVED as FAMILIES  # noqa: E402
 from support.family_exports import SMALL, edgetam_micro, sam1_micro, sam3_reduced  # noqa: E402
@@ -44,11 +33,11 @@ SEARCH = {"points_per_side": 3, "pred_iou_thresh": 0.0, "stability_score_thresh"
 
 
 @pytest.fixture(scope="module")
-def server(families_server: Any) -> Any:
+def server(families_server):
     return families_server
 
 
-def test_all_are_ready_and_sorted(server: Any) -> None:
+def test_all_are_ready_and_sorted(server):
     with SamTritonClient(server.http_url) as client:
         models = client.models()
     pairs = {f"{family}_{role}" for family in FAMILIES for role in ("encoder", "decoder")}
@@ -80,7 +69,7 @@ def reference(family: str) -> Reference:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_served_equals_the_official_predictor(server: Any, images: Path, family: str) -> None:
+def test_served_equals_the_official_predictor(server, images, family):
     """By clicks, boxes and masks, with embeddings in the requests and with those of the session model."""
     with (
         SamTritonClient(server.grpc_url, family) as client,
@@ -93,14 +82,14 @@ def test_served_equals_the_official_predictor(server: Any, images: Path, family:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_predict_writes_each_candidate_of_a_family(server: Any, images: Path, family: str, tmp_path: Path) -> None:
+def test_predict_writes_each_candidate_of_a_family(server, images, family, tmp_path):
     command = ["predict", str(images / "coffee.jpg"), "--model", family, "--url", server.http_url, "-q"]
     assert main([*command, "--point", "300,200", "--all-candidates", "--out", str(tmp_path / "mask.png")]) == 0
     assert len(list(tmp_path.iterdir())) == get_family(family).candidates
 
 
 @pytest.mark.skipif("samhq" not in FAMILIES, reason="segment_anything_hq is not installed")
-def test_automatic_masks_equal_those_of_the_generator_of_samhq(server: Any, images: Path) -> None:
+def test_automatic_masks_equal_those_of_the_generator_of_samhq(server, images):
     """SAM-HQ's generator takes the best mask of each point."""
     pixels, options = np.asarray(open_image(images / "coffee.jpg")), {**SEARCH, "box_nms_thresh": 1.0}
     expected = registry.exporter("samhq").everything_reference(SMALL["samhq"]().model).generate(pixels, **options)
@@ -113,7 +102,7 @@ def test_automatic_masks_equal_those_of_the_generator_of_samhq(server: Any, imag
         assert mine["predicted_iou"] == pytest.approx(theirs["predicted_iou"], abs=1e-3)
 
 
-def test_an_alias_is_a_variant_with_mask_input(server: Any, images: Path) -> None:
+def test_an_alias_is_a_variant_with_mask_input(server, images):
     answers = []
     for name in (None, "my_sam"):
         with SamTritonClient(server.http_url, "sam2", model_name=name) as client:

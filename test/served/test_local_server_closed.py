@@ -1,14 +1,11 @@
 """A local server refuses administrative requests: it computes and lists its models, but clients cannot change it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
+import psutil
 import pytest
 from support.tiny_models import SCALE_CONFIG, add_graph, config_of, scale_graph, write_model
 from tritonclient import grpc, http
@@ -16,9 +13,6 @@ from tritonclient.utils import InferenceServerException
 
 from triton_sam.cli import main
 from triton_sam.local_server import LocalServer
-
-psutil = pytest.importorskip("psutil")
-pytest.importorskip("onnxruntime")
 
 PROGRAM = base64.b64encode(b"raise SystemExit").decode()
 CONFIG = json.dumps({"name": "scale", "backend": "python", "max_batch_size": 0})
@@ -40,7 +34,7 @@ ADMIN_REQUESTS = {
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(tmp_path_factory):
     folder = tmp_path_factory.mktemp("closed")
     write_model(folder, "scale", scale_graph(), SCALE_CONFIG)
     write_model(folder, "add", add_graph(), config_of())
@@ -48,7 +42,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def closed(repository: Path) -> Iterator[LocalServer]:
+def closed(repository):
     with LocalServer(repository, models=["scale"]) as server:
         yield server
 
@@ -63,13 +57,13 @@ def send(server: LocalServer, name: str) -> int:
         return error.code
 
 
-def test_admin_requests_are_refused_and_change_nothing(closed: LocalServer) -> None:
+def test_admin_requests_are_refused_and_change_nothing(closed):
     for name in ADMIN_REQUESTS:
         assert send(closed, name) in (400, 403, 503), name
         assert [model.name for model in closed.served_models()] == ["scale"], name
 
 
-def test_admin_requests_over_grpc_are_refused(closed: LocalServer) -> None:
+def test_admin_requests_over_grpc_are_refused(closed):
     with grpc.InferenceServerClient(closed.grpc_url.removeprefix("grpc://")) as client:
         for refused in (
             lambda: client.load_model("scale"),
@@ -85,9 +79,7 @@ def test_admin_requests_over_grpc_are_refused(closed: LocalServer) -> None:
         assert client.is_model_ready("scale")
 
 
-def test_reload_from_another_machine_says_what_to_do(
-    closed: LocalServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_reload_from_another_machine_says_what_to_do(closed, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("triton_sam.local_server.control.SHARED_MEMORY", tmp_path)  # the server is not on this machine
     for url in (closed.http_url, closed.grpc_url):
         assert main(["reload", "scale", "--url", url]) == 1
@@ -96,7 +88,7 @@ def test_reload_from_another_machine_says_what_to_do(
         assert error.count("\n") == 1
 
 
-def test_requests_that_clients_need_are_answered(closed: LocalServer) -> None:
+def test_requests_that_clients_need_are_answered(closed):
     with http.InferenceServerClient(closed.http_url.removeprefix("http://")) as client:
         assert client.is_server_ready()
         assert [entry["name"] for entry in client.get_model_repository_index()] == ["scale"]
@@ -104,13 +96,13 @@ def test_requests_that_clients_need_are_answered(closed: LocalServer) -> None:
         assert client.get_inference_statistics("scale")["model_stats"]
 
 
-def test_the_server_listens_on_loopback_alone(closed: LocalServer) -> None:
+def test_the_server_listens_on_loopback_alone(closed):
     places = psutil.Process(closed.pid).net_connections()
     listening = {place.laddr.ip for place in places if place.status == psutil.CONN_LISTEN}
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}  # gRPC shows a mapped IPv6 address
 
 
-def test_a_server_with_admin_accepts_admin_requests(repository: Path) -> None:
+def test_a_server_with_admin_accepts_admin_requests(repository):
     with LocalServer(repository, models=["scale"], admin=True) as server:
         assert send(server, "unload") == 200
         assert server.served_models() == []
@@ -120,7 +112,7 @@ def test_a_server_with_admin_accepts_admin_requests(repository: Path) -> None:
             assert send(server, name) == 200
 
 
-def test_a_key_of_the_caller_replaces_our_own(repository: Path) -> None:
+def test_a_key_of_the_caller_replaces_our_own(repository):
     """Triton refuses an option that is given twice, so the server leaves out its own."""
     options = ["--http-restricted-api=logging:key=secret"]
     with LocalServer(repository, models=["scale"], extra_args=options) as server:

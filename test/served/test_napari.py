@@ -1,7 +1,5 @@
 """Requests of the plugin of napari to a real Triton, without napari and Qt."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 
@@ -72,7 +70,7 @@ def official(server):
         yield client
 
 
-def test_masks_in_a_stack_equal_those_of_the_client(clients, official, photo) -> None:
+def test_masks_in_a_stack_equal_those_of_the_client(clients, official, photo):
     stack = np.stack([photo, photo[::-1]])
     boxed = Prompt(box=(100.0, 100.0, 400.0, 400.0))
     with plugin(clients, Source([stack], rgb=True)) as running:
@@ -87,7 +85,7 @@ def test_masks_in_a_stack_equal_those_of_the_client(clients, official, photo) ->
         assert running.next(Masks).patches == {1: None}
 
 
-def test_of_many_positions_of_the_mouse_few_are_sent(clients, photo) -> None:
+def test_of_many_positions_of_the_mouse_few_are_sent(clients, photo):
     with plugin(clients, Source([photo], rgb=True)) as running:
         running.requests.segment((), 1, CLICK)
         running.next(Masks)
@@ -102,7 +100,7 @@ def test_of_many_positions_of_the_mouse_few_are_sent(clients, photo) -> None:
         assert running.whole((), running.next(Masks).patches[1]).any()
 
 
-def test_everything_with_progress_and_cancel(clients, official, photo) -> None:
+def test_everything_with_progress_and_cancel(clients, official, photo):
     with plugin(clients, Source([photo], rgb=True)) as running:
         running.requests.everything((), **SEARCH)
         running.requests.everything((), **SEARCH)
@@ -120,7 +118,7 @@ def test_everything_with_progress_and_cancel(clients, official, photo) -> None:
             assert isinstance(event, Progress)
 
 
-def test_a_large_image_is_asked_part_by_part(clients, photo) -> None:
+def test_a_large_image_is_asked_part_by_part(clients, photo):
     whole = np.full((1200, 5000, 3), 40, np.uint8)
     whole[300 : 300 + photo.shape[0], 3000 : 3000 + photo.shape[1]] = photo
     x, y = 3000 + CLICK.points[0][0], 300 + CLICK.points[0][1]
@@ -139,7 +137,7 @@ def test_a_large_image_is_asked_part_by_part(clients, photo) -> None:
             assert isinstance(event, Progress)
 
 
-def test_errors_are_lines_for_the_user(clients, photo) -> None:
+def test_errors_are_lines_for_the_user(clients, photo):
     with plugin(clients, Source([photo], rgb=True)) as running:
         running.requests.find((), ["dog"], 0.3)
         assert "words" in running.next(Ended).text
@@ -156,7 +154,7 @@ def test_errors_are_lines_for_the_user(clients, photo) -> None:
         models_at("localhost:9")
 
 
-def test_words_become_new_objects(clients, photo, monkeypatch) -> None:
+def test_words_become_new_objects(clients, photo, monkeypatch):
     masks = [np.zeros(photo.shape[:2], bool) for _ in range(3)]
     masks[0][10:20, 30:50] = masks[2][5:9, 5:9] = True  # the second one is empty
     asked = []
@@ -174,7 +172,7 @@ def test_words_become_new_objects(clients, photo, monkeypatch) -> None:
     assert asked == [(["dog", "cat"], photo.shape, 0.4)]
 
 
-def test_a_stack_is_followed_as_the_video_client_does_it(server) -> None:
+def test_a_stack_is_followed_as_the_video_client_does_it(server):
     frames = np.stack([np.asarray(clip.image(index).convert("RGB")) for index in range(6)])
     x, y = clip.START
     point = Prompt(((x + 2.0 * clip.STEP, float(y)),), (1,))

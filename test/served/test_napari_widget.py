@@ -3,8 +3,6 @@
 It needs an environment with `pip install -e ".[local,napari]" "napari[pyqt6]"`, and is skipped in others.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -75,7 +73,7 @@ class User:
 
 
 @pytest.fixture(scope="module")
-def photo(images: Path):
+def photo(images):
     return np.asarray(Image.open(images / "shapes.jpg").convert("RGB"))
 
 
@@ -108,7 +106,7 @@ def open_layer(application, service_triton):
         each.close_session()
 
 
-def test_clicks_boxes_and_preview(open_layer, photo, service_triton) -> None:
+def test_clicks_boxes_and_preview(open_layer, photo, service_triton):
     user = open_layer(photo, scale=(0.5, 0.5), translate=(10, 20))
     for x, y in CLICKS:
         user.click(x, y)
@@ -140,7 +138,7 @@ def test_clicks_boxes_and_preview(open_layer, photo, service_triton) -> None:
     user.wait(lambda: not np.any(user.labels() == 2))
 
 
-def test_everything_and_what_cannot_be_done(open_layer, photo) -> None:
+def test_everything_and_what_cannot_be_done(open_layer, photo):
     user = open_layer(photo)
     user.panel.points_per_side.setValue(4)
     user.panel.quality.setValue(0.3)
@@ -159,7 +157,7 @@ def test_everything_and_what_cannot_be_done(open_layer, photo) -> None:
     assert [each.name for each in user.viewer.layers] == ["image: objects"]
 
 
-def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatch) -> None:
+def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatch):
     from triton_sam.integrations.napari import layers
 
     monkeypatch.setattr(layers, "MAX_LABELS", 1000)
@@ -174,7 +172,7 @@ def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatc
 
 
 @pytest.mark.skipif(shutil.which("xvfb-run") is None, reason="xvfb-run is missing")
-def test_a_real_window(service_triton, tmp_path: Path) -> None:
+def test_a_real_window(service_triton, tmp_path):
     shot = tmp_path / "window.png"
     command = [*("xvfb-run", "-a", "-s", "-screen 0 1600x1000x24"), sys.executable, __file__, service_triton.grpc_url]
     environment = {**os.environ, "QT_QPA_PLATFORM": "xcb"}

@@ -1,7 +1,5 @@
 """The real Triton where names are not plain: home folders, virtual environments, model repositories, versions."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -26,8 +24,6 @@ from triton_sam.errors import LocalServerError
 from triton_sam.local_server import LocalServer, stub_path
 from triton_sam.local_server.installation import PACKAGE_ROOT
 from triton_sam.repository.folder import list_models
-
-pytest.importorskip("onnxruntime")
 
 MODELS = ("sam2", "sam2_encoder", "sam2_decoder")
 
@@ -132,7 +128,7 @@ def run(installed: Installation, *arguments: str | Path, **variables: str) -> su
 
 
 @pytest.mark.slow
-def test_the_demo_runs_in_the_home_of_a_user_with_an_accent(tmp_path: Path) -> None:
+def test_the_demo_runs_in_the_home_of_a_user_with_an_accent(tmp_path):
     """Python, the virtual environment, the checkout and TMPDIR are in that home."""
     installed = install(tmp_path / ACCENTS)
     out = tmp_path / ACCENTS / "out"
@@ -141,7 +137,7 @@ def test_the_demo_runs_in_the_home_of_a_user_with_an_accent(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_wheel_writes_nothing_into_its_package(tmp_path: Path) -> None:
+def test_a_wheel_writes_nothing_into_its_package(tmp_path):
     """Exports, aliases and settings go to the user's own repository, and the demo's overlays to the current folder."""
     installed = install_wheel(tmp_path)
     packages = installed.checkout.parents[1]
@@ -203,7 +199,7 @@ PLACES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "variables", "admin"), PLACES)
-def test_commands_work_in_an_odd_place(tmp_path: Path, name: str, variables: dict[str, str], admin: list[str]) -> None:
+def test_commands_work_in_an_odd_place(tmp_path, name, variables, admin):
     installed = install(tmp_path / name)
     here = installed.home
     shutil.copytree(installed.checkout / "test" / "images", here / "ż")
@@ -232,9 +228,7 @@ def test_commands_work_in_an_odd_place(tmp_path: Path, name: str, variables: dic
 
 
 @pytest.mark.slow
-def test_a_process_that_python_cannot_start_in_ends_the_start_soon(
-    scale_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_python_cannot_start_in_ends_the_start_soon(scale_only, tmp_path, monkeypatch):
     """Triton itself waits for minutes for such a process."""
     broken = tmp_path / "broken.py"
     broken.write_text("import os, sys\nsys.stderr.write('no such luck\\n')\nos._exit(7)\n")
@@ -245,7 +239,7 @@ def test_a_process_that_python_cannot_start_in_ends_the_start_soon(
     assert time.monotonic() - began < 100
 
 
-def test_only_whole_numbers_are_versions(scale_only: Path) -> None:
+def test_only_whole_numbers_are_versions(scale_only):
     """Triton itself takes whatever begins with digits for a version."""
     for name in ("2.bak", "03", "٤", "+5", "6 "):
         write_model(scale_only, "scale", scale_graph(5), SCALE_CONFIG, f"{name}/other.onnx")
@@ -255,18 +249,14 @@ def test_only_whole_numbers_are_versions(scale_only: Path) -> None:
         assert model.version == "1"
 
 
-def test_an_open_server_names_a_folder_that_triton_takes_for_a_version(
-    scale_only: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_open_server_names_a_folder_that_triton_takes_for_a_version(scale_only, caplog):
     write_model(scale_only, "scale", scale_graph(5), SCALE_CONFIG, "2.bak/model.onnx")
     with pytest.raises(LocalServerError):
         LocalServer(scale_only, admin=True).start()
     assert f"{scale_only}/scale/2.bak: Triton takes this folder for a version of the model" in caplog.text
 
 
-def test_models_with_names_that_no_server_can_start_are_left_out(
-    scale_only: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_models_with_names_that_no_server_can_start_are_left_out(scale_only, caplog):
     names = ("my model", "mödel", "a$(id)b")
     for name in names:
         write_model(scale_only, name, scale_graph(), SCALE_CONFIG.replace('"scale"', f'"{name}"'))
@@ -275,7 +265,7 @@ def test_models_with_names_that_no_server_can_start_are_left_out(
     assert all(f"{name!r} is not a valid model name" in caplog.text for name in names)
 
 
-def test_errors_of_a_model_in_an_odd_repository_name_its_file(tmp_path: Path) -> None:
+def test_errors_of_a_model_in_an_odd_repository_name_its_file(tmp_path):
     repository = tmp_path / NOT_UTF8
     write_model(repository, "scale", b"not a model", SCALE_CONFIG)
     with pytest.raises(LocalServerError, match=r"caf\ufffd ż/scale/1/model.onnx: .*(?i:protobuf)"):

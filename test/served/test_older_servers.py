@@ -1,10 +1,6 @@
 """Servers without a session model, metrics and statistics."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +11,11 @@ from triton_sam.benchmark.settings import BenchmarkSettings
 from triton_sam.benchmark.target import Target
 from triton_sam.cli import main
 
-pytest.importorskip("onnxruntime")
-
 POINT = [[200, 180]]
 
 
 @pytest.fixture(scope="module")
-def plain(toy_repository: Path) -> Iterator:
+def plain(toy_repository):
     """Yield a Triton with an encoder and a decoder, but without metrics and statistics."""
     from triton_sam.local_server import LocalServer
 
@@ -32,7 +26,7 @@ def plain(toy_repository: Path) -> Iterator:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_both_clients_work_without_a_session_model(plain, images: Path, protocol: str) -> None:
+def test_both_clients_work_without_a_session_model(plain, images, protocol):
     url = plain.http_url if protocol == "http" else plain.grpc_url
     with SAM2TritonClient(url) as client:
         client.set_image(images / "shapes.jpg")
@@ -47,13 +41,13 @@ def test_both_clients_work_without_a_session_model(plain, images: Path, protocol
     np.testing.assert_array_equal(asyncio.run(click()), expected)
 
 
-def test_everything_is_found_by_clicks_without_a_session_model(plain, images: Path) -> None:
+def test_everything_is_found_by_clicks_without_a_session_model(plain, images):
     low = {"points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.5}
     with SAM2TritonClient(plain.grpc_url) as client:
         assert client.everything(images / "shapes.jpg", **low)
 
 
-def test_a_client_that_requires_the_session_model_reports_its_absence(plain, images: Path) -> None:
+def test_a_client_that_requires_the_session_model_reports_its_absence(plain, images):
     with (
         SAM2TritonClient(plain.http_url, embeddings="server") as client,
         pytest.raises(ModelNotReadyError, match="no model 'sam2' ready"),
@@ -61,7 +55,7 @@ def test_a_client_that_requires_the_session_model_reports_its_absence(plain, ima
         client.set_image(images / "shapes.jpg")
 
 
-def test_commands_work_without_metrics(plain, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_work_without_metrics(plain, images, capsys):
     url = plain.http_url
     assert main(["models", "--url", url]) == 0
     assert "sam2_decoder" in capsys.readouterr().out
@@ -71,7 +65,7 @@ def test_commands_work_without_metrics(plain, images: Path, capsys: pytest.Captu
     assert "object 0: score " in capsys.readouterr().out
 
 
-def test_the_benchmark_measures_what_there_is(plain, images: Path) -> None:
+def test_the_benchmark_measures_what_there_is(plain, images):
     target = Target("sam2", None, {"grpc": plain.grpc_url}, images / "coffee.jpg")
     settings = BenchmarkSettings(0.1, ("latency",), least_rounds=1)
     found = begin(target, settings, "")

@@ -1,16 +1,14 @@
 """The Python-based onnxruntime backend, in the real Triton."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from support.tiny_models import (
     CPU,
@@ -38,41 +36,40 @@ HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(tmp_path_factory):
     return write_repository(tmp_path_factory.mktemp("model_repository"))
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path) -> Iterator[LocalServer]:
+def server(repository):
     with LocalServer(repository) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(server: LocalServer) -> Iterator[object]:
+def client(server):
     with http.InferenceServerClient(server.http_url.removeprefix("http://")) as connected:
         yield connected
 
 
-def test_models_with_weights_are_ready_and_the_rest_is_left_out(server: LocalServer, repository: Path) -> None:
+def test_models_with_weights_are_ready_and_the_rest_is_left_out(server, repository):
     ready = {model.name for model in server.served_models()}
     assert ready == {path.name for path in repository.iterdir()} - {"weightless"}
     assert {model.device for model in server.served_models() if model.name == "scale"} == {"CPU"}
 
 
-def test_onnxruntime_reports_nothing_to_its_makers(server: LocalServer) -> None:
-    psutil = pytest.importorskip("psutil")
+def test_onnxruntime_reports_nothing_to_its_makers(server):
     stubs = psutil.Process(server.pid).children()
     assert stubs
     assert {stub.environ()["ORT_DISABLE_TELEMETRY"] for stub in stubs} == {os.environ.get("ORT_DISABLE_TELEMETRY", "1")}
 
 
-def test_optional_input_takes_its_default_or_the_value_sent(client: object) -> None:
+def test_optional_input_takes_its_default_or_the_value_sent(client):
     assert infer(client, "scale", x=ones(2, 3)).as_numpy("y").tolist() == [[2.0] * 3] * 2
     assert infer(client, "scale", x=ones(1, 2), scale=np.float32([9])).as_numpy("y").tolist() == [[9.0, 9.0]]
 
 
-def test_numbers_too_small_for_full_precision_count_as_zero(client: object) -> None:
+def test_numbers_too_small_for_full_precision_count_as_zero(client):
     x = np.array([[1e-40, 1e-30]], np.float32)  # computing with the first takes many times as long as with the second
     assert x[0, 0] > 0
     (y,) = infer(client, "scale", x=x).as_numpy("y")
@@ -80,26 +77,26 @@ def test_numbers_too_small_for_full_precision_count_as_zero(client: object) -> N
     assert y[1] == 2 * x[0, 1]
 
 
-def test_zero_length_dims_pass_both_ways(client: object) -> None:
+def test_zero_length_dims_pass_both_ways(client):
     assert infer(client, "scale", x=ones(0, 3)).as_numpy("y").shape == (0, 3)
 
 
-def test_external_data_beside_the_model(client: object) -> None:
+def test_external_data_beside_the_model(client):
     assert infer(client, "external", x=ones(1, 512)).as_numpy("y")[0, -1] == 512
 
 
-def test_default_model_filename(client: object) -> None:
+def test_default_model_filename(client):
     assert infer(client, "renamed", x=ones(1, 1)).as_numpy("y").item() == 3
 
 
-def test_each_version_is_served_and_the_highest_is_the_default(client: object) -> None:
+def test_each_version_is_served_and_the_highest_is_the_default(client):
     answers = [
         infer(client, "versions", version=version, x=ones(1, 1)).as_numpy("y").item() for version in ("1", "7", "")
     ]
     assert answers == [1, 7, 7]
 
 
-def test_missing_config_is_derived_from_the_graph(tmp_path: Path) -> None:
+def test_missing_config_is_derived_from_the_graph(tmp_path):
     write_model(tmp_path, "no_config", scale_graph(5), None)
     write_model(tmp_path, "half_config", add_graph(), 'backend: "onnxruntime"\nmax_batch_size: 4\n')
     with LocalServer(tmp_path) as server, http.InferenceServerClient(server.http_url[7:]) as client:
@@ -112,7 +109,7 @@ def test_missing_config_is_derived_from_the_graph(tmp_path: Path) -> None:
         assert [entry["dims"] for entry in client.get_model_config("half_config")["input"]] == [[-1]]
 
 
-def test_fp16_int64_and_bytes(client: object) -> None:
+def test_fp16_int64_and_bytes(client):
     arrays = {
         "half": np.float16([1.5, -2]),
         "long": np.array([2**40], np.int64),
@@ -123,13 +120,13 @@ def test_fp16_int64_and_bytes(client: object) -> None:
         assert answer.as_numpy(f"{name}_out").tolist() == array.tolist()
 
 
-def test_only_requested_outputs_come_back(client: object) -> None:
+def test_only_requested_outputs_come_back(client):
     arrays = {"half": np.float16([1]), "long": np.array([1]), "text": np.array([b"a"], np.object_)}
     answer = infer(client, "typed", ["long_out"], **arrays).get_response()
     assert [output["name"] for output in answer["outputs"]] == ["long_out"]
 
 
-def test_each_request_of_a_batch_gets_its_own_answer(server: LocalServer) -> None:
+def test_each_request_of_a_batch_gets_its_own_answer(server):
     address = server.http_url.removeprefix("http://")
     with http.InferenceServerClient(address, concurrency=4) as many:
         calls = []
@@ -142,12 +139,12 @@ def test_each_request_of_a_batch_gets_its_own_answer(server: LocalServer) -> Non
     assert [answer[0, 0] for answer in answers] == [2 * value for value in range(8)]
 
 
-def test_ensemble_and_bls_call_the_onnx_model(client: object) -> None:
+def test_ensemble_and_bls_call_the_onnx_model(client):
     assert infer(client, "chain", a=ones(1, 1)).as_numpy("b").item() == 2
     assert infer(client, "bls", x=ones(1, 1)).as_numpy("y").item() == 4
 
 
-def test_a_failing_request_gets_one_line_and_the_model_stays_ready(client: object) -> None:
+def test_a_failing_request_gets_one_line_and_the_model_stays_ready(client):
     with pytest.raises(tritonclient_utils.InferenceServerException, match="Add") as caught:
         infer(client, "add", x=ones(1, 3))
     assert "\n" not in caught.value.message()
@@ -156,7 +153,7 @@ def test_a_failing_request_gets_one_line_and_the_model_stays_ready(client: objec
     assert infer(client, "add", x=ones(1, 4)).as_numpy("y").tolist() == [[1, 2, 3, 4]]
 
 
-def test_a_shape_that_the_config_refuses_is_a_wrong_request(client: object) -> None:
+def test_a_shape_that_the_config_refuses_is_a_wrong_request(client):
     with pytest.raises(tritonclient_utils.InferenceServerException, match="unexpected shape") as caught:
         infer(client, "add", x=ones(1, 4, 1))
     assert caught.value.status() == "400"
@@ -165,7 +162,7 @@ def test_a_shape_that_the_config_refuses_is_a_wrong_request(client: object) -> N
 # --- models that do not load
 
 
-def test_each_model_that_does_not_load_says_why(tmp_path: Path) -> None:
+def test_each_model_that_does_not_load_says_why(tmp_path):
     write_model(tmp_path, "wrong", scale_graph(), config_of().replace('"y"', '"mask"'))
     partial = "\n".join(line for line in TYPED_CONFIG.splitlines() if 'name: "text"' not in line)
     write_model(tmp_path, "partial", typed_graph(), partial)
@@ -185,7 +182,7 @@ def test_each_model_that_does_not_load_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
-def test_kind_auto_without_a_gpu_runs_on_the_cpu(tmp_path: Path) -> None:
+def test_kind_auto_without_a_gpu_runs_on_the_cpu(tmp_path):
     write_model(tmp_path, "any", add_graph(), config_of(more="instance_group { kind: KIND_AUTO count: 1 }"))
     with LocalServer(tmp_path) as server:
         assert [model.device for model in server.served_models()] == ["CPU"]
@@ -202,16 +199,14 @@ def test_kind_auto_without_a_gpu_runs_on_the_cpu(tmp_path: Path) -> None:
         ("x", "mask", "names output mask; the ONNX file has y"),
     ],
 )
-def test_names_of_a_config_and_of_the_graph(backend: ModuleType, inputs: str, outputs: str, words: str | None) -> None:
+def test_names_of_a_config_and_of_the_graph(backend, inputs, outputs, words):
     config = {"input": [{"name": name} for name in inputs.split()], "output": [{"name": n} for n in outputs.split()]}
     expected = nullcontext() if words is None else pytest.raises(backend.pb_utils.TritonModelException, match=words)
     with expected:
         backend.check_names(config, {"x"}, {"scale"}, {"y"})
 
 
-def test_the_memory_limit_of_triton_sam_config_reaches_cuda(
-    backend: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_limit_of_triton_sam_config_reaches_cuda(backend, monkeypatch):
     """No GPU is needed: the providers of ONNX Runtime are those of a machine with CUDA."""
     cuda = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
     monkeypatch.setattr(backend, "import_onnxruntime", lambda: cuda)
@@ -235,9 +230,7 @@ def test_the_memory_limit_of_triton_sam_config_reaches_cuda(
         ({}, math.inf),
     ],
 )
-def test_the_containers_limit_of_the_processor(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], cores: float
-) -> None:
+def test_the_containers_limit_of_the_processor(monkeypatch, tmp_path, files, cores):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
@@ -253,16 +246,14 @@ def test_the_containers_limit_of_the_processor(
         ("memory.max", "max\n", None),
     ],
 )
-def test_the_containers_limit_of_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, content: str, limit: int | None
-) -> None:
+def test_the_containers_limit_of_memory(monkeypatch, tmp_path, file, content, limit):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(content)
     monkeypatch.setattr(onnx_session, "CGROUP", tmp_path)
     assert onnx_session.usable_memory() == (limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def test_a_cancelled_request_is_not_computed(backend: ModuleType) -> None:
+def test_a_cancelled_request_is_not_computed(backend):
     model = backend.TritonPythonModel()  # it has no runtime session, so computing would raise AttributeError
     gone, alive = (SimpleNamespace(is_cancelled=lambda state=state: state) for state in (True, False))
     with pytest.raises(backend.pb_utils.TritonModelException, match="cancelled"):
@@ -273,7 +264,7 @@ def test_a_cancelled_request_is_not_computed(backend: ModuleType) -> None:
     assert answers[1] == "computed"
 
 
-def test_a_model_can_import_the_packages_of_this_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_can_import_the_packages_of_this_program(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "module_of_this_test.py").touch()
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")

@@ -1,7 +1,5 @@
 """A trace of OpenTelemetry goes from a program through the clients into Triton, and on to the models behind it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
@@ -13,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,9 +18,7 @@ import pytest
 from support.running_service import ServiceProgram
 
 from triton_sam._common.bundle import checkout
-
-pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="no exporter of OpenTelemetry")
+from triton_sam.local_server import LocalServer
 
 
 @dataclass(frozen=True)
@@ -178,10 +173,8 @@ times, and the tests look for complete traces."""
 
 
 @pytest.fixture(scope="module")
-def traced(toy_repository: Path) -> Iterator[Collector]:
+def traced(toy_repository):
     """Run a server that sends its traces to a collector, and the program; yield the collector."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
     with collector() as running:
         options = [
             "--trace-config=mode=opentelemetry",
@@ -190,9 +183,7 @@ def traced(toy_repository: Path) -> Iterator[Collector]:
             "--trace-config=rate=0",
             "--trace-config=level=TIMESTAMPS",
         ]
-        with local_server.LocalServer(
-            toy_repository, models=["sam2"], decoder_in_session=False, extra_args=options
-        ) as server:
+        with LocalServer(toy_repository, models=["sam2"], decoder_in_session=False, extra_args=options) as server:
             image = checkout() / "test/images/shapes.jpg"
             command = [
                 sys.executable,
@@ -210,7 +201,7 @@ def traced(toy_repository: Path) -> Iterator[Collector]:
 
 
 @pytest.mark.parametrize("work", ["work over http", "work over grpc", "async work"])
-def test_a_trace_goes_through_client_and_triton(traced: Collector, work: str) -> None:
+def test_a_trace_goes_through_client_and_triton(traced, work):
     """Triton's spans of the session model are below the client's inference, which is below the work of the program."""
     ways = {
         tuple(ancestor.name for ancestor in traced.ancestors(span))
@@ -224,7 +215,7 @@ def test_a_trace_goes_through_client_and_triton(traced: Collector, work: str) ->
 
 
 @pytest.mark.parametrize("model", ["sam2_encoder", "sam2_decoder"])
-def test_encoder_and_decoder_are_below_the_session_model(traced: Collector, model: str) -> None:
+def test_encoder_and_decoder_are_below_the_session_model(traced, model):
     def ways(spans: list[Span]) -> set[tuple[str, ...]]:
         return {tuple(ancestor.name for ancestor in traced.ancestors(span)) for span in _inferences(spans, model)}
 
@@ -234,10 +225,8 @@ def test_encoder_and_decoder_are_below_the_session_model(traced: Collector, mode
     assert all("sam2" in way for way in ways(spans) if len(way) > 1)
 
 
-def test_the_service_continues_the_trace_of_its_caller(traced: Collector, tmp_path: Path) -> None:
+def test_the_service_continues_the_trace_of_its_caller(traced, tmp_path):
     """Its spans are below the caller's, the client's below those, and Triton's below the client's."""
-    pytest.importorskip("opentelemetry.instrumentation.asgi", reason="no spans for services")
-    pytest.importorskip("fastapi")
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": traced.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
     trace, caller = "11112222333344445555666677778888", "aaaabbbbccccdddd"
     with ServiceProgram(traced.triton, tmp_path, **variables) as service:
@@ -260,7 +249,7 @@ def test_the_service_continues_the_trace_of_its_caller(traced: Collector, tmp_pa
     assert f'"trace_id": "{trace}"' in service.log.read_text()
 
 
-def test_a_program_without_opentelemetry_does_not_import_it() -> None:
+def test_a_program_without_opentelemetry_does_not_import_it():
     program = (
         "import sys, triton_sam; from triton_sam._common.tracing import span\n"
         "with span('m', is_request=True) as headers: assert headers == {}\n"

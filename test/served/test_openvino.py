@@ -1,7 +1,5 @@
 """OpenVINO in the real Triton with the built-in model. The tests that compute need the openvino package."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -24,7 +22,7 @@ IMAGE = bundled("test/images") / "coffee.jpg"
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     for name in ("sam2_encoder", "sam2_decoder"):
         (tmp_path / name).mkdir()
         shutil.copy(COMMITTED / name / "config.pbtxt", tmp_path / name)
@@ -49,7 +47,7 @@ def mask(server: LocalServer) -> np.ndarray:
 
 
 @pytest.mark.skipif(HAS_OPENVINO, reason="openvino is installed")
-def test_a_model_for_openvino_says_what_to_install(repository: Path) -> None:
+def test_a_model_for_openvino_says_what_to_install(repository):
     choose_openvino(repository, "bf16")
     with pytest.raises(LocalServerError, match=r"pip install openvino"):
         LocalServer(repository, models=["sam2_encoder"]).start()
@@ -57,7 +55,7 @@ def test_a_model_for_openvino_says_what_to_install(repository: Path) -> None:
 
 @pytest.mark.slow
 @needs_openvino
-def test_a_configured_model_computes_with_openvino(repository: Path) -> None:
+def test_a_configured_model_computes_with_openvino(repository):
     choose_openvino(repository, "fp32")
     with LocalServer(repository) as server:
         found = mask(server)
@@ -71,7 +69,7 @@ def test_a_configured_model_computes_with_openvino(repository: Path) -> None:
 
 @pytest.mark.slow
 @needs_openvino
-def test_wrong_shapes_types_and_batches() -> None:
+def test_wrong_shapes_types_and_batches():
     """One compiled model for all, because it takes seconds."""
     import onnxruntime
 

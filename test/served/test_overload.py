@@ -17,8 +17,6 @@ from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ServerBusyError
 
-pytest.importorskip("onnxruntime")
-
 FULL = os.environ.get("TRITON_SAM_SOAK") == "full"
 SECONDS = 300.0 if FULL else 12.0
 
@@ -28,7 +26,6 @@ SECONDS = 300.0 if FULL else 12.0
 @pytest.mark.timeout(1800)
 def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton):
     """docs/evidence/soak.md has the thresholds."""
-    pytest.importorskip("psutil")
     from tools.lab.overload import measure_overload
     from triton_sam.benchmark.results import Results
     from triton_sam.benchmark.table import table

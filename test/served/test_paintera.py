@@ -1,13 +1,9 @@
 """Both generations of Paintera's client against the front ends of three families on a real Triton."""
 
-from __future__ import annotations
-
 import io
 import queue
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +11,10 @@ import pytest
 from PIL import Image
 from support.conditions import settled, wait_until
 from support.exposition import Growth
+from tritonclient import grpc
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
-for package in ("torch", "segment_anything", "transformers", "onnxruntime"):
-    pytest.importorskip(package)
-grpc = pytest.importorskip("tritonclient.grpc")
+pytest.importorskip("torch")
 
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.inputs.images import encoder_input, open_image  # noqa: E402
@@ -29,14 +24,14 @@ SAM2 = FRONTS["sam2"]
 
 
 @pytest.fixture(scope="module")
-def triton(families_server: Any) -> Iterator[Any]:
+def triton(families_server):
     client = grpc.InferenceServerClient(families_server.grpc_url.removeprefix("grpc://"))
     yield client
     client.close()
 
 
 @pytest.fixture(scope="module")
-def square(images: Path) -> Image.Image:
+def square(images):
     """A photograph in the size of SAM1's and SAM2's encoders, as Paintera would send it."""
     return open_image(images / "coffee.jpg").resize((1024, 1024))
 
@@ -84,9 +79,7 @@ def encoded(triton: Any, model: str = "sam2_encoder") -> int:
 
 
 @pytest.mark.parametrize("name", ["sam1", "sam2", "sam3"])
-def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(
-    triton: Any, square: Image.Image, name: str
-) -> None:
+def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(triton, square, name):
     family = get_family(name)
     image = square.resize((family.image_size,) * 2)
     (raw,) = family.encoder.input_names
@@ -113,7 +106,7 @@ def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(
         assert half[theirs].dtype == np.float16
 
 
-def test_bad_requests_get_one_error_and_never_reach_the_encoder(triton: Any, square: Image.Image, images: Path) -> None:
+def test_bad_requests_get_one_error_and_never_reach_the_encoder(triton, square, images):
     before = encoded(triton)
     grey, good = np.full((1, 3, 1024, 1024), 0.5, np.float32), jpeg((images / "shapes.jpg").read_bytes())
     bad: tuple[tuple[tuple[Any, ...], dict[str, Any], str], ...] = (
@@ -149,7 +142,7 @@ class Calls:
         return [self.ended.get(timeout=60) for _ in range(count)]
 
 
-def test_the_metrics_have_the_times_of_the_clients(triton: Any, families_server: Any) -> None:
+def test_the_metrics_have_the_times_of_the_clients(triton, families_server):
     """Triton takes a request for done as soon as the front end has handed it to the encoder."""
     grown = Growth(families_server.metrics_url, SAM2, "encode")
     began = time.perf_counter()
@@ -159,7 +152,7 @@ def test_the_metrics_have_the_times_of_the_clients(triton: Any, families_server:
     assert 0.1 * took < grown("triton_sam_request_seconds_sum") < took  # the client's includes 29 MB on the way
 
 
-def test_cancelled_calls_never_reach_the_encoder_and_priority_1_overtakes(triton: Any) -> None:
+def test_cancelled_calls_never_reach_the_encoder_and_priority_1_overtakes(triton):
     grey = np.full((1, 3, 1024, 1024), 0.5, np.float32)
     calls, before = Calls(triton), encoded(triton)
     # Three images in one call: the encoder is busy until the last of the others has arrived and is cancelled.

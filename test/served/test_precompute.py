@@ -1,18 +1,13 @@
 """Embeddings of tiles, computed ahead, on a real Triton: clicks need no encoder, and their masks stay the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.session_requests import encoded
 
-from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError
 from triton_sam.tiles import LargeImageClient, open_large_image
@@ -28,7 +23,7 @@ CLICKS = [(100, 90), (700, 300), (1100, 200), (200, 700), (600, 790), (1150, 600
 
 
 @pytest.fixture(scope="module")
-def slide(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def slide(images, tmp_path_factory):
     with Image.open(images / "shapes.jpg") as shapes:
         pixels = np.asarray(shapes.convert("RGB").resize((1200, 800)))
     path = tmp_path_factory.mktemp("slide") / "slide.tif"
@@ -37,16 +32,14 @@ def slide(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stored(slide: Path, server: Any) -> Path:
+def stored(slide, server):
     """The folder that the command has written."""
     assert main(["large", str(slide), "--precompute", *TILES, "-q", "--url", server.http_url]) == 0
     return slide.with_name("slide.tif.sam2.embeddings.zarr")
 
 
 @pytest.mark.slow
-def test_clicks_need_no_encoder_and_give_the_same_masks(
-    slide: Path, stored: Path, client: SAM2TritonClient, transport: Any
-) -> None:
+def test_clicks_need_no_encoder_and_give_the_same_masks(slide, stored, client, transport):
     with open_large_image(slide) as image:
         far, near = LargeImageClient(client, image), LargeImageClient(client, image, embeddings=stored)
         before = encoded(transport)
@@ -63,9 +56,7 @@ def test_clicks_need_no_encoder_and_give_the_same_masks(
         assert encoded(transport) == before + COUNT
 
 
-def test_the_command_uses_them_and_goes_on(
-    slide: Path, stored: Path, server: Any, transport: Any, tmp_path: Path
-) -> None:
+def test_the_command_uses_them_and_goes_on(slide, stored, server, transport, tmp_path):
     url = ["-q", "--url", server.http_url]
     click = ["large", str(slide), "--point", "300,250", "--embeddings"]
     before = encoded(transport)
@@ -86,7 +77,7 @@ def test_the_command_uses_them_and_goes_on(
             np.testing.assert_array_equal(one[:], other[:])
 
 
-def test_other_weights_are_refused(slide: Path, stored: Path, client: SAM2TritonClient, tmp_path: Path) -> None:
+def test_other_weights_are_refused(slide, stored, client, tmp_path):
     """By the mark of the weights, or, where there is none, by what the encoder makes of a tile."""
     folder = shutil.copytree(stored, tmp_path / "copy")
     root = zarr.open_group(folder, mode="r+")

@@ -1,7 +1,5 @@
 """`triton-sam predict`: several images, streams, formats of files, candidates, refinement."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

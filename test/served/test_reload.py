@@ -1,11 +1,8 @@
 """A running server: accelerators on a CPU, reload, and the devices that `doctor` reports."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +15,7 @@ from triton_sam.cli import main
 from triton_sam.commands._devices import placement, server_gpus
 from triton_sam.commands.reload import reload
 from triton_sam.errors import InferenceError
+from triton_sam.local_server import LocalServer
 from triton_sam.local_server.serve import cpu_fallbacks
 from triton_sam.repository.accelerators import Tuning, tune
 from triton_sam.transport import Transport
@@ -25,21 +23,19 @@ from triton_sam.transport.url import parse_url, usual_metrics_url
 
 
 @pytest.fixture(scope="module")
-def running(toy_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def running(toy_repository, tmp_path_factory):
     """Yield a local Triton with SAM2's models, which are tuned for a GPU that the machine may lack."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("repository")
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):
         shutil.copytree(toy_repository / name, folder / name)
     write_family(folder, "sam1")
     for name in ("sam2_encoder", "sam2_decoder"):
         (folder / name / "config.pbtxt").write_text(tune(config_text(name), Tuning("cuda", "cuda")))
-    with local_server.LocalServer(folder, models=["sam2"], admin=True) as server:
+    with LocalServer(folder, models=["sam2"], admin=True) as server:
         yield SimpleNamespace(server=server, repository=folder)
 
 
-def test_settings_for_gpus_do_not_break_a_server_without_one(running, images: Path) -> None:
+def test_settings_for_gpus_do_not_break_a_server_without_one(running, images):
     from triton_sam import SAM2TritonClient
 
     with SAM2TritonClient(running.server.http_url) as client:
@@ -48,7 +44,7 @@ def test_settings_for_gpus_do_not_break_a_server_without_one(running, images: Pa
     assert (masks[0, 0] > 0).sum() > 100
 
 
-def test_doctor_names_device_and_accelerators(running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_names_device_and_accelerators(running, capsys):
     for url in (running.server.http_url, running.server.grpc_url):
         assert main(["doctor", "--url", url, "--json"]) == 0
         findings = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
@@ -58,7 +54,7 @@ def test_doctor_names_device_and_accelerators(running, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_reload_serves_new_files_and_renews_the_session_model(running, protocol: str, images: Path) -> None:
+def test_reload_serves_new_files_and_renews_the_session_model(running, protocol, images):
     """A new config.pbtxt changes the number of instances. The reloaded session model starts with an empty cache."""
     from triton_sam import SAM2TritonClient
 
@@ -79,7 +75,7 @@ def test_reload_serves_new_files_and_renews_the_session_model(running, protocol:
     transport.close()
 
 
-def test_reload_of_a_missing_model_is_one_line(running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reload_of_a_missing_model_is_one_line(running, capsys):
     for name, words in (("nope", "no model or variant 'nope', but"), ("sam1", "sam1_encoder")):
         assert main(["reload", name, "--url", running.server.http_url]) == 1
         error = capsys.readouterr().err
@@ -89,7 +85,7 @@ def test_reload_of_a_missing_model_is_one_line(running, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "sam2_decoder version 1\n"
 
 
-def test_a_model_that_fails_to_load_does_not_replace_the_old_one(running) -> None:
+def test_a_model_that_fails_to_load_does_not_replace_the_old_one(running):
     transport = Transport(parse_url(running.server.http_url), timeout=120)
     path = running.repository / "sam2_decoder" / "config.pbtxt"
     good = path.read_text()
@@ -105,7 +101,7 @@ def test_a_model_that_fails_to_load_does_not_replace_the_old_one(running) -> Non
 
 
 @pytest.mark.parametrize(("protocol", "version"), [("http", "1"), ("grpc", "2")], ids=["replaced", "newer"])
-def test_a_damaged_file_leaves_the_old_model_serving(running, protocol: str, version: str, images: Path) -> None:
+def test_a_damaged_file_leaves_the_old_model_serving(running, protocol, version, images):
     """A truncated ONNX file replaces the served one, or becomes a newer version."""
     from triton_sam import SAM2TritonClient
 
@@ -139,7 +135,7 @@ def test_a_damaged_file_leaves_the_old_model_serving(running, protocol: str, ver
         np.testing.assert_array_equal(client.predict([[200, 180]], [1])[0], before)
 
 
-def test_placement_of_models() -> None:
+def test_placement_of_models():
     gpu = {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU", "count": 2, "gpus": [0, 1]}]}
     assert placement(gpu).text == "2 instances on GPU 0,1"
     assert (placement(gpu).on_gpu, placement(gpu).on_cpu, placement(gpu).computes) == (True, False, True)
@@ -151,7 +147,7 @@ def test_placement_of_models() -> None:
     assert (alias.text, alias.on_gpu, alias.on_cpu) == ("ensemble of sam2_encoder", False, False)
 
 
-def test_a_silent_fallback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_fallback_is_reported(tmp_path, monkeypatch):
     from triton_sam.commands import doctor
 
     configs = {
@@ -167,7 +163,7 @@ def test_a_silent_fallback_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     assert [finding.status for finding in doctor._devices(transport, list(configs), True)] == ["note", "ok"]
 
 
-def test_metrics_of_a_server_tell_its_gpus(running) -> None:
+def test_metrics_of_a_server_tell_its_gpus(running):
     assert usual_metrics_url(parse_url("grpc://host:8001")) == "http://host:8002/metrics"
     assert usual_metrics_url(parse_url("[::1]:8000")) == "http://[::1]:8002/metrics"
     assert usual_metrics_url(parse_url("https://host")) is None
@@ -178,7 +174,7 @@ def test_metrics_of_a_server_tell_its_gpus(running) -> None:
     assert server_gpus(None) is None
 
 
-def test_serve_repeats_the_backends_warnings_about_the_cpu() -> None:
+def test_serve_repeats_the_backends_warnings_about_the_cpu():
     log = "\n".join(
         [
             'I1121 11:15:28.5 1 model.cc:1] "sam2_decoder_0: model.onnx on CPUExecutionProvider"',
@@ -192,17 +188,13 @@ ALL_MODELS = ("mine_encoder", "mine_decoder", "mine_memory_attention", "mine_det
 
 
 @pytest.mark.parametrize("admin", [False, True])
-def test_a_variant_is_reloaded_with_all_its_models(
-    tmp_path: Path, admin: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_variant_is_reloaded_with_all_its_models(tmp_path, admin, capsys):
     """Also with those that the server did not have. A new encoder with old models for videos gives wrong masks."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
     for name in ALL_MODELS[:3]:
         write_model(tmp_path, name, scale_graph(2), SCALE_CONFIG)
     (tmp_path / "mine_mask_prompt").mkdir()  # without weights, as in a clone
     (tmp_path / "mine_mask_prompt" / "config.pbtxt").write_text(SCALE_CONFIG)
-    with local_server.LocalServer(tmp_path, admin=admin) as server:
+    with LocalServer(tmp_path, admin=admin) as server:
         for name in ALL_MODELS:
             write_model(tmp_path, name, scale_graph(3), SCALE_CONFIG, "2/model.onnx")
         assert main(["reload", "mine", "--url", server.http_url, "-q"]) == 0
@@ -213,11 +205,9 @@ def test_a_variant_is_reloaded_with_all_its_models(
             assert set(transport.ready_models().values()) == {"2"}
 
 
-def test_a_model_that_fails_in_a_reload_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
+def test_a_model_that_fails_in_a_reload_says_why(tmp_path, capsys):
     write_model(tmp_path, "scale", scale_graph(2), SCALE_CONFIG)
-    with local_server.LocalServer(tmp_path) as server:
+    with LocalServer(tmp_path) as server:
         path = tmp_path / "scale" / "config.pbtxt"
         path.write_text(f"{path.read_text()}max_batch_size: zero\n")
         assert main(["reload", "scale", "--url", server.http_url, "-q"]) == 1

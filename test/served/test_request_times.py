@@ -3,8 +3,6 @@
 Triton's own durations of these models are wrong, see sessions/tasks.py.
 """
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time
@@ -16,20 +14,17 @@ from support.exposition import Growth, Scrape
 from support.session_requests import CLIENTS, click_together, upload_and_click
 from support.toy_server import CALLS, CONFIGURED
 
-pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
-
 CLICKS = 4
 REQUEST, WAITING, GAUGE = "triton_sam_request_seconds", "triton_sam_waiting_seconds", "triton_sam_waiting_requests"
 
 
 @pytest.fixture(params=[CALLS, CONFIGURED])
-def model(request: pytest.FixtureRequest) -> str:
+def model(request):
     return request.param
 
 
 @pytest.fixture
-def image_id(server, model: str) -> bytes:
+def image_id(server, model):
     """The id of an image that the model has."""
     found = upload_and_click(server.grpc_url, model)
     wait_until(lambda: Scrape(server.metrics_url).total(f"{REQUEST}_count", model=model, kind="image") >= 1)
@@ -41,7 +36,7 @@ def waiting(server, model: str) -> float:
 
 
 @pytest.mark.alone
-def test_means_and_quantiles_are_those_of_the_clients(server, model: str, image_id: bytes) -> None:
+def test_means_and_quantiles_are_those_of_the_clients(server, model, image_id):
     """Means differ by half or 0.5 s at most, and quantiles by the distance of two buckets."""
     seen: list[float] = []
     done = threading.Event()

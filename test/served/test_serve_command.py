@@ -1,7 +1,5 @@
 """`triton-sam serve` in the foreground, and killed processes, which leave nothing behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -33,7 +31,7 @@ def start_in_another_program(repository: Path) -> tuple[subprocess.Popen[str], i
     return program, int(program.stdout.readline())
 
 
-def test_a_killed_program_leaves_no_process_no_segment_and_no_folder(scale_only: Path) -> None:
+def test_a_killed_program_leaves_no_process_no_segment_and_no_folder(scale_only):
     program, pid = start_in_another_program(scale_only)
     processes, prefix = family_of(pid), segments_of(pid)
     run_directory = Path(processes[2].exe()).parents[2]
@@ -47,7 +45,7 @@ def test_a_killed_program_leaves_no_process_no_segment_and_no_folder(scale_only:
 
 
 @pytest.mark.alone  # any server that starts cleans up
-def test_a_killed_supervisor_takes_triton_along_and_the_next_start_cleans_up(scale_only: Path) -> None:
+def test_a_killed_supervisor_takes_triton_along_and_the_next_start_cleans_up(scale_only):
     program, pid = start_in_another_program(scale_only)
     processes, prefix = family_of(pid), segments_of(pid)
     run_directory = Path(processes[2].exe()).parents[2]
@@ -80,7 +78,7 @@ def serve_in_foreground(repository: Path, **options: object) -> tuple[subprocess
     return program, summary, psutil.Process(program.pid).children(recursive=True)
 
 
-def test_serve_stops_once_and_silently(scale_only: Path) -> None:
+def test_serve_stops_once_and_silently(scale_only):
     """By Ctrl-C; SIGTERM ends the servers of the tests below."""
     program, summary, processes = serve_in_foreground(scale_only)
     assert "HTTP     http://127.0.0.1:" in summary
@@ -91,7 +89,7 @@ def test_serve_stops_once_and_silently(scale_only: Path) -> None:
     assert all_gone(processes, 0)
 
 
-def test_a_signal_that_a_finalizer_swallows_stops_the_server(scale_only: Path) -> None:
+def test_a_signal_that_a_finalizer_swallows_stops_the_server(scale_only):
     """Python prints an exception in `__del__` and goes on; the signal came there once, and the server stayed."""
     swallow = """
 import importlib, os, signal
@@ -108,7 +106,7 @@ importlib.import_module("triton_sam.local_server.serve")._warn_of_unguarded = la
     assert program.stdout.endswith("Stopped.\n")
 
 
-def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only: Path, tmp_path: Path) -> None:
+def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only, tmp_path):
     log = tmp_path / "triton.log"
     log.write_text("of an earlier server\n")
     program, summary, _ = serve_in_foreground(scale_only, verbose=True, log_file=str(log), host="0.0.0.0")
@@ -121,7 +119,7 @@ def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only: Path, tmp_pat
     assert log.read_text() == "of an earlier server\n" + errors
 
 
-def test_the_log_that_is_copied_is_that_of_the_last_attempt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_that_is_copied_is_that_of_the_last_attempt(tmp_path, capsys):
     first, second = tmp_path / "first.log", tmp_path / "second.log"
     first.write_text("of an earlier server\nport taken\n")
     server, finished = SimpleNamespace(log_place=None), threading.Event()
@@ -150,16 +148,14 @@ def test_the_log_that_is_copied_is_that_of_the_last_attempt(tmp_path: Path, caps
     assert said + capsys.readouterr().err == "port taken\nready\nthe end\n"
 
 
-def test_a_failed_start_prints_one_line_and_no_stopped_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_start_prints_one_line_and_no_stopped_message(tmp_path, capsys):
     assert main(["serve", "--model-repository", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
 
 
-def test_serve_goes_on_and_says_so_when_triton_dies(scale_only: Path) -> None:
+def test_serve_goes_on_and_says_so_when_triton_dies(scale_only):
     program, _, processes = serve_in_foreground(scale_only)
     next(process for process in processes if process.name() == "tritonserver").kill()
     line = program.stderr.readline()
@@ -169,7 +165,7 @@ def test_serve_goes_on_and_says_so_when_triton_dies(scale_only: Path) -> None:
     assert (program.returncode, output, errors) == (0, "Stopped.\n", "")
 
 
-def test_serve_ends_with_1_when_the_server_dies(scale_only: Path) -> None:
+def test_serve_ends_with_1_when_the_server_dies(scale_only):
     program, _, processes = serve_in_foreground(scale_only, heal=False)
     next(process for process in processes if process.name() == "tritonserver").kill()
     _, errors = program.communicate(timeout=60)

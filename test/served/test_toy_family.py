@@ -1,21 +1,16 @@
 """A family of three models that only this file knows: it is registered, exported, served and called."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from triton_sam.local_server import LocalServer
+
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
-onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
-local_server = pytest.importorskip("triton_sam.local_server")
-pytest.importorskip("pytriton", reason="needs the local extra")
 
 from onnx import TensorProto, helper  # noqa: E402
 
@@ -148,20 +143,20 @@ EXPORTER = ToyExporter()
 
 
 @pytest.fixture(scope="module")
-def toy() -> Iterator[Family]:
+def toy():
     yield families.register(TOY)
     families.unregister("toy")
 
 
 @pytest.fixture(scope="module")
-def repository(toy: Family, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(toy, tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy")
     options = ["--size", "s", "--toy-factor", "2", "--model-repository", str(folder), "-q"]
     assert main(["export", "toy", "--random", "0", *options]) == 0
     return folder
 
 
-def test_all_models_are_exported(repository: Path) -> None:
+def test_all_models_are_exported(repository):
     models = list_models(repository)
     assert [(model.name, model.role, model.problem) for model in models] == [
         (f"toy_{role}", role, "") for role in sorted(ROLES)
@@ -170,8 +165,8 @@ def test_all_models_are_exported(repository: Path) -> None:
     assert (metadata["triton_sam.family"], metadata["triton_sam.config"]) == ("toy", "toy_small")
 
 
-def test_all_models_are_served_and_called(repository: Path) -> None:
-    with local_server.LocalServer(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+def test_all_models_are_served_and_called(repository):
+    with LocalServer(repository) as server:
         with SAM2TritonClient(server.http_url, "toy", embeddings="client") as client:
             assert client.models().variants == {"toy": ("toy",)}
             embeddings = client.encode(np.full((8, 8, 3), 51, np.uint8))  # 0.2 of white, twice as the option asks
@@ -189,7 +184,7 @@ def test_all_models_are_served_and_called(repository: Path) -> None:
             transport.close()
 
 
-def test_the_commands_know_the_family(toy: Family, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_know_the_family(toy, capsys):
     assert build_parser().parse_args(["download", "toy", "small"]).family == "toy"
     assert main(["export", "sam1", "--random", "0", "--toy-factor", "2", "-q"]) == 1
     assert "--toy-factor is for toy, not for sam1" in capsys.readouterr().err
@@ -199,12 +194,12 @@ def test_the_commands_know_the_family(toy: Family, capsys: pytest.CaptureFixture
     assert families.split_model_name("toy_memory_encoder") == ("toy", "memory_encoder")
 
 
-def test_a_family_without_a_reference_says_so(toy: Family) -> None:
+def test_a_family_without_a_reference_says_so(toy):
     with pytest.raises(ConfigurationError, match="toy has no official predictor"):
         registry.exporter("toy").reference(None)
 
 
-def test_an_unknown_family_is_an_error() -> None:
+def test_an_unknown_family_is_an_error():
     for call in (registry.exporter, families.get_family, families.unregister):
         with pytest.raises(ConfigurationError, match="unknown model type 'sam9': choose one of sam1, sam2, sam3"):
             call("sam9")
@@ -221,7 +216,7 @@ def test_an_unknown_family_is_an_error() -> None:
         ({"exporter": "toy"}, "package.module:NAME"),
     ],
 )
-def test_a_table_that_contradicts_itself_is_refused(changes: dict[str, Any], text: str) -> None:
+def test_a_table_that_contradicts_itself_is_refused(changes, text):
     wrong = replace(TOY, **{"name": "wrong", **changes})
     before = dict(families.FAMILIES)
     with pytest.raises(ConfigurationError, match=text):
@@ -230,7 +225,7 @@ def test_a_table_that_contradicts_itself_is_refused(changes: dict[str, Any], tex
 
 
 @pytest.mark.parametrize("exporter", ["", "triton_sam.export.exporter:Exporter"])
-def test_a_family_that_names_no_exporter(exporter: str) -> None:
+def test_a_family_that_names_no_exporter(exporter):
     families.register(replace(TOY, name="data", exporter=exporter, checkpoints=()))
     try:
         with pytest.raises(ConfigurationError, match="data cannot be exported"):

@@ -3,8 +3,6 @@
 `SEEN_ELSEWHERE` names the tests that provoke the others.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -12,11 +10,12 @@ import signal
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import psutil
 import pytest
 from support.conditions import wait_until
 from support.tiny_models import CPU, MATRIX, config_of, model_of, scale_graph, write_model
@@ -28,10 +27,6 @@ from triton_sam.local_server import LocalServer
 from triton_sam.transport.triton import Transport
 from triton_sam.transport.url import parse_url
 from triton_sam.wire import triton_texts
-
-psutil = pytest.importorskip("psutil")
-pytest.importorskip("onnxruntime")
-onnx = pytest.importorskip("onnx")
 
 SEEN_ELSEWHERE = {
     "DEADLINE": "test/served/test_faults.py",
@@ -62,7 +57,7 @@ def huge_graph() -> Any:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
     write_model(folder, "scale", scale_graph(), config_of(f"TYPE_FP32 {MATRIX}"))
     write_model(folder, "huge", huge_graph(), config_of(f"TYPE_FP32 {MATRIX}"))
@@ -72,7 +67,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path) -> Iterator[LocalServer]:
+def server(repository):
     with LocalServer(repository, models=["scale", "huge", "waiting"], heal=False) as server:
         yield server
 
@@ -107,18 +102,18 @@ PROTOCOLS = pytest.mark.parametrize("infer", [infer_http, infer_grpc])
 
 
 @PROTOCOLS
-def test_a_model_that_is_not_there(server: LocalServer, infer: Any) -> None:
+def test_a_model_that_is_not_there(server, infer):
     assert infer(server, "scale") == ""
     assert triton_texts.NOT_READY.search(infer(server, "nobody"))
 
 
 @PROTOCOLS
-def test_a_model_without_memory(server: LocalServer, infer: Any) -> None:
+def test_a_model_without_memory(server, infer):
     assert triton_texts.NO_ROOM.search(infer(server, "huge"))
 
 
 @PROTOCOLS
-def test_a_full_queue(server: LocalServer, infer: Any) -> None:
+def test_a_full_queue(server, infer):
     answers: list[str] = []
     threads = [threading.Thread(target=lambda: answers.append(infer(server, "waiting", 1.0))) for _ in range(6)]
     for thread in threads:
@@ -130,7 +125,7 @@ def test_a_full_queue(server: LocalServer, infer: Any) -> None:
     assert all(triton_texts.QUEUE_IS_FULL.search(answer) for answer in refused)
 
 
-def test_requests_for_administration(server: LocalServer) -> None:
+def test_requests_for_administration(server):
     assert triton_texts.LOADS_NO_MODELS.search(over_http(server, "repository/models/scale/load", {}))
     assert triton_texts.RESTRICTED.search(over_http(server, "logging", {"log_verbose_level": 4}))
     with grpc.InferenceServerClient(server.grpc_url.removeprefix("grpc://")) as client:
@@ -142,7 +137,7 @@ def test_requests_for_administration(server: LocalServer) -> None:
     assert triton_texts.RESTRICTED.search(settings.value.message())
 
 
-def test_a_process_that_is_gone(repository: Path) -> None:
+def test_a_process_that_is_gone(repository):
     with LocalServer(repository, models=["waiting"], heal=False) as server:
         for stub in psutil.Process(server.pid).children(recursive=True):
             stub.kill()
@@ -150,7 +145,7 @@ def test_a_process_that_is_gone(repository: Path) -> None:
             assert triton_texts.PROCESS_IS_GONE.search(infer(server, "waiting"))
 
 
-def test_whatever_a_server_says_while_it_ends_means_that_it_is_gone(repository: Path) -> None:
+def test_whatever_a_server_says_while_it_ends_means_that_it_is_gone(repository):
     said: set[str] = set()
     kinds: set[type] = set()
     stop = threading.Event()
@@ -176,7 +171,7 @@ def test_whatever_a_server_says_while_it_ends_means_that_it_is_gone(repository: 
     assert kinds <= {ServerUnreachableError, ModelNotReadyError, ServerBusyError}, said  # the queue has one place
 
 
-def test_every_pattern_is_provoked() -> None:
+def test_every_pattern_is_provoked():
     here = Path(__file__).read_text("utf-8")
     names = [name for name, value in vars(triton_texts).items() if isinstance(value, re.Pattern)]
     assert [name for name in names if f"triton_texts.{name}." not in here and name not in SEEN_ELSEWHERE] == []

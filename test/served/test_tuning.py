@@ -1,13 +1,10 @@
 """`triton-sam config`, `reload`, `container`, the devices that `doctor` reports, and warm-up."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from support.family_configs import config_text, write_family
@@ -34,7 +31,7 @@ def accelerators(config) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     "model", [f"{name}{role}" for name in ("sam1", "sam2", "sam3") for role in ("_encoder", "_decoder", "")]
 )
-def test_settings_are_removed_without_a_trace(model: str) -> None:
+def test_settings_are_removed_without_a_trace(model):
     tuned = tune(config_text(model), FULL)
     assert tuned != config_text(model)
     assert tune(tuned, FULL) == tuned
@@ -45,7 +42,7 @@ def test_settings_are_removed_without_a_trace(model: str) -> None:
     assert (group.count, list(group.gpus)) == ((1, [0]) if model in ("sam1", "sam2", "sam3") else (2, [0, 1]))
 
 
-def test_tensorrt_profiles_cover_every_input_and_the_shapes_that_clients_send() -> None:
+def test_tensorrt_profiles_cover_every_input_and_the_shapes_that_clients_send():
     for family in ("sam1", "sam2", "sam3"):
         config = parse_config(tune(config_text(f"{family}_decoder"), FULL))
         found = accelerators(config)
@@ -70,14 +67,14 @@ TENSORRT_KEYS = {
 }
 
 
-def test_only_parameters_that_the_backend_reads() -> None:
+def test_only_parameters_that_the_backend_reads():
     found = accelerators(parse_config(tune(config_text("sam2_encoder"), FULL)))
     assert set(found["tensorrt"]) <= TENSORRT_KEYS
     assert set(found["cuda"]) <= {"cudnn_conv_use_max_workspace", "use_tf32"}
 
 
 @pytest.mark.parametrize(("model", "accelerator"), [("sam1_encoder", "cuda"), ("sam2_decoder", "tensorrt")])
-def test_the_settings_of_cuda_reach_onnx_runtime(model: str, accelerator: str) -> None:
+def test_the_settings_of_cuda_reach_onnx_runtime(model, accelerator):
     """As `parameters` of the model, which NVIDIA's backend reads after the accelerator, with defaults of its own."""
     config = parse_config(tune(config_text(model), Tuning(accelerator, accelerator, memory_limit=3 << 30)))
     given = {key: value.string_value for key, value in config.parameters.items()}
@@ -96,17 +93,17 @@ def test_the_settings_of_cuda_reach_onnx_runtime(model: str, accelerator: str) -
 
 
 @pytest.mark.parametrize("wrong", [{"instances": 0}, {"gpus": (0, 0)}, {"gpus": (-1,)}, {"memory_limit": -1}])
-def test_invalid_settings_are_refused(wrong: dict) -> None:
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(ConfigurationError):
         Tuning(**wrong)
 
 
-def test_an_unknown_config_is_refused_and_not_changed() -> None:
+def test_an_unknown_config_is_refused_and_not_changed():
     with pytest.raises(RepositoryError, match="instance_group"):
         tune('name: "x_encoder"\nbackend: "onnxruntime"\n', FULL)
 
 
-def test_models_of_a_repository(tmp_path: Path) -> None:
+def test_models_of_a_repository(tmp_path):
     for family in ("sam1", "sam2", "sam3"):
         write_family(tmp_path, family)
     graphs = ["encoder", "decoder", "memory_attention", "memory_encoder", "tracking_decoder", "mask_prompt"]
@@ -118,7 +115,7 @@ def test_models_of_a_repository(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     """Return a writable copy of the models that serve SAM2."""
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):
         (tmp_path / name).mkdir()
@@ -127,7 +124,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_config_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_command(repository, capsys):
     arguments = ["config", "--model-repository", str(repository), "--quiet"]
     assert main([*arguments, "--accelerator", "cuda", "--gpus", "0", "--instances", "2", "--dry-run"]) == 0
     assert '+  { name: "cuda"' in capsys.readouterr().out
@@ -140,7 +137,7 @@ def test_config_command(repository: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "no nope_encoder" in capsys.readouterr().err
 
 
-def test_config_says_when_it_replaces_earlier_settings(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_says_when_it_replaces_earlier_settings(repository, capsys):
     config = ["config", "sam2", "--model-repository", str(repository)]
     assert main([*config, "--accelerator", "cuda", "--instances", "2"]) == 0
     assert "replaced" not in capsys.readouterr().err
@@ -158,7 +155,7 @@ def test_config_says_when_it_replaces_earlier_settings(repository: Path, capsys:
 @pytest.mark.parametrize(
     "model", [f"{name}_{role}" for name in ("sam1", "sam2", "sam3") for role in ("encoder", "decoder")]
 )
-def test_every_model_is_warmed_up_with_all_inputs_that_it_needs(model: str) -> None:
+def test_every_model_is_warmed_up_with_all_inputs_that_it_needs(model):
     config = parse_config(config_text(model))
     (sample,) = config.model_warmup
     assert (sample.batch_size, sample.count) == (1, 1)
@@ -172,7 +169,7 @@ def test_every_model_is_warmed_up_with_all_inputs_that_it_needs(model: str) -> N
         assert [own if own >= 0 else 1 for own in tensor.dims] == list(given.dims)
 
 
-def test_the_client_of_pytriton_reads_the_configuration(server) -> None:
+def test_the_client_of_pytriton_reads_the_configuration(server):
     """It requires `count` in a warm-up."""
     client_of = pytest.importorskip("pytriton.client").ModelClient
     for model in ("sam2_encoder", "sam2_decoder"):
@@ -180,7 +177,7 @@ def test_the_client_of_pytriton_reads_the_configuration(server) -> None:
             assert client.model_config.model_name == model
 
 
-def test_a_cpu_skips_the_warm_up(backend: ModuleType) -> None:
+def test_a_cpu_skips_the_warm_up(backend):
     """The backend answers Triton's warm-up requests without computing them."""
     model = backend.TritonPythonModel()  # it has no runtime session, so computing would fail
     samples = [{"batch_size": 1, "count": 0}, {"batch_size": 1, "count": 2}, {"batch_size": 0}]
@@ -196,7 +193,7 @@ def test_a_cpu_skips_the_warm_up(backend: ModuleType) -> None:
 # --- triton-sam container
 
 
-def test_container_starts_tritonserver_with_every_model_that_has_weights(tmp_path: Path) -> None:
+def test_container_starts_tritonserver_with_every_model_that_has_weights(tmp_path):
     program = tmp_path / "tritonserver"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
@@ -223,9 +220,7 @@ def test_container_starts_tritonserver_with_every_model_that_has_weights(tmp_pat
     assert not [option for option in own if option.startswith(("--load", "--model-control-mode=e"))]
 
 
-def test_container_without_tritonserver_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_container_without_tritonserver_says_what_to_do(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["container"]) == 1
     assert "triton-sam serve" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """The commands of the tutorials about boxes, slides and maps run as they stand, and so does the JavaScript example."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json
@@ -34,7 +32,7 @@ SMALL = {
 
 
 @pytest.fixture
-def follow(service_triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def follow(service_triton, tmp_path, monkeypatch):
     """Run all commands of a tutorial in an empty folder that has the documents and images of a checkout."""
     for name in ("docs", "test"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -94,7 +92,7 @@ def middle(feature: dict) -> np.ndarray:
     return (points.min(axis=0) + points.max(axis=0)) / 2
 
 
-def test_from_boxes_to_masks(follow, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_boxes_to_masks(follow, capsys):
     folder = follow("boxes.md")
     assert "2 images, 3 prompts, 0 errors, 1 skipped" in capsys.readouterr().err
     document = json.loads((folder / "masks/coco.json").read_text())
@@ -105,7 +103,7 @@ def test_from_boxes_to_masks(follow, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_a_slide(follow) -> None:
+def test_a_slide(follow):
     pytest.importorskip("zarr")
     folder = follow("slide.md")
     assert middle(features(folder / "ball.geojson")[0]) == pytest.approx([200, 180], abs=25)
@@ -115,7 +113,7 @@ def test_a_slide(follow) -> None:
     assert len(found) == len(document["annotations"]) > 0
 
 
-def test_a_map(follow) -> None:
+def test_a_map(follow):
     pytest.importorskip("zarr")
     folder = follow("map.md")
     assert middle(features(folder / "ball.geojson")[0]) == pytest.approx([500100, 5399910], abs=15)
@@ -142,7 +140,7 @@ await new Sam(url, "nowhere").setImage(mask).catch((error) => console.log(error.
 
 
 @pytest.fixture(scope="module")
-def node() -> Path:
+def node():
     """The Node that comes with Playwright."""
     return Path(pytest.importorskip("playwright").__file__).parent / "driver" / "node"
 

@@ -10,6 +10,7 @@ import os
 import statistics
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 from support.conditions import settled
@@ -20,7 +21,6 @@ from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
 from triton_sam.masks.rle import rle_to_mask
 
 pytestmark = pytest.mark.slow
-psutil = pytest.importorskip("psutil")
 
 from support.processes import kill_model  # noqa: E402
 
@@ -128,8 +128,6 @@ def test_32_sessions_at_once_equal_their_lone_runs(server):
 
 def test_a_service_tracks_with_a_real_model(server, tmp_path):
     """Upload, prompt, track and download by `/v1/videos`: the masks are those of the client."""
-    pytest.importorskip("fastapi")
-    pytest.importorskip("av")
     from support.clip import write_clip
     from support.running_service import POINT, running_service, track, upload
 

@@ -1,25 +1,13 @@
 """Video models of EdgeTAM and SAM3 on a real Triton: masks of transformers' models, and `triton-sam track`."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of the models takes most of a minute
 pytest.importorskip("torch")
-pytest.importorskip("timm")
-pytest.importorskip("transformers")
-pytest.importorskip("sam2")
-pytest.importorskip("onnxruntime")
 
 from support.video_graphs import (  # noqa: E402
-    EdgeTamGraphs,
-    Sam3Graphs,
     edgetam_micro_graphs,
     sam3_reduced_graphs,
     write_video_models,
@@ -35,12 +23,12 @@ FRAMES = 8
 
 
 @pytest.fixture(scope="module", params=[edgetam_micro_graphs, sam3_reduced_graphs], ids=["edgetam", "sam3"])
-def graphs(request: pytest.FixtureRequest) -> EdgeTamGraphs | Sam3Graphs:
+def graphs(request):
     return request.param()
 
 
 @pytest.fixture(scope="module")
-def server(graphs: EdgeTamGraphs | Sam3Graphs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+def server(graphs, tmp_path_factory):
     repository = tmp_path_factory.mktemp("videos")
     write_video_models(repository, graphs)
     with LocalServer(repository) as running:
@@ -48,14 +36,12 @@ def server(graphs: EdgeTamGraphs | Sam3Graphs, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def clip() -> list[Any]:
+def clip():
     return list(generate_clip(10_000_001, FRAMES).images)
 
 
 @pytest.mark.nightly
-def test_served_masks_equal_those_of_the_official_model(
-    graphs: EdgeTamGraphs | Sam3Graphs, server: LocalServer, clip: list[Any]
-) -> None:
+def test_served_masks_equal_those_of_the_official_model(graphs, server, clip):
     reference = verify.ReferenceRunner(graphs.reference(clip))
     size = clip[0].shape[1::-1]
     urls = {"http": server.http_url, "grpc": server.grpc_url}
@@ -70,9 +56,7 @@ def test_served_masks_equal_those_of_the_official_model(
         each.close()
 
 
-def test_track_writes_masks(
-    graphs: EdgeTamGraphs | Sam3Graphs, server: LocalServer, clip: list[Any], tmp_path: Path
-) -> None:
+def test_track_writes_masks(graphs, server, clip, tmp_path):
     (tmp_path / "clip").mkdir()
     for number, frame in enumerate(clip):
         Image.fromarray(frame).save(tmp_path / "clip" / f"{number:05}.png")

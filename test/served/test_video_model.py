@@ -1,7 +1,5 @@
 """The video model on a real Triton: masks equal to those of the official predictor."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -9,8 +7,6 @@ import pytest
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of the models takes most of a minute
 pytest.importorskip("torch")
-pytest.importorskip("sam2")
-pytest.importorskip("onnxruntime")
 
 from support.session_requests import text  # noqa: E402
 

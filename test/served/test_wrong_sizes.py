@@ -1,35 +1,29 @@
 """Requests of wrong sizes to a real server: each is an error, and the server goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
-from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import urllib3
+from support import graph_attacks, wire_attacks
+from support.conditions import wait_until
+from support.processes import all_gone
+from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
+from tritonclient import grpc
 
-pytest.importorskip("onnxruntime")
-urllib3 = pytest.importorskip("urllib3")
-grpc = pytest.importorskip("tritonclient.grpc")
-psutil = pytest.importorskip("psutil")
-
-from support import graph_attacks, wire_attacks  # noqa: E402
-from support.conditions import wait_until  # noqa: E402
-from support.processes import all_gone  # noqa: E402
-from support.tiny_models import SCALE_CONFIG, scale_graph, write_model  # noqa: E402
-
-from triton_sam._common.bundle import bundled  # noqa: E402
-from triton_sam.errors import InferenceError  # noqa: E402
-from triton_sam.families import get_family  # noqa: E402
-from triton_sam.local_server import LocalServer  # noqa: E402
-from triton_sam.transport import Transport  # noqa: E402
-from triton_sam.transport.url import parse_url  # noqa: E402
+from triton_sam._common.bundle import bundled
+from triton_sam.errors import InferenceError
+from triton_sam.families import get_family
+from triton_sam.local_server import LocalServer
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
 
 ATTACK = b'{"inputs":[{"name":"image","shape":[0,3,1024,1024],"datatype":"FP32","data":[]}]}'
 
 
-def test_no_image_at_all(server: LocalServer) -> None:
+def test_no_image_at_all(server):
     """This request ended the process of the model, with ONNX Runtime 1.19 to 1.28."""
     with grpc.InferenceServerClient(server.grpc_url.removeprefix("grpc://")) as client:
         nothing = [{"name": "image", "dtype": "float32", "shape": [0, 3, 1024, 1024]}]
@@ -40,7 +34,7 @@ def test_no_image_at_all(server: LocalServer) -> None:
     assert {model.name for model in server.served_models()} >= {"sam2_encoder", "sam2_decoder"}
 
 
-def test_a_size_that_ends_a_model_is_healed(tmp_path: Path) -> None:
+def test_a_size_that_ends_a_model_is_healed(tmp_path):
     """Triton's Python backend (2.51) ends at a size of -2^63 over gRPC, before any code of the model runs."""
     write_model(tmp_path, "scale", scale_graph(2), SCALE_CONFIG)
     attack = [{"name": "x", "dtype": "float32", "shape": [-(1 << 63), 2]}]
@@ -58,14 +52,14 @@ def test_a_size_that_ends_a_model_is_healed(tmp_path: Path) -> None:
         assert "the process of model scale is gone" in server.log
 
 
-def test_sizes_that_the_config_refuses_are_requests_that_are_wrong(server: LocalServer) -> None:
+def test_sizes_that_the_config_refuses_are_requests_that_are_wrong(server):
     body = ATTACK.replace(b"[0,3,", b"[0,4,")
     answer = urllib3.request("POST", f"{server.http_url}/v2/models/sam2_encoder/infer", body=body)
     assert answer.status == 400
     assert "unexpected shape for input 'image'" in answer.json()["error"]
 
 
-def test_the_client_says_that_the_sizes_are_wrong(url: str) -> None:
+def test_the_client_says_that_the_sizes_are_wrong(url):
     sizes = {"images": 1, "prompts": 2, "points": 1}
     request = graph_attacks.request(get_family("sam2").decoder, sizes)
     feed = {part["name"]: _zeros(part["shape"]) for part in request}
@@ -83,7 +77,7 @@ def test_the_client_says_that_the_sizes_are_wrong(url: str) -> None:
         transport.close()
 
 
-def test_a_request_that_needs_too_much_memory_is_an_error(tmp_path: Path) -> None:
+def test_a_request_that_needs_too_much_memory_is_an_error(tmp_path):
     """A request of some kilobytes asks for 64 masks. The limit of this test is small, so that the test is quick."""
     shutil.copytree(bundled("model_repository") / "sam2_decoder", tmp_path / "sam2_decoder")
     with (tmp_path / "sam2_decoder" / "config.pbtxt").open("a") as config:

@@ -1,7 +1,5 @@
 """`annotate --engine ray` of images and of tiles, without a server: the same bytes after any kill."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -26,7 +24,7 @@ NO_UV = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 
 
 @pytest.fixture(scope="module")
-def ray_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ray_python(tmp_path_factory):
     """Return a Python with Ray, whose NumPy differs from the local server's; skip if it cannot be installed."""
     packages = ["-r", str(ROOT / "pyproject.toml"), "--extra", "ray", "--extra", "tiles", "pytest"]
     return make_environment(tmp_path_factory.mktemp("ray") / "venv", packages)
@@ -62,7 +60,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", params=["large", "images"])
-def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def words(request, tmp_path_factory):
     """Return the arguments of a run with 480 images, or with a slide of 420 tiles."""
     folder = tmp_path_factory.mktemp("in")
     if request.param == "images":
@@ -72,7 +70,7 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def whole(ray_python: Path, words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(ray_python, words, tmp_path_factory):
     """Return the folder of an undisturbed run with threads."""
     folder = tmp_path_factory.mktemp("whole")
     finish(run(ray_python, words, folder / "out"))
@@ -97,16 +95,14 @@ def wait_for_work(process: subprocess.Popen[str], out: Path, done: int = 0, seco
 
 
 @pytest.mark.timeout(900)
-def test_one_and_two_actors_write_the_bytes_of_threads(
-    ray_python: Path, words: list[str], whole: Path, tmp_path: Path
-) -> None:
+def test_one_and_two_actors_write_the_bytes_of_threads(ray_python, words, whole, tmp_path):
     for number in ("1", "2"):
         finish(run(ray_python, words, tmp_path / number, *RAY, number))
         assert files_of(tmp_path / number) == files_of(whole)
 
 
 @pytest.mark.timeout(900)
-def test_a_killed_actor_changes_no_byte(ray_python: Path, words: list[str], whole: Path, tmp_path: Path) -> None:
+def test_a_killed_actor_changes_no_byte(ray_python, words, whole, tmp_path):
     out = tmp_path / "out"
     with run(ray_python, words, out, *RAY, "2") as process:
         wait_for_work(process, out)
@@ -118,9 +114,7 @@ def test_a_killed_actor_changes_no_byte(ray_python: Path, words: list[str], whol
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
-def test_a_command_that_is_killed_often_changes_no_byte(
-    ray_python: Path, words: list[str], whole: Path, tmp_path: Path, kills: int
-) -> None:
+def test_a_command_that_is_killed_often_changes_no_byte(ray_python, words, whole, tmp_path, kills):
     out = tmp_path / "out"
     chance = random.Random(kills)
     until_work = 0.0

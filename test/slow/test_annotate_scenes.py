@@ -1,18 +1,14 @@
 """`annotate` of drawn scenes on a real Triton: masks of the client, which pycocotools and supervision load."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools import coco
 from support.annotated import write_scenes
 from support.uv_environment import make_environment, run_script
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
-from triton_sam.local_server import LocalServer
 
 pytestmark = pytest.mark.nightly
 
@@ -39,9 +35,7 @@ print(json.dumps(counts))
 
 
 @pytest.mark.timeout(3600)
-def test_all_tools_load_the_masks_of_the_client(service_triton: LocalServer, tmp_path: Path) -> None:
-    coco = pytest.importorskip("pycocotools.coco")
-    pytest.importorskip("cv2")
+def test_all_tools_load_the_masks_of_the_client(service_triton, tmp_path):
     python = make_environment(tmp_path / "venv", ["supervision>=0.25"])
     scenes, out = write_scenes(tmp_path / "in", SCENES), tmp_path / "out"
     formats = ["--format", "coco", "coco-polygons", "yolo", "voc"]

@@ -1,7 +1,5 @@
 """Attempts to stall or to bloat the service, at full size: another user hardly notices, and memory stays bounded."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess
@@ -18,7 +16,6 @@ import pytest
 from support.attackers import upload
 from support.running_service import ServiceProgram
 
-pytest.importorskip("fastapi")
 from triton_sam._common.bundle import bundled
 from triton_sam.local_server import LocalServer
 

@@ -1,10 +1,7 @@
 """Words and example boxes through a real Triton: equal to transformers' Sam3Model, one encode, healing, errors."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +9,10 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.export]
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("onnxruntime")
 
 from PIL import Image  # noqa: E402
 from support.conditions import settled  # noqa: E402
-from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
+from support.family_exports import sam3_concepts  # noqa: E402
 from support.processes import kill_model  # noqa: E402
 from support.two_workers import return_free_memory  # noqa: E402
 from support.video_graphs import write_video_models  # noqa: E402
@@ -48,22 +43,21 @@ ALL = {"threshold": 0.0, "limit": 2}
 
 
 @pytest.fixture(scope="module")
-def exported() -> FamilyExport:
+def exported():
     return sam3_concepts()
 
 
 @pytest.fixture(scope="module")
-def server(exported: FamilyExport, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+def server(exported, tmp_path_factory):
     repository = shutil.copytree(exported.repository, tmp_path_factory.mktemp("words") / "models")
     write_programs(repository, get_family("sam3"), video=False)
     write_video_models(repository)
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with LocalServer(repository, models=["sam3", "sam2_video"], **ports) as running:
+    with LocalServer(repository, models=["sam3", "sam2_video"]) as running:
         yield running
 
 
 @pytest.fixture
-def client(server: LocalServer) -> Iterator[SAM2TritonClient]:
+def client(server):
     with SAM2TritonClient(server.grpc_url, "sam3", timeout=300) as made:
         yield made
 
@@ -81,7 +75,7 @@ def summary(found) -> list[tuple]:
     return [(each.label, each.score, each.found_box, each.to_rle()["counts"]) for each in found]
 
 
-def test_instances_equal_the_official_detector(exported: FamilyExport, server: LocalServer) -> None:
+def test_instances_equal_the_official_detector(exported, server):
     reference = Sam3ConceptReference(exported.model.concepts, None)
     with (
         SAM2TritonClient(transport=ConceptTransport(get_family("sam3"), exported.files), model_type="sam3") as inside,
@@ -99,7 +93,7 @@ def test_instances_equal_the_official_detector(exported: FamilyExport, server: L
     assert len(rows) == 7 + 2 + 2
 
 
-def test_words_and_clicks_cost_one_encode(client: SAM2TritonClient) -> None:
+def test_words_and_clicks_cost_one_encode(client):
     image = noise(1)
     before = [computed(client, model) for model in ("sam3_encoder", "sam3_concept_encoder", "sam3_text_encoder")]
     found = client.find(["a", "b"], image=image, **ALL)
@@ -114,7 +108,7 @@ def test_words_and_clicks_cost_one_encode(client: SAM2TritonClient) -> None:
     assert clicked[0].score == pytest.approx(expected.score, abs=1e-4)
 
 
-def test_an_image_that_the_server_lost_is_found_again(client: SAM2TritonClient) -> None:
+def test_an_image_that_the_server_lost_is_found_again(client):
     found = client.find("dog", image=noise(4), **ALL)
     found.image.remote.image_id = "0" * 32
     again = client.find("dog", image=found.image, **ALL)
@@ -130,12 +124,12 @@ def test_an_image_that_the_server_lost_is_found_again(client: SAM2TritonClient) 
     ],
     ids=["tokens", "characters", "outside"],
 )
-def test_a_mistake_that_only_the_server_sees(client: SAM2TritonClient, arguments: dict, message: str) -> None:
+def test_a_mistake_that_only_the_server_sees(client, arguments, message):
     with pytest.raises(PromptError, match=message):
         client.find(**arguments, image=noise(8))
 
 
-def test_annotate_finds_the_same(client: SAM2TritonClient, server: LocalServer, tmp_path: Path) -> None:
+def test_annotate_finds_the_same(client, server, tmp_path):
     (tmp_path / "in").mkdir()
     for number in (1, 3):
         Image.fromarray(noise(number)).save(tmp_path / "in" / f"{number}.png")
@@ -153,7 +147,7 @@ def test_annotate_finds_the_same(client: SAM2TritonClient, server: LocalServer, 
     assert [each["segmentation"] for each in found["annotations"][2:]] == [each.to_rle() for each in expected]
 
 
-def test_track_finds_the_objects_of_a_video(client: SAM2TritonClient, server: LocalServer, tmp_path: Path) -> None:
+def test_track_finds_the_objects_of_a_video(client, server, tmp_path):
     """Weights are random, so each searched frame may have new objects; the masks must be those of both models."""
     (tmp_path / "clip").mkdir()
     for index in range(3):
@@ -190,9 +184,7 @@ WORD_RULES = VideoRules(
 """Weights are random, so the rules must take detections of any score and remove no object early."""
 
 
-def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(
-    client: SAM2TritonClient, server: LocalServer
-) -> None:
+def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(client, server):
     clip = [np.roll(noise(11), 3 * index, axis=1) for index in range(4)]
     family = get_family("sam2").at(512)
     followed = []
@@ -217,13 +209,13 @@ def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(
                 np.testing.assert_array_equal(segment.mask, other[frame][object_id].mask)
 
 
-def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_health_of_words(server, capsys):
     assert main(["health", "--url", server.http_url, "--timeout", "200"]) == 0
     assert "words of sam3: work" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
-def test_killing_a_process_in_the_middle_changes_no_mask(server: LocalServer) -> None:
+def test_killing_a_process_in_the_middle_changes_no_mask(server):
     """Triton starts again, without the session of the video and without the image of the search."""
     clip = [np.roll(noise(11), 3 * index, axis=1) for index in range(4)]
     followed, restarts = [], server.restarts
@@ -252,13 +244,12 @@ def test_killing_a_process_in_the_middle_changes_no_mask(server: LocalServer) ->
     assert server.restarts > restarts
 
 
-def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> None:
+def test_a_server_without_the_models(exported, tmp_path):
     write_programs(tmp_path, get_family("sam3"), video=False)
     for name in ("sam3_encoder", "sam3_decoder"):
         shutil.copytree(exported.repository / name, tmp_path / name)
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
     with (
-        LocalServer(tmp_path, models=["sam3"], **ports) as server,
+        LocalServer(tmp_path, models=["sam3"]) as server,
         SAM2TritonClient(server.http_url, "sam3", timeout=300) as client,
     ):
         with pytest.raises(ModelNotReadyError, match="triton-sam setup sam3 --concepts"):

@@ -1,9 +1,6 @@
 """The page in Chromium searches for words on a real Triton. test_page_words.py tests its requests and its display."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +8,6 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.export]
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("fastapi")
 
 from PIL import Image  # noqa: E402
 from support.conditions import settled  # noqa: E402
@@ -33,11 +28,10 @@ SEARCHED = "!tritonSam.everything.isSearching && tritonSam.everything.ofWords.le
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
+def server():
     exported = sam3_concepts()
     write_programs(exported.repository, get_family("sam3"), video=False)
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with LocalServer(exported.repository, models=["sam3"], **ports) as running:
+    with LocalServer(exported.repository, models=["sam3"]) as running:
         yield running
 
 
@@ -70,7 +64,7 @@ def select_largest(page) -> None:
     assert page.page.evaluate("tritonSam.everything.selected.length") == 1
 
 
-def test_the_page_searches_shows_and_refines(browser, server: LocalServer, tmp_path: Path) -> None:
+def test_the_page_searches_shows_and_refines(browser, server, tmp_path):
     """Its instances are those of the client, and neither examples nor clicks encode the image again."""
     from support.running_browser import open_page
 

@@ -4,8 +4,6 @@ The base images are stand-ins (see `support/containers.py`). They show nothing o
 C++ backend, of Grafana, and of health checks by a timer.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -16,12 +14,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from support import containers
 from support.conditions import eventually
 from support.containers import TOKEN, ask, click, segment, version
@@ -30,7 +28,6 @@ from support.nginx_proxy import free_ports, make_tls
 
 from triton_sam._common.bundle import checkout
 
-yaml = pytest.importorskip("yaml")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3000),
@@ -47,7 +44,7 @@ CLONED_TAG = "26.98-py3"
 
 
 @pytest.fixture(scope="module")
-def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def deployment(request, tmp_path_factory):
     """Build every image, start the compose file with its profiles, and yield how to reach it."""
     with containers.podman(tmp_path_factory.mktemp("podman"), f"sam{uuid.uuid4().hex[:6]}") as engine:
         compose = _write_compose_file(engine)
@@ -99,7 +96,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
                 print(engine.last_words())
 
 
-def test_a_click_through_every_door_is_the_same(deployment: SimpleNamespace) -> None:
+def test_a_click_through_every_door_is_the_same(deployment):
     """Triton's two protocols, HTTPS and gRPC over TLS through nginx, and the service answer with equal masks."""
     expected = click(deployment.http)
     assert expected.any()
@@ -113,7 +110,7 @@ def test_a_click_through_every_door_is_the_same(deployment: SimpleNamespace) -> 
 
 
 @pytest.mark.parametrize("service", STARTED)
-def test_a_container_has_few_rights(deployment: SimpleNamespace, service: str) -> None:
+def test_a_container_has_few_rights(deployment, service):
     engine = deployment.engine
     assert engine.execute(service, "id", "-u") != "0"
     status = dict(
@@ -126,7 +123,7 @@ def test_a_container_has_few_rights(deployment: SimpleNamespace, service: str) -
     engine.execute(service, "sh", "-c", "if touch /written 2>/dev/null; then exit 1; fi")
 
 
-def test_prometheus_reads_triton_and_knows_the_alerts(deployment: SimpleNamespace) -> None:
+def test_prometheus_reads_triton_and_knows_the_alerts(deployment):
     def is_up() -> bool:
         targets = json.loads(ask(f"{deployment.prometheus}/api/v1/targets"))["data"]["activeTargets"]
         return bool(targets) and all(target["health"] == "up" for target in targets)
@@ -137,7 +134,7 @@ def test_prometheus_reads_triton_and_knows_the_alerts(deployment: SimpleNamespac
     assert groups
 
 
-def test_everybody_finds_a_server_that_was_killed_and_started(deployment: SimpleNamespace) -> None:
+def test_everybody_finds_a_server_that_was_killed_and_started(deployment):
     """The container has a new address then: clients of Triton, the service and nginx find it again by themselves."""
     engine = deployment.engine
     expected, before = click(deployment.http), engine.address("triton")
@@ -157,7 +154,7 @@ def test_everybody_finds_a_server_that_was_killed_and_started(deployment: Simple
 
 
 @pytest.mark.export
-def test_new_weights_and_back(deployment: SimpleNamespace) -> None:
+def test_new_weights_and_back(deployment):
     """An export into the mounted repository becomes version 2; removing its folder brings version 1 back."""
     pytest.importorskip("torch")
     engine = deployment.engine
@@ -191,7 +188,7 @@ def test_new_weights_and_back(deployment: SimpleNamespace) -> None:
     np.testing.assert_array_equal(click(deployment.http, fresh=True), expected)
 
 
-def test_a_second_server_goes_on_when_the_first_dies(deployment: SimpleNamespace) -> None:
+def test_a_second_server_goes_on_when_the_first_dies(deployment):
     engine = deployment.engine
     expected = click(deployment.http)
     engine.compose(*PROFILES, "up", "--detach", "--no-recreate", "triton-second")
@@ -206,7 +203,7 @@ def test_a_second_server_goes_on_when_the_first_dies(deployment: SimpleNamespace
     engine.run("stop", "--time", "40", engine.container("triton-second"))
 
 
-def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment: SimpleNamespace, tmp_path: Path) -> None:
+def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment, tmp_path):
     """scripts/run_triton.sh builds the image and starts a container, which scripts/infer_example.sh asks for a mask."""
     engine = deployment.engine
     base = "nvcr.io/nvidia/tritonserver"
@@ -221,7 +218,7 @@ def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment: SimpleNamespace,
     assert engine.run("ps", "--all", "--quiet", "--filter", f"name={variables['CONTAINER_NAME']}") == ""
 
 
-def test_the_image_for_processors(deployment: SimpleNamespace) -> None:
+def test_the_image_for_processors(deployment):
     """Profile `cpu`: Triton with the backend of the local server, in a container of its own with as few rights."""
     engine = deployment.engine
     expected = click(deployment.http)
@@ -244,7 +241,7 @@ CLOSED = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[containers.Podman]:
+def engine(tmp_path_factory):
     """Give a Podman that has built the image, with a checkout whose folders belong to the container's user."""
     with containers.podman(tmp_path_factory.mktemp("podman"), f"sam{uuid.uuid4().hex[:6]}") as podman:
         _write_compose_file(podman)
@@ -259,15 +256,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[containers.Podm
 
 
 @pytest.fixture
-def repository(engine: containers.Podman, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(engine, monkeypatch):
     """Give the folder that the compose file mounts as the model repository."""
     monkeypatch.setitem(engine.environment, "MODEL_REPOSITORY", "./models")
     return engine.directory / "models"
 
 
-def test_the_entry_point_fills_an_empty_volume_and_names_an_unreachable_mirror(
-    engine: containers.Podman, repository: Path
-) -> None:
+def test_the_entry_point_fills_an_empty_volume_and_names_an_unreachable_mirror(engine, repository):
     with pytest.raises(AssertionError) as caught:
         engine.compose(*SETTINGS, "-e", f"TRITON_SAM_MIRROR={CLOSED}", "export", "sam2", "tiny")
     assert "127.0.0.1:9" in str(caught.value)
@@ -277,7 +272,7 @@ def test_the_entry_point_fills_an_empty_volume_and_names_an_unreachable_mirror(
     assert list(repository.rglob("*.onnx.*")) == []
 
 
-def test_an_export_writes_models_that_work_here(engine: containers.Podman, repository: Path) -> None:
+def test_an_export_writes_models_that_work_here(engine, repository):
     words = (
         "--entrypoint",
         "triton-sam",

@@ -4,8 +4,6 @@ Set CVAT_SOURCE to a folder of https://github.com/cvat-ai/cvat, version 2.22 or 
 requests of test/data/cvat_requests.json, which CVAT's code sent; this test checks that the file has all of them.
 """
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
@@ -14,8 +12,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support import clip, cvat_requests
 from support.fake_everything import shapes
 from support.fake_video_client import service_with_videos
@@ -43,7 +39,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(tmp_path_factory):
     return make_environment(tmp_path_factory.mktemp("cvat") / "venv", ["django", "requests", "numpy"])
 
 

@@ -24,6 +24,7 @@ from triton_sam.cli import main as triton_sam
 from triton_sam.download.fetch import fetch
 from triton_sam.errors import DownloadError, ExportError
 from triton_sam.families import get_family
+from triton_sam.local_server import LocalServer
 from triton_sam.repository import install as install_module
 from triton_sam.repository.hashes import read_sums, sha256_of
 from triton_sam.repository.install import install
@@ -181,7 +182,6 @@ def test_annotations_that_fill_the_disk_go_on_when_there_is_room(disk, tmp_path,
 
 @pytest.mark.slow
 def test_a_read_only_repository_is_served_and_stays_unchanged(disk, images, capsys):
-    local_server = pytest.importorskip("triton_sam.local_server")
     repository = disk("size=40m") / "models"
     shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*", "[2-9]"))
     before = read_files(repository)
@@ -193,7 +193,7 @@ def test_a_read_only_repository_is_served_and_stays_unchanged(disk, images, caps
         assert triton_sam(command) == 1
         assert capsys.readouterr().err.splitlines()[-1].endswith("Read-only file system")
     with (
-        local_server.LocalServer(repository, models=["sam2"], http_port=0, grpc_port=0, metrics_port=0) as server,
+        LocalServer(repository, models=["sam2"]) as server,
         SAM2TritonClient(server.http_url) as client,
     ):
         client.set_image(images / "shapes.jpg")
@@ -237,8 +237,6 @@ def test_two_exports_at_once_never_mix(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_too_little_shared_memory_makes_the_cache_smaller_without_failures():
-    pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
     mount = f"mount -t tmpfs -o size={SHARED_MEGABYTES}m tmpfs /dev/shm"
     namespace = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c"]
     if (
@@ -262,7 +260,7 @@ def main():
 
     shared = Path("/dev/shm")
     with (
-        LocalServer(bundled("model_repository"), models=["sam2"], http_port=0, grpc_port=0, metrics_port=0) as server,
+        LocalServer(bundled("model_repository"), models=["sam2"]) as server,
         SAM2TritonClient(server.grpc_url) as client,
     ):
         images = [client.encode(colored(number)) for number in range(IMAGES)]

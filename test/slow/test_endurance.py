@@ -6,8 +6,6 @@ The test runs only if the long runs have their full length, and it takes the giv
         pytest -m slow -s test/slow/test_endurance.py
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import itertools

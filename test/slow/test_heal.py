@@ -1,11 +1,7 @@
 """A killed model process: the server starts again, and no client notices more than a pause."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +23,7 @@ KILLED, KILLED_AT_NIGHT = ("sam2_decoder", "sam2"), ("sam2_encoder", "sam2_prepr
 
 
 @pytest.fixture
-def server() -> Iterator[LocalServer]:
+def server():
     """A server whose clicks need the process of the decoder, too."""
     began, models = time.monotonic(), ["sam2", "sam2_preprocess"]
     with LocalServer(bundled("model_repository"), models=models, decoder_in_session=False) as running:
@@ -40,7 +36,7 @@ def server() -> Iterator[LocalServer]:
 @pytest.mark.parametrize(
     "model", [*KILLED, *(pytest.param(name, marks=pytest.mark.nightly) for name in KILLED_AT_NIGHT)]
 )
-def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, images: Path, model: str) -> None:
+def test_clicks_go_on_after_a_model_was_killed(server, images, model):
     content = (images / "shapes.jpg").read_bytes()
     with SAM2TritonClient(server.grpc_url, timeout=PATIENCE) as client:
         client.set_image(content)

@@ -3,8 +3,6 @@
 Set LABEL_STUDIO to the program, for example of an environment of its own, or have `label-studio` in PATH.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -16,8 +14,6 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.running_service import running_service
 from support.tools import CLICK, brushed
@@ -91,7 +87,7 @@ class Setup:
 
 
 @pytest.fixture(scope="module")
-def setup(service_triton, images, tmp_path_factory) -> Iterator[Setup]:
+def setup(service_triton, images, tmp_path_factory):
     with label_studio(tmp_path_factory.mktemp("studio")) as studio:
         options = {
             "token": TOKEN,
@@ -118,7 +114,7 @@ def setup(service_triton, images, tmp_path_factory) -> Iterator[Setup]:
 
 
 @pytest.fixture(scope="module")
-def client(service_triton, images) -> Iterator[SAM2TritonClient]:
+def client(service_triton, images):
     with SAM2TritonClient(service_triton.grpc_url) as client:
         client.set_image(images / "shapes.jpg")
         yield client

@@ -1,21 +1,19 @@
 """A slide of 40,000 x 40,000 pixels with 2,025 discs: none is doubled or lost, borders of tiles do not matter."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
-cv2 = pytest.importorskip("cv2")
 
 SIDE, PITCH, TILE, OVERLAP = 40_000, 880, 1024, 256
 BLOCK = 2000
@@ -55,7 +53,7 @@ def blocks(found: Discs, side: int) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def slide(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+def slide(tmp_path_factory):
     """A function that returns a slide with a side of so many pixels."""
     folder = tmp_path_factory.mktemp("slides")
 
@@ -97,9 +95,7 @@ def check(found: list[tuple[Any, Any]], truth: Discs, side: int) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("side", [10_000, pytest.param(SIDE, marks=pytest.mark.nightly)])
-def test_the_command_annotates_a_slide_with_many_objects(
-    slide: Callable[[int], Path], side: int, tmp_path: Path
-) -> None:
+def test_the_command_annotates_a_slide_with_many_objects(slide, side, tmp_path):
     """The client of this process finds objects by their greys."""
     words = ["annotate", str(slide(side)), "--large", "--with", "everything", "--out", str(tmp_path / "out"), "-q"]
     peak = tmp_path / "peak"

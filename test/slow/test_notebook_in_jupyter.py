@@ -1,7 +1,5 @@
 """The widget for notebooks in a real JupyterLab, in Chromium: a person clicks, and the next cell has the object."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess
@@ -10,8 +8,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-
-pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.tools import CLICK
 from support.uv_environment import make_environment
@@ -33,7 +29,7 @@ clicker""",
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(tmp_path_factory):
     project = str(bundled("pyproject.toml").parent)
     return make_environment(tmp_path_factory.mktemp("lab") / "venv", ["jupyterlab", "-e", f"{project}[notebook]"])
 

@@ -1,12 +1,11 @@
 """The numbers of the built-in pair, small families, videos and words, with the containers' ONNX Runtimes."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from support import value_runner
 from support.family_exports import edgetam_micro, mobilesam_micro, sam3_concepts, samhq_micro
@@ -18,7 +17,6 @@ from triton_sam.families.sam2 import TRACKING
 from triton_sam.families.sam3 import SAM3
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
-onnxruntime = pytest.importorskip("onnxruntime")
 
 SIZES = {"images": 1, "objects": 2, "memories": 3, "pointers": 4, "points": 2, "prompts": 2, "boxes": 2, "instances": 3}
 TOLERANCE = 1e-4
@@ -55,7 +53,7 @@ def inputs(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def folder(video_models, tmp_path_factory) -> Path:
+def folder(video_models, tmp_path_factory):
     """Graphs and inputs, and the outputs of the installed version."""
     folder = tmp_path_factory.mktemp("values")
     (folder / "graphs").mkdir()
@@ -87,7 +85,7 @@ def folder(video_models, tmp_path_factory) -> Path:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", VERSION_PARAMETERS)
-def test_the_numbers_are_those_of_the_installed_version(folder: Path, version: str) -> None:
+def test_the_numbers_are_those_of_the_installed_version(folder, version):
     subprocess.run([*python(version), value_runner.__file__, str(folder)], check=True, timeout=900)
     graphs = sorted(path.stem for path in (folder / "graphs").iterdir())
     assert {"built-in_sam2_encoder", "built-in_sam2_decoder", "video_sam2_memory_attention", "words_detector"} < set(

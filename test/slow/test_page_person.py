@@ -3,25 +3,18 @@
 Nothing is lost, and every mask is the same one, bit for bit, wherever the work goes.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import re
 import signal
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("playwright.sync_api")
-pytest.importorskip("fastapi")
-pytest.importorskip("contourpy")
 
 from support.conditions import wait_until  # noqa: E402
 from support.running_browser import Page, drag, edited, masks_of, open_page  # noqa: E402
@@ -47,13 +40,13 @@ Masks = dict[str, dict[str, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def triton() -> Iterator[LocalServer]:
+def triton():
     with LocalServer(bundled("model_repository"), models=["sam2"]) as running:
         yield running
 
 
 @pytest.fixture
-def killed(triton: LocalServer, tmp_path: Path) -> Iterator[ServiceProgram]:
+def killed(triton, tmp_path):
     with ServiceProgram(triton.grpc_url, tmp_path) as service:
         yield service
 
@@ -179,9 +172,7 @@ def masks_of_coco(coco: dict[str, Any]) -> Masks:
     return masks
 
 
-def test_nothing_is_lost(
-    browser: Any, killed: ServiceProgram, triton: LocalServer, images: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_lost(browser, killed, triton, images, tmp_path):
     paths = [images / name for name in NAMES]
     with open_page(browser, killed.url) as page:
         page.uncheck("#hover")

@@ -1,7 +1,5 @@
 """New weights on a running server, as docs/how-to/kubernetes.md describes it: canary, roll-out, roll-back, alias."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import threading
@@ -15,6 +13,7 @@ import pytest
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
+from triton_sam.local_server import LocalServer
 from triton_sam.transport.onnx import OnnxTransport
 
 pytestmark = [pytest.mark.slow, pytest.mark.export]
@@ -23,10 +22,9 @@ POLICY = "version_policy { specific { versions: [1] } }\n"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Iterator[SimpleNamespace]:
+def running(tmp_path_factory, images):
     """Yield a server with the demo model, a variant of other weights, and the alias `stable`; and their answers."""
     pytest.importorskip("sam2")
-    local_server = pytest.importorskip("triton_sam.local_server")
     repository = tmp_path_factory.mktemp("repository")
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):
         shutil.copytree(
@@ -38,7 +36,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Iterator[
     expected = [answer_of_files(repository, variant, images) for variant in ("sam2", "sam2.1_next")]
     assert np.abs(expected[0] - expected[1]).max() > 1  # otherwise this test could not tell them apart
     models = ["sam2", *(f"{variant}_{role}" for variant in ("sam2.1_next", "stable") for role in ROLES)]
-    with local_server.LocalServer(repository, models=models, admin=True) as server:
+    with LocalServer(repository, models=models, admin=True) as server:
         yield SimpleNamespace(url=server.http_url, repository=repository, expected=expected, options=given)
 
 
@@ -108,7 +106,7 @@ def clicking(running: SimpleNamespace, images: Path) -> Iterator[list[int]]:
         thread.join(240)
 
 
-def test_roll_out_and_roll_back(running, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_out_and_roll_back(running, images, capsys):
     # A variant beside the default is the canary: clients that name it get it.
     assert [asked(running, images, name) for name in (None, "sam2.1_next")] == [1, 2]
     with SAM2TritonClient(running.url, timeout=120) as client:
@@ -130,7 +128,7 @@ def test_roll_out_and_roll_back(running, images: Path, capsys: pytest.CaptureFix
     assert asked(running, images) == 1
 
 
-def test_roll_back_without_removing_files(running, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_back_without_removing_files(running, images, capsys):
     configs = [running.repository / f"sam2_{role}" / "config.pbtxt" for role in ROLES]
     texts = [path.read_text() for path in configs]
     promote(running)
@@ -153,7 +151,7 @@ def test_roll_back_without_removing_files(running, images: Path, capsys: pytest.
     assert asked(running, images) == 1
 
 
-def test_an_alias_moves_between_variants(running, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_alias_moves_between_variants(running, images, capsys):
     assert asked(running, images, "stable") == 1
     for variant, model in (("sam2.1_next", 2), ("sam2", 1)):
         assert main(["alias", "stable", "--of", variant, *running.options]) == 0

@@ -1,13 +1,7 @@
 """The tools' own clients, unmodified, against the service. Each runs in an environment that the test makes."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support.running_service import running_service
 from support.tools import BOX, CLICK, RING, drawn_prompts
 from support.uv_environment import make_environment, run_script
@@ -109,7 +103,7 @@ print(json.dumps({"columns": masks, "valid": valid}))
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(tmp_path_factory):
     return make_environment(tmp_path_factory.mktemp("tools") / "venv", ["inference-sdk", "label-studio-sdk", "osam"])
 
 

@@ -1,12 +1,6 @@
 """X-AnyLabeling's own client of a remote server, unmodified, without a window. The test makes an environment for it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-
-pytest.importorskip("fastapi")
 from support import clip
 from support.fake_video_client import service_with_videos
 from support.running_service import running_service
@@ -79,7 +73,7 @@ print(json.dumps({"first": first, "labels": labels, "faults": faults}))
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(tmp_path_factory):
     return make_environment(tmp_path_factory.mktemp("x-anylabeling") / "venv", ["x-anylabeling-cvhub"])
 
 

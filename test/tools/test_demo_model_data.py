@@ -1,7 +1,5 @@
 """The data that train the demo model, and the held-out data that measure it."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

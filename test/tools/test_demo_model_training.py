@@ -1,7 +1,5 @@
 """The training of the demo model: losses, the teacher's answers, the tracker, and two steps of each command."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,9 +1,6 @@
 """Measurements of maintainers, without a Triton."""
 
-from __future__ import annotations
-
 import contextlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -53,7 +50,7 @@ SERVER = SimpleNamespace(grpc_url="grpc://localhost:1")
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Path:
+def image(tmp_path):
     Image.new("RGB", (64, 48)).save(tmp_path / "image.png")
     return tmp_path / "image.png"
 

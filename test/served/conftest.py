@@ -11,7 +11,6 @@ from support.pb_utils import TritonError, TritonModelException
 from support.two_workers import shared
 
 from triton_sam import SAM2TritonClient
-from triton_sam.local_server import LocalServer
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
@@ -19,6 +18,8 @@ from triton_sam.transport.url import parse_url
 @pytest.fixture(scope="session")
 def video_server(request, video_models):
     """A local Triton with the models for videos of the micro size, for masks of moving objects."""
+    from triton_sam.local_server import LocalServer
+
     yield from shared(request, LocalServer(video_models.repository))
 
 

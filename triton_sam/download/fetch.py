@@ -97,7 +97,7 @@ def fetch(
     Args:
         urls: http or https URLs of the file. If a server does not have it (404, 410), the next URL is tried.
         digest: hash of the file as ALGORITHM:HEXADECIMAL, with sha256, md5 or xxh128. If it is empty, any existing file
-            is accepted, and a later call does not resume a download.
+            is accepted, and a failed download leaves nothing that a later call could resume.
         retries: number of attempts in a row that may fail without receiving new data. The pauses between attempts grow.
         headers: sent with every request, but redirects to another host do not get the Authorization header.
 
@@ -138,13 +138,15 @@ def _is_right(job: _Job, *, report: bool = False) -> bool:
 def _fetch_any(job: _Job, urls: Sequence[str]) -> None:
     """Download from the first URL whose server has the file."""
     missing: list[str] = []
-    for url in urls:
-        try:
-            _fetch_one(job, url)
-        except NotFoundError as error:
-            missing.append(str(error))
-        else:
-            return
+    try:
+        for url in urls:
+            try:
+                return _fetch_one(job, url)
+            except NotFoundError as error:
+                missing.append(str(error))
+    finally:
+        if not job.digest:  # a later call could not tell whether the rest belongs to the same file
+            job.start_over()
     raise NetworkError("; ".join(missing))
 
 
@@ -187,7 +189,7 @@ def _transfer(job: _Job, url: str) -> None:
                     most_arrived = max(most_arrived, arrived)
                     if failures > min(job.retries, job.retries if error.retries is None else error.retries):
                         kept = f"; {arrived} bytes are kept, and the same command continues from there"
-                        hint = kept if arrived else f"; {job.advice}"
+                        hint = kept if arrived and job.digest else f"; {job.advice}"
                         raise NetworkError(f"cannot download {url}: {error}{hint}") from error
                     _pause(job, failures, error)
     finally:
@@ -341,7 +343,7 @@ def _explain_disk_error(error: OSError, job: _Job) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         size = f" (the file needs {job.size} bytes)" if job.size is not None else ""
         place = f"no space left in {directory} for {job.path.name}{size}"
-        return f"{place}: free some, then run the same command, which continues from there"
+        return f"{place}: free some, then run the same command{', which continues from there' if job.digest else ''}"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission to write to {directory}: change its permissions, or choose another --directory"
     return f"cannot write to {directory}: {error.strerror or error}"

@@ -111,6 +111,15 @@ def test_cut_at_half_resumes_in_a_later_call(server: Server, tmp_path: Path) -> 
     assert server.ranges() == [None, "bytes=350000-"]
 
 
+def test_a_file_without_a_hash_is_not_resumed_and_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.acts = [cut(350_000)]
+    unknown = replace(entry(server, size=False), sha256="")
+    with pytest.raises(DownloadError) as failed:
+        checkpoints.download(unknown, tmp_path, progress=False, retries=0)
+    assert "continues" not in str(failed.value)
+    assert names(tmp_path) == []
+
+
 def early(handler: Handler) -> None:
     """Say no length, and end too early."""
     handler.head(200)

@@ -7,7 +7,7 @@ pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all familie
 pytest.importorskip("torch")
 
 from support.family_exports import SERVED as FAMILIES  # noqa: E402
-from support.family_exports import SMALL, edgetam_micro, sam1_micro, sam3_reduced  # noqa: E402
+from support.family_exports import SMALL, edgetam_micro, sam3_reduced  # noqa: E402
 
 from triton_sam import SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -16,7 +16,6 @@ from triton_sam.client.mask_generator import SamAutomaticMaskGenerator  # noqa: 
 from triton_sam.client.session_image import SessionImage  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.reference import Reference  # noqa: E402
-from triton_sam.export.sam1.reference import Sam1Reference  # noqa: E402
 from triton_sam.export.sam2.recipe import EXPORTER as SAM2_EXPORTER  # noqa: E402
 from triton_sam.export.sam2.reference import Sam2Reference  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
@@ -54,9 +53,7 @@ def test_all_are_ready_and_sorted(server):
 
 def reference(family: str) -> Reference:
     """Return the official predictor with the weights of the served model."""
-    if family == "sam1":
-        return Sam1Reference(sam1_micro().model)
-    if family in ("mobilesam", "samhq"):
+    if family in ("sam1", "mobilesam", "samhq"):
         return registry.exporter(family).reference(SMALL[family]().model)
     if family == "edgetam":
         from triton_sam.export.edgetam.recipe import image_model
@@ -92,7 +89,7 @@ def test_predict_writes_each_candidate_of_a_family(server, images, family, tmp_p
 def test_automatic_masks_equal_those_of_the_generator_of_samhq(server, images):
     """SAM-HQ's generator takes the best mask of each point."""
     pixels, options = np.asarray(open_image(images / "coffee.jpg")), {**SEARCH, "box_nms_thresh": 1.0}
-    expected = registry.exporter("samhq").everything_reference(SMALL["samhq"]().model).generate(pixels, **options)
+    expected = registry.exporter("samhq").everything_reference(SMALL["samhq"]().model)(pixels, **options)
     with SamTritonClient(server.http_url, "samhq") as client:
         found = SamAutomaticMaskGenerator(client, **options).generate(pixels)
     assert len(found) == len(expected) > 1

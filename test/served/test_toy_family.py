@@ -190,7 +190,6 @@ def test_the_commands_know_the_family(toy, capsys):
     assert "--toy-factor is for toy, not for sam1" in capsys.readouterr().err
     assert main(["download", "toy", "huge", "-q"]) == 1
     assert "toy has no checkpoint of size 'huge': choose one of small" in capsys.readouterr().err
-    assert registry.exporter("toy").parameters("small") == 6
     assert families.split_model_name("toy_memory_encoder") == ("toy", "memory_encoder")
 
 

@@ -30,6 +30,7 @@ from triton_sam._common.columns import aligned
 from triton_sam.client.sync import SAM2TritonClient
 from triton_sam.commands._options import run_script
 from triton_sam.export import registry
+from triton_sam.export.reference import GenerateMasks
 from triton_sam.families import get_family, model_name
 from triton_sam.families.tables import DECODER, ENCODER
 from triton_sam.inputs.images import ImageSource, image_bytes, open_image
@@ -37,7 +38,7 @@ from triton_sam.local_server import LocalServer
 from triton_sam.transport.triton import Transport
 from triton_sam.transport.url import parse_url
 from triton_sam.verify.compare import OnnxClient
-from triton_sam.verify.everything import ClientGenerator, Generator, fitting_thresholds
+from triton_sam.verify.everything import by_client, fitting_thresholds
 from triton_sam.wire import contract
 
 FAMILY = "sam2"
@@ -59,24 +60,13 @@ class SearchSpeed:
     ratio: float
 
 
-class Parts:
-    """Requests the parts of a search from the session model, as clients with a progress bar do."""
-
-    def __init__(self, client: SAM2TritonClient) -> None:
-        self._client = client
-
-    def generate(self, image: ImageSource, **parameters: Any) -> list[Any]:
-        """See verify.everything.Generator. The objects are not records; only their number is used."""
-        return list(self._client.everything(image, **parameters))
-
-
 class SessionJob:
     """Sends one request to the session model, which runs the search on the server."""
 
     def __init__(self, url: str) -> None:
         self._transport = Transport(parse_url(url), timeout=_PATIENCE)
 
-    def generate(self, image: ImageSource, **parameters: Any) -> list[dict[str, Any]]:
+    def __call__(self, image: ImageSource, **parameters: Any) -> list[dict[str, Any]]:
         content = image_bytes(image)
         inputs = {
             contract.IMAGE: np.array([content], np.object_),
@@ -103,14 +93,14 @@ def measure_searches(
         thresholds = fitting_thresholds(runners[OFFICIAL], pixels)
         for name, runner in runners.items():
             say(f"{_WARM_UP} x {_WARM_UP} points before the measurement, {name}")
-            runner.generate(pixels, points_per_side=_WARM_UP, **thresholds)
+            runner(pixels, points_per_side=_WARM_UP, **thresholds)
         for count in points:
             seconds: dict[str, list[float]] = {name: [] for name in runners}
             masks = {}
             for turn, (name, runner) in itertools.product(range(rounds), runners.items()):
                 say(f"{count} x {count} points, round {turn + 1}, {name}")
                 began = time.perf_counter()
-                masks[name] = len(runner.generate(pixels, points_per_side=count, **thresholds))
+                masks[name] = len(runner(pixels, points_per_side=count, **thresholds))
                 seconds[name].append(time.perf_counter() - began)
                 say(f"{seconds[name][-1]:.1f} s, {masks[name]} masks")
             medians = {name: statistics.median(each) for name, each in seconds.items()}
@@ -128,7 +118,7 @@ def format_searches(speeds: Sequence[SearchSpeed]) -> str:
     return aligned(head, rows, right=range(1, 5))
 
 
-def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Generator]:
+def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, GenerateMasks]:
     family = get_family(FAMILY)
     repository = bundled("model_repository")
     files = {role: repository / model_name(FAMILY, role) / "1" / "model.onnx" for role in (ENCODER, DECODER)}
@@ -138,8 +128,8 @@ def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Gene
     exporter, model = registry.official(FAMILY, checkpoint, None, None)
     return {
         OFFICIAL: exporter.everything_reference(model),
-        "client, in process": ClientGenerator(in_process),
-        "session model in parts, gRPC": Parts(served),
+        "client, in process": by_client(in_process),
+        "session model in parts, gRPC": lambda image, **parameters: list(served.everything(image, **parameters)),
         "session model, gRPC": stack.enter_context(contextlib.closing(SessionJob(server.grpc_url))),
     }
 

@@ -26,12 +26,13 @@ from triton_sam._common.columns import aligned
 from triton_sam.client.video.sync import SAM2VideoClient
 from triton_sam.commands._options import run_script
 from triton_sam.export import registry
+from triton_sam.export.reference import VideoReference
 from triton_sam.export.settings import Settings
 from triton_sam.families import get_family, tracking_families
 from triton_sam.local_server import LocalServer
 from triton_sam.scenes.clip import generate_clip
 from triton_sam.transport.onnx import OnnxTransport
-from triton_sam.verify.video import ClientRunner, ReferenceRunner, VideoRunner
+from triton_sam.verify.video import ClientRunner
 from triton_sam.verify.video_transport import VideoTransport
 
 FIRST_COUNTED = 8
@@ -138,7 +139,7 @@ def _measure(settings: VideoBenchmark, clients: Mapping[str, SAM2VideoClient]) -
         exporter, model = registry.official(settings.family, *weights, settings.image_size)
         exporter.add_video(model, Settings(Path(), *weights[:2], random_seed=weights[2], video=True))
         official = exporter.video_reference(model, clip)
-        times.setdefault((_OFFICIAL, count), []).extend(_time(ReferenceRunner(official), clip, count))
+        times.setdefault((_OFFICIAL, count), []).extend(_time(official, clip, count))
         for name, client in clients.items():
             clip = next(clips)
             with client.open(clip, quality=_JPEG_QUALITY) as video:
@@ -146,7 +147,7 @@ def _measure(settings: VideoBenchmark, clients: Mapping[str, SAM2VideoClient]) -
     return times
 
 
-def _time(runner: VideoRunner, clip: Frames, objects: int) -> list[float]:
+def _time(runner: VideoReference, clip: Frames, objects: int) -> list[float]:
     """Track objects through a clip; return the seconds of each counted frame."""
     runner.reset()
     height, width = clip[0].shape[:2]
@@ -156,7 +157,7 @@ def _time(runner: VideoRunner, clip: Frames, objects: int) -> list[float]:
         runner.add(0, object_id, points=[point.tolist()], labels=[1])
     seconds = []
     began = time.perf_counter()
-    for frame, _ in runner.propagate(None, reverse=False):
+    for frame, _ in runner.propagate():
         now = time.perf_counter()
         if frame >= FIRST_COUNTED:
             seconds.append(now - began)

@@ -23,11 +23,11 @@ from onnx import numpy_helper
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.maintain.recipes import Recipes
-from tools.maintain.sources import digest
+from tools.maintain.sources import MADE, digest
 from tools.maintain.traces import Traced, traced
 from triton_sam.export.derive import Tree, evaluate
 from triton_sam.export.settings import Settings
-from triton_sam.export.templates import FOLDER, LAYOUT, MADE, graph_of, templates
+from triton_sam.export.templates import FOLDER, LAYOUT, graph_of, templates
 from triton_sam.families import FAMILIES, Family, get_family
 from triton_sam.families.tables import ModelSize
 
@@ -133,8 +133,6 @@ def check(family: Family, size: ModelSize, side: int) -> None:
 
 def pack(family: str, work: Path) -> Path:
     """Pack the templates of a family into its archive, and return the path."""
-    made = {"sources": digest(family), "versions": {name: version(name) for name in PACKAGES}}
-    (work / MADE).write_text(json.dumps(made))
     target = FOLDER / f"{family}.tar.xz"
     target.parent.mkdir(exist_ok=True)
     with (
@@ -150,13 +148,22 @@ def pack(family: str, work: Path) -> Path:
     return target
 
 
+def stamp(family: str, **versions: Mapping[str, str]) -> None:
+    """Record the digest of the code, and the versions of the packages that made the templates."""
+    made = json.loads(MADE.read_text())
+    made[family] = {**made.get(family, {}), "sources": digest(family), **versions}
+    MADE.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
+
+
 def main() -> None:
     """Make the templates of a family."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("--size", action="append", help="make this size only, beside those that the work folder has")
     parser.add_argument("--side", action="append", type=int, help="make this image size only, as for --size")
-    parser.add_argument("--check", action="store_true", help="make nothing: compare the stored templates with a trace")
+    parser.add_argument(
+        "--check", action="store_true", help="make nothing: compare the stored templates with a trace, and stamp them"
+    )
     parser.add_argument(
         "--work",
         type=Path,
@@ -174,8 +181,11 @@ def main() -> None:
                 else:
                     make(family, size, side, work / size.name)
     if args.check:
+        if args.size is None and args.side is None:
+            stamp(family.name)
         return
     target = pack(family.name, work)
+    stamp(family.name, versions={name: version(name) for name in PACKAGES})
     print(f"{target}: {target.stat().st_size} bytes")
 
 

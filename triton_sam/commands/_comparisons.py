@@ -145,7 +145,7 @@ class Everything(_OfAnImage):
         return exporter.everything_reference(model)
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
-        runners = {name: everything.ClientGenerator(client) for name, client in clients.items()}
+        runners = {name: everything.by_client(client) for name, client in clients.items()}
         return everything.verify_everything(official, runners, np.asarray(self.image), self.args.points_per_side)
 
 
@@ -225,7 +225,7 @@ class Videos(Comparison):
     def official(self) -> Any:
         exporter, model = registry.official(self.family.name, **self.weights, image_size=self.side)
         exporter.add_video(model, Settings(Path(), **self.weights, **self.export_settings))
-        return video.ReferenceRunner(exporter.video_reference(model, self.clip))
+        return exporter.video_reference(model, self.clip)
 
     def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
         with contextlib.ExitStack() as stack:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from .onnx_writer import Later
-    from .reference import ConceptReference, EverythingReference, Reference, VideoReference
+    from .reference import ConceptReference, GenerateMasks, Reference, VideoReference
 
 
 class Exporter(ABC):
@@ -37,8 +37,6 @@ class Exporter(ABC):
     """Settings.image_size must be a multiple of this number of pixels."""
     is_proved: ClassVar[bool] = False
     """Whether the graphs come from tested templates, so that FP32 files need no test run."""
-    counting_device: ClassVar[str] = "meta"
-    """The torch device on which parameters() builds the model."""
 
     @property
     def family(self) -> Family:
@@ -126,14 +124,6 @@ class Exporter(ABC):
 
         randomise(model, seed)
 
-    def parameters(self, size: str) -> int:
-        """Return the number of parameters of the official model of a size."""
-        import torch
-
-        with torch.device(self.counting_device):
-            built = self.build(self.family.find_size(size).model, self.family.image_size)
-        return sum(parameter.numel() for parameter in built.parameters())
-
     @abstractmethod
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
         """Trace one model of the family. The graph's inputs and outputs have the names of the spec."""
@@ -175,6 +165,6 @@ class Exporter(ABC):
         """Return the official video predictor around a model from load(), with a video."""
         raise ConfigurationError(f"{self.name} has no official video predictor to compare with")
 
-    def everything_reference(self, model: Any) -> EverythingReference:  # noqa: ARG002
+    def everything_reference(self, model: Any) -> GenerateMasks:  # noqa: ARG002
         """Return the official mask generator around a model from load()."""
         raise ConfigurationError(f"{self.name} has no official mask generator to compare with")

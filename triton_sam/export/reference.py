@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,11 +11,18 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from .._common.quiet import quiet
 from ..families.base import Family, FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
 Prompt = Mapping[str, Any]
 """Keyword arguments of predict(): any of point_coords, point_labels, box and mask_input."""
+Logits = Mapping[int, FloatArray]
+"""Logits (H,W) of one frame, in its size, by object id."""
+Record = dict[str, Any]
+"""One mask in the format of the official generators: ``segmentation`` bool (H,W), ``predicted_iou`` and others."""
+GenerateMasks = Callable[..., list[Record]]
+"""Segments all objects of an image uint8 (H,W,3), with parameters of the official generators as keywords."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +47,24 @@ class Reference(Protocol):
 
 
 class VideoReference(Protocol):
-    """An official video predictor with one video. Its logits (objects,H,W) have the order of ``object_ids``."""
+    """Follows objects through one video. The official predictors have this interface, and the clients of `verify`."""
 
-    @property
-    def object_ids(self) -> list[int]:
-        """The ids of the objects, in order of addition."""
+    def add(
+        self, frame: int, object_id: int, *, points: Any = None, labels: Any = None, box: Any = None, mask: Any = None
+    ) -> Logits:
+        """Add points (N,2), their labels (N,) and a box (4,), in pixels of the frame, or a mask bool (H,W).
+
+        Returns:
+            The logits of the object in this frame.
+        """
         ...
 
-    def add_points(
-        self, frame: int, object_id: int, points: Any = None, labels: Any = None, box: Any = None
-    ) -> FloatArray:
-        """Add points and a box in pixels of the frame; return the logits of all objects in the frame."""
-        ...
+    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, Logits]]:
+        """Track all objects from a frame to the end (or start) of the video; yield each frame and its logits.
 
-    def add_mask(self, frame: int, object_id: int, mask: BoolArray) -> FloatArray:
-        """Add a mask (H,W); return the logits of all objects in the frame."""
-        ...
-
-    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, FloatArray]]:
-        """Yield each frame with the logits of all objects."""
+        Args:
+            start: index of the first frame; None for the earliest prompted one.
+        """
         ...
 
     def reset(self) -> None:
@@ -66,26 +72,17 @@ class VideoReference(Protocol):
         ...
 
 
-class EverythingReference(Protocol):
-    """An official mask generator with its model, for example SAM2AutomaticMaskGenerator."""
-
-    def generate(self, image: npt.NDArray[np.uint8], **parameters: Any) -> list[dict[str, Any]]:
-        """Segment all objects of an image.
-
-        Returns:
-            The records of the official generator.
-        """
-        ...
-
-
-def official_records(generator: Any, image: npt.NDArray[np.uint8]) -> list[dict[str, Any]]:
-    """Run an official generator. With crop layers, the generator raises an IndexError if no crop has a mask."""
-    try:
-        found: list[dict[str, Any]] = generator.generate(image)
-    except IndexError as error:
-        if "index 2 is out of bounds for dimension 1 with size 0" not in str(error):
-            raise
-        return []
+def official_records(
+    generator: Callable[..., Any], model: Any, image: npt.NDArray[np.uint8], **parameters: Any
+) -> list[Record]:
+    """Run an official generator of a class. With crop layers, it raises an IndexError if no crop has a mask."""
+    with quiet():
+        try:
+            found: list[Record] = generator(model, **parameters).generate(image)
+        except IndexError as error:
+            if "index 2 is out of bounds for dimension 1 with size 0" not in str(error):
+                raise
+            return []
     return found
 
 

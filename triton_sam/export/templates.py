@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "template_files"
 Layout = Mapping[str, tuple[int, ...]]
 """The shapes of tensors, by name."""
-LAYOUT, MADE = "layout.json", "made.json"
+LAYOUT = "layout.json"
 
 
 @dataclass(frozen=True)

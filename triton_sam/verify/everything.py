@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..client.mask_generator import generator_of
 from ..client.sync import SamTritonClient
+from ..export.reference import GenerateMasks, Record
 from ..masks.boxes import share_matched
 
-Record = dict[str, Any]
-"""One mask in the format of the official generators: ``segmentation`` bool (H,W), ``predicted_iou`` and others."""
 RgbImage = npt.NDArray[np.uint8]
 
 
@@ -38,22 +37,9 @@ class Limits:
 LIMITS = Limits()
 
 
-class Generator(Protocol):
-    """Segments all objects of an image. There is one for the official generators and one for the clients."""
-
-    def generate(self, image: RgbImage, **parameters: Any) -> list[Record]:
-        """Return the masks of an image uint8 (H,W,3), with parameters of the official generators."""
-        ...
-
-
-class ClientGenerator:
-    """Runs the class with the official name around a client."""
-
-    def __init__(self, client: SamTritonClient) -> None:
-        self._client = client
-
-    def generate(self, image: RgbImage, **parameters: Any) -> list[Record]:
-        return generator_of(self._client, **parameters).generate(image)
+def by_client(client: SamTritonClient) -> GenerateMasks:
+    """Return the class with the official name around a client, as a function."""
+    return lambda image, **parameters: generator_of(client, **parameters).generate(image)
 
 
 @dataclass(frozen=True)
@@ -84,7 +70,7 @@ class EverythingRow:
         return self.found >= limits.share and self.right >= limits.share
 
 
-def cases(reference: Generator, image: RgbImage, points_per_side: int) -> dict[str, Mapping[str, Any]]:
+def cases(reference: GenerateMasks, image: RgbImage, points_per_side: int) -> dict[str, Mapping[str, Any]]:
     """Return the parameters of the cases by title.
 
     With weights that give low scores, few or no masks pass the default thresholds, and equal answers without masks
@@ -101,10 +87,10 @@ def cases(reference: Generator, image: RgbImage, points_per_side: int) -> dict[s
     }
 
 
-def fitting_thresholds(reference: Generator, image: RgbImage) -> dict[str, float]:
+def fitting_thresholds(reference: GenerateMasks, image: RgbImage) -> dict[str, float]:
     """Return thresholds of predicted IoU and stability. Half of the candidates of a small grid pass each of them."""
     none = {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.0, "box_nms_thresh": 1.0}  # 0 turns a filter off
-    found = reference.generate(image, points_per_side=8, **none)
+    found = reference(image, points_per_side=8, **none)
     return {
         # Random weights may predict less than 0.
         "pred_iou_thresh": max(0.0, _middle([record["predicted_iou"] for record in found])),
@@ -113,7 +99,7 @@ def fitting_thresholds(reference: Generator, image: RgbImage) -> dict[str, float
 
 
 def verify_everything(
-    reference: Generator, runners: Mapping[str, Generator], image: RgbImage, points_per_side: int
+    reference: GenerateMasks, runners: Mapping[str, GenerateMasks], image: RgbImage, points_per_side: int
 ) -> Iterator[EverythingRow]:
     """Compare runners with the official generator.
 
@@ -121,9 +107,9 @@ def verify_everything(
         One row for each case and runner.
     """
     for title, parameters in cases(reference, image, points_per_side).items():
-        expected = _masks(reference.generate(image, **parameters))
+        expected = _masks(reference(image, **parameters))
         for name, runner in runners.items():
-            yield _compare(name, title, _masks(runner.generate(image, **parameters)), expected)
+            yield _compare(name, title, _masks(runner(image, **parameters)), expected)
 
 
 def _masks(records: Sequence[Record]) -> list[npt.NDArray[np.bool_]]:

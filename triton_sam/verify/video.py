@@ -4,41 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..client.video.video import Video
-from ..export.reference import VideoReference
+from ..export.reference import Logits, VideoReference
 from ..families.base import FloatArray, Size
 from ..masks.boxes import intersection_over_union
 from ..masks.resize import resize_logits
 from ..masks.segment import VideoSegment
 from .compare import THRESHOLDS, places
 
-Logits = Mapping[int, FloatArray]
-"""Logits (H,W) of one frame, in its size, by object id."""
-
-
-class VideoRunner(Protocol):
-    """Follows objects through one video. The official predictor and the clients each have a runner."""
-
-    def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
-        """Add a prompt (``points``, ``labels``, ``box`` or ``mask``); return the logits of the object in this frame."""
-        ...
-
-    def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
-        """Track all objects from a frame to the end (or start) of the video; yield each frame and its logits."""
-        ...
-
-    def reset(self) -> None:
-        """Remove all objects."""
-        ...
-
 
 class ClientRunner:
-    """Runs a client's open video."""
+    """A VideoReference that runs a client's open video."""
 
     def __init__(self, video: Video) -> None:
         self._video = video
@@ -46,7 +27,7 @@ class ClientRunner:
     def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
         return {object_id: self._logits(self._video.add(frame, object_id, **prompt))}
 
-    def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
+    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, Logits]]:
         for frame, segments in self._video.propagate(start, reverse=reverse):
             yield frame, {object_id: self._logits(segment) for object_id, segment in segments.items()}
 
@@ -58,34 +39,12 @@ class ClientRunner:
         return resize_logits(segment.logits.reshape(segment.logits.shape[-2:]), self._video.frame_size)
 
 
-class ReferenceRunner:
-    """Runs the official video predictor."""
-
-    def __init__(self, reference: VideoReference) -> None:
-        self._reference = reference
-
-    def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
-        mask = prompt.pop("mask", None)
-        if mask is None:
-            rows = self._reference.add_points(frame, object_id, **prompt)
-        else:
-            rows = self._reference.add_mask(frame, object_id, mask)
-        return {object_id: rows[self._reference.object_ids.index(object_id)]}
-
-    def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
-        for frame, rows in self._reference.propagate(start, reverse=reverse):
-            yield frame, dict(zip(self._reference.object_ids, rows, strict=True))
-
-    def reset(self) -> None:
-        self._reference.reset()
-
-
 @dataclass(frozen=True)
 class Step:
     """One step of a case: a prompt or a pass.
 
     Args:
-        prompt: arguments of VideoRunner.add(); None for a pass.
+        prompt: arguments of VideoReference.add(); None for a pass.
     """
 
     prompt: Mapping[str, Any] | None = None
@@ -176,7 +135,7 @@ def cases(size: Size, frames: int) -> dict[str, list[Step]]:
 
 
 def verify_video(
-    reference: VideoRunner, runners: Mapping[str, VideoRunner], size: Size, frames: int
+    reference: VideoReference, runners: Mapping[str, VideoReference], size: Size, frames: int
 ) -> Iterator[VideoRow]:
     """Compare runners with the official video predictor.
 
@@ -189,13 +148,13 @@ def verify_video(
             yield _compare(name, title, list(_answers(runner, steps)), expected)
 
 
-def _answers(runner: VideoRunner, steps: Sequence[Step]) -> Iterator[tuple[int, dict[int, FloatArray]]]:
+def _answers(runner: VideoReference, steps: Sequence[Step]) -> Iterator[tuple[int, dict[int, FloatArray]]]:
     runner.reset()
     for step in steps:
         if step.prompt is not None:
             yield int(step.prompt["frame"]), dict(runner.add(**step.prompt))
         else:
-            for frame, logits in runner.propagate(step.start, step.reverse):
+            for frame, logits in runner.propagate(step.start, reverse=step.reverse):
                 yield frame, dict(logits)
 
 

@@ -69,10 +69,9 @@ def test_every_case(
     titles = [title for title in verify.cases(size, FRAMES) if as_meta or title in TRANSFORMERS_ALONE]
     chosen = {title: steps for title, steps in verify.cases(size, FRAMES).items() if title in titles}
     monkeypatch.setattr(verify, "cases", lambda *_: chosen)
-    official = TransformersVideoReference(
+    reference = TransformersVideoReference(
         graphs.family, graphs.model, EdgeTamVideoInferenceSession, frames, as_meta=as_meta
     )
-    reference = verify.ReferenceRunner(official)
     rows = list(verify.verify_video(reference, {"onnxruntime": runner}, size, FRAMES))
     assert [row.case for row in rows] == titles
     assert [row for row in rows if not row.passes(verify.threshold(FRAMES))] == []

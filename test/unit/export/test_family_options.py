@@ -118,15 +118,6 @@ def test_random_weights_have_a_size_when_none_is_named(monkeypatch: pytest.Monke
     assert [settings.name for _, settings in asked] == ["edgetam_512", None, "edgetam"]
 
 
-@pytest.mark.parametrize(
-    ("family", "size", "count"),
-    [("mobilesam", "vit_t", 10_130_092), ("samhq", "vit_tiny", 10_578_604), ("edgetam", "repvit_m1", 9_120_641)],
-)
-def test_parameters_are_counted(family: str, size: str, count: int) -> None:
-    pytest.importorskip(PACKAGES[family])
-    assert registry.exporter(family).parameters(size) == count
-
-
 @pytest.mark.parametrize(("family", "size"), OFFICIAL)
 def test_an_official_size_is_that_of_the_package_and_loads_its_checkpoint(
     family: str, size: str, tmp_path: Path

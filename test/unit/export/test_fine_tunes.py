@@ -232,7 +232,7 @@ def test_videos_have_the_official_masks(
     roles = family.models_for(video=True, concepts=False)
     files = {family.model_name(role): tmp_path / f"models/volumes_{role}/1/model.onnx" for role in roles}
     transport = VideoTransport(family, OnnxTransport(files))
-    reference = verify_videos.ReferenceRunner(registry.exporter("sam2").video_reference(official, clip))
+    reference = registry.exporter("sam2").video_reference(official, clip)
     with SAM2VideoClient(transport=transport) as client, client.open(clip) as video:
         rows = list(verify_videos.verify_video(reference, {"served": verify_videos.ClientRunner(video)}, size, 8))
     assert len(rows) == 2

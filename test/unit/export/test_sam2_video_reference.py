@@ -39,18 +39,19 @@ def frames() -> list[np.ndarray]:
 @pytest.mark.slow
 def test_objects_are_prompted_and_followed(model: Any, frames: list[np.ndarray]) -> None:
     video = Sam2VideoReference(model, frames)
-    first = video.add_points(0, 7, points=[[40, 45]], labels=[1])
-    assert first.shape == (1, 90, 120)
+    first = video.add(0, 7, points=[[40, 45]], labels=[1])
+    assert first[7].shape == (90, 120)
     mask = np.zeros((90, 120), bool)
     mask[10:30, 20:50] = True
-    assert video.add_mask(1, 3, mask).shape == (2, 90, 120)
-    assert video.object_ids == [7, 3]
+    assert list(video.add(1, 3, mask=mask)) == [3]
     found = dict(video.propagate(start=0))
     assert list(found) == [0, 1, 2, 3]
-    np.testing.assert_array_equal(found[0][0], first[0])
+    assert list(found[0]) == [7, 3]
+    np.testing.assert_array_equal(found[0][7], first[7])
     assert [frame for frame, _ in video.propagate(start=3, reverse=True)] == [3, 2, 1, 0]
     video.reset()
-    assert video.object_ids == []
+    assert list(video.add(1, 3, mask=mask)) == [3]
+    assert [list(masks) for _, masks in video.propagate()] == [[3]] * 3
 
 
 def test_the_model_itself_stays_as_it_was(model: Any, frames: list[np.ndarray]) -> None:

@@ -26,7 +26,7 @@ class Drawn:
     def __init__(self, shift: int = 0, leaves_out: int = 0) -> None:
         self.shift, self.leaves_out = shift, leaves_out
 
-    def generate(self, image, points_per_side=32, pred_iou_thresh=0.8, stability_score_thresh=0.95, **_):
+    def __call__(self, image, points_per_side=32, pred_iou_thresh=0.8, stability_score_thresh=0.95, **_):
         height, width = image.shape[:2]
         y, x = np.mgrid[:height, :width]
         places = (np.arange(points_per_side) + 0.5) / points_per_side
@@ -78,9 +78,9 @@ def test_the_reference_without_any_mask_in_its_crops_has_no_records() -> None:
         def generate(self, image):
             raise IndexError("another one")
 
-    assert official_records(Empty(), IMAGE) == []
+    assert official_records(lambda _: Empty(), None, IMAGE) == []
     with pytest.raises(IndexError, match="another one"):
-        official_records(Broken(), IMAGE)
+        official_records(lambda _: Broken(), None, IMAGE)
 
 
 def pair_of(family: str):
@@ -119,9 +119,9 @@ def test_the_official_generators_find_the_same(family: str, package: str, images
     if family != "sam2":  # random masks cover each other
         least |= {"box_nms_thresh": 1.0, "crop_nms_thresh": 1.0}
     with OnnxClient(files, family) as client:
-        ours = verify.ClientGenerator(client)
+        ours = verify.by_client(client)
         for more in ({}, {"crop_n_layers": 1, "crop_n_points_downscale_factor": 3}):
-            expected, found = (each.generate(image, **least, **more) for each in (reference, ours))
+            expected, found = (each(image, **least, **more) for each in (reference, ours))
             assert len(found) == len(expected) > 3
             for one, other in zip(found, expected, strict=True):
                 assert (one["segmentation"] != other["segmentation"]).mean() < 1e-3
@@ -133,9 +133,6 @@ def test_the_official_generators_find_the_same(family: str, package: str, images
 
 
 def test_thresholds_are_in_range_for_scores_below_zero() -> None:
-    class Generator:
-        def generate(self, image, **parameters):
-            return [{"predicted_iou": score, "stability_score": 0.9} for score in (-0.3, -0.1, -0.2)]
-
-    fitting = verify.fitting_thresholds(Generator(), IMAGE)
+    records = [{"predicted_iou": score, "stability_score": 0.9} for score in (-0.3, -0.1, -0.2)]
+    fitting = verify.fitting_thresholds(lambda image, **_: records, IMAGE)
     assert fitting == {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.9}

@@ -33,7 +33,7 @@ def clip():
 
 @pytest.fixture(scope="module")
 def reference(video_models, clip):
-    return verify.ReferenceRunner(Sam2VideoReference(video_models.model, clip))
+    return Sam2VideoReference(video_models.model, clip)
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ class Shifted(verify.ClientRunner):
 class Late(verify.ClientRunner):
     """Leaves the last frame out."""
 
-    def propagate(self, start, reverse):
-        yield from list(super().propagate(start, reverse))[:-1]
+    def propagate(self, start=None, *, reverse=False):
+        yield from list(super().propagate(start, reverse=reverse))[:-1]
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *titles: str) -> None:

@@ -331,20 +331,20 @@ def torch_video(result: Result, size: str, objects: int) -> None:
         with arithmetic(kind):
             reference = Sam2VideoReference(model, frames)
             for number, place in enumerate(places(objects)):
-                reference.add_points(0, number + 1, [place], [1])
+                reference.add(0, number + 1, points=[place], labels=[1])
             result[kind] = rate(reference.propagate())
 
 
 def torch_everything(result: Result, size: str) -> None:
     """Find all objects with the official generator."""
-    from triton_sam.export.sam2.reference import Sam2EverythingReference
+    from triton_sam.export.registry import exporter
 
     image = np.asarray(Image.open(io.BytesIO(photographs(1, (1024, 1024))[0])))
     model = official(size)
     for kind in ("fp32", "bf16"):
         with arithmetic(kind):
-            reference = Sam2EverythingReference(model)
+            generate = exporter("sam2").everything_reference(model)
             found: list[int] = []
-            act = lambda: found.append(len(reference.generate(image, points_per_side=2 if QUICK else 32)))  # noqa: E731
+            act = lambda: found.append(len(generate(image, points_per_side=2 if QUICK else 32)))  # noqa: E731
             result[kind] = timed(act, 1 if QUICK else 3, 1)
         result[kind]["objects"] = found[-1]

@@ -68,7 +68,6 @@ class EdgeTamExporter(Exporter):
 
     name = "edgetam"
     stride = 32  # of the backbone's coarsest feature map
-    counting_device = "cpu"  # timm reads numbers from tensors while it builds the backbone
 
     def prepare(self, settings: Settings) -> Settings:
         settings = super().prepare(settings)
@@ -95,11 +94,6 @@ class EdgeTamExporter(Exporter):
         )
         built: torch.nn.Module = EdgeTamVideoModel(config)
         return built.eval()
-
-    def parameters(self, size: str) -> int:
-        """Return the number of parameters of the EdgeTamModel, the image half of the model."""
-        built = image_model(self.build(self.family.find_size(size).model, self.family.image_size))
-        return sum(parameter.numel() for parameter in built.parameters())
 
     def restore(self, model: Any, checkpoint: str | Path, chosen: str) -> None:
         path = Path(checkpoint)

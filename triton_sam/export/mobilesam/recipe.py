@@ -9,14 +9,13 @@ from typing import Any
 
 from ..._common.extras import missing
 from ..sam1.recipe import Sam1Exporter, assemble
-from ..sam1.reference import Sam1EverythingReference, Sam1Reference
 
 try:
     import torch
 
     with warnings.catch_warnings():  # the package imports timm's modules by their old names
         warnings.simplefilter("ignore")
-        from mobile_sam import modeling
+        import mobile_sam
         from mobile_sam.modeling.tiny_vit_sam import Conv2d_BN
 
     from .graphs import MobileSamEncoder
@@ -45,19 +44,6 @@ SIZES: Mapping[str, Tiny] = {
 """The image encoder of each size. "micro" is not official, but a fast size for tests with random weights."""
 
 
-class MobileSamReference(Sam1Reference):
-    """Reference that runs mobile_sam.SamPredictor."""
-
-    family_name = "mobilesam"
-    package = "mobile_sam"
-
-
-class MobileSamEverythingReference(Sam1EverythingReference):
-    """Reference that runs mobile_sam.SamAutomaticMaskGenerator."""
-
-    package = "mobile_sam"
-
-
 class MobileSamExporter(Sam1Exporter):
     """Exports MobileSAM from an official state dict.
 
@@ -65,23 +51,18 @@ class MobileSamExporter(Sam1Exporter):
     """
 
     name = "mobilesam"
+    package = mobile_sam
     encoder_graph = MobileSamEncoder
-    counting_device = "cpu"  # the official code reads numbers from tensors while it builds the encoder
 
     def build(self, model: str, image_size: int) -> torch.nn.Module:
         """Build a mobile_sam.modeling.Sam as build_sam_vit_t does, which supports only one size and one image size."""
+        modeling = mobile_sam.modeling
         encoder = build_tiny(modeling, self.dimensions(SIZES, model), image_size)
         return assemble(modeling, encoder, modeling.MaskDecoder, image_size)
 
     def randomise(self, model: Any, seed: int) -> None:
         super().randomise(model, seed)
         randomise_convolutions(model, seed, Conv2d_BN)
-
-    def reference(self, model: Any) -> MobileSamReference:
-        return MobileSamReference(model)
-
-    def everything_reference(self, model: Any) -> MobileSamEverythingReference:
-        return MobileSamEverythingReference(model)
 
 
 def build_tiny(modeling: Any, tiny: Tiny, image_size: int) -> torch.nn.Module:

@@ -11,7 +11,8 @@ from ..._common.extras import missing
 from ...errors import ConfigurationError
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from .reference import Sam1EverythingReference, Sam1Reference
+from ..reference import GenerateMasks, official_records
+from .reference import Sam1Reference
 
 try:
     import onnx
@@ -63,6 +64,8 @@ class Sam1Exporter(Exporter):
     """
 
     name = "sam1"
+    package: ClassVar[Any] = segment_anything
+    """The official package."""
     stride = PATCH
     encoder_graph: ClassVar[type[torch.nn.Module]] = Sam1Encoder
     """The module that is traced as the encoder; it takes the official model."""
@@ -71,7 +74,7 @@ class Sam1Exporter(Exporter):
 
     def build(self, model: str, image_size: int) -> torch.nn.Module:
         """Build a segment_anything.modeling.Sam as segment_anything.build_sam does, which supports one image size."""
-        modeling = segment_anything.modeling
+        modeling = self.package.modeling
         encoder = build_vit(modeling, self.dimensions(SIZES, model), image_size)
         return assemble(modeling, encoder, modeling.MaskDecoder, image_size)
 
@@ -106,10 +109,10 @@ class Sam1Exporter(Exporter):
         return trace_decoder(self.decoder_graph(model), spec, embeddings, side)
 
     def reference(self, model: Any) -> Sam1Reference:
-        return Sam1Reference(model)
+        return Sam1Reference(self.family, self.package.SamPredictor(model))
 
-    def everything_reference(self, model: Any) -> Sam1EverythingReference:
-        return Sam1EverythingReference(model)
+    def everything_reference(self, model: Any) -> GenerateMasks:
+        return partial(official_records, self.package.SamAutomaticMaskGenerator, model)
 
 
 def build_vit(modeling: Any, vit: Vit, image_size: int) -> torch.nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from ...errors import ConfigurationError
 from ...families.sam2 import SAM2
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..reference import VideoReference
+from ..reference import GenerateMasks, VideoReference, official_records
 from ..settings import Settings
-from .reference import Sam2EverythingReference, Sam2Reference
+from .reference import Sam2Reference, mask_generator
 
 try:
     import onnx
@@ -67,7 +68,6 @@ class Sam2Exporter(Exporter):
 
     name = "sam2"
     stride = 32  # of the coarsest feature map
-    counting_device = "cpu"  # the constructor of SAM2's backbone reads values of tensors, which "meta" tensors lack
 
     def choose(self, checkpoint: str | Path | None, model: str | None) -> str:
         if model is not None:
@@ -128,8 +128,8 @@ class Sam2Exporter(Exporter):
 
         return Sam2VideoReference(model, frames)
 
-    def everything_reference(self, model: Any) -> Sam2EverythingReference:
-        return Sam2EverythingReference(model)
+    def everything_reference(self, model: Any) -> GenerateMasks:
+        return partial(official_records, mask_generator, model)
 
 
 def guess_config(checkpoint: Path) -> str:

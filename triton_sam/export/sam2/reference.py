@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from ..._common.quiet import quiet
 from ...families import get_family
-from ..reference import Answer, Prompt, official_records
+from ..reference import Answer, Prompt
 
 
 class Sam2Reference:
@@ -22,9 +21,7 @@ class Sam2Reference:
         self.family = get_family("sam2")
         with quiet():
             self._predictor = SAM2ImagePredictor(model)
-        # By default, the predictor assumes the feature sizes of an image size of 1024 pixels.
-        sizes = [(model.image_size // stride,) * 2 for stride in (4, 8, 16)]
-        self._predictor._bb_feat_sizes = sizes  # noqa: SLF001
+        _set_feature_sizes(self._predictor, model)
 
     def set_image(self, image: Image.Image) -> None:
         with quiet():
@@ -37,18 +34,15 @@ class Sam2Reference:
         return Answer(logits, scores.reshape(-1), masks.reshape(-1, *masks.shape[-2:]).astype(bool))
 
 
-class Sam2EverythingReference:
-    """Reference that runs sam2.automatic_mask_generator.SAM2AutomaticMaskGenerator."""
+def mask_generator(model: Any, **parameters: Any) -> Any:
+    """Return a sam2.automatic_mask_generator.SAM2AutomaticMaskGenerator."""
+    from sam2.automatic_mask_generator import SAM2AutomaticMaskGenerator
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    generator = SAM2AutomaticMaskGenerator(model, **parameters)
+    _set_feature_sizes(generator.predictor, model)
+    return generator
 
-    def generate(self, image: npt.NDArray[np.uint8], **parameters: Any) -> list[dict[str, Any]]:
-        from sam2.automatic_mask_generator import SAM2AutomaticMaskGenerator
 
-        with quiet():
-            generator = SAM2AutomaticMaskGenerator(self._model, **parameters)
-            # By default, its predictor assumes the feature sizes of an image size of 1024 pixels.
-            sizes = [(self._model.image_size // stride,) * 2 for stride in (4, 8, 16)]
-            generator.predictor._bb_feat_sizes = sizes  # noqa: SLF001
-            return official_records(generator, image)
+def _set_feature_sizes(predictor: Any, model: Any) -> None:
+    """Set the sizes of the feature maps; by default, they are those of an image size of 1024 pixels."""
+    predictor._bb_feat_sizes = [(model.image_size // stride,) * 2 for stride in (4, 8, 16)]  # noqa: SLF001

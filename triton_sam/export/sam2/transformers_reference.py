@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
 
-from ...families.base import Family, FloatArray
-from .video_reference import frame_tensors
+from ...families.base import Family
+from ..reference import Logits
+from .video_reference import Frames, frame_tensors
 
-Frames = Sequence[npt.NDArray[np.uint8]]
 LOGIT_LIMIT = 32.0
 
 
@@ -34,61 +33,44 @@ class TransformersVideoReference:
         self._side = model.image_size
         self._session: Any = session(images, self._height, self._width, dtype=torch.float32)
 
-    @property
-    def object_ids(self) -> list[int]:
-        """The ids of the objects in order of addition; masks have the same order."""
-        return list(self._session.obj_ids)
-
-    def add_points(
-        self, frame: int, object_id: int, points: Any = None, labels: Any = None, box: Any = None
-    ) -> FloatArray:
-        """Add points (N,2), their labels (N,) and a box (4,), in pixels of the frame.
-
-        Returns:
-            (objects,height,width) logits of all objects in the frame.
-        """
-        corners = np.zeros((0, 2)) if box is None else np.reshape(box, (2, 2))
-        others = np.zeros((0, 2)) if points is None else np.asarray(points)
-        coords = np.concatenate([corners, others]).astype(np.float32)
-        kinds = [2, 3][: len(corners)] + ([] if labels is None else list(labels))
-        scale = np.array([self._side / self._width, self._side / self._height], np.float32)
+    def add(
+        self, frame: int, object_id: int, *, points: Any = None, labels: Any = None, box: Any = None, mask: Any = None
+    ) -> Logits:
         index = self._session.obj_id_to_idx(object_id)
-        inputs = {
-            "point_coords": torch.from_numpy(coords * scale)[None, None],
-            "point_labels": torch.tensor(kinds, dtype=torch.int32)[None, None],
-        }
-        self._session.add_point_inputs(index, frame, inputs)
-        self._session.remove_mask_inputs(index, frame)
-        return self._answer(frame, object_id)
-
-    def add_mask(self, frame: int, object_id: int, mask: npt.NDArray[np.bool_]) -> FloatArray:
-        """Add a (height,width) mask. Returns logits as add_points() does."""
-        index = self._session.obj_id_to_idx(object_id)
-        size = (self._side, self._side)
-        pixels = torch.from_numpy(np.asarray(mask, np.float32))[None, None]
-        resized = interpolate(pixels, size=size, mode="bilinear", align_corners=False, antialias=True)
-        self._session.add_mask_inputs(index, frame, (resized >= 0.5).float())
-        self._session.remove_point_inputs(index, frame)
-        return self._answer(frame, object_id)
-
-    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, FloatArray]]:
-        """Yield each frame with the (objects,height,width) logits of all objects; see propagate_in_video_iterator."""
-        for output in self._model.propagate_in_video_iterator(self._session, start, reverse=reverse):
-            yield output.frame_idx, self._rows(output.pred_masks)
-
-    def reset(self) -> None:
-        """Remove all objects."""
-        self._session.reset_tracking_data()
-
-    def _answer(self, frame: int, object_id: int) -> FloatArray:
+        if mask is not None:
+            size = (self._side, self._side)
+            pixels = torch.from_numpy(np.asarray(mask, np.float32))[None, None]
+            resized = interpolate(pixels, size=size, mode="bilinear", align_corners=False, antialias=True)
+            self._session.add_mask_inputs(index, frame, (resized >= 0.5).float())
+            self._session.remove_point_inputs(index, frame)
+        else:
+            corners = np.zeros((0, 2)) if box is None else np.reshape(box, (2, 2))
+            others = np.zeros((0, 2)) if points is None else np.asarray(points)
+            coords = np.concatenate([corners, others]).astype(np.float32)
+            kinds = [2, 3][: len(corners)] + ([] if labels is None else list(labels))
+            scale = np.array([self._side / self._width, self._side / self._height], np.float32)
+            inputs = {
+                "point_coords": torch.from_numpy(coords * scale)[None, None],
+                "point_labels": torch.tensor(kinds, dtype=torch.int32)[None, None],
+            }
+            self._session.add_point_inputs(index, frame, inputs)
+            self._session.remove_mask_inputs(index, frame)
         self._session.obj_with_new_inputs = [object_id]
         with torch.inference_mode():
-            return self._rows(self._model(self._session, frame).pred_masks)
+            return {object_id: self._by_object(self._model(self._session, frame).pred_masks)[object_id]}
 
-    def _rows(self, logits: torch.Tensor) -> FloatArray:
+    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, Logits]]:
+        """See propagate_in_video_iterator."""
+        for output in self._model.propagate_in_video_iterator(self._session, start, reverse=reverse):
+            yield output.frame_idx, self._by_object(output.pred_masks)
+
+    def reset(self) -> None:
+        self._session.reset_tracking_data()
+
+    def _by_object(self, logits: torch.Tensor) -> Logits:
         size = (self._height, self._width)
-        rows: FloatArray = interpolate(logits, size=size, mode="bilinear", align_corners=False)[:, 0].numpy()
-        return rows
+        rows = interpolate(logits, size=size, mode="bilinear", align_corners=False)[:, 0].numpy()
+        return dict(zip(self._session.obj_ids, rows, strict=True))
 
 
 class _MetaRules:

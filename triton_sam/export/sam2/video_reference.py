@@ -14,7 +14,7 @@ from sam2.sam2_video_predictor import SAM2VideoPredictor
 
 from ..._common.quiet import quiet
 from ...errors import VideoError
-from ...families.base import FloatArray
+from ..reference import Logits
 from .graphs import PIXEL_MEAN, PIXEL_STD
 
 Frames = Sequence[npt.NDArray[np.uint8]]
@@ -42,53 +42,40 @@ class Sam2VideoReference:
         self._size = frames[0].shape[:2]
         self._state = self._new_state()
 
-    @property
-    def object_ids(self) -> list[int]:
-        """The ids of the objects in order of addition; masks have the same order."""
-        return list(self._state["obj_ids"])
-
-    def add_points(
-        self, frame: int, object_id: int, points: Any = None, labels: Any = None, box: Any = None
-    ) -> FloatArray:
-        """Add points (N,2), their labels (N,) and a box (4,), in pixels of the frame; see add_new_points_or_box.
-
-        Returns:
-            (objects,height,width) logits of all objects in the frame; -1024 for objects without an output.
-        """
+    def add(
+        self, frame: int, object_id: int, *, points: Any = None, labels: Any = None, box: Any = None, mask: Any = None
+    ) -> Logits:
+        """See add_new_points_or_box and add_new_mask."""
         with quiet():
-            _, _, logits = self._predictor.add_new_points_or_box(
-                self._state,
-                frame,
-                object_id,
-                points=None if points is None else np.asarray(points, np.float32),
-                labels=None if labels is None else np.asarray(labels, np.int32),
-                box=None if box is None else np.asarray(box, np.float32),
-            )
-        return _rows(logits)
+            if mask is not None:
+                _, _, logits = self._predictor.add_new_mask(self._state, frame, object_id, np.asarray(mask, bool))
+            else:
+                _, _, logits = self._predictor.add_new_points_or_box(
+                    self._state,
+                    frame,
+                    object_id,
+                    points=None if points is None else np.asarray(points, np.float32),
+                    labels=None if labels is None else np.asarray(labels, np.int32),
+                    box=None if box is None else np.asarray(box, np.float32),
+                )
+        return {object_id: self._by_object(logits)[object_id]}
 
-    def add_mask(self, frame: int, object_id: int, mask: npt.NDArray[np.bool_]) -> FloatArray:
-        """Add a (height,width) mask; see add_new_mask. Returns logits as add_points() does."""
-        with quiet():
-            _, _, logits = self._predictor.add_new_mask(self._state, frame, object_id, np.asarray(mask, bool))
-        return _rows(logits)
-
-    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, FloatArray]]:
-        """Yield each frame with the (objects,height,width) logits of all objects; see propagate_in_video.
-
-        Args:
-            start: index of the first frame; None for the earliest prompted one.
-        """
+    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, Logits]]:
+        """See propagate_in_video. Objects without an output have the logit -1024."""
         found = self._predictor.propagate_in_video(self._state, start, reverse=reverse)
         while True:
             with quiet(), mock.patch("sam2.sam2_video_predictor.tqdm", _without_bar):
                 step = next(found, None)
             if step is None:
                 return
-            yield step[0], _rows(step[2])
+            yield step[0], self._by_object(step[2])
 
     def reset(self) -> None:
-        """Remove all objects; see reset_state."""
         self._predictor.reset_state(self._state)
+
+    def _by_object(self, logits: torch.Tensor) -> Logits:
+        """Return the logits by object from the predictor's (objects,1,height,width)."""
+        return dict(zip(self._state["obj_ids"], logits[:, 0].float().cpu().numpy(), strict=True))
 
     def _new_state(self) -> dict[str, Any]:
         """Return the state of SAM2VideoPredictor.init_state, without reading files."""
@@ -169,9 +156,3 @@ def _image(frame: npt.NDArray[np.uint8], side: int, mean: Sequence[float], std: 
     image -= torch.tensor(mean, dtype=torch.float32)[:, None, None]
     image /= torch.tensor(std, dtype=torch.float32)[:, None, None]
     return image
-
-
-def _rows(logits: torch.Tensor) -> FloatArray:
-    """Return (objects,height,width) logits from the predictor's (objects,1,height,width)."""
-    rows: FloatArray = logits[:, 0].float().cpu().numpy()
-    return rows

@@ -10,14 +10,13 @@ from typing import Any
 from ..._common.extras import missing
 from ..mobilesam import recipe as mobilesam
 from ..sam1 import recipe as sam1
-from ..sam1.reference import Sam1EverythingReference, Sam1Reference
 
 try:
     import torch
 
     with warnings.catch_warnings():  # the package imports timm's modules by their old names
         warnings.simplefilter("ignore")
-        from segment_anything_hq import modeling
+        import segment_anything_hq
         from segment_anything_hq.modeling.tiny_vit_sam import Conv2d_BN
 
     from .graphs import SamHqDecoder, SamHqEncoder
@@ -35,19 +34,6 @@ SIZES: Mapping[str, sam1.Vit | mobilesam.Tiny] = {
 """The image encoder of each size. "micro" and "micro_vit" are not official, but fast sizes for tests."""
 
 
-class SamHqReference(Sam1Reference):
-    """Reference that runs segment_anything_hq.SamPredictor."""
-
-    family_name = "samhq"
-    package = "segment_anything_hq"
-
-
-class SamHqEverythingReference(Sam1EverythingReference):
-    """Reference that runs segment_anything_hq.SamAutomaticMaskGenerator."""
-
-    package = "segment_anything_hq"
-
-
 class SamHqExporter(sam1.Sam1Exporter):
     """Exports SAM-HQ from an official state dict.
 
@@ -55,13 +41,13 @@ class SamHqExporter(sam1.Sam1Exporter):
     """
 
     name = "samhq"
+    package = segment_anything_hq
     encoder_graph = SamHqEncoder
     decoder_graph = SamHqDecoder
-    counting_device = "cpu"  # TinyViT's constructor reads values of tensors
 
     def build(self, model: str, image_size: int) -> torch.nn.Module:
         """Build a segment_anything_hq.modeling.Sam as segment_anything_hq.build_sam does, for any image size."""
-        chosen = self.dimensions(SIZES, model)
+        modeling, chosen = segment_anything_hq.modeling, self.dimensions(SIZES, model)
         if isinstance(chosen, mobilesam.Tiny):
             encoder, channels = mobilesam.build_tiny(modeling, chosen, image_size), chosen.widths[2]
         else:
@@ -71,12 +57,6 @@ class SamHqExporter(sam1.Sam1Exporter):
     def randomise(self, model: Any, seed: int) -> None:
         super().randomise(model, seed)
         mobilesam.randomise_convolutions(model, seed, Conv2d_BN)
-
-    def reference(self, model: Any) -> SamHqReference:
-        return SamHqReference(model)
-
-    def everything_reference(self, model: Any) -> SamHqEverythingReference:
-        return SamHqEverythingReference(model)
 
 
 EXPORTER = SamHqExporter()

@@ -11,9 +11,8 @@ from support import clip
 from triton_sam import SAM2TritonClient, SAM2VideoClient
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.integrations.napari.jobs import Ended, Masks, NewObjects, Preview, Progress
-from triton_sam.integrations.napari.prompts import Prompt
 from triton_sam.integrations.napari.requests import Clients, Model, Requests, models_at
-from triton_sam.integrations.napari.sources import Source
+from triton_sam.integrations.napari.sources import Prompt, Source
 from triton_sam.masks.segment import Segment
 
 SEARCH = {"points_per_side": 4, "pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}

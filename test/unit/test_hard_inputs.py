@@ -25,9 +25,9 @@ from triton_sam.inputs.formats import FORMATS, LARGE_SUFFIXES, TABLE, UPLOADS, i
 from triton_sam.inputs.images import image_bytes, open_image
 from triton_sam.integrations.napari.sources import Source
 from triton_sam.service.budgets import Workers
-from triton_sam.service.image_files import accept_image
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.problems import Problem
+from triton_sam.service.store import accept_image
 from triton_sam.tiles import open_large_image
 
 rasterio = pytest.importorskip("rasterio")

@@ -79,7 +79,6 @@ class Clicking:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the image in pixels."""
         return self._embeddings.image_size
 
     def click(self, x: float, y: float, label: int = 1) -> None:
@@ -137,7 +136,6 @@ class Clicking:
             self._start()
 
     def clear(self) -> None:
-        """Remove all objects."""
         with self._changes:
             self._objects = [ClickedObject()]
             self._error = ""
@@ -184,7 +182,9 @@ class Clicking:
             mouse = self._mouse if asked is None and self._mouse_waits else None
             target = asked or self._objects[-1]
             points, labels = list(target.points), list(target.labels)
-            view = self._view()
+            last = self._objects[-1]
+            masks = tuple(each.segment for each in self._objects)
+            view = View(masks, tuple(last.points), tuple(last.labels), self._preview, self._error)
             is_stale, self._is_stale = self._is_stale, False
             if asked is not None:
                 asked.waits = False
@@ -216,8 +216,3 @@ class Clicking:
                     asked.segment = segment
             elif mouse == self._mouse or self._mouse_waits:
                 self._preview = segment
-
-    def _view(self) -> View:
-        last = self._objects[-1]
-        masks = tuple(each.segment for each in self._objects)
-        return View(masks, tuple(last.points), tuple(last.labels), self._preview, self._error)

@@ -124,7 +124,6 @@ class Interactor:
         self.spec = auto_annotation.InteractionFunctionSpec(min_pos_points=0, min_neg_points=0, min_bounding_boxes=0)
 
     def preprocess_image(self, _: Any, image: Any) -> ImageEmbeddings:
-        """Encode an image."""
         return self._client.encode(image)
 
     def detect(self, _: Any, pp_image: ImageEmbeddings, prompts: Any) -> list[Any]:
@@ -166,8 +165,6 @@ class Frame:
 
 @dataclass(eq=False)
 class State:
-    """A tracked object."""
-
     session: Session
     number: int
     kind: str
@@ -187,11 +184,9 @@ class Tracker:
         self.spec = auto_annotation.TrackingFunctionSpec(supported_shape_types=list(SHAPES))
 
     def preprocess_image(self, _: Any, image: Any) -> Frame:
-        """Return a frame for the calls below."""
         return Frame(image)
 
     def init_tracking_state(self, _: Any, pp_image: Frame, shape: Any) -> State:
-        """Start tracking an object."""
         if pp_image.session is None or not pp_image.session.is_at_start:
             pp_image.session = Session(self._client, pp_image)
         session = pp_image.session

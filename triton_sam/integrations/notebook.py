@@ -102,7 +102,6 @@ class Clicker(anywidget.AnyWidget):
             getattr(self._clicking, kind)()
 
     def _show(self, view: View) -> None:
-        """Draw a view, and send it to the browser."""
         drawn, count = self._canvas, len(view.masks)
         if view.preview is not None:
             drawn = self._drawn(drawn, [(view.preview, _color(count - 1))], alpha=PREVIEW_ALPHA)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import PromptError
-from ...tiles import LargeImageClient, LargeObject
+from ...tiles import LargeObject
 from ...tiles.pyramid import Window
-from .board import Patch, patch_of
-from .prompts import Key, Prompt
-from .sources import Frames, Plane
+from .layers import Patch, patch_of
+from .sources import Frames, Key, Plane, Prompt
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +72,6 @@ def progress_of(tell: Tell, stop: threading.Event) -> Callable[[int, int], None]
         tell(Progress(done, total))
 
     return told
-
-
-def everything_in_tiles(
-    client: LargeImageClient, parameters: Mapping[str, Any], told: Callable[[int, int], None]
-) -> list[Patch]:
-    """Find all objects of a large image, tile by tile."""
-    return [one for each in client.everything(progress=told, **parameters) if (one := large_patch(each)) is not None]
 
 
 def large_patch(found: LargeObject) -> Patch | None:

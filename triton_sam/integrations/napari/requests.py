@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,6 @@ from ...errors import ModelNotReadyError, SamError
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.resize import full_size_mask
 from ...tiles import LargeImageClient
-from .board import Patch, patch_of
 from .jobs import (
     Ended,
     Masks,
@@ -28,13 +27,12 @@ from .jobs import (
     Preview,
     Stopped,
     Tell,
-    everything_in_tiles,
     follow,
     large_patch,
     progress_of,
 )
-from .prompts import Key, Prompt
-from .sources import Plane, Source
+from .layers import Patch, patch_of
+from .sources import Key, Plane, Prompt, Source
 
 KEPT = 32
 """Maximum number of planes whose embeddings are kept."""
@@ -50,7 +48,6 @@ class Model:
 
 
 def models_at(url: str | None) -> list[Model]:
-    """Return the model pairs that are ready on a server."""
     with SamTritonClient(url, timeout=10.0, retries=0) as client:
         variants = client.models().variants
     found = [Model(family, name) for family, names in variants.items() for name in names]
@@ -73,7 +70,6 @@ class Clients:
         return SAM2VideoClient(self._url, self._variant, model_type=self._model.family)
 
     def close(self) -> None:
-        """Cancel all requests, and close the connections."""
         self.clicks.close()
         self.calls.close()
 
@@ -104,7 +100,6 @@ class Requests:
             self._call(lambda: self._start(self._encoded(plane)))
 
     def preview(self, plane: Plane, prompt: Prompt) -> None:
-        """Request the mask at the mouse position."""
         self._call(lambda: self._start(self._preview(plane, prompt, self._ticket(PREVIEW))))
 
     def leave(self) -> None:
@@ -253,13 +248,14 @@ class Requests:
     async def _everything(self, plane: Plane, parameters: dict[str, Any]) -> None:
         told, reason = progress_of(self._tell, self._stop), ""
         if self._source.is_large:
-            patches = await asyncio.to_thread(everything_in_tiles, self._large_client(plane), parameters, told)
+            search = self._large_client(plane).everything
+            patches = await asyncio.to_thread(lambda: _kept(map(large_patch, search(progress=told, **parameters))))
         else:
             image = Image.fromarray(await asyncio.to_thread(self._source.pixels, plane))
             found = await self._clients.clicks.everything_async(
                 image, progress=lambda step: told(step.done, step.total), **parameters
             )
-            patches = await asyncio.to_thread(lambda: [one for each in found if (one := patch_of(each.mask))])
+            patches = await asyncio.to_thread(lambda: _kept(patch_of(each.mask) for each in found))
             reason = f": {found.reason}" if not patches else ""
         self._tell(NewObjects(plane, patches))
         self._tell(Ended(f"{len(patches)} objects found{reason}"))
@@ -269,7 +265,7 @@ class Requests:
             raise SamError("words are searched in images of up to 4096 pixels a side: crop the layer")
         pixels = await asyncio.to_thread(self._source.pixels, plane)
         found = await self._clients.clicks.find_async(texts, image=pixels, threshold=threshold)
-        patches = await asyncio.to_thread(lambda: [one for each in found if (one := patch_of(each.mask))])
+        patches = await asyncio.to_thread(lambda: _kept(patch_of(each.mask) for each in found))
         self._tell(NewObjects(plane, patches))
         self._tell(Ended(f"{len(patches)} instances found"))
 
@@ -279,6 +275,10 @@ class Requests:
         frames = self._source.frames(plane, axis)
         count = await asyncio.to_thread(follow, self._clients.video, frames, prompts, self._tell, self._stop)
         self._tell(Ended(f"{count} planes done"))
+
+
+def _kept(patches: Iterable[Patch | None]) -> list[Patch]:
+    return [each for each in patches if each is not None]
 
 
 def _lane(plane: Plane, number: int) -> str:

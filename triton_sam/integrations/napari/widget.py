@@ -15,9 +15,8 @@ from ...errors import SamError
 from .jobs import Ended, Event, Masks, NewObjects, Preview, Progress
 from .layers import Layers, source_of
 from .panel import LABELS, Panel
-from .prompts import Key, Prompt, differences
 from .requests import Clients, Model, Requests, models_at
-from .sources import Plane, Source
+from .sources import Key, Plane, Prompt, Source, differences
 
 HELP = "Click on an object, or draw a box around it in the layer of boxes."
 
@@ -71,7 +70,6 @@ class SegmentWidget(QWidget):
         self._area.setMinimumWidth(self.panel.minimumSizeHint().width() + room)
 
     def closeEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
-        """Cancel all requests when the window closes."""
         self.close_session()
         super().closeEvent(event)
 

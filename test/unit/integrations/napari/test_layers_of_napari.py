@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from triton_sam.errors import ImageError
-from triton_sam.integrations.napari.board import Board, Patch, patch_of
-from triton_sam.integrations.napari.prompts import Prompt, collect, differences
+from triton_sam.integrations.napari.layers import Board, Patch, patch_of
 from triton_sam.integrations.napari.requests import _line
-from triton_sam.integrations.napari.sources import Source
+from triton_sam.integrations.napari.sources import Prompt, Source, collect, differences
 
 GREY = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
 

@@ -1,8 +1,7 @@
 // Reads COCO files with masks as run lengths, compressed or not, or as polygons.
 
 import { fillRings, spansOfBitmap } from "./bitmap.js";
-import { runsOf } from "./rle.js";
-import { measure, spansOf, toRle } from "./spans.js";
+import { measure, runsOf, spansOf, toRle } from "./spans.js";
 
 /** Return a COCO file's objects, as Map of image name -> [{label, name, rle, area, bbox, score}]. */
 export function readCoco(text) {

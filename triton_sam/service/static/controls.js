@@ -1,12 +1,10 @@
 // The page's buttons and fields, dropped and pasted files, and the actions that they start.
 
 import { keep } from "./choices.js";
-import { saveDataSet } from "./data-sets.js";
 import { $, connect } from "./dom.js";
-import { droppedFiles } from "./files.js";
 import { warn } from "./notices.js";
 import { urlOf } from "./rest.js";
-import { saveCoco, saveCutout, saveMask, saveOverlay, saveVideo } from "./saves.js";
+import { saveCoco, saveCutout, saveDataSet, saveMask, saveOverlay, saveVideo } from "./saves.js";
 import { toggle as toggleTheme } from "./theme.js";
 
 export function connectControls(page) {
@@ -125,4 +123,23 @@ async function openSample(pictures, name) {
   } catch {
     warn("The sample cannot be loaded: the service does not answer.");
   }
+}
+
+/** Return all dropped files, including those in folders, which are sorted by name. */
+async function droppedFiles(transfer) {
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.some((entry) => entry.isDirectory)) return [...transfer.files];
+  return (await Promise.all(entries.map(filesOf))).flat();
+}
+
+async function filesOf(entry) {
+  if (entry.isFile) return [await new Promise((resolve, reject) => entry.file(resolve, reject))];
+  const reader = entry.createReader();
+  const entries = [];
+  for (let some = [0]; some.length; ) {
+    some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // at most 100 at once
+    entries.push(...some);
+  }
+  entries.sort((a, b) => a.name.localeCompare(b.name));
+  return (await Promise.all(entries.map(filesOf))).flat();
 }

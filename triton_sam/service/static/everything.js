@@ -3,9 +3,8 @@
 import { $, connect, enable, reveal } from "./dom.js";
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
-import { pathOf } from "./rle.js";
 import { colorOf } from "./scene.js";
-import { contains, measure, spansOf, toRle, union } from "./spans.js";
+import { contains, measure, pathOf, spansOf, toRle, union } from "./spans.js";
 
 const FAINT = 0.55; // factor of the objects' opacity
 const STRONG = 1.5;
@@ -194,7 +193,7 @@ export class Everything {
   /** Keep the selected objects, or all. */
   keep() {
     const items = this.selected.length ? this.selected : this.items;
-    if (items.length) this.#change((scene) => items.forEach((item) => keepIn(scene, item)));
+    if (items.length) this.#change((scene) => items.forEach((item) => Object.assign(scene.begin(), { found: item.id, label: labelOf(item) })));
   }
 
   merge() {
@@ -326,10 +325,6 @@ export class Everything {
     if (!on) this.#selected.clear();
     this.#page.show();
   }
-}
-
-function keepIn(scene, item) {
-  Object.assign(scene.begin(), { found: item.id, label: labelOf(item) });
 }
 
 function labelOf(item) {

@@ -68,6 +68,7 @@ const SHORTCUTS = [
   ["[?]", "this list", { "?": (act) => act.help() }],
   ["Two fingers", "zoom and move"],
 ];
+const FIELDS = "input[type=text], input[type=password], input[type=url], textarea, select"; // typed letters are no shortcuts
 export const ACTS = Object.assign({}, ...SHORTCUTS.map(([, , acts]) => acts));
 
 /** ``tool(key)`` handles a key with the chosen hand tool first; it returns false if the tool does not use the key. */
@@ -76,7 +77,7 @@ export function installKeys(actions, list, tool) {
     list.append(make("dt", { className }, ...parts(keys)), make("dd", { className }, ...parts(what)));
   }
   addEventListener("keydown", (event) => {
-    if (document.querySelector("dialog[open]") || isTyping(event.target)) return;
+    if (document.querySelector("dialog[open]") || event.target.matches?.(FIELDS)) return;
     const key = event.key.toLowerCase();
     if (key.startsWith("arrow") && !event.altKey && event.target.matches?.("input[type=range]")) return; // moves the slider
     if (press(key, event) !== false) event.preventDefault();
@@ -96,8 +97,4 @@ export function installKeys(actions, list, tool) {
 /** Return the parts of a text; text in brackets becomes keys. */
 function parts(text) {
   return text.split(/\[(.+?)\](?!\])/).map((part, index) => (index % 2 ? make("kbd", { textContent: part }) : part));
-}
-
-function isTyping(target) {
-  return target.matches?.("input[type=text], input[type=password], input[type=url], textarea, select");
 }

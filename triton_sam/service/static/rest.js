@@ -107,6 +107,40 @@ export async function find(id, body, signal) {
   return (await post(`/v1/images/${id}/find`, body, { signal })).json();
 }
 
+export async function frame(id, index, width, signal) {
+  return (await call(`/v1/videos/${id}/frames/${index}?width=${width}`, { signal })).blob();
+}
+
+export async function prompt(id, body) {
+  return (await post(`/v1/videos/${id}/prompts`, body)).json();
+}
+
+export async function clearPrompt(id, index, object) {
+  await call(`/v1/videos/${id}/prompts?frame=${index}&object_id=${object}`, { method: "DELETE" });
+}
+
+export async function removeObject(id, object) {
+  await call(`/v1/videos/${id}/objects/${object}`, { method: "DELETE" });
+}
+
+export async function cancel(id) {
+  await call(`/v1/videos/${id}/cancel`, { method: "POST" });
+}
+
+export async function download(id, format) {
+  return (await call(`/v1/videos/${id}/masks?format=${format}`)).blob();
+}
+
+/** Delete a video; this also works while the page is being closed. */
+export function forget(id) {
+  void call(`/v1/videos/${id}`, { method: "DELETE", keepalive: true }).catch(() => {}); // the service removes it later
+}
+
+/** Track, and call ``heard(name, data)`` for each event; the last one is "done". */
+export async function propagate(id, body, heard) {
+  await hear(await post(`/v1/videos/${id}/propagate`, body, { accept: "*/*" }), heard);
+}
+
 function queryOf(model) {
   return model ? `?model=${encodeURIComponent(model)}` : "";
 }
@@ -155,7 +189,10 @@ function sendWithProgress(path, { method, headers, body, signal }, heard) {
     for (const [name, value] of headers) request.setRequestHeader(name, value);
     request.upload.addEventListener("progress", ({ loaded, total }) => total && heard(loaded / total));
     request.upload.addEventListener("load", () => heard(1));
-    request.addEventListener("load", () => resolve(responseOf(request)));
+    request.addEventListener("load", () => {
+      const headers = { "Content-Type": request.getResponseHeader("Content-Type") ?? "" };
+      resolve(new Response(request.response, { status: request.status, headers }));
+    });
     request.addEventListener("error", () => reject(new TypeError("the connection broke")));
     request.addEventListener("abort", stop);
     const abort = () => request.abort();
@@ -163,9 +200,4 @@ function sendWithProgress(path, { method, headers, body, signal }, heard) {
     request.addEventListener("loadend", () => signal?.removeEventListener("abort", abort));
     request.send(body);
   });
-}
-
-function responseOf(request) {
-  const headers = { "Content-Type": request.getResponseHeader("Content-Type") ?? "" };
-  return new Response(request.response, { status: request.status, headers });
 }

@@ -1,11 +1,9 @@
-// Downloads of the open image, and of a video. The service computes full-size masks as for any API client: they are
+// Downloads of the open image, of a video, and of all images on the shelf. The service computes full-size masks as for any API client: they are
 // never taken from the screen.
 
-import { cutoutOf, overlayOf } from "./exact.js";
-import { maskToPng } from "./png.js";
+import { cutoutOf, maskToPng, overlayOf } from "./exact.js";
 import * as rest from "./rest.js";
-import { classOf, promptOf } from "./scene.js";
-import { download } from "./video-rest.js";
+import { classOf, hasPrompt, promptOf } from "./scene.js";
 
 const ENDINGS = { png: "masks.zip", rle: "masks.jsonl", coco: "coco.json", overlay: "overlay.mp4" };
 
@@ -61,7 +59,22 @@ export async function saveCoco(image, masks, settings) {
 
 /** Save the masks of all frames of a video in a format of the service. */
 export async function saveVideo(video, format) {
-  save(await download(video.id, format), `${video.stem}-${ENDINGS[format]}`);
+  save(await rest.download(video.id, format), `${video.stem}-${ENDINGS[format]}`);
+}
+
+/** Save all images' visible objects as ZIP in a format of the service. Return what is missing. */
+export async function saveDataSet(shelf, masks, model, format) {
+  const [lines, taken] = [[], new Set()];
+  for (const { entry, objects, found } of shelf.drawn) {
+    const image = { name: fresh(entry.name, taken), width: entry.width, height: entry.height, objects: [] };
+    for (const object of objects) {
+      const mask = (!hasPrompt(object) && found.get(object.found)) || (await known(shelf, entry, object, masks, model));
+      image.objects.push({ label: classOf(object), name: object.name, score: mask.score, rle: mask.rle });
+    }
+    lines.push(JSON.stringify(image));
+  }
+  if (!lines.length) throw new Error("no image has an object that is shown");
+  save(await rest.exported(format, new Blob([lines.join("\n")])), `objects-${format}.zip`);
 }
 
 async function png(image, object, masks) {
@@ -96,4 +109,25 @@ export async function exactMask(id, object, options, format) {
   const { masks } = await rest.segment(id, { ...prompt, ...options, format });
   const best = masks.reduce((best, mask) => (mask.score > best.score ? mask : best));
   return masks[object.choice] ?? best;
+}
+
+/** Return a mask; send the image again if the service has dropped it. */
+async function known(shelf, entry, object, masks, model) {
+  const ask = () => exactMask(entry.id, object, masks.optionsOf(object), "rle");
+  try {
+    return await ask();
+  } catch (problem) {
+    if (problem.code !== "unknown_image") throw problem;
+    await rest.upload("image", await shelf.fileOf(entry), model);
+    return ask();
+  }
+}
+
+/** Return a name with a unique part before the suffix, because formats name their files after it. */
+function fresh(name, taken) {
+  const [, stem, suffix] = /^(.*?)(\.[^.]*)?$/.exec(name);
+  let free = stem;
+  for (let number = 2; taken.has(free); number++) free = `${stem}-${number}`;
+  taken.add(free);
+  return free + (suffix ?? "");
 }

@@ -1,7 +1,7 @@
 // The masks of a video, and its objects in the service. refresh() sends the changes to the service.
 
-import { pathOf } from "./rle.js";
-import * as rest from "./video-rest.js";
+import { pathOf } from "./spans.js";
+import * as rest from "./rest.js";
 import { framesOf } from "./video-scene.js";
 
 const MAX_PATHS = 400;

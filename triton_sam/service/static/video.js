@@ -1,11 +1,10 @@
 // The page's video mode: it opens a video, shows and plays its frames, and tracks the objects.
 
 import { $, connect, enable, reveal, setIcon } from "./dom.js";
-import { upload } from "./rest.js";
+import * as rest from "./rest.js";
 import { Timeline } from "./timeline.js";
 import { Frames } from "./video-frames.js";
 import { VideoMasks } from "./video-masks.js";
-import * as rest from "./video-rest.js";
 import { VideoScene } from "./video-scene.js";
 
 const LARGEST = 1280; // width of loaded frames
@@ -63,7 +62,7 @@ export class Video {
 
   /** Upload a video and show its first frame. */
   async open(file, signal, heard) {
-    const info = await upload("video", file, this.#page.settings.model, signal, heard);
+    const info = await rest.upload("video", file, this.#page.settings.model, signal, heard);
     const frames = this.#framesOf(info);
     let first;
     try {
@@ -86,7 +85,7 @@ export class Video {
   /** Upload the video again, and send all prompts, for another model, or because the service has dropped it. */
   async reopen(signal, heard) {
     const { file, id } = this.info;
-    const info = await upload("video", file, this.#page.settings.model, signal, heard);
+    const info = await rest.upload("video", file, this.#page.settings.model, signal, heard);
     const isAnother = info.model !== this.info.model;
     this.#take(info, file, this.#framesOf(info));
     rest.forget(id); // after its frames, which are no longer requested

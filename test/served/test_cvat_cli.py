@@ -26,7 +26,7 @@ from support.uv_environment import make_environment
 import triton_sam
 from triton_sam import SAM2TritonClient, SAM2VideoClient
 from triton_sam.masks import mask_to_box
-from triton_sam.service.adapters.nuclio_masks import box_runs, mask_of_points
+from triton_sam.service.adapters.cvat_tracker import box_runs, mask_of_points
 
 TASK, FUNCTION = 1, 5
 QUEUE = f"/api/functions/queues/function:{FUNCTION}/requests"

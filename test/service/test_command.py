@@ -23,8 +23,7 @@ from triton_sam.commands.service import TOOLS
 from triton_sam.errors import ServerTimeoutError, ServerUnreachableError
 from triton_sam.local_server import ports
 from triton_sam.service import run
-from triton_sam.service.settings import LIMITS, ServiceSettings
-from triton_sam.service.tokens import NO_QUOTA, Quota, Token
+from triton_sam.service.settings import LIMITS, NO_QUOTA, Quota, ServiceSettings, Token
 from triton_sam.transport.failures import START_ADVICE
 
 COMMAND = [sys.executable, "-m", "triton_sam", "service"]
@@ -153,7 +152,7 @@ def test_the_documents_have_every_limit_and_its_default():
         for name, number in zip(re.findall(r"\w+", names), numbers.split(", "), strict=False)
         if name in LIMITS
     }
-    assert told == {name: getattr(ServiceSettings(), member) / unit for name, (member, unit) in LIMITS.items()}
+    assert told == {name: each.default / each.metadata["unit"] for name, each in LIMITS.items()}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from support.tools import base64_of, filled_each, near
 
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
-from triton_sam.service.adapters.nuclio_masks import box_runs, mask_of_points
+from triton_sam.service.adapters.cvat_tracker import box_runs, mask_of_points
 from triton_sam.service.videos import sessions
 
 NAME = "triton-sam-sam2-tracker"

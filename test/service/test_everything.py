@@ -19,7 +19,7 @@ from triton_sam import Cleanup
 from triton_sam.errors import ServerBusyError
 from triton_sam.everything.parameters import Parameters, parameters_of
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.service.everything.schemas import EverythingRequest
+from triton_sam.service.everything import EverythingRequest
 
 EVENTS = {"Accept": "text/event-stream"}
 

@@ -25,7 +25,7 @@ from support.conditions import wait_until
 from support.running_service import problem, running_service
 from support.tools import CLICK, asked_of_label_studio
 
-from triton_sam.service import image_urls, public
+from triton_sam.service import public
 from triton_sam.service.problems import Problem
 from triton_sam.service.public import FetchPool, PrivateAddressError, is_public
 from triton_sam.service.settings import ServiceSettings
@@ -208,9 +208,9 @@ def test_a_private_address_behind_a_redirect_is_not_asked(fetching, site, monkey
 
 def test_a_host_that_is_gone_is_told_without_the_name_of_an_error(reachable):
     budgets = SimpleNamespace(fetches=SimpleNamespace(take=contextlib.nullcontext))
-    urls = image_urls.ImageUrls(ServiceSettings("localhost:8000", image_urls=True), budgets)
+    settings = ServiceSettings("localhost:8000", image_urls=True)
     with pytest.raises(Problem) as caught:
-        asyncio.run(urls.fetch("http://127.0.0.1:9/a.jpg"))
+        asyncio.run(public.fetch_image("http://127.0.0.1:9/a.jpg", settings, budgets))
     assert caught.value.detail == "127.0.0.1 cannot be reached: open the address in a browser, or upload the image"
 
 

@@ -340,7 +340,7 @@ def run(tmp_path, seed: int, requests: int) -> None:
     models = made_up_models(words=True, videos=True)
     for name, fake in {"_pairs": models, "_embed": embed, "client": lambda *_, **__: client}.items():
         setattr(engine, name, functools.partial(fake, engine))
-    app.state.videos.clients.connect = lambda *_: video_client
+    app.state.videos.connect = lambda *_: video_client
     app.state.searches.find = FakeFinder()
     folders = tmp_path / "temporary"
 

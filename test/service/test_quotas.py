@@ -8,13 +8,13 @@ import math
 import pytest
 
 from triton_sam.errors import ConfigurationError
-from triton_sam.service.tokens import Quota, Token, read_tokens
+from triton_sam.service.settings import Quota, Token, read_tokens
 
 pytest.importorskip("fastapi")
 from starlette.testclient import WebSocketDenialResponse
 from support.running_service import problem, service_without_triton
 
-from triton_sam.service.buckets import TokenBucket
+from triton_sam.service.budgets import TokenBucket
 from triton_sam.service.logs import LOGGER, JsonFormatter, TextFormatter
 from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.tracing import read_trace
@@ -127,9 +127,8 @@ def test_open_pages(serve):
 def test_requests_at_a_time(serve):
     http = serve(requests_at_a_time=1)
     caller = http.app.state.engine.callers.find("lab-secret")
-    caller.start_request()
-    assert "1 requests at a time" in over_quota(http.get("/new_session_id", headers=LAB))
-    caller.end_request()
+    with caller.request():
+        assert "1 requests at a time" in over_quota(http.get("/new_session_id", headers=LAB))
     assert http.get("/new_session_id", headers=LAB).status_code == 200
 
 
@@ -250,5 +249,4 @@ HEADERS = (
 
 def test_which_traces_are_known():
     for header, is_known in HEADERS:
-        trace = read_trace(header)
-        assert (trace.header if trace else None) == (TRACE if is_known else None), header
+        assert read_trace(header) == (TRACE if is_known else None), header

@@ -17,11 +17,11 @@ from triton_sam.errors import ConfigurationError
 pytest.importorskip("fastapi")
 from support.running_service import problem, running_service
 
-from triton_sam.service.image_files import check_image
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
 from triton_sam.service.quotas import same_token
 from triton_sam.service.settings import ServiceSettings
+from triton_sam.service.store import check_image
 
 
 def png_of(width, height):

@@ -23,8 +23,8 @@ from support.uv_environment import make_environment, run_script
 from triton_sam import SAM2TritonClient
 from triton_sam.masks import mask_to_box
 from triton_sam.service.adapters import bridge
-from triton_sam.service.adapters.nuclio_masks import box_runs, mask_of_points
-from triton_sam.service.everything.schemas import EverythingRequest
+from triton_sam.service.adapters.cvat_tracker import box_runs, mask_of_points
+from triton_sam.service.everything import EverythingRequest
 
 SOURCE = os.environ.get("CVAT_SOURCE", "")
 SCRIPT = Path(__file__).parents[1] / "support" / "cvat_gateway.py"

@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 
 from triton_sam._common.bundle import bundled
+from triton_sam.everything.parts import FoundMask, last_pixels
 from triton_sam.inputs.embeddings import ImageEmbeddings
-from triton_sam.masks import mask_to_box, mask_to_rle
 from triton_sam.service.engine import Engine, Pair
-from triton_sam.service.everything.search import FinderUpdate, FoundRegion
+from triton_sam.service.everything import FinderUpdate
 
 POINTS_EACH = 16
 
@@ -25,18 +25,18 @@ def shapes() -> list[np.ndarray]:
     return [labels == number for number in np.unique(labels) if number]
 
 
-def found(number: int, mask: np.ndarray) -> FoundRegion:
+def found(number: int, mask: np.ndarray) -> FoundMask:
     """Return an object as a result of a search."""
     y, x = np.argwhere(mask)[mask.sum() // 2]
-    return FoundRegion(
-        number=number,
-        rle=mask_to_rle(mask),
+    height, width = mask.shape
+    return FoundMask(
+        bits=np.packbits(mask),
         score=0.9 - number / 100,
-        stability_score=0.97,
-        area=int(mask.sum()),
-        box=mask_to_box(mask) or (0, 0, 0, 0),
+        stability=0.97,
         point=(float(x), float(y)),
-        crop_box=(0, 0, mask.shape[1], mask.shape[0]),
+        box=last_pixels(mask),
+        crop=(0, 0, width, height),
+        size=(width, height),
     )
 
 
@@ -76,7 +76,7 @@ class FakeFinder:
                 if self.failure is not None and number:
                     raise self.failure
                 removed = [0] if self.removes and number == len(masks) - 1 else []
-                yield FinderUpdate(POINTS_EACH * (number + 1), total, [found(number, mask)], removed)
+                yield FinderUpdate(POINTS_EACH * (number + 1), total, {number: found(number, mask)}, removed)
             if not masks:
                 yield FinderUpdate(total, total, detail="no mask has a predicted IoU of 0.88: lower pred_iou_thresh")
         finally:

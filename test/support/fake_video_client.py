@@ -128,5 +128,5 @@ def service_with_videos(*, tracks_videos: bool = True, **options: Any) -> Iterat
 
     client = FakeVideoClient()
     with running_service(NOBODY, {"_pairs": made_up_models(videos=tracks_videos)}, **options) as service:
-        service.app.state.videos.clients.connect = lambda *_: client
+        service.app.state.videos.connect = lambda *_: client
         yield service, client

@@ -110,5 +110,5 @@ def service_with_words(video_client: Any = None, **options: Any) -> Iterator[Any
     with running_service(NOBODY, fakes, **options) as service:
         service.app.state.searches.find = FakeFinder()
         if video_client is not None:
-            service.app.state.videos.clients.connect = lambda *_: video_client
+            service.app.state.videos.connect = lambda *_: video_client
         yield service, client

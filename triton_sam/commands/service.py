@@ -65,10 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..service.limits import read_limits
     from ..service.run import serve
-    from ..service.settings import DEFAULT_TRITON, TOKEN_VARIABLE, ServiceSettings
-    from ..service.tokens import NO_QUOTA, read_tokens
+    from ..service.settings import DEFAULT_TRITON, NO_QUOTA, TOKEN_VARIABLE, ServiceSettings, read_limits, read_tokens
 
     # docker compose sets the variable to "" by default
     protected = args.token is not None or os.environ.get(TOKEN_VARIABLE)

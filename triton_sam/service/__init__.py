@@ -4,7 +4,7 @@
   tools, built on `bridge`. `cancellation` stops work when a client disconnects. `problems` and `faults` make every
   error an RFC 9457 problem.
 - Limits: `middleware` (id, log, tokens), `budgets` (bytes, pixels and places shared by all requests), `bodies`,
-  `quotas`, `connections`, `hosts`, `limits` (the file of `--limits`).
+  `quotas`, `connections`, `hosts`, `settings` (defaults, the file of `--limits`, tokens).
 - Work: `engine` (clients, images, state of Triton), `store` (uploads), `everything`, `concepts`, `large`, `videos`,
   `exports`, and `public`, which fetches all files at URLs.
 - `static` is the page: plain ES modules.

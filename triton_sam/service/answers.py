@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from ..families.base import Family, FloatArray, Size
 from ..masks.cleanup import Cleanup
@@ -21,7 +22,6 @@ from .schemas import BINARY, FORMATS, Mask, MaskInput, Prompt, SegmentAnswer, Se
 JSON = "application/json"
 _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
-NO_MASKS, MASKS_BEGIN, MASKS_END = b'"masks":[]', b'"masks":[', b"]"
 MAX_MASK_PIXELS = 400_000_000
 """Maximum total pixels of the masks in one response."""
 
@@ -97,8 +97,13 @@ def write_answer(
     """Return a JSON response. Masks are encoded one by one, so that only one is in memory."""
     masks = [_mask(segment, form, request).model_dump_json(exclude_none=True).encode() for segment in segments]
     answer.milliseconds = round((time.monotonic() - started) * 1000, 2)
-    before, after = answer.model_dump_json(exclude_none=True).encode().split(NO_MASKS)
-    return b"".join((before, MASKS_BEGIN, b",".join(masks), MASKS_END, after))
+    return with_list(answer, "masks", masks)
+
+
+def with_list(answer: BaseModel, name: str, items: Iterable[bytes]) -> bytes:
+    """Return a JSON response with items, each a JSON document, in its list ``name``, which is empty."""
+    before, after = answer.model_dump_json(exclude_none=True).split(f'"{name}":[]')
+    return b"".join((before.encode(), f'"{name}":['.encode(), b",".join(items), b"]", after.encode()))
 
 
 def _mask(segment: Segment, form: Format, request: SegmentRequest) -> Mask:

@@ -10,20 +10,19 @@ from fastapi.responses import PlainTextResponse
 from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
-from . import faults, logs, metrics, openapi, page, problems
+from . import concepts, everything, exports, faults, logs, metrics, openapi, page, problems
 from .adapters.adapter import AdapterRequests
 from .adapters.bridge import Bridge
 from .adapters.registry import find_adapters
-from .api import concepts, everything, exports, live, v0, v1
 from .api import large as large_images
+from .api import live, v0, v1
 from .api import videos as uploaded_videos
 from .cancellation import CancellableRequests
 from .engine import MODEL_HEADER, Engine
-from .everything.search import Searches
+from .everything import Searches
 from .hosts import TrustedHosts
 from .large.folder import LargeFolder
-from .middleware import Guard, Observe
-from .root_path import HeadRequests, RootPath
+from .middleware import Guard, HeadRequests, Observe, RootPath
 from .schemas import problem_responses
 from .settings import ServiceSettings
 from .tracing import HEADER
@@ -117,6 +116,6 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         app.add_middleware(TrustedHosts, allowed=settings.allowed_hosts)
     app.add_middleware(Observe, metrics=figures)
     if adapters:
-        app.add_middleware(AdapterRequests, adapters=adapters, metrics=figures)
+        app.add_middleware(AdapterRequests, adapters=adapters)
     app.add_middleware(RootPath, root=settings.root_path)
     return app

@@ -76,7 +76,6 @@ class Body:
         self._ended = not self._length and "transfer-encoding" not in headers
 
     def start(self) -> None:
-        """Start receiving."""
         if self._length > self._limit:
             raise self._too_large()
         if self._has_files:

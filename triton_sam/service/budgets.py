@@ -5,15 +5,44 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
-from .buckets import TokenBucket
 from .metrics import Metrics
 from .problems import Problem
 from .settings import ServiceSettings
+
+
+class TokenBucket:
+    """An amount that calls consume, refilled at a constant rate. It starts full."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._left = burst
+        self._then = clock()
+
+    def take(self, amount: float = 1.0) -> float:
+        """Consume an amount and return 0; if too little is left, consume nothing and return the seconds to wait."""
+        wait = self.missing(amount)
+        if wait == 0:
+            self._left -= amount
+        return wait
+
+    def missing(self, amount: float) -> float:
+        """Return the seconds until an amount is available; 0: now; infinite: never."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._then) * self._rate)
+        self._then = now
+        if amount <= self._left:
+            return 0.0
+        return (amount - self._left) / self._rate if amount <= self._burst else math.inf
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -98,6 +127,13 @@ class Budget:
         lease.grow(amount)
         return lease
 
+    def start(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> asyncio.Task[Result]:
+        """Start work as a task that holds one until it ends."""
+        lease = self.take()
+        task = asyncio.create_task(work())
+        task.add_done_callback(lambda _: lease.give())
+        return task
+
     def check(self, amount: int = 1) -> None:
         if self.used + amount > self.limit and (self.used or not self._takes_one):
             self._metrics.refused.labels(self._name).inc()
@@ -143,7 +179,6 @@ class WaitingBudget(Budget):
         self._queue.clear()
 
     def book(self, amount: int) -> None:
-        """Count an amount, and wake waiting requests."""
         super().book(amount)
         if amount < 0:
             self._serve()
@@ -298,14 +333,12 @@ def work_pixels(size: tuple[int, int], kept: int, masks: int, side: int, *, logi
 
 
 def busy(what: str) -> Problem:
-    """Return the problem for a request that exceeds a budget now."""
     return Problem(
         503, f"the service has too many {what}: try again soon", headers={"Retry-After": RETRY_SECONDS}, code="busy"
     )
 
 
 def stopping() -> Problem:
-    """Return the problem for a request that cannot finish before the service stops."""
     return Problem(503, "the service stops: try again soon", headers={"Retry-After": RETRY_SECONDS}, code="stopping")
 
 

@@ -42,8 +42,7 @@ class CancellableRequests:
         seconds = self._timeout if timeout is None else timeout
         task = asyncio.create_task(work)
         gone = asyncio.create_task(_disconnected(request))
-        if session_id is not None:
-            self._tasks[session_id].add(task)
+        self.name(task, session_id)
         try:
             await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled():
@@ -56,7 +55,6 @@ class CancellableRequests:
                 raise cancelled()
             raise Problem(504, f"no result within {seconds:g} s: try again, or send fewer objects", code="timeout")
         finally:
-            self._forget(session_id, task)
             for part in (task, gone):
                 part.cancel()
             await asyncio.gather(task, gone, return_exceptions=True)
@@ -68,15 +66,12 @@ class CancellableRequests:
             task.add_done_callback(lambda done: self._forget(session_id, done))
 
     def cancel(self, session_id: str) -> int:
-        """Cancel all requests with this ``session_id``; return their number."""
         tasks = list(self._tasks.get(session_id, ()))
         for task in tasks:
             task.cancel()
         return len(tasks)
 
-    def _forget(self, session_id: str | None, task: asyncio.Task[Any]) -> None:
-        if session_id is None:
-            return
+    def _forget(self, session_id: str, task: asyncio.Task[Any]) -> None:
         self._tasks[session_id].discard(task)
         if not self._tasks[session_id]:
             del self._tasks[session_id]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from .._common import strict_json
@@ -14,7 +16,8 @@ from ..concepts.query import MASK_THRESHOLD, MAX_EXAMPLES, MAX_TEXTS, THRESHOLD,
 from ..families import FAMILIES, get_family
 from ..families.base import Size
 from ..masks.segment import TOLERANCE, feature_collection
-from .answers import MAX_MASK_PIXELS
+from .answers import JSON, MAX_MASK_PIXELS
+from .cancellation import CancellableRequests
 from .engine import Engine, Pair
 from .problems import Problem
 from .schemas import (
@@ -23,6 +26,8 @@ from .schemas import (
     Area,
     Box,
     CocoBox,
+    ImageAnswer,
+    ImageId,
     Labels,
     ModelName,
     RleMask,
@@ -31,6 +36,7 @@ from .schemas import (
     Strict,
     Tolerance,
     coco_box,
+    problem_responses,
     with_mask,
 )
 from .store import StoredImage
@@ -149,13 +155,9 @@ else:
     FoundInstance = with_mask("FoundInstance", BareInstance, "One instance.")
 
 
-class FindAnswer(BaseModel):
+class FindAnswer(ImageAnswer):
     """All instances: text by text, sorted by score."""
 
-    image: str
-    model: str
-    width: int
-    height: int
     objects: list[FoundInstance]
     milliseconds: float = Field(description="The time from the parsed request to the masks.")
 
@@ -205,7 +207,8 @@ async def find(
 def encode_instances(instances: Iterator[Instance], form: str, tolerance: float) -> list[dict[str, Any]]:
     """Return instances as JSON objects, or as GeoJSON features. Each mask takes time, so call this in a thread."""
     if form == GEOJSON:
-        return [_feature(each, tolerance) for each in instances]
+        drawn = ((each, feature_collection([each], tolerance)["features"][0]) for each in instances)
+        return [{**feature, "properties": _bare(each)} for each, feature in drawn]
     return [{**_bare(each), form: FIND_FORMATS[form].to_json(each, tolerance)} for each in instances]
 
 
@@ -227,11 +230,6 @@ def _bare(instance: Instance) -> dict[str, Any]:
     ).model_dump()
 
 
-def _feature(instance: Instance, tolerance: float) -> dict[str, Any]:
-    (feature,) = feature_collection([instance], tolerance)["features"]
-    return {**feature, "properties": _bare(instance)}
-
-
 def _limit(asked: int | None, texts: int, size: Size) -> int:
     """Return the maximum number of instances for each text."""
     pixels = size[0] * size[1] * texts
@@ -242,3 +240,54 @@ def _limit(asked: int | None, texts: int, size: Size) -> int:
             "texts, or a lower limit",
         )
     return asked or MAX_MASK_PIXELS // pixels
+
+
+ANSWERS: dict[str, Any] = {
+    "description": "All instances: of the first text, the best first, then of the next text.",
+    "content": {
+        JSON: {"schema": {"$ref": "#/components/schemas/FindAnswer"}},
+        FIND_FORMATS[GEOJSON].media_type: {"schema": {"type": "object"}},
+    },
+}
+
+
+def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
+    api = APIRouter(prefix="/v1", tags=["v1"])
+
+    @api.post(
+        "/images/{image_id}/find",
+        summary="Find concepts",
+        response_model=None,
+        responses={200: ANSWERS, **problem_responses(400, 404, 413, 422, 499)},
+    )
+    async def find_concepts(request: Request, image_id: ImageId, body: FindRequest) -> Response:
+        """Find every instance of concepts, given as words or example boxes.
+
+        This needs a model with `finds_concepts`: SAM3 with its concept models. Triton encodes the image once for any
+        number of words and clicks. `format: geojson` returns one FeatureCollection.
+        """
+        started = time.monotonic()
+        image = engine.image(image_id)
+        example = None if body.example_image is None else engine.image(body.example_image)
+        query = body.to_query(image.size, (example or image).size)
+        pair = await engine.pair(body.model)
+        check_pair(pair)
+        width, height = image.size
+
+        async def work() -> Response:
+            found = await find(engine, pair, image, example, query)
+
+            def encode(instances: Iterator[Instance]) -> bytes:
+                objects = encode_instances(instances, body.format, body.tolerance)
+                milliseconds = round((time.monotonic() - started) * 1000, 1)
+                answer = FindAnswer(
+                    image=image_id, model=pair.name, width=width, height=height, objects=[], milliseconds=milliseconds
+                )
+                return to_document(answer, objects, body.format)
+
+            content = await engine.budgets.workers.reduce(2 * width * height, encode, found)
+            return Response(content, media_type=FIND_FORMATS[GEOJSON].media_type if body.format == GEOJSON else JSON)
+
+        return await requests.run(request, work(), body.session_id)
+
+    return api

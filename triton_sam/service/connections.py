@@ -12,8 +12,6 @@ HEAD_SECONDS = 30.0
 
 
 class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's HTTP protocol with timeouts."""
-
     unread_seconds = 90.0
     head_seconds = HEAD_SECONDS
 

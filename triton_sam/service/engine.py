@@ -20,13 +20,12 @@ from ..transport.triton import Transport
 from ..transport.url import parse_url
 from ..wire.video import video_model
 from .budgets import Budgets, work_pixels
-from .image_files import accept_image, to_jpeg
 from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem, tell
 from .quotas import Callers
 from .settings import ServiceSettings
-from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, id_of
+from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, accept_image, id_of, to_jpeg
 
 Result = TypeVar("Result")
 
@@ -127,7 +126,6 @@ class Engine:
         self._watcher = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Cancel everything and close all connections."""
         self.budgets.workers.close()
         tasks = [task for task in (self._watcher, self._looking) if task is not None]
         for task in tasks:

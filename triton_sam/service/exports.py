@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field, ValidationError, field_validator
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
 
 from ..annotate.records import ImageRecord
 from ..annotate.sources import ImageItem
@@ -20,11 +24,13 @@ from ..masks.polygons import main_polygons
 from ..masks.rle import rle_to_mask
 from ..masks.segment import Segment
 from .answers import MAX_MASK_PIXELS
-from .bodies import MAX_VALUES
+from .bodies import FILES, MAX_VALUES, kind_of
+from .budgets import MEGA
+from .cancellation import CancellableRequests
+from .engine import Engine
 from .faults import first_fault
-from .image_files import MEGA
 from .problems import Problem
-from .schemas import RleMask, Side, Strict
+from .schemas import BINARY, RleMask, Side, Strict, file_response, problem_responses
 from .settings import MEBI
 
 if TYPE_CHECKING:
@@ -70,7 +76,6 @@ class Export:
 
     @classmethod
     def read(cls, file: IO[bytes], max_line: int, max_megapixels: float) -> Export:
-        """Read a request line by line."""
         images = []
         number = 0
         while line := file.readline(max_line + 1):
@@ -147,3 +152,59 @@ def _zip(folder: Path) -> bytes:
             if path.is_file():
                 archive.write(path, path.relative_to(folder).as_posix())
     return content.getvalue()
+
+
+ZIP = "application/zip"
+FIELD = "images"
+MASKS_AT_A_TIME = 4
+"""Masks, or arrays of their size, that a writer holds in memory."""
+_LINES = {
+    **BINARY,
+    "description": "JSON Lines, one image in each: `name`, `width`, `height` and `objects`, each with `label`, `rle`, "
+    "and, if it has them, `name` and `score`.",
+}
+BODY: dict[str, Any] = {
+    "required": True,
+    "content": {FILES: {"schema": {"type": "object", "required": [FIELD], "properties": {FIELD: _LINES}}}},
+}
+
+
+def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
+    api = APIRouter(prefix="/v1", tags=["v1"])
+
+    @api.post(
+        "/exports",
+        summary="Write a data set",
+        response_class=Response,
+        responses={200: file_response("The files.", ZIP), **problem_responses(400, 413, 422, 499)},
+        openapi_extra={"requestBody": BODY},
+    )
+    async def export(
+        request: Request, form: Annotated[ExportFormat, Query(alias="format", description="The format of the files.")]
+    ) -> Response:
+        """Return masks as data set files in a ZIP, in the formats of `triton-sam annotate`.
+
+        The images themselves are not needed. The classes are the objects' labels in alphabetical order.
+        """
+        wanted = await _wanted(request, engine)
+
+        def write(steps: Iterator[None]) -> bytes:
+            return wanted.to_zip(form, lambda: next(steps))  # raises when the client has disconnected
+
+        work = engine.budgets.workers.reduce(wanted.pixels * MASKS_AT_A_TIME, write, itertools.repeat(None))
+        return Response(await requests.run(request, work), media_type=ZIP)
+
+    return api
+
+
+async def _wanted(request: Request, engine: Engine) -> Export:
+    if kind_of(request.headers) != FILES:
+        raise Problem(415, f"send the images as {FILES}, in the part `{FIELD}`", code="content_type")
+    # The parser treats a part without a file name as a field; both hold the same lines.
+    async with request.form(max_files=1, max_fields=1, max_part_size=engine.settings.max_body) as form:
+        part = form.get(FIELD)
+        if part is None:
+            raise Problem(422, f"the form has no part with the name `{FIELD}`")
+        file = part.file if isinstance(part, UploadFile) else io.BytesIO(part.encode())
+        limits = engine.settings.max_json, engine.settings.max_megapixels
+        return await run_in_threadpool(Export.read, file, *limits)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..families.base import Family, FloatArray, Size
 from .faults import fault_text
-from .problems import Problem
+from .problems import Problem, body
 from .schemas import CleanupRequest, ProblemDetails, Prompt
 
 VERSION = 2
@@ -26,8 +26,6 @@ LANES: tuple[Lane, ...] = ("hover", "click")
 
 
 class Hello(BaseModel):
-    """The page's first message."""
-
     type: Literal["hello"]
     version: int
 
@@ -54,8 +52,6 @@ class CancelMessage(BaseModel):
 
 
 class StatusMessage(BaseModel):
-    """Whether masks are available: the response to a hello, sent again after each change."""
-
     type: Literal["status"] = "status"
     up: bool
     models: list[str]
@@ -89,7 +85,6 @@ _MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discrimin
 
 
 def read_hello(message: dict[str, Any]) -> Hello:
-    """Parse the page's first message."""
     try:
         hello = Hello.model_validate(message)
     except ValidationError:
@@ -100,7 +95,6 @@ def read_hello(message: dict[str, Any]) -> Hello:
 
 
 def read_message(message: dict[str, Any]) -> Message:
-    """Parse any later message of the page."""
     try:
         return _MESSAGES.validate_python(message)
     except ValidationError as error:
@@ -110,11 +104,12 @@ def read_message(message: dict[str, Any]) -> Message:
         raise Problem(422, fault_text({**fault, "loc": fault["loc"][1:]})) from None  # without the type
 
 
-def error_message(members: dict[str, Any], message: dict[str, Any]) -> ErrorMessage:
+def error_text(problem: Problem, message: dict[str, Any]) -> str:
     """Return the error for a message that has no other response."""
     lane, seq = message.get("lane"), message.get("seq")
     known = {"lane": lane if lane in LANES else None, "seq": seq if isinstance(seq, int) else None}
-    return ErrorMessage.model_validate({**members, "type": "error", **known})
+    error = ErrorMessage.model_validate({**body(problem), "type": "error", **known})
+    return error.model_dump_json(exclude_none=True)
 
 
 def used_part(family: Family, size: Size) -> list[float]:

@@ -1,12 +1,17 @@
-"""Middleware for every request: id, log line, metrics, token and limits. It is plain ASGI and buffers nothing."""
+"""Middleware for every request: id, log line, metrics, token, limits, a proxy's path prefix, and HEAD.
+
+It is plain ASGI and buffers nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -65,7 +70,7 @@ class Observe:
                 headers = MutableHeaders(scope=message)
                 headers.update({**told, "X-Request-ID": name})
                 if trace is not None:
-                    headers[HEADER] = trace.header
+                    headers[HEADER] = trace
                 for header, value in SAFETY.items():
                     headers.setdefault(header, value)
             await send(message)
@@ -82,7 +87,7 @@ class Observe:
             await response(problems.meant_by(error))(scope, receive, tag)
         finally:
             self._metrics.in_flight.dec()
-            trace_id = trace.trace_id if trace is not None else current_trace()
+            trace_id = trace.split("-")[1] if trace is not None else current_trace()
             self._book(scope, status, time.monotonic() - started, trace_id)
             request_id.reset(token)
             answer_headers.reset(told_before)
@@ -92,6 +97,9 @@ class Observe:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(method, route, str(status)).inc()
         self._metrics.seconds.labels(route).observe(seconds)
+        adapter: Adapter | None = scope.get(ADAPTER)
+        if adapter is not None:
+            self._metrics.by_adapter.labels(adapter.name, str(status)).inc()
         client = scope.get("client")
         fields = {
             "method": scope["method"],
@@ -151,8 +159,7 @@ class Guard:
             scope[CALLER] = caller.name
             scope[COUNT_UPLOAD] = caller.upload
             self._metrics.by_caller.labels(caller.name).inc()
-            caller.start_request()
-            held.callback(caller.end_request)
+            held.enter_context(caller.request())
 
         def arrived() -> None:
             if scope["path"] != HEALTH:
@@ -215,3 +222,59 @@ async def _drain(receive: Receive) -> None:
         message = await receive()
         if message["type"] != "http.request" or not message.get("more_body"):
             return
+
+
+class RootPath:
+    """Removes a proxy's path prefix from requests, unless the proxy has, and adds it to URLs in responses.
+
+    Args:
+        root: the prefix, such as ``/sam``; "" without a prefix.
+    """
+
+    def __init__(self, app: ASGIApp, root: str) -> None:
+        self._app = app
+        self._root = root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or not self._root:
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        if path == self._root and scope["type"] == "http":  # the page's links are relative to the last slash
+            await RedirectResponse(f"{self._root}/")(scope, receive, send)
+            return
+        if path == self._root or path.startswith(f"{self._root}/"):
+            raw = scope.get("raw_path") or path.encode()
+            without = raw.removeprefix(self._root.encode()) or b"/"
+            scope = {**scope, "path": path.removeprefix(self._root) or "/", "raw_path": without}
+
+        async def place(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if "location" in headers:
+                    parts = urlsplit(headers["location"])
+                    headers["location"] = parts._replace(path=self._root + parts.path).geturl()
+            await send(message)
+
+        await self._app(scope, receive, place)
+
+
+class HeadRequests:
+    """Handles HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        scope["method"] = "GET"
+        try:
+            await self._app(scope, receive, send_head)
+        finally:
+            scope["method"] = "HEAD"  # for the log

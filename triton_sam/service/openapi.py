@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from .concepts import FindAnswer
-from .everything.schemas import EverythingAnswer
+from .everything import EverythingAnswer
 from .schemas import ProblemDetails, SegmentAnswer, problem_responses
 
 SUMMARY = "You click, and the service answers with a mask."
@@ -32,7 +32,6 @@ LARGE_TAG = {
 
 
 def _problem(description: str) -> dict[str, Any]:
-    """Return a problem+json response that other routes do not have."""
     reference = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
     return {"description": description, "content": {"application/problem+json": reference}}
 

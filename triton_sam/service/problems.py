@@ -109,14 +109,12 @@ def tell(header: str, value: str) -> None:
 
 
 def cancelled() -> Problem:
-    """Return the problem for a request that its client cancelled."""
     return Problem(
         CLIENT_CLOSED_REQUEST, "the client cancelled this request", headers=CANCELLED_HEADERS, code="cancelled"
     )
 
 
 def body(problem: Problem, **extra: Any) -> dict[str, Any]:
-    """Return the members of the problem object."""
     members = {
         "type": "about:blank",
         "title": TITLES.get(problem.status, "Error"),
@@ -157,8 +155,6 @@ def meant_by(error: Exception) -> Problem:
 
 
 def install(app: FastAPI) -> None:
-    """Turn every error of the application into problem+json."""
-
     async def told(_: Request, error: Exception) -> Response:
         return response(meant_by(error))
 

@@ -1,4 +1,4 @@
-"""Fetches files at URLs from untrusted sources, only from public addresses.
+"""Fetches files at URLs from untrusted sources, only from public addresses, and images at URLs that callers send.
 
 Without this, a redirect could make the service reach its own network, or a cloud's metadata service.
 """
@@ -12,15 +12,20 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import Literal
-from urllib.parse import urljoin
+from typing import Annotated, Literal
+from urllib.parse import urljoin, urlsplit
 
 import urllib3
+from pydantic import ConfigDict, Field
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, NewConnectionError
 
 from ..transport.timed_sockets import CURRENT, Call, TimedTlsSocket, connect, resolve
+from .budgets import Budgets
+from .problems import Problem
+from .schemas import Strict
+from .settings import MEBI, ServiceSettings
 
 MAX_REDIRECTS = 4
 SECONDS = 30.0
@@ -193,3 +198,67 @@ def _check(host: str, addresses: list[str]) -> None:
     for address in addresses:
         if not is_public(address):
             raise PrivateAddressError(f"{host} has the address {address}, which is not public")
+
+
+IMAGE_HEADERS = {**HEADERS, "User-Agent": "triton_sam", "Accept": "image/*,*/*;q=0.5"}
+"""They contain nothing from the caller."""
+
+
+class ImageUrl(Strict):
+    """The URL of an image."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"url": "https://example.org/photo.jpg"}]}
+    )
+
+    url: Annotated[str, Field(max_length=2048, description="A public http or https URL.")]
+
+
+async def fetch_image(url: str, settings: ServiceSettings, budgets: Budgets) -> bytes:
+    """Return the image at a URL, at most ``max_body`` bytes."""
+    if not settings.image_urls:
+        raise Problem(
+            403,
+            "this service does not fetch images from URLs: upload the image, or start it with --image-urls",
+            code="image_urls_off",
+        )
+    with budgets.fetches.take(), FetchPool() as pool:
+        try:
+            return await fetch(url, settings.max_body, lambda each: _get(pool, each))
+        except FetchError as error:
+            raise _problem(error, settings.max_body) from None
+
+
+def _problem(error: FetchError, limit: int) -> Problem:
+    host = urlsplit(error.url).hostname
+    if error.fault == "private":
+        # Callers must not learn the address, or whether something listens there.
+        return Problem(422, f"{host} is not a public host: upload the image", code="private_address")
+    if error.fault == "large":
+        return Problem(413, f"the image is larger than {limit / MEBI:g} MiB")
+    if error.fault == "slow":
+        return Problem(504, f"{host} did not send the image within {SECONDS:g} s", code="timeout")
+    text = {
+        "redirects": f"the address leads on more than {MAX_REDIRECTS} times",
+        "status": f"{host} answers {error.status}",
+    }.get(error.fault, f"{host} cannot be reached")
+    return Problem(502, f"{text}: open the address in a browser, or upload the image", code="fetch_failed")
+
+
+def _get(pool: FetchPool, url: str) -> urllib3.BaseHTTPResponse:
+    _check_url(url)
+    return pool.request("GET", url, headers=IMAGE_HEADERS, redirect=False, preload_content=False)
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_usable = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:
+        is_usable = False
+    if not is_usable or any(sign.isspace() or not sign.isprintable() for sign in url):
+        raise Problem(422, "an address begins with http:// or https:// and the name of a host", code="bad_url")
+    if parts.username is not None or parts.password is not None:
+        raise Problem(422, "an address must not carry a user name or a password", code="bad_url")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from .buckets import TokenBucket
+from .budgets import TokenBucket
 from .metrics import Metrics
 from .problems import Problem
-from .settings import MEBI
-from .tokens import EVERYBODY, Quota, Token
+from .settings import EVERYBODY, MEBI, Quota, Token
 
 CALLER = "triton_sam.caller"
 """Key in the ASGI scope; the value is the name of the caller's token."""
@@ -31,8 +31,9 @@ class Caller:
         self._running = 0
         self._pages = 0
 
-    def start_request(self) -> None:
-        """Count a starting request; end_request() must follow."""
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request while it runs."""
         limit = self._quota.requests_at_a_time
         if limit is not None and self._running >= limit:
             raise self._refusal("requests_at_a_time", f"{limit:g} requests at a time", 1.0)
@@ -40,9 +41,10 @@ class Caller:
         if wait > 0:
             raise self._refusal("requests_per_minute", f"{self._quota.requests_per_minute:g} requests a minute", wait)
         self._running += 1
-
-    def end_request(self) -> None:
-        self._running -= 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
     def check_upload(self, count: int) -> None:
         """Reject an upload of this many bytes before it is read if it exceeds the quota."""
@@ -65,15 +67,17 @@ class Caller:
         if self._bytes:
             self._bytes.take(count)
 
-    def open_page(self) -> None:
-        """Count an opened page; close_page() must follow."""
+    @contextlib.contextmanager
+    def page(self) -> Iterator[None]:
+        """Count a page while it is open."""
         limit = self._quota.pages
         if limit is not None and self._pages >= limit:
             raise self._refusal("pages", f"{limit:g} open pages", 10.0)
         self._pages += 1
-
-    def close_page(self) -> None:
-        self._pages -= 1
+        try:
+            yield
+        finally:
+            self._pages -= 1
 
     def _refusal(self, quota: str, text: str, wait: float) -> Problem:
         self._metrics.over_quota.labels(self.name, quota).inc()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -25,6 +26,7 @@ else:
 
 Number = TypeVar("Number", int, float)
 
+ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
 Coordinate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
 Side = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -171,7 +173,6 @@ class CleanupRequest(Strict):
     )
 
     def to_cleanup(self) -> Cleanup:
-        """Return the options for the clients."""
         return Cleanup(**self.model_dump())
 
 
@@ -250,13 +251,16 @@ else:
     Mask = with_mask("Mask", BareMask, "One mask of one object.")
 
 
-class SegmentAnswer(BaseModel):
-    """All masks, in the order of the objects in the request."""
-
+class ImageAnswer(BaseModel):
     image: str
     model: str
     width: int
     height: int
+
+
+class SegmentAnswer(ImageAnswer):
+    """All masks, in the order of the objects in the request."""
+
     masks: list[Mask]
     milliseconds: float = Field(description="The time from the parsed request to the masks.")
 

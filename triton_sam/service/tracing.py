@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._common.extras import find_package, install
@@ -25,33 +24,15 @@ _UNTRACED = "/health,/metrics"
 """Comma-separated paths that programs poll every few seconds."""
 
 
-@dataclass(frozen=True)
-class Trace:
-    """The context of a caller's trace.
-
-    Args:
-        trace_id: 32 hexadecimal digits, the same for all parts of the trace.
-        flags: 2 hexadecimal digits; 01: the caller records the trace.
-    """
-
-    trace_id: str
-    parent_id: str
-    flags: str
-
-    @property
-    def header(self) -> str:
-        return f"00-{self.trace_id}-{self.parent_id}-{self.flags}"
-
-
-def read_trace(header: str | None) -> Trace | None:
-    """Return the trace of a ``traceparent`` header; None if the header is missing or invalid."""
+def read_trace(header: str | None) -> str | None:
+    """Return a valid ``traceparent`` header in the form of version 00; None if it is missing or invalid."""
     match = _FORM.fullmatch(header.strip()) if header and len(header) < 512 else None
     if match is None:
         return None
     version, trace_id, parent_id, flags, more = match.groups()
     if version == "ff" or (version == "00" and more) or not int(trace_id, 16) or not int(parent_id, 16):
         return None
-    return Trace(trace_id, parent_id, flags)
+    return f"00-{trace_id}-{parent_id}-{flags}"
 
 
 def add_traces(app: FastAPI) -> Callable[[], object]:

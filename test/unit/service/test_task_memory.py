@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from triton_sam.service.adapters.task_memory import MOST_TASKS, SECONDS, TaskMemory
-from triton_sam.service.adapters.task_regions import Region, asked_of
+from triton_sam.service.adapters.task_regions import MOST_TASKS, SECONDS, Region, TaskMemory, asked_of
 from triton_sam.service.problems import Problem
 
 SIZE = (100, 100)

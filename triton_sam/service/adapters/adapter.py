@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..bodies import ADAPTER
-from ..metrics import Metrics
 from ..problems import Problem, error_form
 
 if TYPE_CHECKING:
@@ -50,17 +49,15 @@ class Adapter:
         return any(path == each or path.startswith(f"{each}/") for each in self.paths)
 
     def token(self, scope: Scope) -> str:
-        """Return the token of a request, "" without one."""
         return next((token for read in self.tokens if (token := read(scope))), "")
 
 
 class AdapterRequests:
-    """Marks an adapter's requests, converts their errors to the tool's form, and counts them."""
+    """Marks an adapter's requests, and converts their errors to the tool's form."""
 
-    def __init__(self, app: ASGIApp, adapters: tuple[Adapter, ...], metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, adapters: tuple[Adapter, ...]) -> None:
         self._app = app
         self._adapters = adapters
-        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -69,15 +66,9 @@ class AdapterRequests:
             await self._app(scope, receive, send)
             return
         scope[ADAPTER] = adapter
-
-        async def count(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._metrics.by_adapter.labels(adapter.name, str(message["status"])).inc()
-            await send(message)
-
         before = error_form.set(adapter.error)
         try:
-            await self._app(scope, receive, count)
+            await self._app(scope, receive, send)
         finally:
             error_form.reset(before)
 
@@ -94,10 +85,8 @@ def basic_password(scope: Scope) -> str:
 
 
 def header_token(name: str) -> TokenReader:
-    """Return a reader of the header ``name``."""
     return lambda scope: Headers(scope=scope).get(name, "").strip()
 
 
 def query_token(name: str) -> TokenReader:
-    """Return a reader of the URL parameter ``name``."""
     return lambda scope: parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [""])[0]

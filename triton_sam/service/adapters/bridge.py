@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -18,21 +19,24 @@ from starlette.responses import Response
 
 from ..._common import strict_json
 from ...concepts.instances import Instance
+from ...everything.parts import FoundMask
 from ...families.base import FloatArray, Size
+from ...masks.rle import mask_to_rle
 from ...masks.segment import Segment
+from ...tracks.records import MaskRecord
 from .. import answers
 from ..answers import JSON
 from ..bodies import kind_of
 from ..cancellation import CancellableRequests
 from ..concepts import FindRequest, check_pair, find
 from ..engine import MODEL_HEADER, Engine, Pair
-from ..everything.schemas import EverythingRequest
-from ..everything.search import FoundRegion, Searches
+from ..everything import EverythingRequest, Searches
 from ..faults import NO_NAMES, first_fault, validated
 from ..problems import Problem, tell
-from ..schemas import Prompt, SegmentRequest
+from ..schemas import Prompt, RleMask, SegmentRequest
 from ..store import StoredImage
-from ..videos.store import Videos
+from ..videos.store import StoredVideo, Videos
+from ..videos.uploads import Upload
 
 Message = TypeVar("Message", bound=BaseModel)
 Result = TypeVar("Result")
@@ -76,6 +80,13 @@ class Target:
         return {"points": points, "labels": [int(label) for label in self.labels], "box": box}
 
 
+@dataclass(frozen=True)
+class FoundInstance:
+    text: str
+    score: float
+    rle: RleMask
+
+
 class Bridge:
     """Connects an adapter to the engine, with the cache, limits and cancellation of `/v1`."""
 
@@ -93,7 +104,6 @@ class Bridge:
 
     @property
     def pairs(self) -> dict[str, Pair]:
-        """The pairs that Triton has ready, by name."""
         return self.engine.state.pairs
 
     async def read(self, request: Request, kind: type[Message]) -> Message:
@@ -150,35 +160,26 @@ class Bridge:
 
         Here and in the other searches, masks that convert to None are left out.
         """
-        return await self._requests.run(request, self._masks(image, pair, targets, convert, multimask=multimask))
 
-    async def _masks(
-        self,
-        image: StoredImage,
-        pair: Pair,
-        targets: Sequence[Target],
-        convert: Callable[[Segment], Result | None],
-        *,
-        multimask: bool,
-    ) -> list[list[Result]]:
-        embeddings = await self.engine.embed(image, pair)
-        found: list[list[Result]] = [[] for _ in targets]
-        for numbers in _alike(targets):
-            body = _segment_request([targets[number] for number in numbers], image.size, multimask)
-            answers.check_amount(body, image.size, pair.family)
-            prompt = {
-                **answers.client_prompt(body),
-                "mask_input": _stacked([targets[number].mask for number in numbers]),
-            }
+        async def work() -> list[list[Result]]:
+            embeddings = await self.engine.embed(image, pair)
+            found: list[list[Result]] = [[] for _ in targets]
+            for numbers in _alike(targets):
+                body = _segment_request([targets[number] for number in numbers], image.size, multimask)
+                answers.check_amount(body, image.size, pair.family)
+                masks = _stacked([targets[number].mask for number in numbers])
+                prompt = {**answers.client_prompt(body), "mask_input": masks}
 
-            def write(segments: Iterator[Segment], numbers: list[int] = numbers) -> list[tuple[int, Result | None]]:
-                numbered = (replace(each, object_index=numbers[each.object_index]) for each in segments)
-                return [(each.object_index, convert(each)) for each in numbered]
+                def write(segments: Iterator[Segment], numbers: list[int] = numbers) -> list[tuple[int, Result | None]]:
+                    numbered = (replace(each, object_index=numbers[each.object_index]) for each in segments)
+                    return [(each.object_index, convert(each)) for each in numbered]
 
-            for number, result in await self.engine.segment(embeddings, pair, prompt, write, multimask=multimask):
-                if result is not None:
-                    found[number].append(result)
-        return found
+                for number, result in await self.engine.segment(embeddings, pair, prompt, write, multimask=multimask):
+                    if result is not None:
+                        found[number].append(result)
+            return found
+
+        return await self._requests.run(request, work())
 
     async def instances(
         self,
@@ -238,12 +239,50 @@ class Bridge:
         finally:
             search.leave()
 
-        def write(numbered: tuple[int, FoundRegion]) -> Result | None:
+        def write(numbered: tuple[int, FoundMask]) -> Result | None:
             number, each = numbered
-            return convert(replace(each.segment(), object_index=number))
+            return convert(each.segment(number))
 
         width, height = image.size
-        return _drawn(await self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects)))
+        return _drawn(await self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects.values())))
+
+    async def keep_images(self, texts: Sequence[str], pair: Pair) -> StoredVideo:
+        """Store frames, each a base64 image file, as a video."""
+        self.check_count(len(texts))
+        async with self.videos.room() as room:
+            upload = Upload("frames")
+            for index, text in enumerate(texts):
+                content = await room.run(functools.partial(decoded, text, f"frame {index}"))
+                upload.frames.append(room.folder / f"{index:06d}")
+                await room.write(content, upload.frames[-1])
+            return await self.videos.keep(upload, room, pair)
+
+    def check_count(self, count: int) -> None:
+        """Reject a video without frames, or with too many."""
+        if not count:
+            raise Problem(422, "there are no frames: send at least one image")
+        most = self.engine.settings.max_video_frames
+        if count > most:
+            raise Problem(413, f"a video may have {most} frames")
+
+    async def find_in_frame(
+        self, request: Request, video: StoredVideo, frame: int, texts: Sequence[str], **filters: Any
+    ) -> list[FoundInstance]:
+        """Return every instance of texts, or of example boxes, in a frame."""
+        content = await asyncio.to_thread(video.file.paths[frame].read_bytes)
+        image = await self.engine.store(content)
+
+        def convert(each: Instance) -> FoundInstance:
+            return FoundInstance(each.label, each.score, RleMask(**mask_to_rle(each.mask)))
+
+        return await self.instances(request, image, await self.words_pair(), texts, convert, **filters)
+
+    async def in_thread(
+        self, video: StoredVideo, records: Sequence[MaskRecord], convert: Callable[[MaskRecord], Result]
+    ) -> list[Result]:
+        """Convert masks to the tool's form, one by one in a thread."""
+        width, height = video.file.size
+        return await self.engine.budgets.workers.map(2 * width * height, convert, records)
 
 
 def json_answer(content: Any) -> Response:

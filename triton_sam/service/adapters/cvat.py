@@ -19,8 +19,7 @@ from ..engine import Pair
 from ..problems import Problem
 from .adapter import Adapter, basic_password
 from .bridge import Bridge, Lenient, Target, json_answer
-from .cvat_tracker import TrackCall, track
-from .nuclio_masks import box_bits, interactor_json
+from .cvat_tracker import TrackCall, box_bits, interactor_json, track
 
 PREFIX = "triton-sam-"
 INTERACTOR, DETECTOR, TRACKER = "interactor", "detector", "tracker"
@@ -41,7 +40,6 @@ class Invocation(Lenient):
     threshold: float | None = None
 
     def target(self) -> Target:
-        """Return the prompt of the points and the box."""
         box = None
         if self.obj_bbox:
             if len(self.obj_bbox) != 2 or any(len(corner) != 2 for corner in self.obj_bbox):

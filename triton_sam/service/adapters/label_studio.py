@@ -28,8 +28,7 @@ from .adapter import Adapter, basic_password
 from .bridge import Bridge, Lenient, json_answer
 from .brush_rle import encode_brush
 from .task_images import TaskImages
-from .task_memory import TaskMemory
-from .task_regions import BRUSH, POLYGON, Region, RequestedObject, asked_of, drawn_prompt, words_of
+from .task_regions import BRUSH, POLYGON, Region, RequestedObject, TaskMemory, asked_of, drawn_prompt, words_of
 
 CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 """Tags of a labelling configuration that can hold a mask, preferred first, with the type of their results."""
@@ -71,8 +70,6 @@ class Control:
 
 
 class _Tool:
-    """Handles calls for predictions."""
-
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         self._memory = TaskMemory()
@@ -125,8 +122,7 @@ class _Tool:
         return json_answer({"results": predictions, "model_version": version_of(pair)})
 
     async def _drawn(self, regions: list[Region], size: Size, pair: Pair) -> list[RequestedObject]:
-        """Return the objects that brushes and polygons describe."""
-        drawn = [each for each in regions if each.is_drawn]
+        drawn = [each for each in regions if each.type in (BRUSH, POLYGON)]
         if not drawn:
             return []
         if len(drawn) > MAX_OBJECTS:
@@ -219,7 +215,6 @@ def result_of(segment: Segment, control: Control, label: str | None) -> dict[str
 
 
 def version_of(pair: Pair) -> str:
-    """Return a model's version, as Label Studio shows it."""
     return f"triton_sam-{pair.name}-{pair.version}"
 
 

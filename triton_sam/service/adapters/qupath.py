@@ -19,12 +19,12 @@ from ...inputs.images import open_image
 from ...masks.polygons import main_polygons, to_geometry
 from ...masks.segment import Segment
 from ..engine import Pair
-from ..image_files import check_image
 from ..problems import Problem
+from ..store import check_image
+from ..videos.schemas import segment_of
 from .adapter import Adapter, basic_password
 from .bridge import Bridge, Lenient, Target, decoded, json_answer
 from .qupath_video import Sam2VideoBody, Sam3VideoBody, Sequences
-from .sent_frames import segment_of
 
 CONTRACT = "0.7.1"
 """The version of samapi whose protocol is implemented. QuPath's extension shows it."""
@@ -104,7 +104,6 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/")
     async def predict(request: Request) -> Response:
-        """Return a GeoJSON feature for each mask."""
         body = await bridge.read(request, SamBody)
         pair = await _pair(bridge, body.type)
         image = await bridge.image(body.b64img, "b64img")
@@ -121,7 +120,6 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/automask/")
     async def automask(request: Request) -> Response:
-        """Return a GeoJSON feature for each object."""
         body = await bridge.read(request, AutoMaskBody)
         pair = await _pair(bridge, body.type)
         image = await bridge.image(body.b64img, "b64img")
@@ -161,7 +159,6 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/weights/")
     async def register(_: Request) -> Response:
-        """Reject other weights: the operator of Triton chooses the models."""
         raise Problem(403, "this service does not download weights: its operator adds models with `triton-sam setup`")
 
     @api.get("/weights/cancel/", response_class=PlainTextResponse)
@@ -180,7 +177,7 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
     @api.post("/upload/")
     async def upload(request: Request) -> dict[str, str]:
         """Store a frame of a stack or time series until `video/` or `sam3video/` names its folder."""
-        return {"filename": await sequences.uploads.receive(request)}
+        return {"filename": await sequences.receive(request)}
 
     @api.post("/video/")
     async def video(request: Request) -> Response:
@@ -197,7 +194,6 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
 
     @api.post("/sam3video/")
     async def sam3video(request: Request) -> Response:
-        """Return a GeoJSON feature for each instance of words and examples in each frame."""
         body = await bridge.read(request, Sam3VideoBody)
         words, pair = await bridge.words_pair(), await bridge.videos.pair(None)
         found = await sequences.named(

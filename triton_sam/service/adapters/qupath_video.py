@@ -31,8 +31,7 @@ from ..videos.schemas import PropagateRequest, video_prompt
 from ..videos.sessions import Session
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
-from .bridge import Bridge, Lenient, Target
-from .sent_frames import FoundInstance, check_count, find_in_frame, in_thread, keep_images
+from .bridge import Bridge, FoundInstance, Lenient, Target
 
 MAX_NAME = 200
 MAX_PROMPTS = 1024
@@ -64,7 +63,6 @@ class VideoBody(Lenient):
     max_frame_num_to_track: int | None = Field(default=None, ge=0, lt=(1 << 31) - 1)
 
     def plane(self, frame: int) -> dict[str, int]:
-        """Return the plane of a frame in the stack or series."""
         other = self.plane_position or 0
         z, t = (frame, other) if self.axes == "XYZ" else (other, frame)
         return {"c": -1, "z": z, "t": t}
@@ -93,15 +91,11 @@ class Shown(Lenient):
 
 
 class Sam2VideoBody(VideoBody):
-    """Objects to follow."""
-
     type: str = Field(default="sam2_t", max_length=32)
     objs: dict[FrameNumber, list[Clicked]] = Field(max_length=MAX_PROMPTS)
 
 
 class Sam3VideoBody(VideoBody):
-    """Words and examples whose instances to follow."""
-
     type: str = Field(default="sam3", max_length=32)
     objs: dict[FrameNumber, list[Shown]] = Field(max_length=MAX_PROMPTS)
 
@@ -136,8 +130,8 @@ class Folder(Session):
         return [self.files[name][0] for name in sorted(self.files, key=order)]
 
 
-class Uploads:
-    """Folders of frames, by the names that the tool gives them."""
+class Sequences:
+    """Follows objects through stacks and time series."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -145,7 +139,7 @@ class Uploads:
         self._lock = asyncio.Lock()
 
     async def receive(self, request: Request) -> str:
-        """Store a frame, and return its name."""
+        """Store a frame in the folder that the request names, and return the name of the frame."""
         if kind_of(request.headers) != FILES:
             raise Problem(415, f"send a form as {FILES}, with dirname and file")
         async with request.form(max_files=1, max_fields=8) as sent:
@@ -158,33 +152,16 @@ class Uploads:
         async with self._lock:  # QuPath sends several frames concurrently, and the first one creates the folder
             folder = self._sessions.find(FOLDER + name, Folder)
             if folder is not None:
-                check_count(self._bridge, len({*folder.files, file.filename}))
+                self._bridge.check_count(len({*folder.files, file.filename}))
                 await folder.keep(file.filename, content)
             else:
-                check_count(self._bridge, 1)
+                self._bridge.check_count(1)
                 async with self._bridge.videos.room() as room:
                     folder = Folder(room)
                     await folder.keep(file.filename, content)
                     self._sessions.add(FOLDER + name, folder)
                     room.is_kept = True
         return file.filename
-
-    async def video(self, name: str, pair: Pair) -> StoredVideo:
-        """Convert a folder to a video."""
-        async with self._lock:
-            folder = self._sessions.take(FOLDER + name, Folder)
-        if folder is None:
-            raise Problem(404, UNKNOWN)
-        async with self._bridge.videos.own(folder.room) as room:
-            return await self._bridge.videos.keep(Upload(name, frames=folder.frames()), room, pair)
-
-
-class Sequences:
-    """Follows objects through stacks and time series."""
-
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-        self.uploads = Uploads(bridge)
 
     async def clicked(self, request: Request, pair: Pair, body: Sam2VideoBody, feature: Describe) -> list[Feature]:
         """Return the features of all objects in all frames.
@@ -226,13 +203,17 @@ class Sequences:
 
         return await self._bridge.run(request, self._with_video(body, pair, work), timeout=TRACK_SECONDS)
 
-    async def _with_video(
-        self, body: VideoBody, pair: Pair, work: Callable[[StoredVideo], Coroutine[Any, Any, list[Feature]]]
-    ) -> list[Feature]:
+    async def _with_video(self, body: VideoBody, pair: Pair, work: Work) -> list[Feature]:
         if body.dirname is not None:
-            video = await self.uploads.video(body.dirname, pair)
+            async with self._lock:
+                folder = self._sessions.take(FOLDER + body.dirname, Folder)
+            if folder is None:
+                raise Problem(404, UNKNOWN)
+            async with self._bridge.videos.own(folder.room) as room:
+                upload = Upload(body.dirname, frames=folder.frames())
+                video = await self._bridge.videos.keep(upload, room, pair)
         elif body.b64imgs is not None:
-            video = await keep_images(self._bridge, body.b64imgs, pair)
+            video = await self._bridge.keep_images(body.b64imgs, pair)
         else:
             raise Problem(422, "send dirname or b64imgs")
         try:
@@ -241,7 +222,7 @@ class Sequences:
                     raise Problem(422, f"there is no frame {frame}: the last one is {video.file.num_frames - 1}")
             return await work(video)
         finally:
-            await background.finish(self._bridge.videos.sessions.remove(video.video_id))
+            await background.finish(self._sessions.remove(video.video_id))
 
     async def _find(
         self, request: Request, video: StoredVideo, frame: int, shown: list[Shown], owners: dict[int, tuple[int, str]]
@@ -256,7 +237,7 @@ class Sequences:
                 raise Problem(422, "send a text, boxes, or both")
             examples: dict[str, Any] = {"boxes": boxes, "box_labels": labels} if boxes else {}
             texts = [text] if text else []
-            found = await find_in_frame(self._bridge, request, video, frame, texts, **examples)
+            found = await self._bridge.find_in_frame(request, video, frame, texts, **examples)
             known = [each for each in video.tracking.records.at(frame) if owners[each.object_id][1] == text]
             for new in await asyncio.to_thread(_new, found, known):
                 number = len(owners) + 1
@@ -271,7 +252,7 @@ class Sequences:
             propagation = await video.tracking.propagate(way)
             async with contextlib.aclosing(propagation.frames()) as frames:
                 async for each in frames:
-                    by_frame[each.frame] = await in_thread(self._bridge, video, each.records, feature)
+                    by_frame[each.frame] = await self._bridge.in_thread(video, each.records, feature)
         return [each for frame in sorted(by_frame) for each in by_frame[frame] if each is not None]
 
 

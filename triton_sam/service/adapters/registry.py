@@ -12,7 +12,6 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 def find_adapters(names: tuple[str, ...]) -> tuple[Adapter, ...]:
-    """Return the adapters of these names, without duplicates."""
     unknown = next((name for name in names if name not in ADAPTERS), None)
     if unknown is not None:
         raise ConfigurationError(f"there is no adapter {unknown[:80]!r}: choose from {', '.join(ADAPTERS)}")

@@ -6,7 +6,8 @@ Reference: inference/core/entities/requests/sam2.py and sam3.py of https://githu
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, field_validator
 
 from ..._common.lru import ByteLru
+from ...families.base import FloatArray
 from ...masks.polygons import mask_to_polygons
 from ...masks.rle import BoolArray
 from ...masks.segment import Segment
@@ -25,7 +27,74 @@ from ..store import StoredImage
 from .adapter import Adapter, query_token
 from .bridge import Bridge, Lenient, Target, json_answer
 from .roboflow_concepts import ConceptRequest, find_concepts
-from .roboflow_logits import LogitsCache
+
+MAX_BYTES = 64 << 20
+"""Maximum bytes of stored logits; the least recently used are evicted. An object of SAM2 takes 256 KiB."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A prompt in a comparable form: its box, and its points with labels in any order."""
+
+    box: tuple[float, ...] | None
+    points: frozenset[tuple[float, float, int]]
+
+
+@dataclass(frozen=True)
+class _Saved:
+    owner: Hashable
+    prompts: tuple[_Known, ...]
+    logits: Sequence[FloatArray]
+
+    @property
+    def points(self) -> int:
+        return sum(len(each.points) for each in self.prompts)
+
+
+class LogitsCache:
+    """Stores the logits of responses, separately for each caller, image and model."""
+
+    def __init__(self, limit: int = MAX_BYTES) -> None:
+        self._saved: ByteLru[tuple[Hashable, tuple[_Known, ...]], _Saved] = ByteLru(limit)
+
+    def save(self, owner: Hashable, targets: Sequence[Target], logits: Sequence[FloatArray]) -> None:
+        prompts = tuple(map(_known, targets))
+        self._saved.put((owner, prompts), _Saved(owner, prompts, logits), sum(each.nbytes for each in logits))
+
+    def load(self, owner: Hashable, targets: Sequence[Target]) -> list[FloatArray | None]:
+        """Return for each object the logits that it refines; None for an object without logits.
+
+        The logits are those of an earlier call whose objects are all in this call, which adds a point or an object. The
+        newest call with one point less takes precedence, then the call with the most points.
+        """
+        prompts = tuple(map(_known, targets))
+        count = sum(len(each.points) for each in prompts)
+        best: tuple[tuple[bool, int], list[FloatArray | None]] | None = None
+        for saved in reversed(list(self._saved.values())):
+            found = _matched(saved, prompts) if saved.owner == owner and saved.prompts != prompts else None
+            rank = (saved.points == count - 1, saved.points)
+            if found is not None and (best is None or rank > best[0]):
+                best = rank, found
+        return best[1] if best is not None else [None] * len(prompts)
+
+
+def _matched(saved: _Saved, prompts: Sequence[_Known]) -> list[FloatArray | None] | None:
+    """Return the saved logits in the order of these prompts; None if a saved prompt is missing from them."""
+    found: list[FloatArray | None] = [None] * len(prompts)
+    for known, logits in zip(saved.prompts, saved.logits, strict=True):
+        free = (place for place, each in enumerate(prompts) if found[place] is None and known.box == each.box)
+        place = next((place for place in free if known.points <= prompts[place].points), None)
+        if place is None:
+            return None
+        found[place] = logits
+    return found
+
+
+def _known(target: Target) -> _Known:
+    points = zip(target.points, target.labels, strict=True)
+    box = None if target.box is None else tuple(map(float, target.box))
+    return _Known(box, frozenset((float(x), float(y), int(label)) for (x, y), label in points))
+
 
 SIZES = {
     "hiera_tiny": "tiny",
@@ -183,7 +252,6 @@ class _Tool:
 
 
 def router(bridge: Bridge) -> APIRouter:
-    """Return the routes under /sam2 and /sam3."""
     api = APIRouter()
     tool = _Tool(bridge)
 

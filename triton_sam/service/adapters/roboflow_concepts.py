@@ -40,7 +40,6 @@ class ExampleBox(Lenient):
     y1: float | None = None
 
     def corners(self) -> list[float]:
-        """Return x1, y1, x2, y2."""
         if None not in (self.x0, self.y0, self.x1, self.y1):
             return [float(each or 0) for each in (self.x0, self.y0, self.x1, self.y1)]
         if None in (self.x, self.y, self.width, self.height):

@@ -60,7 +60,6 @@ class TaskImages:
         return image
 
     async def _content(self, url: str) -> bytes:
-        """Return the file at a URL of Label Studio."""
         limit = self._bridge.engine.settings.max_body
         async with self._places:
             with FetchPool(public=False) as own, FetchPool(public=not self._has_private_storage) as storages:
@@ -70,7 +69,6 @@ class TaskImages:
                     raise self._problem(error) from None
 
     def _located(self, address: str, task: object) -> str:
-        """Return the URL at Label Studio."""
         if self._url is None:
             raise Problem(
                 422, f"the image of the task is stored in Label Studio: {START}, or put a data URL into the task"
@@ -106,19 +104,16 @@ class TaskImages:
         if error.fault == "redirects":
             return Problem(502, "Label Studio has too many redirects for the image of the task")
         if error.fault == "silent":
-            return self._silent(error.url)
+            if self._is_label_studio(error.url):
+                text, remedy = "Label Studio does not answer at {}", "and the address in --label-studio-url"
+            else:
+                text = "the storage that Label Studio leads to, {}, does not answer"
+                remedy = "and that this machine can reach it"
+            return Problem(502, f"{text.format(_origin(error.url))}: check that it runs, {remedy}")
         if error.status in (401, 403):
             text = "Label Studio refuses the image: set LABEL_STUDIO_API_KEY to an access token of a member"
             return Problem(502, text)
         return Problem(502, f"Label Studio answers {error.status} to the request for the image")
-
-    def _silent(self, url: str) -> Problem:
-        """Return the problem for a URL that does not respond."""
-        if self._is_label_studio(url):
-            remedy = "check that it runs, and the address in --label-studio-url"
-            return Problem(502, f"Label Studio does not answer at {_origin(url)}: {remedy}")
-        remedy = "check that it runs, and that this machine can reach it"
-        return Problem(502, f"the storage that Label Studio leads to, {_origin(url)}, does not answer: {remedy}")
 
     def _is_label_studio(self, url: str) -> bool:
         return self._url is not None and _origin(url) == _origin(self._url)

@@ -6,20 +6,23 @@ and label_studio_sdk/converter/brush.py of https://github.com/HumanSignal/label-
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from ..._common.checks import is_finite_number
+from ..._common.lru import ByteLru
 from ...annotate.prompts import mask_logits
 from ...families.base import Family, Size
 from ...masks.boxes import mask_to_box
 from ...masks.parts import find_parts, innermost_points
 from ...masks.polygons import fill_polygons
 from ...masks.rle import BoolArray
+from ...wire.contract import MAX_OBJECTS
 from ..problems import Problem
 from .bridge import Lenient, Target
 from .brush_rle import decode_brush
@@ -50,10 +53,6 @@ class Region(Lenient):
     def label(self) -> str | None:
         labels = self.value.get(self.type)
         return labels[0] if isinstance(labels, list) and labels and isinstance(labels[0], str) else None
-
-    @property
-    def is_drawn(self) -> bool:
-        return self.type in (BRUSH, POLYGON)
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,9 @@ def asked_of(
     for number, target in enumerate(targets):
         owner = number if number < len(objects) else None
         inside = [each for each, its in zip(points, owners, strict=True) if its == owner]
-        targets[number] = _with_points(target, inside)
+        places = [*target.points, *(point for point, _ in inside)]
+        marks = [*target.labels, *(int(each.is_positive) for _, each in inside)]
+        targets[number] = replace(target, points=places, labels=marks)
     return targets, labels
 
 
@@ -154,12 +155,6 @@ def _boxed(region: Region, size: Size) -> RequestedObject:
     return RequestedObject(Target(box=box), region.label, box)
 
 
-def _with_points(target: Target, points: Sequence[tuple[list[float], Region]]) -> Target:
-    places = [*target.points, *(point for point, _ in points)]
-    labels = [*target.labels, *(int(each.is_positive) for _, each in points)]
-    return replace(target, points=places, labels=labels)
-
-
 def _owner(point: list[float], objects: Sequence[RequestedObject]) -> int | None:
     """Return the index of the first object whose region contains a point."""
     x, y = point
@@ -184,3 +179,78 @@ def _numbers(value: Mapping[str, Any], *names: str) -> list[float]:
     if len(numbers) < len(names):
         raise Problem(422, f"a region needs the numbers {', '.join(names)}, in percent")
     return numbers
+
+
+MOST_TASKS = 1024
+SECONDS = 600.0
+"""Seconds for which a task's regions are stored."""
+MAX_LABEL = 256
+ACCEPTED = ("", None)
+"""The group of points whose masks a user has accepted: the page then drops the points."""
+NUMBERS = ("x", "y", "width", "height")
+
+
+@dataclass
+class _Kept:
+    until: float
+    groups: dict[tuple[str, str | None], list[Region]] = field(default_factory=dict)
+
+    @property
+    def regions(self) -> list[Region]:
+        return [each for group in self.groups.values() for each in group]
+
+
+class TaskMemory:
+    """The points and boxes of the last calls for each task."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tasks: ByteLru[Hashable, _Kept] = ByteLru(MOST_TASKS)
+
+    def joined(self, task: Hashable, regions: Sequence[Region]) -> list[Region]:
+        """Return the earlier regions that belong to the call, followed by the call's regions. Store them all."""
+        if not all(_is_kept(each) for each in regions):
+            return list(regions)  # a program sent these; it sends complete prompts
+        kept = self._tasks.get(task)
+        self._tasks.remove(task)
+        if kept is None or kept.until < self._clock():
+            kept = _Kept(0.0)
+        is_background = all(map(_is_background, regions))
+        if is_background and not kept.groups:
+            raise Problem(422, "a background point needs an object: first set a point on it, or draw a box around it")
+        names = {each.name for each in regions if each.name}
+        if not is_background and not any(each.name in names for each in kept.regions):
+            kept = _Kept(0.0)
+        groups: dict[tuple[str, str | None], list[Region]] = {}
+        for each in regions:
+            groups.setdefault((each.type, each.label), []).append(each)
+        others = {name: group for name, group in kept.groups.items() if name not in groups}
+        if is_background and all(_is_background(each) for group in others.values() for each in group):
+            others = {ACCEPTED: [each for each in kept.regions if not _is_background(each)]}  # the page dropped them
+        kept.groups = {**others, **{name: [_slim(each) for each in group] for name, group in groups.items()}}
+        if len(kept.regions) <= MAX_OBJECTS:
+            kept.until = self._clock() + SECONDS
+            self._tasks.put(task, kept)
+        return [*(each for group in others.values() for each in group), *regions]
+
+
+def _is_background(region: Region) -> bool:
+    return region.type == KEYPOINT and not region.is_positive
+
+
+def _is_kept(region: Region) -> bool:
+    """Whether a region can be stored: a point or a box with finite numbers, and a label of a normal length."""
+    names = {KEYPOINT: NUMBERS[:2], RECTANGLE: NUMBERS}.get(region.type, ())
+    return (
+        bool(names)
+        and all(is_finite_number(region.value.get(name)) for name in names)
+        and len(region.label or "") <= MAX_LABEL
+    )
+
+
+def _slim(region: Region) -> Region:
+    """Return a region with only the members that are read."""
+    value: dict[str, Any] = {name: region.value[name] for name in NUMBERS if is_finite_number(region.value.get(name))}
+    if region.label is not None:
+        value[region.type] = [region.label]
+    return Region(type=region.type, value=value, is_positive=region.is_positive, id=region.name)

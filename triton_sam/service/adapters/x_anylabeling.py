@@ -13,8 +13,7 @@ from ..engine import Pair
 from ..problems import Problem
 from .adapter import Adapter, header_token
 from .bridge import Bridge, Lenient, Target, json_answer
-from .x_anylabeling_shapes import FINENESS, Drawing, shapes_of, words_of
-from .x_anylabeling_video import SUFFIX, add_routes, pair_name
+from .x_anylabeling_video import FINENESS, SUFFIX, Drawing, add_routes, pair_name, shapes_of, words_of
 
 BUTTONS = ("button_add_point", "button_remove_point", "button_add_rect", "button_clear", "button_finish_object")
 WIDGETS: tuple[tuple[str, float | None], ...] = (
@@ -41,8 +40,6 @@ WORD_NAMES = {
 
 
 class Mark(Lenient):
-    """A point or a box of the user."""
-
     type: str = Field(max_length=32)
     data: list[float]
     label: int = 1
@@ -120,7 +117,6 @@ def router(bridge: Bridge) -> APIRouter:
 
 
 async def _instances(bridge: Bridge, request: Request, pair: Pair, body: PredictRequest) -> list[dict[str, Any]]:
-    """Return the shapes of all instances of the words in the window's text field."""
     parameters = body.params
     image = await bridge.image(body.image)
     found = await bridge.instances(

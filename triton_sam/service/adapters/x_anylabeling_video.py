@@ -6,23 +6,90 @@ Reference: app/api/video.py of X-AnyLabeling-Server, used as a contract.
 from __future__ import annotations
 
 import contextlib
+import math
+import re
+import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from starlette.responses import StreamingResponse
 
 from ..._common import strict_json
+from ...masks.polygons import SMALLEST_AREA, Outlines
+from ...masks.rings import FloatPoints
+from ...masks.segment import Segment
 from ...tracks.records import MaskRecord
 from .. import events
 from ..problems import Problem, meant_by
-from ..videos.schemas import PropagateRequest, video_prompt
+from ..videos.schemas import PropagateRequest, segment_of, video_prompt
 from ..videos.store import StoredVideo
 from .bridge import Bridge, Lenient, Target, json_answer
-from .sent_frames import find_in_frame, in_thread, keep_images, segment_of
-from .x_anylabeling_shapes import LABEL, Drawing, shapes_of, words_of
+
+LABEL = "AUTOLABEL_OBJECT"
+"""X-AnyLabeling asks the user for a label when shapes have this one."""
+FINENESS = 0.001
+"""Maximum deviation of a simplified outline as a fraction of its length, unless the slider sets another."""
+LEAST_TOLERANCE = 0.5
+SMALLEST_SHARE_OF_MEAN = 0.2
+"""Fraction of the mean area of an object's parts; X-AnyLabeling drops smaller parts (post_process() of its models)."""
+MOST_GROUPS = 1_000_000
+
+
+class Drawing(Lenient):
+    epsilon_factor: float = FINENESS
+    show_boxes: bool = False
+    show_masks: bool = True
+
+    def check(self) -> None:
+        if not math.isfinite(self.epsilon_factor) or not 0 <= self.epsilon_factor <= 1:
+            raise Problem(422, "epsilon_factor must lie between 0 and 1")
+
+
+def shapes_of(segment: Segment, drawing: Drawing, label: str = LABEL, group: int | None = None) -> list[dict[str, Any]]:
+    """Return a mask as shapes: a closed polygon for each part, and a rectangle if the caller requests it.
+
+    Args:
+        group: the object number; None: the shapes of an object with several parts share a random number.
+    """
+    score = min(1.0, max(0.0, segment.score))
+    outlines = _outlines(segment, drawing.epsilon_factor) if drawing.show_masks else []
+    shapes: list[dict[str, Any]] = []
+    for ring in outlines:
+        points = ring.tolist()
+        shapes.append({"shape_type": "polygon", "points": [*points, points[0]]})
+    if drawing.show_boxes and segment.box is not None:
+        x1, y1, x2, y2 = map(float, segment.box)
+        shapes.append({"shape_type": "rectangle", "points": [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]})
+    if group is None and len(shapes) > 1:
+        group = secrets.randbelow(MOST_GROUPS) + 1  # other objects of the file have groups too
+    grouped = {} if group is None else {"group_id": group}
+    return [{"label": label, "score": score, **grouped, **shape} for shape in shapes]
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words in the window's text field, without duplicates."""
+    texts = (each.strip() for each in re.split(r"[,.\n]", text))
+    return list(dict.fromkeys(each for each in texts if each))
+
+
+def _outlines(segment: Segment, fineness: float) -> list[FloatPoints]:
+    """Return a mask's outlines without specks, simplified by a fraction of the longest outline's length."""
+    outlines = Outlines(segment.mask)
+    polygons = outlines.all(LEAST_TOLERANCE)
+    if not polygons:
+        return []
+    tolerance = max(LEAST_TOLERANCE, fineness * max(_length(each.exterior) for each in polygons))
+    least = SMALLEST_SHARE_OF_MEAN * sum(each.area for each in polygons) / len(polygons)
+    return [each.exterior for each in outlines.main(tolerance, 0.0, max(least, SMALLEST_AREA))]
+
+
+def _length(ring: FloatPoints) -> float:
+    return float(np.linalg.norm(ring - np.roll(ring, 1, axis=0), axis=1).sum())
+
 
 SUFFIX = "-video"
 """Suffix of a video model's name, after the name of the pair."""
@@ -33,16 +100,12 @@ Shapes = list[dict[str, Any]]
 
 
 class InitRequest(Lenient):
-    """The frames of a session."""
-
     model: str = Field(max_length=128)
     frames: list[str]
     start_frame_index: int = Field(default=0, ge=0, lt=1 << 31)
 
 
 class PromptParameters(Drawing):
-    """How the masks of a prompt are found and drawn."""
-
     conf_threshold: float | None = None
 
 
@@ -60,8 +123,6 @@ class PromptRequest(Lenient):
 
 
 class PropagateFrames(Lenient):
-    """The frames through which objects are followed."""
-
     session_id: str = Field(max_length=128)
     model: str = Field(max_length=128)
     start_frame: int | None = None
@@ -112,8 +173,6 @@ class State:
 
 
 def add_routes(api: APIRouter, bridge: Bridge) -> None:
-    """Add the routes under /v1/video."""
-
     @api.post("/v1/video/init")
     async def init(request: Request) -> Response:
         body = await bridge.read(request, InitRequest)
@@ -138,26 +197,13 @@ def add_routes(api: APIRouter, bridge: Bridge) -> None:
         """Follow all objects, and send the progress and the shapes as server-sent events."""
         body = await bridge.read(request, PropagateFrames)
         state = _find(bridge, body.session_id)
-        walk = _walk(bridge, state, state.propagate_request(body.start_frame, body.end_frame))
-        return events.EventStream(_event_stream(walk, state))
+        return events.EventStream(_walk(bridge, state, state.propagate_request(body.start_frame, body.end_frame)))
 
     @api.post("/v1/video/cleanup/{session_id}")
     async def cleanup(session_id: str) -> Response:
         _find(bridge, session_id)
         await bridge.videos.sessions.remove(session_id)
         return _success({"message": f"Session {session_id} cleaned up"})
-
-
-async def _event_stream(walk: AsyncGenerator[dict[str, Any], None], state: State) -> AsyncGenerator[bytes, None]:
-    """Yield the tool's server-sent events. If the reader stops early, tracking stops."""
-    start = {"type": "started", "total_frames": state.video.file.num_frames, "start_frame_index": state.first}
-    yield _event(start)
-    try:
-        async with contextlib.aclosing(walk) as found:
-            async for each in found:
-                yield _event(each)
-    except Exception as error:  # noqa: BLE001 - the response with status 200 has already started
-        yield _event({"type": "error", "message": meant_by(error).detail})
 
 
 def _event(members: dict[str, Any]) -> bytes:
@@ -169,9 +215,8 @@ def _success(data: dict[str, Any]) -> Response:
 
 
 async def _begin(bridge: Bridge, request: Request, body: InitRequest) -> dict[str, Any]:
-    """Store the frames of a new session."""
     pair = await bridge.videos.pair(pair_name(body.model))
-    video = await bridge.run(request, keep_images(bridge, body.frames, pair))
+    video = await bridge.run(request, bridge.keep_images(body.frames, pair))
     video.tool = State(video, body.start_frame_index)
     count = video.file.num_frames
     return {"session_id": video.video_id, "num_frames": count, "start_frame_index": body.start_frame_index}
@@ -186,7 +231,6 @@ def _find(bridge: Bridge, name: str) -> State:
 
 
 async def _click(bridge: Bridge, state: State, body: PromptRequest) -> Shapes:
-    """Prompt an object by points, and return its shapes in the frame."""
     frame, tracking = state.place(body.frame_index), state.video.tracking
     width, height = state.video.file.size
     points = [[x * width, y * height] for x, y in map(_pair_of, body.points or [])]
@@ -198,7 +242,7 @@ async def _click(bridge: Bridge, state: State, body: PromptRequest) -> Shapes:
     state.finished.discard(number)
     state.labels.pop(number, None)
     state.drawing = body.params
-    return _joined(await in_thread(bridge, state.video, [await tracking.add(prompt)], state.shapes))
+    return _joined(await bridge.in_thread(state.video, [await tracking.add(prompt)], state.shapes))
 
 
 async def _name(bridge: Bridge, request: Request, state: State, body: PromptRequest) -> Shapes:
@@ -206,7 +250,7 @@ async def _name(bridge: Bridge, request: Request, state: State, body: PromptRequ
     frame, tracking = state.place(body.frame_index), state.video.tracking
     texts, threshold = words_of(body.text_prompt or ""), body.params.conf_threshold
     names = {"text": "text_prompt", "threshold": "params.conf_threshold"}
-    found = await find_in_frame(bridge, request, state.video, frame, texts, names=names, threshold=threshold)
+    found = await bridge.find_in_frame(request, state.video, frame, texts, names=names, threshold=threshold)
     if tracking.prompted:
         await tracking.reset()
     state.finished.clear()
@@ -217,24 +261,28 @@ async def _name(bridge: Bridge, request: Request, state: State, body: PromptRequ
         await tracking.add(video_prompt(frame=frame, object_id=number, mask_rle=each.rle))
         for number, each in enumerate(found, 1)
     ]
-    drawn = await in_thread(bridge, state.video, records, lambda record: state.shapes(record, scores[record.object_id]))
+    drawn = await bridge.in_thread(state.video, records, lambda record: state.shapes(record, scores[record.object_id]))
     return _joined(drawn)
 
 
-async def _walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGenerator[dict[str, Any], None]:
-    """Follow the objects, and yield the tool's events: ``progress`` for each frame, then ``completed``."""
+async def _walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGenerator[bytes, None]:
+    """Follow the objects, and yield the tool's server-sent events. If the reader stops early, tracking stops."""
     total = state.video.file.num_frames
-    state.finished |= set(state.video.tracking.prompted)
-    results: dict[str, Any] = {}
-    propagation = await state.video.tracking.propagate(way)
-    async with contextlib.aclosing(propagation.frames()) as frames:
-        async for each in frames:
-            frame = each.frame + state.first
-            drawn = await in_thread(bridge, state.video, each.records, state.shapes)
-            results[str(frame)] = {"masks": _joined(drawn)}
-            share = len(results) / total
-            yield {"type": "progress", "current_frame": frame, "total_frames": total, "progress": share}
-    yield {"type": "completed", "results": results}
+    yield _event({"type": "started", "total_frames": total, "start_frame_index": state.first})
+    try:
+        state.finished |= set(state.video.tracking.prompted)
+        results: dict[str, Any] = {}
+        propagation = await state.video.tracking.propagate(way)
+        async with contextlib.aclosing(propagation.frames()) as frames:
+            async for each in frames:
+                frame = each.frame + state.first
+                drawn = await bridge.in_thread(state.video, each.records, state.shapes)
+                results[str(frame)] = {"masks": _joined(drawn)}
+                share = len(results) / total
+                yield _event({"type": "progress", "current_frame": frame, "total_frames": total, "progress": share})
+        yield _event({"type": "completed", "results": results})
+    except Exception as error:  # noqa: BLE001 - the response with status 200 has already started
+        yield _event({"type": "error", "message": meant_by(error).detail})
 
 
 def pair_name(model: str) -> str:

@@ -9,9 +9,8 @@ from fastapi import APIRouter, Path, Request, Response
 
 from ..cancellation import CancellableRequests
 from ..engine import Engine
-from ..large.folder import LargeFolder, describe
-from ..large.schemas import LargeImageInfo, LargeImages, LargeSegmentAnswer, LargeSegmentRequest
-from ..large.segmenting import ImageTiles, LargeEmbeddings, segment
+from ..large.folder import LargeFolder, LargeImageInfo, LargeImages, describe
+from ..large.segmenting import LargeSegmentAnswer, LargeSegmenting, LargeSegmentRequest
 from ..schemas import file_response, problem_responses
 
 LargeId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="An id that `GET /v1/large` lists.")]
@@ -20,7 +19,7 @@ Place = Annotated[int, Path(ge=0, le=1_000_000)]
 
 def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -> APIRouter:
     api = APIRouter(prefix="/v1/large", tags=["v1 large images"])
-    embeddings = LargeEmbeddings(folder, engine)
+    segmenting = LargeSegmenting(folder, engine)
 
     @api.get("", summary="List large images", responses=problem_responses())
     async def list_images() -> LargeImages:
@@ -71,8 +70,7 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
 
         async def work() -> LargeSegmentAnswer:
             async with folder.image(large_id) as (_, image):
-                tiles = await embeddings.of(large_id, image, pair)
-                masks = await segment(engine, folder, embeddings, ImageTiles(image, tiles, pair), body)
+                masks = await segmenting.segment(large_id, image, pair, body)
                 width, height = image.size
             return LargeSegmentAnswer(
                 image=large_id,

@@ -20,11 +20,10 @@ from typing import Any
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from ...client.speculative import SpeculativeSAM2Client
-from ...families.base import FloatArray, Size
 from .. import messages, problems
 from ..answers import clean_previews, coordinates
 from ..budgets import PAGE_BURST, Pace
-from ..engine import Engine, Pair
+from ..engine import Engine
 from ..logs import LOGGER
 from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
 from ..middleware import bearer_token, no_token
@@ -69,8 +68,7 @@ def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str
     if caller is None:
         raise no_token(given)
     held.enter_context(engine.budgets.pages.take())
-    caller.open_page()
-    held.callback(caller.close_page)
+    held.enter_context(caller.page())
     return caller.name
 
 
@@ -116,7 +114,6 @@ class _Outbox:
         self._filled.set()
 
     async def send(self) -> None:
-        """Send messages until the connection closes."""
         try:
             while True:
                 await self._filled.wait()
@@ -151,7 +148,6 @@ class _Page:
         self._weight = 1.0  # of the last message
 
     async def serve(self) -> None:
-        """Handle messages until the page closes the connection."""
         own: list[asyncio.Task[None]] = []
         try:
             refusal = await self._greet()
@@ -184,7 +180,7 @@ class _Page:
         try:
             messages.read_hello(message)
         except Problem as problem:
-            await self._socket.send_text(_error(problem, message))
+            await self._socket.send_text(messages.error_text(problem, message))
             return "version"
         return ""
 
@@ -204,7 +200,11 @@ class _Page:
         try:
             request = messages.read_message(message)
         except Problem as problem:
-            self._fault(problem, message)
+            lane, text = message.get("lane"), messages.error_text(problem, message)
+            if lane in LANES:  # an invalid message may still name its lane
+                self._outbox.put(lane, text)
+            else:
+                self._outbox.put_fault(text)
             return
         if isinstance(request, CancelMessage):
             self._cancel(request.lane)
@@ -237,7 +237,7 @@ class _Page:
         except asyncio.CancelledError:
             outcome = "replaced"
         except Exception as error:  # noqa: BLE001 - the page waits for a response, whatever a library raises
-            self._outbox.put(request.lane, _error(problems.meant_by(error), request.model_dump()))
+            self._outbox.put(request.lane, messages.error_text(problems.meant_by(error), request.model_dump()))
         finally:
             self._engine.metrics.live.labels(request.lane, outcome).inc()
 
@@ -256,7 +256,10 @@ class _Page:
             **prompt, multimask_output=request.multimask, session_id=self._lane_id(request.lane), image=embeddings
         )
         masks, scores = await task
-        shown = await self._clean(masks[0], request, pair, image.size)
+        shown = masks[0]
+        if request.cleanup is not None:
+            cleanup, workers = request.cleanup.to_cleanup(), engine.budgets.workers
+            shown = await workers.call(shown.size, clean_previews, shown, request, cleanup, pair.family, image.size)
         header = MasksHeader(
             lane=request.lane,
             seq=request.seq,
@@ -269,15 +272,6 @@ class _Page:
         )
         self._outbox.put(request.lane, pack(header, shown))
 
-    async def _clean(self, logits: FloatArray, request: SegmentMessage, pair: Pair, size: Size) -> FloatArray:
-        """Return logits (candidates, side, side), cleaned by the request's options, in a thread."""
-        if request.cleanup is None:
-            return logits
-        cleanup = request.cleanup.to_cleanup()
-        return await self._engine.budgets.workers.call(
-            logits.size, clean_previews, logits, request, cleanup, pair.family, size
-        )
-
     async def _tell_status(self) -> None:
         while True:
             changed = self._engine.changed
@@ -286,18 +280,6 @@ class _Page:
             self._outbox.put("status", status.model_dump_json())
             await changed.wait()
 
-    def _fault(self, problem: Problem, message: dict[str, Any]) -> None:
-        """Send the error for an invalid message, which may still name a lane."""
-        lane = message.get("lane")
-        if lane in LANES:
-            self._outbox.put(lane, _error(problem, message))
-        else:
-            self._outbox.put_fault(_error(problem, message))
-
     def _lane_id(self, lane: Lane) -> str:
         """Return the name of a lane at the speculative client, which many pages share."""
         return f"{self._name} {lane}"
-
-
-def _error(problem: Problem, message: dict[str, Any]) -> str:
-    return messages.error_message(problems.body(problem), message).model_dump_json(exclude_none=True)

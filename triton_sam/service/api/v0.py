@@ -25,10 +25,9 @@ from ...inputs.embeddings import ImageEmbeddings
 from ...masks.segment import Segment
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
-from ..image_files import accept_image
 from ..problems import Problem
 from ..schemas import BINARY, file_response, problem_responses
-from ..store import key_of
+from ..store import accept_image, key_of
 
 PLAIN_SHAPE = (1, 256, 64, 64)
 PLAIN_BYTES = 4 * 256 * 64 * 64

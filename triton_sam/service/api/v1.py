@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.datastructures import UploadFile
 
 from ...inputs.formats import reads_heic
@@ -15,12 +15,13 @@ from .. import answers
 from ..bodies import FILES, IMAGE_KINDS, is_image, kind_of
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
-from ..image_urls import ImageUrl, ImageUrls
 from ..problems import Problem
+from ..public import ImageUrl, fetch_image
 from ..quotas import COUNT_UPLOAD
 from ..schemas import (
     BINARY,
     Format,
+    ImageId,
     ImageInfo,
     Model,
     Models,
@@ -31,7 +32,6 @@ from ..schemas import (
 )
 from ..store import StoredImage
 
-ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
 ModelName = Annotated[str | None, Query(max_length=128, description="A name that `GET /v1/models` lists.")]
 
 MAX_FIELD = 1 << 30
@@ -53,7 +53,6 @@ ANSWERS: dict[str, Any] = {
 
 def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
     api = APIRouter(prefix="/v1", tags=["v1"])
-    urls = ImageUrls(engine.settings, engine.budgets)
 
     @api.get("/models", summary="List models", responses=problem_responses())
     async def list_models() -> Models:
@@ -100,7 +99,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
         async def work() -> StoredImage:
             pair = await engine.pair(model)
-            content = await urls.fetch(body.url)
+            content = await fetch_image(body.url, engine.settings, engine.budgets)
             request.scope[COUNT_UPLOAD](len(content))
             stored = await engine.store(content)
             await engine.embed(stored, pair)
@@ -146,11 +145,10 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         response_class=Response,
         responses=problem_responses(404, 422),
     )
-    async def forget(image_id: ImageId) -> Response:
+    async def forget(image_id: ImageId) -> None:
         """Delete an uploaded image."""
         if not engine.images.remove(image_id):
             raise Problem(404, "there is no image with this id", code="unknown_image")
-        return Response(status_code=204)
 
     @api.post(
         "/images/{image_id}/segment",
@@ -205,7 +203,6 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
 
 async def uploaded(request: Request) -> bytes:
-    """Return the image of an upload."""
     kind = kind_of(request.headers)
     if kind == FILES:
         async with request.form(max_part_size=MAX_FIELD) as form:
@@ -229,7 +226,6 @@ async def uploaded(request: Request) -> bytes:
 
 
 def describe(pair: Pair, is_default: bool) -> Model:
-    """Return a pair's public description."""
     return Model(
         name=pair.name,
         family=pair.family.name,
@@ -245,6 +241,5 @@ def describe(pair: Pair, is_default: bool) -> Model:
 
 
 def info(image: StoredImage) -> ImageInfo:
-    """Return an image's public description."""
     width, height = image.size
     return ImageInfo(id=image.image_id, width=width, height=height, bytes=len(image.content), models=image.models)

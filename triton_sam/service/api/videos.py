@@ -15,9 +15,8 @@ from ..cancellation import CancellableRequests
 from ..engine import Engine
 from ..problems import Problem
 from ..schemas import BINARY, file_response, problem_responses
-from ..videos.downloads import FILES, DownloadFile, prepare
+from ..videos.downloads import FILES, DownloadFile
 from ..videos.files import LARGEST_WIDTH, SMALLEST_WIDTH, to_jpeg
-from ..videos.propagation import Done, Progress, Tracked
 from ..videos.schemas import (
     MAX_FRAME,
     Cancelled,
@@ -28,6 +27,7 @@ from ..videos.schemas import (
     VideoPrompt,
 )
 from ..videos.store import StoredVideo, Videos
+from ..videos.tracking import Done, Progress, Tracked
 from .v1 import ModelName
 
 VideoId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/videos` answered.")]
@@ -61,7 +61,7 @@ EVENTS: dict[str, Any] = {
     "frames_per_second, seconds_left), and at the end `done` (frames, cancelled) or `error` (as problem+json).",
     "content": {events.MEDIA_TYPE: {"schema": {"type": "string"}}},
 }
-MASKS = file_response("The file.", *(kind.media_type for kind in FILES.values()))
+MASKS = file_response("The file.", *(media_type for _, media_type in FILES.values()))
 
 
 def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
@@ -105,11 +105,10 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         response_class=Response,
         responses=problem_responses(404, 422),
     )
-    async def forget(video_id: VideoId) -> Response:
+    async def forget(video_id: VideoId) -> None:
         """Delete a video with its session, masks and file. Tracking stops."""
         videos.get(video_id)
         await videos.sessions.remove(video_id)
-        return Response(status_code=204)
 
     @api.get(
         "/{video_id}/frames/{frame}",
@@ -163,10 +162,9 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     )
     async def clear(
         request: Request, video_id: VideoId, frame: Frame, object_id: Annotated[int, Query(ge=1, lt=MAX_FRAME)]
-    ) -> Response:
+    ) -> None:
         """Delete an object's prompts and mask in one frame."""
         await requests.run(request, videos.get(video_id).tracking.clear(frame, object_id))
-        return Response(status_code=204)
 
     @api.delete(
         "/{video_id}/objects/{object_id}",
@@ -175,10 +173,9 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         response_class=Response,
         responses=problem_responses(404, 409, 422, 499),
     )
-    async def remove(request: Request, video_id: VideoId, object_id: ObjectInPath) -> Response:
+    async def remove(request: Request, video_id: VideoId, object_id: ObjectInPath) -> None:
         """Delete an object with its prompts and masks in all frames."""
         await requests.run(request, videos.get(video_id).tracking.remove(object_id))
-        return Response(status_code=204)
 
     @api.post(
         "/{video_id}/reset",
@@ -187,10 +184,9 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         response_class=Response,
         responses=problem_responses(404, 409, 413, 422, 499),
     )
-    async def reset(request: Request, video_id: VideoId) -> Response:
+    async def reset(request: Request, video_id: VideoId) -> None:
         """Delete all objects, prompts and masks. The video stays."""
         await requests.run(request, videos.get(video_id).tracking.reset())
-        return Response(status_code=204)
 
     @api.post(
         "/{video_id}/propagate",
@@ -239,8 +235,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     ) -> FileResponse:
         """Return all masks so far as one file."""
         video = videos.get(video_id)
-        found = prepare(wanted, video.stem, video.file, video.tracking.records, videos.decoders)
-        with DownloadFile(engine.budgets, video.room.folder, wanted, found) as file:
+        with DownloadFile(engine.budgets, video, wanted) as file:
             await requests.run(request, file.write(), timeout=DOWNLOAD_SECONDS)
             return file.answer()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
+from pydantic import BaseModel, Field
 
 from ...errors import ImageError
 from ...tiles import LargeImage, open_large_image
@@ -22,10 +23,9 @@ from ...tiles.folders import large_images_below
 from ...tiles.opening import check_packages
 from ...tiles.pyramid import Region, Window
 from .. import background
+from ..budgets import MEGA
 from ..engine import Engine
-from ..image_files import MEGA
 from ..problems import Problem
-from .schemas import LargeImageInfo, LargeImageName, LargeLevel
 
 TILE = 512
 """Width and height of the tiles that callers receive."""
@@ -33,6 +33,39 @@ KEPT = 16
 """Maximum number of open files."""
 FRESH_SECONDS = 1.0
 """Minimum seconds between searches of the folder."""
+
+
+class LargeImageName(BaseModel):
+    """A large image."""
+
+    id: str = Field(description="The id for the other routes: it stays the same while the name does.")
+    name: str = Field(description="The path relative to the folder.")
+
+
+class LargeImages(BaseModel):
+    """All large images of the folder."""
+
+    images: list[LargeImageName]
+
+
+class LargeLevel(BaseModel):
+    """A level of tiles, with half as many pixels per side as the previous level."""
+
+    level: int
+    width: int = Field(description="The width of the level in pixels.")
+    height: int
+    columns: int = Field(description="The number of tiles from left to right.")
+    rows: int
+
+
+class LargeImageInfo(LargeImageName):
+    """A large image with its levels."""
+
+    width: int = Field(description="The width of the image in pixels.")
+    height: int
+    tile: int = Field(description="The width and height of a tile; the last ones of a row or column are smaller.")
+    levels: list[LargeLevel] = Field(description="All levels; level 0 is the image itself.")
+    epsg: int | None = Field(description="The EPSG number of the map's reference system; null if there is none.")
 
 
 @dataclass(eq=False)
@@ -67,7 +100,6 @@ class LargeFolder:
         self._searched = -math.inf
 
     async def names(self) -> list[LargeImageName]:
-        """Return the names and ids of all images in the folder."""
         async with self._search:
             if time.monotonic() - self._searched > FRESH_SECONDS:
                 self._paths = await asyncio.to_thread(self._find)
@@ -93,7 +125,6 @@ class LargeFolder:
             self._trim()
 
     async def tile(self, image: LargeImage, level: int, column: int, row: int) -> bytes:
-        """Return a tile of a level as JPEG."""
         described = levels_of(image)
         known = level < len(described) and column < described[level].columns and row < described[level].rows
         if not known:
@@ -194,7 +225,6 @@ def levels_of(image: LargeImage) -> list[LargeLevel]:
 
 
 def describe(image_id: str, name: str, image: LargeImage) -> LargeImageInfo:
-    """Return a large image's public description."""
     width, height = image.size
     epsg = image.georeference.epsg if image.georeference else None
     return LargeImageInfo(

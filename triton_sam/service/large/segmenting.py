@@ -8,29 +8,27 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..._common.lru import ByteLru
-from ...client.server_models import EncoderIdentity
 from ...errors import ConfigurationError
 from ...families import model_name
 from ...families.tables import ENCODER
 from ...inputs.images import image_bytes
-from ...masks.segment import FORMATS, Segment
+from ...masks.segment import FORMATS, TOLERANCE, Segment
 from ...tiles import LargeImage, LargeObject
 from ...tiles.parts import SIDE, is_cut, length_for, part_around
 from ...tiles.pyramid import Window
 from ...tiles.stored import StoredTiles, default_path
 from ..engine import Engine, Pair
 from ..problems import Problem
-from ..schemas import coco_box
+from ..schemas import ImageAnswer, ModelName, Prompt, Score, coco_box
 from ..store import Origin, StoredImage
 from .folder import LargeFolder
-from .schemas import LargeMask, LargeSegmentRequest
 
 ENLARGE = 2
 """How often a part of twice the length is tried if the mask reaches its border."""
@@ -41,16 +39,103 @@ KEPT = 16
 _Known: TypeAlias = tuple[LargeImage, Origin, float, StoredTiles]
 
 
-class LargeEmbeddings:
-    """Finds the embeddings of an image and a pair, and checks them once. Used on one event loop."""
+class LargeSegmentRequest(Prompt):
+    """One object in pixels of the image, and the caller's zoom."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"points": [[1600, 1000]]},
+                {"points": [[1600, 1000], [1650, 990]], "labels": [1, 0], "scale": 4, "format": "rle"},
+                {"box": [1500, 900, 1720, 1310]},
+            ]
+        },
+    )
+
+    scale: float = Field(
+        default=1.0,
+        ge=1.0,
+        le=65_536.0,
+        allow_inf_nan=False,
+        description="The pixels of the image along a side of a pixel of the screen. The part that is sent has 1024 "
+        "times as many on a side, rounded to a power of two, or more if the prompts lie further apart.",
+    )
+    multimask: bool = Field(
+        default=False, description="Whether to answer with all candidates: three, or one with SAM-HQ."
+    )
+    model: ModelName = None
+    format: Literal["polygons", "rle"] = Field(
+        default="polygons", description="`polygons` are in pixels of the image; `rle` is the mask of `region`."
+    )
+    tolerance: float = Field(
+        default=TOLERANCE,
+        ge=0,
+        le=100,
+        description="The largest distance between a polygon and the exact outline, in pixels of the mask.",
+    )
+
+
+class LargeMask(BaseModel):
+    """One mask."""
+
+    candidate: int = Field(description="The number of the candidate, from 0.")
+    score: Score
+    area: float = Field(description="The area in pixels of the image.")
+    bbox: list[float] | None = Field(
+        description="The box in the form of COCO, in pixels of the image. An empty mask has null."
+    )
+    is_cut: bool = Field(
+        description="Whether the mask reaches a border of `region`, so that some of it may be missing."
+    )
+    region: list[int] = Field(description="The part that the model saw: x1, y1, x2, y2 in pixels of the image.")
+    polygons: list[list[list[list[float]]]] | None = Field(
+        default=None, description="Each polygon is a list of rings: its outline, and its holes."
+    )
+    rle: dict[str, Any] | None = Field(
+        default=None, description="Compressed COCO RLE of `region`, which may have fewer pixels than the region."
+    )
+
+
+class LargeSegmentAnswer(ImageAnswer):
+    """The mask of an object, or its three candidates."""
+
+    masks: list[LargeMask]
+    milliseconds: float = Field(description="The time from the parsed request to the masks.")
+
+
+class LargeSegmenting:
+    """Segments objects of the images of a folder. Used on one event loop."""
 
     def __init__(self, folder: LargeFolder, engine: Engine) -> None:
         self._folder = folder
         self._engine = engine
         self._known: ByteLru[Path, _Known] = ByteLru(KEPT)
 
-    async def of(self, image_id: str, image: LargeImage, pair: Pair) -> StoredTiles | None:
-        """Return the embeddings of an image's tiles; None if there are none."""
+    async def segment(
+        self, image_id: str, image: LargeImage, pair: Pair, request: LargeSegmentRequest
+    ) -> list[LargeMask]:
+        """Return the mask of the object, or its three candidates."""
+        tiles = await self._tiles(image_id, image, pair)
+        around = _points_of(request, image)
+        least = SIDE * 2 ** round(math.log2(request.scale))
+        length = length_for(around, min(least, max(image.size)))
+        tile = None if tiles is None else _tile(tiles, around, least)
+        for attempt in range(ENLARGE + 1):
+            if attempt == 0 and tiles is not None and tile is not None:
+                stored, window = await self._read_tile(tiles, tile, pair)
+            else:
+                window = await self._folder.window(image, image.clip(part_around(around, length, image.size)), SIDE)
+                stored = await self._engine.store(image_bytes(window.pixels))  # equal parts share an id: one encode
+            masks = await self._segment_part(image, pair, request, stored, window)
+            best = max(masks, key=lambda mask: mask.score)
+            if not best.is_cut or length >= max(image.size) or attempt == ENLARGE:
+                break
+            length *= 2
+        return masks
+
+    async def _tiles(self, image_id: str, image: LargeImage, pair: Pair) -> StoredTiles | None:
+        """Return the embeddings of an image's tiles, checked once; None if there are none."""
         path = default_path(self._folder.path(image_id), pair.name)
         try:
             stamp = (await asyncio.to_thread(path.stat)).st_ctime
@@ -59,99 +144,56 @@ class LargeEmbeddings:
         known = self._known.get(path)
         if known is not None and known[0] is image and known[1:3] == (pair.origin, stamp):
             return known[3]
-        tiles = await asyncio.to_thread(self._opened, path, image)
-        await self._check(tiles, pair)
+
+        def opened() -> StoredTiles:
+            self._folder.check_links(path)
+            return StoredTiles(path, image)
+
+        tiles = await asyncio.to_thread(opened)
+        try:
+            await self._check(tiles, pair)
+        except ConfigurationError as error:
+            raise Problem(422, str(error), code="stale_embeddings") from error
         self._known.put(path, (image, pair.origin, stamp, tiles))
         return tiles
 
-    async def adopt(self, stored: StoredImage, tiles: StoredTiles, number: int, pair: Pair) -> None:
-        """Store a tile's embeddings with its pixels, so that no request encodes them."""
-        await self._engine.adopt(stored, pair, lambda: tiles.embeddings(number, model_name(pair.name, ENCODER)))
-
-    def _opened(self, path: Path, image: LargeImage) -> StoredTiles:
-        self._folder.check_links(path)
-        return StoredTiles(path, image)
-
     async def _check(self, tiles: StoredTiles, pair: Pair) -> None:
+        """Raise a ConfigurationError if another encoder computed the embeddings."""
         encoder = await self._engine.encoder(pair)
-        try:
-            if tiles.check_encoder(encoder):
-                return
-            sample = await asyncio.to_thread(tiles.sample)
-            if sample is not None:
-                await self._check_sample(tiles, sample[0], image_bytes(sample[1]), encoder, pair)
-        except ConfigurationError as error:
-            raise Problem(422, str(error), code="stale_embeddings") from error
+        if tiles.check_encoder(encoder):
+            return
+        sample = await asyncio.to_thread(tiles.sample)
+        if sample is not None:
+            number, pixels = sample
+            fresh = await self._engine.encode_here(image_bytes(pixels), pair)
+            await asyncio.to_thread(tiles.check_sample, number, fresh, encoder.encoder)
 
-    async def _check_sample(
-        self, tiles: StoredTiles, number: int, content: bytes, encoder: EncoderIdentity, pair: Pair
-    ) -> None:
-        fresh = await self._engine.encode_here(content, pair)
-        await asyncio.to_thread(tiles.check_sample, number, fresh, encoder.encoder)
+    async def _read_tile(self, tiles: StoredTiles, tile: int, pair: Pair) -> tuple[StoredImage, Window]:
+        """Return a tile, stored with its embeddings, so that no request encodes it."""
+        x1, y1, x2, y2 = tiles.blocks.region(tile)
+        window = await self._folder.read((x2 - x1) * (y2 - y1), lambda: tiles.window(tile))
+        stored = await self._engine.store(image_bytes(window.pixels))
+        await self._engine.adopt(stored, pair, lambda: tiles.embeddings(tile, model_name(pair.name, ENCODER)))
+        return stored, window
 
+    async def _segment_part(
+        self, image: LargeImage, pair: Pair, request: LargeSegmentRequest, stored: StoredImage, window: Window
+    ) -> list[LargeMask]:
+        embeddings = await self._engine.embed(stored, pair)
 
-@dataclass(frozen=True)
-class ImageTiles:
-    """An image with its tile embeddings, for one pair."""
+        def write(segments: Iterator[Segment]) -> list[LargeMask]:
+            return [_mask(each, window, image, request) for each in segments]
 
-    image: LargeImage
-    tiles: StoredTiles | None
-    pair: Pair
-
-
-async def segment(
-    engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: ImageTiles, request: LargeSegmentRequest
-) -> list[LargeMask]:
-    """Return the mask of the object, or its three candidates."""
-    image = where.image
-    around = _points_of(request, image)
-    least = SIDE * 2 ** round(math.log2(request.scale))
-    length = length_for(around, min(least, max(image.size)))
-    tile = _tile(where.tiles, around, least)
-    for attempt in range(ENLARGE + 1):
-        region = image.clip(part_around(around, length, image.size))
-        if attempt == 0 and where.tiles is not None and tile is not None:
-            stored, window = await _read_tile(engine, folder, embeddings, where, where.tiles, tile)
-        else:
-            window = await folder.window(image, region, SIDE)
-            stored = await engine.store(image_bytes(window.pixels))  # equal parts share an id: one encode
-        masks = await _segment_part(engine, where, request, stored, window)
-        best = max(masks, key=lambda mask: mask.score)
-        if not best.is_cut or length >= max(image.size) or attempt == ENLARGE:
-            break
-        length *= 2
-    return masks
+        prompt = _prompt(request, window)
+        return await self._engine.segment(embeddings, pair, prompt, write, multimask=request.multimask)
 
 
-def _tile(tiles: StoredTiles | None, around: np.ndarray[Any, Any], least: int) -> int | None:
-    """Return the number of the tile around a prompt, if it has embeddings and about the requested size."""
-    if tiles is None or not least / 2 < tiles.length < least * 2:
+def _tile(tiles: StoredTiles, around: np.ndarray[Any, Any], least: int) -> int | None:
+    """Return the number of the tile around a prompt, if it has about the requested size."""
+    if not least / 2 < tiles.length < least * 2:
         return None
     region = tiles.around(around)
     return None if region is None else tiles.number_of(region)
-
-
-async def _read_tile(
-    engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: ImageTiles, tiles: StoredTiles, tile: int
-) -> tuple[StoredImage, Window]:
-    x1, y1, x2, y2 = tiles.blocks.region(tile)
-    window = await folder.read((x2 - x1) * (y2 - y1), lambda: tiles.window(tile))
-    stored = await engine.store(image_bytes(window.pixels))
-    await embeddings.adopt(stored, tiles, tile, where.pair)
-    return stored, window
-
-
-async def _segment_part(
-    engine: Engine, where: ImageTiles, request: LargeSegmentRequest, stored: StoredImage, window: Window
-) -> list[LargeMask]:
-    embeddings = await engine.embed(stored, where.pair)
-
-    def write(segments: Iterator[Segment]) -> list[LargeMask]:
-        return [_mask(each, window, where.image, request) for each in segments]
-
-    return await engine.segment(
-        embeddings, where.pair, _prompt(request, window), write, multimask=request.multimask, at_a_time=1
-    )
 
 
 def _points_of(request: LargeSegmentRequest, image: LargeImage) -> np.ndarray[Any, Any]:

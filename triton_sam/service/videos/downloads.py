@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -14,102 +13,44 @@ from starlette.types import Receive, Scope, Send
 
 from ...inputs.images import open_image
 from ...tracks.formats import TRACK_FORMATS, TrackedVideo
-from ...tracks.records import MaskRecord
 from ..budgets import Budgets
 from ..problems import Problem
-from .decoders import Decoders
-from .files import VideoFile
-from .records import Records
+from .store import StoredVideo
 from .tracking import gone
 
-
-@dataclass(frozen=True)
-class FileKind:
-    """The file of a format.
-
-    Args:
-        write: writes the file. Its arguments are the path, the video and an iterator of frames.
-    """
-
-    suffix: str
-    media_type: str
-    write: Callable[[Path, Download, Iterator[int]], None]
-
-
-@dataclass(frozen=True)
-class Download:
-    """The contents of a download.
-
-    Args:
-        labels: the label maps as PNG, in the order of the frames.
-    """
-
-    name: str
-    video: VideoFile
-    records: Mapping[int, Sequence[MaskRecord]]
-    labels: Iterator[tuple[int, bytes]]
-    decoders: Decoders
-
-
-def prepare(form: str, name: str, video: VideoFile, records: Records, decoders: Decoders) -> Download:
-    """Return a snapshot of the contents of a file in a format."""
-    masks = records.all()
-    if not masks:
-        raise Problem(409, "the video has no masks yet: add a prompt and track it", code="no_masks")
-    largest = TRACK_FORMATS[form].largest_id
-    highest = max(record.object_id for group in masks.values() for record in group)
-    if largest is not None and highest > largest:
-        raise Problem(422, f"the format {form} holds the object ids 1..{largest}, not {highest}: take another format")
-    return Download(name, video, masks, records.label_maps(), decoders)
-
-
-def _write_labels(path: Path, download: Download, frames: Iterator[int]) -> None:
-    file_name = TRACK_FORMATS["png"].image_file or str
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:  # a PNG is compressed already
-        for (frame, content), _ in zip(download.labels, frames, strict=True):
-            archive.writestr(file_name(frame), content)
-
-
-def _write_lines(path: Path, download: Download, frames: Iterator[int]) -> None:
-    with path.open("w", encoding="utf-8") as stream:
-        for frame in frames:
-            stream.writelines(record.to_line() for record in download.records[frame])
-
-
-def _write_whole(form: str) -> Callable[[Path, Download, Iterator[int]], None]:
-    def write(path: Path, download: Download, frames: Iterator[int]) -> None:
-        def images(_: Sequence[int]) -> Iterator[Image.Image]:
-            for frame in frames:
-                yield open_image(download.decoders.frame(download.video, frame, "preview").content)
-
-        video = TrackedVideo(download.name, download.video.size, download.video.rate, download.records, images)
-        writer = TRACK_FORMATS[form].write_video
-        if writer is not None:
-            writer(path, video)
-
-    return write
-
-
-FILES: dict[str, FileKind] = {
-    "png": FileKind("masks.zip", "application/zip", _write_labels),
-    "rle": FileKind("masks.jsonl", "application/jsonl", _write_lines),
-    "coco": FileKind("coco.json", "application/json", _write_whole("coco")),
-    "overlay": FileKind("overlay.mp4", "video/mp4", _write_whole("overlay")),
+FILES = {
+    "png": ("masks.zip", "application/zip"),
+    "rle": ("masks.jsonl", "application/jsonl"),
+    "coco": ("coco.json", "application/json"),
+    "overlay": ("overlay.mp4", "video/mp4"),
 }
+"""The end of the name, and the media type of the file of each format."""
 
 
 class DownloadFile:
-    """A temporary file for one response. It is removed at the end of its block, or with the response of answer().
+    """A temporary file with the masks so far. It is removed at the end of its block, or with the response of answer().
 
     Args:
         budgets: bytes of the disk, and pixels of the worker.
     """
 
-    def __init__(self, budgets: Budgets, folder: Path, form: str, download: Download) -> None:
+    def __init__(self, budgets: Budgets, video: StoredVideo, form: str) -> None:
+        records = video.tracking.records
+        masks = records.all()
+        if not masks:
+            raise Problem(409, "the video has no masks yet: add a prompt and track it", code="no_masks")
+        largest = TRACK_FORMATS[form].largest_id
+        highest = max(record.object_id for group in masks.values() for record in group)
+        if largest is not None and highest > largest:
+            raise Problem(
+                422, f"the format {form} holds the object ids 1..{largest}, not {highest}: take another format"
+            )
         self._budgets = budgets
-        self._kind = FILES[form]
-        self._path = folder / f"{uuid.uuid4().hex}-{self._kind.suffix}"
-        self._download = download
+        self._video = video
+        self._form = form
+        self._masks = masks
+        self._labels = records.label_maps()
+        self._path = video.room.folder / f"{uuid.uuid4().hex}-{FILES[form][0]}"
         self._disk = budgets.video_bytes.take(0)
         self._is_passed_on = self._is_closed = False
 
@@ -131,24 +72,43 @@ class DownloadFile:
 
         def work(frames: Iterator[int]) -> int:
             try:
-                self._kind.write(self._path, self._download, frames)
+                self._write(frames)
                 return self._path.stat().st_size
             finally:
                 if self._is_closed:
                     self._path.unlink(missing_ok=True)
 
-        width, height = self._download.video.size
+        width, height = self._video.file.size
         try:
-            frames = sorted(self._download.records)
-            self._disk.grow(await self._budgets.workers.reduce(2 * width * height, work, frames))
+            self._disk.grow(await self._budgets.workers.reduce(2 * width * height, work, sorted(self._masks)))
         except FileNotFoundError:
             raise gone() from None
 
     def answer(self) -> FileResponse:
         """Return the response, which removes the file when it ends for any reason."""
         self._is_passed_on = True
-        name = f"{self._download.name}-{self._kind.suffix}"
-        return _OwnFile(self._path, self.close, media_type=self._kind.media_type, filename=name)
+        ending, media_type = FILES[self._form]
+        return _OwnFile(self._path, self.close, media_type=media_type, filename=f"{self._video.stem}-{ending}")
+
+    def _write(self, frames: Iterator[int]) -> None:
+        writer = TRACK_FORMATS[self._form].write_video
+        if self._form == "png":
+            file_name = TRACK_FORMATS["png"].image_file or str
+            with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:  # a PNG is compressed already
+                for (frame, content), _ in zip(self._labels, frames, strict=True):
+                    archive.writestr(file_name(frame), content)
+        elif self._form == "rle":
+            with self._path.open("w", encoding="utf-8") as stream:
+                for frame in frames:
+                    stream.writelines(record.to_line() for record in self._masks[frame])
+        elif writer is not None:
+            video = self._video
+
+            def images(_: Sequence[int]) -> Iterator[Image.Image]:
+                for frame in frames:
+                    yield open_image(video.decoders.frame(video.file, frame, "preview").content)
+
+            writer(self._path, TrackedVideo(video.stem, video.file.size, video.file.rate, self._masks, images))
 
 
 class _OwnFile(FileResponse):

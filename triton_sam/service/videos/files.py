@@ -1,11 +1,15 @@
-"""Files of an uploaded video: supported kinds, their properties, and their frames as JPEG."""
+"""Files of uploaded videos: supported kinds, their properties, open decoders, and frames as JPEG."""
 
 from __future__ import annotations
 
 import io
+import threading
+import weakref
+from collections import OrderedDict
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 from PIL import Image
 
@@ -15,9 +19,11 @@ from ...inputs.images import open_image
 from ...inputs.video.base import Frame, FrameSource
 from ...inputs.video.files import VideoFrames, open_container, video_stream
 from ...inputs.video.sequences import ImageFrames
-from ..image_files import MEGA, check_image
+from ..budgets import MEGA
 from ..problems import Problem
 from ..settings import ServiceSettings
+from ..store import check_image
+from .tracking import gone
 from .uploads import Upload
 
 DEFAULT_RATE = Fraction(25)
@@ -31,8 +37,6 @@ _MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 
 @dataclass(frozen=True)
 class VideoFile:
-    """An uploaded video on disk."""
-
     paths: tuple[Path, ...]
     is_file: bool
     size: Size
@@ -113,3 +117,77 @@ def _images(upload: Upload, settings: ServiceSettings) -> VideoFile:
             raise VideoError(f"frame {index} has {size[0]} x {size[1]} pixels, but the first has {first}")
     frames = ImageFrames(upload.frames, name="the upload")  # opens the first one
     return VideoFile(tuple(upload.frames), False, frames.size, len(upload.frames), DEFAULT_RATE)
+
+
+MAX_DECODERS = 8
+"""Each keeps up to 128 MiB of decoded frames."""
+PREVIEW_QUALITY = 90
+
+Purpose = Literal["preview", "tracking"]
+"""Previews need random frames and tracking needs consecutive ones, so each has its own decoder."""
+
+
+class Decoders:
+    """The open decoders, for use by several threads."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[tuple[VideoFile, Purpose], FrameSource] = OrderedDict()
+        self._forgotten: weakref.WeakSet[VideoFile] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def frame(self, video: VideoFile, index: int, purpose: Purpose) -> Frame:
+        """Return a frame. This blocks."""
+        found = self._source(video, purpose).frame(index)
+        if found is None:
+            raise VideoError(f"the video ends before frame {index}: it is damaged")
+        return found
+
+    def forget(self, video: VideoFile) -> None:
+        """Close the decoders of a video, and open no more; this may block while one of them decodes."""
+        with self._lock:
+            self._forgotten.add(video)
+            closed = [self._open.pop(key) for key in list(self._open) if key[0] == video]
+        for source in closed:
+            source.close()
+
+    def _source(self, video: VideoFile, purpose: Purpose) -> FrameSource:
+        key = (video, purpose)
+        with self._lock:
+            if key in self._open:
+                self._open.move_to_end(key)
+                return self._open[key]
+        made = video.open(PREVIEW_QUALITY if purpose == "preview" else None)
+        dropped = []
+        with self._lock:
+            if video in self._forgotten:  # its file is deleted, and an open one would still fill the disk
+                made.close()
+                raise gone()
+            source = self._open.setdefault(key, made)
+            self._open.move_to_end(key)
+            if source is not made:
+                dropped.append(made)
+            while len(self._open) > MAX_DECODERS:
+                dropped.append(self._open.popitem(last=False)[1])
+        for old in dropped:
+            old.close()
+        return source
+
+
+class StoredFrames(FrameSource):
+    """The frames of an uploaded video for the client: the decoder may be closed and reopened between two frames."""
+
+    def __init__(self, video: VideoFile, decoders: Decoders) -> None:
+        super().__init__("the video")
+        self.num_frames = video.num_frames
+        self.size = video.size
+        self._video = video
+        self._decoders = decoders
+
+    def _read(self, index: int) -> tuple[bytes, Size] | None:
+        if index >= self._video.num_frames:
+            return None
+        frame = self._decoders.frame(self._video, index, "tracking")
+        return frame.content, frame.size

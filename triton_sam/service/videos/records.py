@@ -75,7 +75,7 @@ class Records:
 
     def all(self) -> dict[int, tuple[MaskRecord, ...]]:
         """Return the masks of all frames, sorted by frame and object."""
-        return {frame: self.at(frame) for frame in self._order}
+        return {frame: self.at(frame) for frame in sorted(self._frames)}
 
     def label_maps(self) -> Iterator[tuple[int, bytes]]:
         """Yield each frame with its label map as PNG. The masks are a snapshot at the time of the call.
@@ -85,10 +85,6 @@ class Records:
         """
         labels = dict(self._labels)
         return ((frame, labels.get(frame) or label_map_png(_drawn(records))) for frame, records in self.all().items())
-
-    @property
-    def _order(self) -> list[int]:
-        return sorted(self._frames)
 
     def _set(self, frame: int, records: dict[int, MaskRecord], labels: bytes | None) -> None:
         more = _size(records, labels) - _size(self._frames.pop(frame, {}), self._labels.pop(frame, None))

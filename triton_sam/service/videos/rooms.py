@@ -1,11 +1,13 @@
-"""A video's resources in the service: a place among the videos, bytes of the disk, and a folder."""
+"""The service's folder for videos, and the resources of one video: a place, bytes of the disk, and a folder."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,70 @@ from starlette.concurrency import run_in_threadpool
 
 from .. import background
 from ..budgets import Lease
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks, so nothing is removed there
+    fcntl = None  # type: ignore[assignment]
+
+PREFIX = "triton-sam-videos-"
+
+
+class Folder:
+    """A new temporary folder, locked as long as this process lives.
+
+    Creating it removes this user's folders that no running service has locked.
+    """
+
+    def __init__(self) -> None:
+        _remove_abandoned()
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+            self._descriptor = _lock(self.path)
+            if fcntl is None or self._descriptor is not None:
+                return
+            # Another starting service removed the folder as abandoned before it was locked.
+
+    def new(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.path))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _lock(folder: Path) -> int | None:
+    """Lock a folder if it still exists and is not locked; return the descriptor that holds the lock, else None."""
+    if fcntl is None:
+        return None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if folder.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _remove_abandoned() -> None:
+    if fcntl is None:
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+        descriptor = _lock(folder)
+        if descriptor is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+
 
 Result = TypeVar("Result")
 
@@ -57,7 +123,6 @@ class Room:
         return await asyncio.shield(task)
 
     async def write(self, content: bytes, path: Path, before: int = 0) -> None:
-        """Write a file to the folder."""
         grown = len(content) - before
         self.disk.grow(grown)
         try:

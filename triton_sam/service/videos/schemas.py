@@ -174,12 +174,16 @@ class Cancelled(BaseModel):
 
 
 def _mask(record: MaskRecord, form: str, tolerance: float) -> VideoMask:
-    segment = Segment(record.mask, record.score, None, record.object_id - 1)
     return VideoMask(
         object_id=record.object_id,
         score=record.score,
         object_score=record.object_score,
         area=record.area,
         bbox=record.box and coco_box(record.box),
-        **{form: SINGLE_FORMATS[form].to_json(segment, tolerance)},
+        **{form: SINGLE_FORMATS[form].to_json(segment_of(record), tolerance)},
     )
+
+
+def segment_of(record: MaskRecord) -> Segment:
+    """Return a mask of a video as a mask of an image."""
+    return Segment(record.mask, record.score, None, record.object_id - 1)

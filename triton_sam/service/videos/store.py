@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import threading
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -21,21 +21,36 @@ from .. import background
 from ..budgets import Budgets, stopping
 from ..engine import Engine, Pair
 from ..problems import Problem, cancelled
+from ..settings import ServiceSettings
 from ..store import StoredImage
 from . import uploads
-from .clients import VideoClients
-from .decoders import Decoders, StoredFrames
-from .files import VideoFile, examine
-from .folders import Folder
-from .live import LiveVideo, unknown
-from .rooms import Room
+from .files import Decoders, StoredFrames, VideoFile, examine
+from .rooms import Folder, Room
 from .schemas import ObjectInfo, VideoInfo, video_prompt
-from .sessions import Session, Sessions
+from .sessions import LiveVideo, Session, Sessions, unknown
 from .tracking import Tracking
 from .uploads import Upload
 
+if TYPE_CHECKING:
+    from ...client.video import AsyncSAM2VideoClient
+
+
 CHECKS = 2
 """Uploads that are checked concurrently."""
+
+
+def connect(settings: ServiceSettings, pair: Pair) -> AsyncSAM2VideoClient:
+    """Return the client of a pair's video model. It connects on first use."""
+    from ...client.video import AsyncSAM2VideoClient
+
+    return AsyncSAM2VideoClient(
+        settings.url,
+        None if pair.name == pair.family.name else pair.name,
+        model_type=pair.family.name,
+        timeout=settings.timeout,
+        headers=settings.triton_headers,
+        ca_certs=settings.ca_certs,
+    )
 
 
 @dataclass(eq=False)
@@ -61,15 +76,12 @@ class StoredVideo(Session):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the video is tracked."""
         return self.tracking.is_tracking
 
     def stop_soon(self) -> None:
-        """Stop tracking after the frame that Triton is computing, without waiting for it."""
         self.tracking.stop_soon()
 
     async def close(self) -> None:
-        """Delete the video's session, masks and files."""
         try:
             await self.tracking.close()
             await asyncio.to_thread(self.decoders.forget, self.file)
@@ -81,7 +93,9 @@ class Videos:
     """All videos of a service, used on one event loop from ``start()`` to ``stop()``."""
 
     def __init__(self, engine: Engine) -> None:
-        self.clients = VideoClients(engine.settings)
+        self.connect: Callable[[ServiceSettings, Pair], AsyncSAM2VideoClient] = connect
+        """Creates the client of a pair; tests replace it."""
+        self._clients: dict[str, AsyncSAM2VideoClient] = {}
         self.decoders = Decoders()
         self.sessions = Sessions(engine.settings.video_idle_seconds)
         self._engine = engine
@@ -95,13 +109,13 @@ class Videos:
         return self._engine.budgets
 
     async def start(self) -> None:
-        """Start removing unused videos."""
         self.sessions.start()
 
     async def stop(self) -> None:
         self.refuse()
         await self.sessions.stop()
-        await self.clients.close()
+        for client in self._clients.values():
+            await client.aclose()
         if self._folder is not None:
             await asyncio.to_thread(self._folder.remove)
 
@@ -145,7 +159,6 @@ class Videos:
                 await room.close()
 
     async def receive(self, request: Request, room: Room) -> Upload:
-        """Write the files of a request to the folder of a room."""
         try:
             return await uploads.receive(request, room, self._engine.settings.max_video_frames)
         except ClientDisconnect:
@@ -205,7 +218,6 @@ class Videos:
         return {name: await video.track(image, wanted[name]) for name, video in videos.items()}
 
     def describe(self, video: StoredVideo) -> VideoInfo:
-        """Return a video's public description."""
         width, height = video.file.size
         tracking = video.tracking
         return VideoInfo(
@@ -235,7 +247,9 @@ class Videos:
         return video
 
     def _tracking(self, frames: FrameSource, pair: Pair, every: int = 1) -> Tracking:
-        return Tracking(frames, self.clients.of(pair), self._budgets, self._engine.metrics, every=every)
+        if pair.name not in self._clients:
+            self._clients[pair.name] = self.connect(self._engine.settings, pair)
+        return Tracking(frames, self._clients[pair.name], self._budgets, self._engine.metrics, every=every)
 
     def _make_folder(self) -> Path:
         with self._folder_lock:

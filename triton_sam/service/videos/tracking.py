@@ -4,26 +4,129 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import SamError
 from ...inputs.video.base import FrameSource
 from ...masks.rle import BoolArray, rle_to_mask
+from ...masks.segment import VideoSegment
 from ...tracks.records import MaskRecord
 from .. import background
-from ..budgets import Budgets
+from ..budgets import Budget, Budgets
+from ..events import Events
 from ..metrics import Metrics
-from ..problems import Problem
+from ..problems import Problem, meant_by
 from ..schemas import RleMask
-from .clients import Masks
-from .propagation import Propagation
 from .records import Records, overlapping
 from .schemas import PropagateRequest, VideoPrompt
 
 if TYPE_CHECKING:
     from ...client.video import AsyncSAM2VideoClient, AsyncVideo
+
+PROGRESS_SECONDS = 0.5
+Masks = Mapping[int, VideoSegment]
+"""The mask of each object id in one frame."""
+Keep = Callable[[int, Masks], Awaitable[tuple[MaskRecord, ...]]]
+"""Stores the masks of a frame, and returns them."""
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A tracked frame. ``records`` are the masks of all objects."""
+
+    frame: int
+    records: tuple[MaskRecord, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    done: int
+    total: int
+    frames_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Done:
+    """The last event. ``cancelled`` is true if frames are left."""
+
+    frames: int
+    cancelled: bool
+
+
+class Propagation:
+    """A running propagation.
+
+    Attributes:
+        events: ``Tracked`` for each frame, ``Progress``, and finally ``Done`` or a Problem.
+    """
+
+    def __init__(
+        self, keep: Keep, video: AsyncVideo, request: PropagateRequest, total: int, lock: asyncio.Lock, places: Budget
+    ) -> None:
+        self.events: Events[Tracked | Progress | Done] = Events()
+        self._keep = keep
+        self._video = video
+        self._request = request
+        self._total = total
+        self._lock = lock
+        self._is_stopped = False
+        self._done = 0
+        self._started = self._told = time.monotonic()
+        self.task = places.start(self._run)
+
+    async def frames(self) -> AsyncGenerator[Tracked, None]:
+        """Yield each frame. If the reader stops early, the propagation ends."""
+        try:
+            async for event in self.events:
+                if isinstance(event, Tracked):
+                    yield event
+        finally:
+            self.leave()
+
+    def stop(self) -> None:
+        """Stop after the frame that Triton is computing. The reader still receives the last events."""
+        self._is_stopped = True
+
+    def leave(self, last: Problem | None = None) -> None:
+        """Stop after the frame that Triton is computing. A reader receives only ``last``."""
+        self._is_stopped = True
+        self.events.leave(last)
+
+    async def _run(self) -> None:
+        try:
+            async with self._lock:
+                await self._track()
+        except Exception as error:  # noqa: BLE001 - the response with status 200 may have started
+            await self.events.put(meant_by(error))
+
+    async def _track(self) -> None:
+        ask = self._request
+        if not self._is_stopped:
+            frames = self._video.propagate(start=ask.start, count=ask.count, reverse=ask.reverse)
+            async with contextlib.aclosing(frames):
+                async for frame, masks in frames:
+                    records = await self._keep(frame, masks)
+                    self._done += 1
+                    await self.events.put(Tracked(frame, records))
+                    await self._tell_progress()
+                    if self._is_stopped:
+                        break
+        await self.events.put(Done(self._done, self._is_stopped and self._done < self._total), None)
+
+    async def _tell_progress(self) -> None:
+        now = time.monotonic()
+        if now - self._told < PROGRESS_SECONDS and self._done < self._total:
+            return
+        self._told = now
+        rate = self._done / max(now - self._started, 1e-3)
+        left = max(0, self._total - self._done) / rate
+        await self.events.put(Progress(self._done, self._total, round(rate, 2), round(left, 1)))
+
 
 Result = TypeVar("Result")
 
@@ -58,11 +161,9 @@ class Tracking:
 
     @property
     def is_tracking(self) -> bool:
-        """Whether a propagation runs."""
         return self._propagation is not None and not self._propagation.task.done()
 
     async def add(self, prompt: VideoPrompt) -> MaskRecord:
-        """Prompt an object in a frame and return its mask there."""
         self._check_frame(prompt.frame)
         if prompt.labels is not None and len(prompt.labels) != len(prompt.points):
             raise Problem(422, "labels must hold one label for each point")
@@ -89,7 +190,6 @@ class Tracking:
         return await self.change(work)
 
     async def remove(self, object_id: int) -> None:
-        """Remove an object and its masks."""
         self._check_object(object_id)
 
         async def work(video: AsyncVideo) -> None:
@@ -100,7 +200,6 @@ class Tracking:
         await self.change(work)
 
     async def clear(self, frame: int, object_id: int) -> None:
-        """Remove an object's prompts and mask in a frame."""
         self._check_object(object_id)
         if frame not in self.prompted[object_id]:
             raise Problem(404, f"object {object_id} has no prompt in frame {frame}", code="unknown_prompt")
@@ -113,8 +212,6 @@ class Tracking:
         await self.change(work)
 
     async def reset(self) -> None:
-        """Remove all objects, prompts and masks."""
-
         async def work(video: AsyncVideo) -> None:
             await video.reset()
             self.prompted.clear()
@@ -123,7 +220,6 @@ class Tracking:
         await self.change(work)
 
     async def propagate(self, request: PropagateRequest) -> Propagation:
-        """Start tracking all objects."""
         if request.start is not None:
             self._check_frame(request.start)
         self._check_idle()
@@ -132,10 +228,8 @@ class Tracking:
             raise Problem(422, "there is no prompt to track from: add a prompt to a frame first")
         first = min(frame for frames in self.prompted.values() for frame in frames)
         total = self._count(request, first if request.start is None else request.start)
-        with self._budgets.tracks.take() as place:
-            self._propagation = Propagation(partial(self.keep, is_tracked=True), video, request, total, self._lock)
-            running = place.pass_on()
-        self._propagation.task.add_done_callback(lambda _: running.give())
+        keep = partial(self.keep, is_tracked=True)
+        self._propagation = Propagation(keep, video, request, total, self._lock, self._budgets.tracks)
         return self._propagation
 
     async def cancel(self) -> bool:
@@ -171,8 +265,6 @@ class Tracking:
                     await video.aclose()
 
     async def keep(self, frame: int, masks: Masks, *, is_tracked: bool = False) -> tuple[MaskRecord, ...]:
-        """Store the masks of a frame, and return them."""
-
         can_be_downloaded = self._frames.num_frames is not None
 
         def work() -> tuple[tuple[MaskRecord, ...], bytes | None]:
@@ -216,7 +308,6 @@ class Tracking:
             raise Problem(404, f"there is no object {object_id}", code="unknown_object")
 
     def _count(self, request: PropagateRequest, start: int) -> int:
-        """Return the number of frames of a propagation."""
         left = start if request.reverse else (self._frames.num_frames or 0) - 1 - start
         there = left // self.every + 1
         return min(there, request.count or there)
@@ -229,5 +320,4 @@ class Tracking:
 
 
 def gone() -> Problem:
-    """Return the problem for a caller whose video has been removed."""
     return Problem(404, "the video has been removed", code="unknown_video")

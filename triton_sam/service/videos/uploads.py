@@ -54,14 +54,12 @@ class _Parts:
         self._parser = parser(boundary, callbacks)
 
     def write(self, piece: bytes) -> None:
-        """Process a piece of the body."""
         try:
             self._parser.write(piece)
         except FormParserError:
             raise Problem(400, "the body is not well-formed multipart/form-data") from None
 
     def finish(self) -> None:
-        """Process the end of the body."""
         self.close()
         if not self._has_ended:
             raise Problem(400, "the body ends before its last boundary")
@@ -122,7 +120,6 @@ class _Parts:
 
 
 async def receive(request: Request, room: Room, max_frames: int) -> Upload:
-    """Write the files of a request to the folder of a room."""
     kind, options = parse_options_header(request.headers.get("content-type", "").encode("latin-1"))
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary:

@@ -1,1 +1,0 @@
-"""All objects of an image, as one response or as events."""

@@ -16,8 +16,14 @@ from triton_sam._common.bundle import bundled
 
 IMAGES = bundled("test/images")
 PEAK_MEMORY = pytest.StashKey[PeakMemory]()
-NEEDED = {"served": ("pytriton",), "slow": ("pytriton", "yaml"), "deploy": ("pytriton", "yaml")}
-"""Packages of the extras `local` and `test` without which the tests of a folder are skipped."""
+NEEDED = {
+    "served": ("pytriton",),
+    "slow": ("pytriton", "yaml"),
+    "deploy": ("pytriton", "yaml"),
+    "tiles": ("tifffile", "zarr"),
+    "verify": ("onnx", "onnxruntime", "torch", "sam2"),
+}
+"""Packages of extras without which the tests of a folder are skipped."""
 
 # Some virtual machines announce AMX and end a program that uses it. torch uses it for products of bfloat16 matrices,
 # which one test computes; oneDNN reads the variable before its first product.

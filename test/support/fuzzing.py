@@ -67,9 +67,12 @@ class EmptyModels:
         return {name: np.zeros(shape, np.float32) for name, shape in zip(outputs, shapes, strict=True)}
 
 
-def session() -> SessionModel:
-    """Return a session model without Triton."""
-    return SessionModel(ModelPair(get_family("sam2")), EmptyModels().run, 1, LIMIT, "weights")
+def session(
+    models: EmptyModels | None = None, family: str = "sam2", *, limit: int = LIMIT, weights: str = "weights"
+) -> SessionModel:
+    """Return a session model without Triton, by default with empty networks."""
+    models = models or EmptyModels()
+    return SessionModel(ModelPair(get_family(family)), models.run, models.objects_at_a_time, limit, weights)
 
 
 def image_file(form: str = "PNG") -> bytes:

@@ -1,20 +1,16 @@
 """Every reader over images as other programs write them, after the table in support/hard_inputs.py."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
-from support.hard_inputs import FOLDER, IMAGES, LARGE, LARGE_FILES, SMALL, Hard, Quarters
+from support.hard_inputs import FOLDER, IMAGES, LARGE, LARGE_FILES, SMALL
 
 from triton_sam.annotate.large_sources import Tiling, read_large_source
 from triton_sam.annotate.segmenting import opened
@@ -37,18 +33,16 @@ for package in ("zarr", "imagecodecs", "pillow_heif", "fastapi"):
 
 ROWS = {each.name: each for each in IMAGES}
 READ = [each for each in IMAGES if each.quarters is not None]
-REFUSED = [each for each in IMAGES if each.quarters is None]
 by_name = pytest.mark.parametrize("hard", IMAGES, ids=lambda hard: hard.name)
-readable = pytest.mark.parametrize("hard", READ, ids=lambda hard: hard.name)
 
 
 @pytest.fixture(autouse=True)
-def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def silent(monkeypatch):
     """Let every test hear each note anew."""
     monkeypatch.setattr(notes, "_SAID", set())
 
 
-def corners(pixels: Any) -> Quarters:
+def corners(pixels):
     """Return the colours in the middle of each quarter."""
     values = np.asarray(pixels)
     values = np.dstack([values] * 3) if values.ndim == 2 else values
@@ -57,24 +51,24 @@ def corners(pixels: Any) -> Quarters:
     return tuple(tuple(values[place].tolist()) for place in places)
 
 
-def same(one: Image.Image, other: Image.Image) -> bool:
+def same(one, other):
     return np.array_equal(np.asarray(one), np.asarray(other))
 
 
-def check(hard: Hard, pixels: Any, expected: Quarters | None = None) -> None:
+def check(hard, pixels, expected=None):
     height, width = np.asarray(pixels).shape[:2]
     assert (width, height) == hard.size
     np.testing.assert_allclose(corners(pixels), expected or hard.quarters, atol=hard.tolerance)
 
 
-def test_the_files_are_those_of_the_table() -> None:
+def test_the_files_are_those_of_the_table():
     files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()}
     assert files == {*ROWS, *LARGE_FILES}
     assert sum((FOLDER / name).stat().st_size for name in files) < 300_000
 
 
 @by_name
-def test_a_client_opens_it_and_servers_see_the_same(hard: Hard) -> None:
+def test_a_client_opens_it_and_servers_see_the_same(hard):
     path = FOLDER / hard.name
     if hard.quarters is None:
         for source in (path, path.read_bytes()):
@@ -90,7 +84,7 @@ def test_a_client_opens_it_and_servers_see_the_same(hard: Hard) -> None:
     assert same(open_image(sent, FORMATS), image)
 
 
-def test_a_run_takes_all_of_a_folder_and_reports_further_pages() -> None:
+def test_a_run_takes_all_of_a_folder_and_reports_further_pages():
     source = read_source(str(FOLDER))
     assert {item.name for item in source.items} == {name for name in ROWS if is_image(Path(name))} == set(ROWS)
     assert [(each.image, each.what) for each in source.left_out] == [
@@ -106,7 +100,7 @@ def test_a_run_takes_all_of_a_folder_and_reports_further_pages() -> None:
             assert [each.what for each in found.skipped] == what
 
 
-def test_a_large_run_takes_all_large_images_of_a_folder() -> None:
+def test_a_large_run_takes_all_large_images_of_a_folder():
     """The series of a folder that bioformats2raw wrote are images of their own."""
     source = read_large_source(str(FOLDER), None, 1, Tiling())
     folders = {"plain.zarr", "bits.zarr", "one_series.zarr/0", "two_series.zarr/0", "two_series.zarr/1"}
@@ -119,7 +113,7 @@ def test_a_large_run_takes_all_large_images_of_a_folder() -> None:
 
 
 @by_name
-def test_a_large_image_shows_the_same(hard: Hard) -> None:
+def test_a_large_image_shows_the_same(hard):
     path = FOLDER / hard.name
     is_large = path.suffix in (".tif", ".jp2", ".j2k")
     words = hard.words if is_large else f"{SMALL}|there is no such file|cannot be read as a large image"
@@ -135,7 +129,7 @@ def test_a_large_image_shows_the_same(hard: Hard) -> None:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_other_large_images(name: str) -> None:
+def test_other_large_images(name):
     expected = LARGE[name]
     if isinstance(expected, str):
         with pytest.raises(ImageError, match=expected):
@@ -146,14 +140,14 @@ def test_other_large_images(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
+def workers():
     found = Workers(100_000_000, Metrics())
     yield found
     found.close()
 
 
 @by_name
-def test_the_service_accepts_it_and_keeps_what_servers_read(hard: Hard, workers: Workers) -> None:
+def test_the_service_accepts_it_and_keeps_what_servers_read(hard, workers):
     content = (FOLDER / hard.name).read_bytes()
     if hard.quarters is None or not hard.uploaded:
         with pytest.raises((Problem, ImageError)) as caught:  # noqa: PT012 - either step may refuse it
@@ -170,7 +164,7 @@ def test_the_service_accepts_it_and_keeps_what_servers_read(hard: Hard, workers:
 
 
 @pytest.mark.parametrize("name", ["grey_12_in_16.tif", "int16.tif", "nan.tif", "float64.tif", "uint32.tif"])
-def test_napari_sends_the_same_between_the_limits(name: str) -> None:
+def test_napari_sends_the_same_between_the_limits(name):
     values = tifffile.imread(FOLDER / name)
     finite = values[np.isfinite(values)]
     source = Source([values], limits=(float(finite.min()), float(finite.max())))
@@ -178,7 +172,7 @@ def test_napari_sends_the_same_between_the_limits(name: str) -> None:
 
 
 @pytest.mark.parametrize("hard", [each for each in READ if each.reference == "pillow"], ids=lambda hard: hard.name)
-def test_pillow_alone_agrees_where_it_reads_all_bits(hard: Hard) -> None:
+def test_pillow_alone_agrees_where_it_reads_all_bits(hard):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = ImageOps.exif_transpose(Image.open(FOLDER / hard.name))
@@ -189,7 +183,7 @@ def test_pillow_alone_agrees_where_it_reads_all_bits(hard: Hard) -> None:
 
 
 @pytest.mark.parametrize("hard", [each for each in READ if each.reference == "gdal"], ids=lambda hard: hard.name)
-def test_gdal_agrees_on_deep_values_and_on_pixels_without_data(hard: Hard) -> None:
+def test_gdal_agrees_on_deep_values_and_on_pixels_without_data(hard):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
         with rasterio.open(FOLDER / hard.name) as dataset:
@@ -212,7 +206,7 @@ def test_gdal_agrees_on_deep_values_and_on_pixels_without_data(hard: Hard) -> No
         ("bands_5.tif", "has 5 channels, and the first three"),
     ],
 )
-def test_what_is_done_to_an_image_is_said_once(name: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_done_to_an_image_is_said_once(name, words, caplog):
     for _ in range(2):
         open_image(FOLDER / name)
         image_bytes(FOLDER / name)
@@ -221,13 +215,13 @@ def test_what_is_done_to_an_image_is_said_once(name: str, words: str, caplog: py
 
 
 @pytest.mark.parametrize("name", ["photo.jfif", "two.mpo", "pyramid.tif", "windows.bmp", "bands_2.tif", "lab.tif"])
-def test_nothing_is_said_of_a_plain_image(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_said_of_a_plain_image(name, caplog):
     open_image(FOLDER / name)
     image_bytes(FOLDER / name)
     assert not caplog.records
 
 
-def test_axes_of_a_large_image_are_said_and_chosen(caplog: pytest.LogCaptureFixture) -> None:
+def test_axes_of_a_large_image_are_said_and_chosen(caplog):
     with open_large_image(FOLDER / "pages.tif"):
         assert "I has 3 positions, and the first is shown. For another one, give --index I=1." in caplog.text
     with open_large_image(FOLDER / "pages.tif", index={"I": 2}) as image:
@@ -236,7 +230,7 @@ def test_axes_of_a_large_image_are_said_and_chosen(caplog: pytest.LogCaptureFixt
         open_large_image(FOLDER / "pages.tif", index={"I": 3})
 
 
-def test_percentiles_leave_outliers_out(tmp_path: Path) -> None:
+def test_percentiles_leave_outliers_out(tmp_path):
     """Pixels without data that no tag names: the valid ones keep their contrast."""
     values = np.linspace(300, 3900, 200 * 100).reshape(100, 200).astype(np.uint16)
     values[:1, :50] = 65535
@@ -250,7 +244,7 @@ def test_percentiles_leave_outliers_out(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_packages(monkeypatch):
     for name in ("tifffile", "imagecodecs"):
         monkeypatch.setitem(sys.modules, name, None)
     for module in (deep, notes):
@@ -259,18 +253,14 @@ def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["rgb_12_in_16.tif", "rgb_16.png"])
-def test_without_the_extra_the_upper_bits_are_used_and_it_is_said(
-    name: str, without_packages: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_the_extra_the_upper_bits_are_used_and_it_is_said(name, without_packages, caplog):
     assert corners(open_image(FOLDER / name)) == ((1, 0, 0), (4, 2, 1), (7, 3, 2), (15, 7, 5))
     assert f"{name} has colours of more than 8 bits, of which only the upper 8 are used." in caplog.text
     assert "install the extra tiles" in caplog.text
     assert image_bytes(FOLDER / name) == (FOLDER / name).read_bytes()
 
 
-def test_what_is_too_large_for_the_packages_is_read_by_pillow_or_refused(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_too_large_for_the_packages_is_read_by_pillow_or_refused(monkeypatch, caplog):
     monkeypatch.setattr(deep, "MAX_DEEP_PIXELS", 24 * 16)
     assert corners(open_image(FOLDER / "rgb_12_in_16.tif")) == ((1, 0, 0), (4, 2, 1), (7, 3, 2), (15, 7, 5))
     assert "use `triton-sam large`" in caplog.text
@@ -279,13 +269,13 @@ def test_what_is_too_large_for_the_packages_is_read_by_pillow_or_refused(
 
 
 @pytest.mark.parametrize("name", ["rgb_16_planes.tif", "bands_4_16.tif", "float64.tif", "jpeg2000_inside.tif"])
-def test_without_the_extra_the_error_says_how_to_read_it(name: str, without_packages: None) -> None:
+def test_without_the_extra_the_error_says_how_to_read_it(name, without_packages):
     for formats in (None, FORMATS):
         with pytest.raises(ImageError, match=r"(by|need) the extra tiles: pip install"):
             open_image(FOLDER / name, formats)
 
 
-def test_the_table_of_formats_has_all_suffixes_that_pillow_knows() -> None:
+def test_the_table_of_formats_has_all_suffixes_that_pillow_knows():
     """Those of its formats; and what the service accepts is what the documents say."""
     known = Image.registered_extensions()
     for each in TABLE:

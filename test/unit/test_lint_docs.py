@@ -15,6 +15,7 @@ if ROOT is None or not (ROOT / "tools").is_dir():
 from tools.maintain import lint_docs  # noqa: E402
 
 AT_THE_END = ""
+INDEX, PYPROJECT, SECURITY = "docs/index.md", "pyproject.toml", "SECURITY.md"
 SOAK = "docs/evidence/soak.md"
 CLAIMS = "docs/evidence/claims.md"
 COMMANDS = "docs/reference/commands.md"
@@ -23,18 +24,18 @@ HELP = "docs/how-to/troubleshooting.md"
 
 PLANTED: list[tuple[str, str, str, list[str]]] = [
     # links and files
-    ("docs/index.md", AT_THE_END, "[more](nowhere.md)", ["docs/index.md: there is no nowhere.md"]),
-    ("docs/index.md", AT_THE_END, '<img src="nowhere.png">', ["docs/index.md: there is no nowhere.png"]),
-    ("SECURITY.md", AT_THE_END, "[more](README.md#nowhere)", ["SECURITY.md: README.md has no heading #nowhere"]),
-    ("SECURITY.md", AT_THE_END, "[more](#nowhere)", ["SECURITY.md: SECURITY.md has no heading #nowhere"]),
-    ("SECURITY.md", AT_THE_END, "run scripts/nowhere.sh", ["SECURITY.md: there is no scripts/nowhere.sh"]),
-    ("CLAUDE.md", "`client/clicks.py`", "`nowhere.py`", ["CLAUDE.md: no file has the name nowhere.py"]),
-    ("triton_sam/cli.py", AT_THE_END, "# docs/nowhere.md", ["triton_sam/cli.py: there is no docs/nowhere.md"]),
+    (INDEX, AT_THE_END, "[more](nowhere.md)", ["there is no nowhere.md"]),
+    (INDEX, AT_THE_END, '<img src="nowhere.png">', ["there is no nowhere.png"]),
+    (SECURITY, AT_THE_END, "[more](README.md#nowhere)", ["README.md has no heading #nowhere"]),
+    (SECURITY, AT_THE_END, "[more](#nowhere)", ["SECURITY.md has no heading #nowhere"]),
+    (SECURITY, AT_THE_END, "run scripts/nowhere.sh", ["there is no scripts/nowhere.sh"]),
+    ("CLAUDE.md", "`client/clicks.py`", "`nowhere.py`", ["no file has the name nowhere.py"]),
+    ("triton_sam/cli.py", AT_THE_END, "# docs/nowhere.md", ["there is no docs/nowhere.md"]),
     (
         "mkdocs.yml",
         "- how-to/cpu.md",
         "- how-to/nowhere.md",
-        ["mkdocs.yml: the navigation lacks how-to/cpu.md", "mkdocs.yml: there is no page how-to/nowhere.md"],
+        ["the navigation lacks how-to/cpu.md", "there is no page how-to/nowhere.md"],
     ),
     (
         "docs/how-to/scale.md",
@@ -47,124 +48,97 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
         "docs/how-to/cpu.md",
         AT_THE_END,
         "```sh\ntriton-sam config \\\n    sam2 --gpus nowhere --bogus\n```",
-        ["docs/how-to/cpu.md: this does not parse: triton-sam config sam2 --gpus nowhere --bogus"],
+        ["this does not parse: triton-sam config sam2 --gpus nowhere --bogus"],
     ),
-    (
-        "docs/index.md",
-        AT_THE_END,
-        "`triton-sam serve --nowhere`",
-        ["docs/index.md: `triton-sam serve` has no option --nowhere"],
-    ),
+    (INDEX, AT_THE_END, "`triton-sam serve --nowhere`", ["`triton-sam serve` has no option --nowhere"]),
     (
         CLAIMS,
         "`triton-sam benchmark --local --only speculative`",
         "`triton-sam benchmark --local --only speculative there`",
-        [f"{CLAIMS}: this does not parse: triton-sam benchmark --local --only speculative there"],
+        ["this does not parse: triton-sam benchmark --local --only speculative there"],
     ),
-    ("docs/index.md", AT_THE_END, "run triton-sam nowhere", ["docs/index.md: there is no command 'nowhere'"]),
-    (COMMANDS, "`container`", "`nickname`", [f"{COMMANDS}: container is missing"]),
-    (COMMANDS, "`setup-sam1-b`", "`setup-nowhere`", [f"{COMMANDS}: there is no task setup-nowhere"]),
-    ("docs/index.md", AT_THE_END, "`pixi run nowhere`", ["docs/index.md: there is no task nowhere"]),
+    (INDEX, AT_THE_END, "run triton-sam nowhere", ["there is no command 'nowhere'"]),
+    (COMMANDS, "`container`", "`nickname`", ["container is missing"]),
+    (COMMANDS, "`setup-sam1-b`", "`setup-nowhere`", ["there is no task setup-nowhere"]),
+    (INDEX, AT_THE_END, "`pixi run nowhere`", ["there is no task nowhere"]),
     (
-        "docs/index.md",
+        INDEX,
         AT_THE_END,
         "python scripts/export_sam2_to_onnx.py --checkpoint x.pt --nowhere",
-        ["docs/index.md: scripts/export_sam2_to_onnx.py has no option --nowhere"],
+        ["scripts/export_sam2_to_onnx.py has no option --nowhere"],
     ),
     (
-        "pyproject.toml",
+        PYPROJECT,
         'service = ["service"]',
         'service = ["nowhere"]',
-        ["pyproject.toml: there is no feature nowhere", "pyproject.toml: task service is in 0 environments: "],
+        ["there is no feature nowhere", "task service is in 0 environments: "],
     ),
+    (PYPROJECT, 'extras = ["local", "video"]', 'extras = ["nowhere"]', ["there is no extra nowhere"]),
     (
-        "pyproject.toml",
-        'extras = ["local", "video"]',
-        'extras = ["nowhere"]',
-        ["pyproject.toml: there is no extra nowhere"],
-    ),
-    (
-        "pyproject.toml",
+        PYPROJECT,
         'depends-on = ["setup-sam2"]',
         'depends-on = ["nowhere"]',
-        ["pyproject.toml: task setup depends on nowhere, which does not exist"],
+        ["task setup depends on nowhere, which does not exist"],
     ),
     (
-        "pyproject.toml",
+        PYPROJECT,
         'cmd = "triton-sam setup sam1 vit_b"',
         'cmd = "triton-sam setup nowhere"',
-        ["pyproject.toml: task setup-sam1-b cannot start triton-sam setup nowhere"],
+        ["task setup-sam1-b cannot start triton-sam setup nowhere"],
     ),
     (
-        "pyproject.toml",
+        PYPROJECT,
         'cmd = "pytest test/served/test_basic.py"',
         'cmd = "pytest test/nowhere.py"',
-        ["pyproject.toml: task test-sam2 cannot start pytest test/nowhere.py"],
+        ["task test-sam2 cannot start pytest test/nowhere.py"],
     ),
     (
-        "pyproject.toml",
+        PYPROJECT,
         "scripts/export_sam3_to_onnx.py --checkpoint",
         "scripts/export_sam3_to_onnx.py --check",
-        ["pyproject.toml: task export-sam3 cannot start python scripts/export_sam3_to_onnx.py --check "],
+        ["task export-sam3 cannot start python scripts/export_sam3_to_onnx.py --check "],
     ),
     # names in code
-    ("docs/index.md", AT_THE_END, "triton_sam.masks.nowhere", ["docs/index.md: there is no triton_sam.masks.nowhere"]),
-    ("docs/index.md", AT_THE_END, "`client.set_nothing()`", []),
-    ("docs/index.md", AT_THE_END, "`set_nothing(image)`", ["docs/index.md: no code contains set_nothing"]),
-    ("docs/index.md", AT_THE_END, "set TRITON_SAM_NOTHING", ["docs/index.md: no code contains TRITON_SAM_NOTHING"]),
-    (
-        "docs/index.md",
-        AT_THE_END,
-        "`_nothing_seconds_total`",
-        ["docs/index.md: no code contains _nothing_seconds_total"],
-    ),
-    (SOAK, "`test_properties`", "`test_nothing`", [f"{SOAK}: there is no test test_nothing"]),
+    (INDEX, AT_THE_END, "triton_sam.masks.nowhere", ["there is no triton_sam.masks.nowhere"]),
+    (INDEX, AT_THE_END, "`client.set_nothing()`", []),
+    (INDEX, AT_THE_END, "`set_nothing(image)`", ["no code contains set_nothing"]),
+    (INDEX, AT_THE_END, "set TRITON_SAM_NOTHING", ["no code contains TRITON_SAM_NOTHING"]),
+    (INDEX, AT_THE_END, "`_nothing_seconds_total`", ["no code contains _nothing_seconds_total"]),
+    (SOAK, "`test_properties`", "`test_nothing`", ["there is no test test_nothing"]),
     (
         SOAK,
         "`test_soak::test_bad_requests_do_not_disturb_good_ones`",
         "`test_soak::test_bad_requests...each_other`",
-        [f"{SOAK}: test_soak has no test test_bad_requests...each_other"],
+        ["test_soak has no test test_bad_requests...each_other"],
     ),
     (
         CLAIMS,
         "`test/unit/test_documents.py::test_python_runs_as_it_stands`",
         "`test/unit/test_documents.py::test_python_runs`",
-        [f"{CLAIMS}: test/unit/test_documents.py has no test test_python_runs"],
+        ["test/unit/test_documents.py has no test test_python_runs"],
     ),
     # what several files say
-    (
-        CLAIMS,
-        "| `tools/lab/benchmark_sam2_video.py` |",
-        "| trust us |",
-        [f"{CLAIMS}: a claim without a test or a command: "],
-    ),
-    (
-        "README.md",
-        "git clone https://github",
-        "git clone https://gitlab",
-        ["README.md: the repository is ", "README.md: it lacks git"],
-    ),
-    (".ci/run", '".[local,export,dev]"', '".[local]"', [".ci/run: it lacks "]),
-    ("pyproject.toml", 'cmd = "pytest -n 2"', 'cmd = "pytest -n 3"', ["pyproject.toml: the task test is "]),
+    (CLAIMS, "| `tools/lab/benchmark_sam2_video.py` |", "| trust us |", ["a claim without a test or a command: "]),
+    ("README.md", "git clone https://github", "git clone https://gitlab", ["the repository is ", "it lacks git"]),
+    (".ci/run", '".[local,export,dev]"', '".[local]"', ["it lacks "]),
+    (PYPROJECT, 'cmd = "pytest -n 2"', 'cmd = "pytest -n 3"', ["the task test is "]),
     ("Dockerfile", "ARG TRITON_TAG=2", "ARG TRITON_TAG=1", [f"{DEPLOY}: it lacks ", f"{DEPLOY}: it lacks "]),
     ("deploy/monitoring/rules.yml", "alert: TritonDown", "alert: TritonGone", [f"{DEPLOY}: the alerts are "]),
-    (
-        HELP,
-        "`another process listens on port`",
-        "`port 8000 is taken`",
-        [f"{HELP}: no error says 'port 8000 is taken'"],
-    ),
+    (HELP, "`another process listens on port`", "`port 8000 is taken`", ["no error says 'port 8000 is taken'"]),
 ]
-"""A file, words of it, what takes their place (or goes to the end of the file), and how the faults begin."""
+"""A file, words of it, what takes their place (or goes to the end of the file), and how its faults begin."""
+EXPECTED = [
+    [fault if fault.startswith(DEPLOY) else f"{name}: {fault}" for fault in faults] for name, _, _, faults in PLANTED
+]
 
 
-def test_the_documents_have_no_faults() -> None:
+def test_the_documents_have_no_faults():
     found = lint_docs.faults(ROOT)
     assert found == [], "\n".join(found)
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def faulty(tmp_path_factory):
     """Return the faults of a copy of the checkout with all planted faults, without the numbers of the lines."""
     copy = tmp_path_factory.mktemp("checkout")
     original = lint_docs.Checkout(ROOT)
@@ -182,21 +156,19 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [re.sub(r"^(\S+):\d+: ", r"\1: ", fault) for fault in lint_docs.faults(copy)]
 
 
-@pytest.mark.parametrize(("name", "words", "expected"), [(name, new, expected) for name, _, new, expected in PLANTED])
-def test_a_planted_fault_is_found(faulty: list[str], name: str, words: str, expected: list[str]) -> None:
+@pytest.mark.parametrize(("planted", "expected"), zip(PLANTED, EXPECTED, strict=True))
+def test_a_planted_fault_is_found(faulty, planted, expected):
     for beginning in expected:
-        assert [fault for fault in faulty if fault.startswith(beginning)], f"{words!r} in {name} is not found"
+        assert [fault for fault in faulty if fault.startswith(beginning)], f"{planted} is not found"
 
 
-def test_nothing_else_is_found(faulty: list[str]) -> None:
-    expected = [beginning for _, _, _, faults in PLANTED for beginning in faults]
+def test_nothing_else_is_found(faulty):
+    expected = [beginning for beginnings in EXPECTED for beginning in beginnings]
     assert [fault for fault in faulty if not fault.startswith(tuple(expected))] == []
     assert len(faulty) == len(expected)
 
 
-def test_the_command_prints_all_faults(
-    faulty: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_all_faults(faulty, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["lint_docs.py"])
     monkeypatch.setattr(lint_docs, "faults", lambda: faulty)
     assert lint_docs.main() == 1
@@ -205,14 +177,8 @@ def test_the_command_prints_all_faults(
     assert lint_docs.main() == 0
 
 
-def test_prose_lists_odd_words_and_long_lines_outside_of_code_and_tables(tmp_path) -> None:
-    text = (
-        "The server knows it.\n`server knows`\n```\nthe server knows\n```\n"
-        + "word " * 30
-        + "\n| "
-        + "cell " * 30
-        + "|\n"
-    )
+def test_prose_lists_odd_words_and_long_lines_outside_of_code_and_tables(tmp_path):
+    text = f"The server knows it.\n`server knows`\n```\nthe server knows\n```\n{'word ' * 30}\n| {'cell ' * 30}|\n"
     (tmp_path / "README.md").write_text(text)
     odd, long = lint_docs.prose(tmp_path)
     assert odd == "README.md:1: 'server knows': software stores, receives, sends, calls, returns"

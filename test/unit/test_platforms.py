@@ -44,7 +44,7 @@ assert main(["predict", sys.argv[2], "--point", "200,180", "--url", "127.0.0.1:9
 """
 
 
-def run_elsewhere(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run_elsewhere(*arguments):
     """Run Python with the tests' support and the package; plugins of pytest that need POSIX stay out."""
     path = os.pathsep.join((str(TESTS), str(TESTS.parent)))
     environment = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -85,7 +85,7 @@ def test_an_extra_says_where_nvidia_pytriton_has_a_wheel():
         if requirement.name == "nvidia-pytriton"
     ]
 
-    def wanted(python: str, system: str, machine: str) -> bool:
+    def wanted(python, system, machine):
         about = {"python_version": python, "sys_platform": system, "platform_machine": machine}
         return bool(wheel.marker.evaluate(about))
 

@@ -5,21 +5,17 @@
 import io
 
 import numpy as np
-import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+from support.strategies import anything, damaged_images
 
-hypothesis = pytest.importorskip("hypothesis")
-
-from hypothesis import assume, example, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from hypothesis.extra import numpy as hnp  # noqa: E402
-from PIL import Image  # noqa: E402
-from support.strategies import anything, damaged_images  # noqa: E402
-
-from triton_sam.errors import ConfigurationError, ImageError, PromptError  # noqa: E402
-from triton_sam.families import get_family  # noqa: E402
-from triton_sam.inputs.images import encoder_input, image_bytes, open_image  # noqa: E402
-from triton_sam.inputs.prompts import LABELS, check_prompts  # noqa: E402
-from triton_sam.transport.url import parse_url  # noqa: E402
+from triton_sam.errors import ConfigurationError, ImageError, PromptError
+from triton_sam.families import get_family
+from triton_sam.inputs.images import encoder_input, image_bytes, open_image
+from triton_sam.inputs.prompts import LABELS, check_prompts
+from triton_sam.transport.url import parse_url
 
 SIZE = (640, 480)
 FAMILIES = ("sam1", "sam2", "sam3", "mobilesam", "edgetam", "samhq")

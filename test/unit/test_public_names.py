@@ -60,7 +60,7 @@ def test_public_names_are_listed():
     assert set(triton_sam.__all__) == set(PUBLIC["triton_sam"].split())
 
 
-def loaded_by(program: str) -> set[str]:
+def loaded_by(program):
     """Return the names of the modules that a program has loaded at its end."""
     program = f"import json, sys; {program}; print(json.dumps(list(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

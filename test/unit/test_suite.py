@@ -1,10 +1,7 @@
 """The suite itself: which tests run together, when shared servers end, and which skips fail a run."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,9 +11,7 @@ TESTS = Path(__file__).parents[1]
 WORKERS = [[], ["-n", "1", "--dist=loadgroup"]]
 
 
-def run_pytest(
-    folder: Path, files: Mapping[str, str], options: list[str], more: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder, files, options, more=()):
     """Run the tests of files, which use this suite's support, in a process of their own."""
     files = {"pytest.ini": "[pytest]\naddopts = --import-mode=importlib\nmarkers =\n  export: exports\n", **files}
     for name, text in files.items():
@@ -111,7 +106,7 @@ SLOW = "def test_attack():\n    pass\n"
 
 
 @pytest.mark.slow
-def test_tests_are_grouped_by_what_they_use(tmp_path: Path) -> None:
+def test_tests_are_grouped_by_what_they_use(tmp_path):
     """The groups that take longest come first."""
     files = {"conftest.py": CONFTEST, "test_some.py": SOME, "unit/test_some.py": OTHER}
     files |= {"slow/test_attacks.py": SLOW, "unit/test_attacks.py": SLOW}
@@ -147,7 +142,7 @@ def test_free():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", WORKERS, ids=["one-process", "groups"])
-def test_every_test_finds_a_running_server(tmp_path: Path, options: list[str]) -> None:
+def test_every_test_finds_a_running_server(tmp_path, options):
     pytest.importorskip("xdist")
     files = {"test_first.py": USERS.format(1), "test_second.py": USERS.format(3)}
     done = run_pytest(tmp_path, {"conftest.py": CONFTEST, **files}, ["-s", *options])
@@ -179,7 +174,7 @@ def test_in_the_test():
 @pytest.mark.slow
 @pytest.mark.parametrize("options", WORKERS, ids=["one-process", "groups"])
 @pytest.mark.parametrize(("reason", "status"), [("this machine has a GPU", 0), ("no chromium", 1)])
-def test_a_skip_that_is_not_allowed_fails_the_run(tmp_path: Path, options: list[str], reason: str, status: int) -> None:
+def test_a_skip_that_is_not_allowed_fails_the_run(tmp_path, options, reason, status):
     files = {
         "conftest.py": (TESTS / "conftest.py").read_text(),
         "test_it.py": SKIPS.format(reason=reason),
@@ -194,5 +189,5 @@ def test_a_skip_that_is_not_allowed_fails_the_run(tmp_path: Path, options: list[
     assert "openvino is installed" not in told
 
 
-def test_every_allowed_skip_says_why() -> None:
+def test_every_allowed_skip_says_why():
     assert all(ALLOWED.values())

@@ -34,12 +34,6 @@ POINT, OTHER = [[30, 20]], [[10, 9]]
 
 
 @pytest.fixture
-def server():
-    with ImageServer() as server:
-        yield server
-
-
-@pytest.fixture
 def without_session():
     with ImageServer(keeps_images=False) as server:
         yield server
@@ -349,9 +343,3 @@ def test_an_image_is_prepared_off_the_event_loop(without_session, monkeypatch):
         it.set_image(PIXELS)
     assert len(threads) == 2
     assert threading.main_thread() not in threads
-
-
-@pytest.mark.parametrize("model_type", [["a"], {}, None, "sam9"])
-def test_a_model_type_that_is_none_is_one_clear_error(model_type):
-    with pytest.raises(ConfigurationError, match=r"unknown model type .*: choose one of sam1, sam2"):
-        SAM2TritonClient("localhost", model_type)

@@ -1,12 +1,7 @@
 """Automatic masks by clicks: each step equals the official code, and the parameters do as they say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-
-pytest.importorskip("hypothesis")
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
@@ -131,7 +126,7 @@ IMAGE = Image.new("RGB", (100, 100))
 
 
 def test_every_object_is_found_once():
-    told: list = []
+    told = []
 
     def progress(step):
         told.append((step.done, step.total, [each.box for each in step.masks()]))

@@ -1,9 +1,8 @@
 """A search in parts: the session model decodes and filters, and a client without one does it by itself."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+import shutil
 import threading
 import time
 
@@ -18,12 +17,18 @@ from triton_sam import (
     ConfigurationError,
     InferenceError,
     NoImageError,
+    SAM2AutomaticMaskGenerator,
     SAM2TritonClient,
     ServerBusyError,
     SpeculativeSAM2Client,
 )
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
 from triton_sam.client.aio import AsyncSAM2TritonClient
 from triton_sam.client.flows import ASK_AGAIN_SECONDS
+from triton_sam.everything.parameters import METADATA_KEY, thresholds_in, thresholds_of
+from triton_sam.repository.folder import BUILT_IN_CHECKPOINT
+from triton_sam.sessions.image.everything import read_job, read_part
 from triton_sam.wire import contract
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)
@@ -34,18 +39,12 @@ ASYNC = [SpeculativeSAM2Client, AsyncSAM2TritonClient]
 
 
 @pytest.fixture
-def server():
-    with ImageServer() as server:
-        yield server
-
-
-@pytest.fixture
 def client(server):
     with SAM2TritonClient(server.url) as client:
         yield client
 
 
-def parts_of(server: ImageServer) -> int:
+def parts_of(server):
     return server.sent(contract.EVERYTHING_PART).count(True)
 
 
@@ -54,11 +53,11 @@ def everything(client):
     return client.everything_async if isinstance(client, SpeculativeSAM2Client) else client.everything
 
 
-def summary(objects) -> list[tuple]:
+def summary(objects):
     return [(each.to_rle(), each.score, each.stability_score, each.point, each.crop_box, each.box) for each in objects]
 
 
-def in_one_request(server: ImageServer, image: bytes, **parameters) -> dict:
+def in_one_request(server, image, **parameters):
     """Return the answer to a search in one request, as programs in other languages send it."""
     inputs = {contract.IMAGE: text(image), contract.EVERYTHING: text(json.dumps(parameters).encode())}
     reply = server.program._model.find_everything(inputs, lambda: False)
@@ -72,7 +71,7 @@ def in_one_request(server: ImageServer, image: bytes, **parameters) -> dict:
     ids=str,
 )
 def test_parts_find_the_same_as_one_request_and_as_clicks(server, client, more):
-    steps: list = []
+    steps = []
     with ImageServer() as older, SAM2TritonClient(older.url) as other:
         older.lacks = (contract.EVERYTHING_PART,)
         parts = client.everything(IMAGE, progress=steps.append, **{**LOW, **more})
@@ -223,7 +222,7 @@ def test_an_open_file_is_read_once(client, tmp_path):
 
 @pytest.mark.parametrize("kind", ASYNC)
 def test_the_async_clients_search_in_parts(server, client, kind):
-    steps: list = []
+    steps = []
 
     async def search():
         async with kind(server.url) as client:
@@ -294,3 +293,68 @@ def test_a_part_needs_an_image_and_nothing_else(server):
     more = {**asked, "image_id": text(b"id"), "boxes": np.zeros((1, 4), np.float32)}
     assert "cannot be combined with boxes" in str(model.find_part(more, lambda: False).error)
     assert "no image 'id' here" in str(model.find_part({**asked, "image_id": text(b"id")}, lambda: False).error)
+
+
+# Thresholds that fit a model: in its metadata, in the session model, and where a caller names none
+
+FITTING = {"pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}
+
+
+def test_metadata_have_the_thresholds(tmp_path):
+    ends = {"pred_iou_thresh": 0, "stability_score_thresh": 1}  # of the range
+    for thresholds in (FITTING, ends):
+        assert thresholds_of({METADATA_KEY: json.dumps(thresholds)}) == thresholds
+    assert thresholds_of({"triton_sam.checkpoint": "sam2.1_hiera_tiny"}) == {}
+    demo = thresholds_of({"triton_sam.checkpoint": BUILT_IN_CHECKPOINT})
+    assert set(demo) == set(FITTING)
+    assert thresholds_in(bundled("model_repository") / "sam2_decoder", "model.onnx") == demo
+    assert thresholds_in(bundled("model_repository") / "sam2", "model.onnx") == {}
+    shutil.copy(bundled("model_repository") / "sam2_decoder" / "1" / "model.onnx", tmp_path)
+    assert thresholds_in(tmp_path, "model.onnx") == demo  # a folder without versions
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"box_nms_thresh": 0.5}', '{"pred_iou_thresh": 2}', '{"pred_iou_thresh": "a"}']
+)
+def test_broken_metadata_are_one_clear_error(content):
+    with pytest.raises(ConfigurationError):
+        thresholds_of({METADATA_KEY: content})
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda client: client.everything(IMAGE), (0.3, 0.5)),
+        (lambda client: client.everything(IMAGE, pred_iou_thresh=0.9), (0.9, 0.5)),
+        (lambda client: SAM2AutomaticMaskGenerator(client).generate(IMAGE), (0.8, 0.95)),
+    ],
+    ids=["none named", "one named", "the official class"],
+)
+def test_a_session_model_fills_in_what_the_caller_does_not_name(ask, expected):
+    with ImageServer() as server, SAM2TritonClient(server.url) as client:
+        server.failures = [None, KeyError("sent")]
+        with pytest.raises(KeyError, match="sent"):
+            ask(client)
+    chosen = read_part(server.requests[1].inputs, "sam2", FITTING).parameters
+    assert (chosen.pred_iou_thresh, chosen.stability_score_thresh) == expected
+
+
+def test_without_fitting_thresholds_the_official_ones_hold():
+    inputs = {"image": text(b"image"), "everything": text(b"{}")}
+    chosen = [read_job(inputs, family, {})[1].pred_iou_thresh for family in ("sam1", "sam2")]
+    assert chosen == [0.88, 0.8]
+
+
+def test_models_shows_the_thresholds(capsys):
+    folder = str(bundled("model_repository"))
+    assert main(["models", "--model-repository", folder]) == 0
+    # The list of a server that runs at the default URL comes later.
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  sam2_decoder "))
+    assert "demo model, everything: pred_iou_thresh 0.35, stability_score_thresh 0.6" in line
+
+
+def test_an_export_with_a_wrong_threshold_is_refused(tmp_path, capsys):
+    pytest.importorskip("torch")
+    arguments = ["export", "sam2", "--random", "0", "--model-repository", str(tmp_path), "--pred-iou-thresh", "3"]
+    assert main(arguments) != 0
+    assert "pred_iou_thresh must be a number within 0..1, not 3.0" in capsys.readouterr().err

@@ -1,12 +1,9 @@
 """A forked child that uses the client of its parent gets an error, and cannot disturb the parent."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ POINT = [[3, 4]]
 REFUSED = b"this client belongs to the process that made it: make a new client in this process"
 
 
-def in_a_child(act: Callable[[], object]) -> bytes:
+def in_a_child(act):
     """Return the error that ``act`` raises in a forked child, or b"nothing"; fail if it does not end."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -45,12 +42,6 @@ def in_a_child(act: Callable[[], object]) -> bytes:
 
 
 @pytest.fixture
-def server():
-    with ImageServer() as server:
-        yield server
-
-
-@pytest.fixture
 def client(server):
     with SpeculativeSAM2Client(server.url) as client:
         client.set_image(PIXELS)
@@ -58,8 +49,8 @@ def client(server):
         yield client
 
 
-def queue(client: SpeculativeSAM2Client) -> None:
-    async def main() -> None:
+def queue(client):
+    async def main():
         await client.predict_async(POINT)
 
     asyncio.run(main())
@@ -78,14 +69,14 @@ def queue(client: SpeculativeSAM2Client) -> None:
         lambda client: client.requests_sent,
     ],
 )
-def test_a_child_is_told_to_make_a_client_of_its_own(client, act) -> None:
+def test_a_child_is_told_to_make_a_client_of_its_own(client, act):
     """The thread that sends the requests does not exist in the child: each call waited for ever."""
     assert in_a_child(lambda: act(client)) == REFUSED
     assert client.predict_sync(POINT)[0].shape == (1, 1, 256, 256)
 
 
-def test_the_end_of_a_child_does_not_close_the_clients_of_its_parent(client) -> None:
-    def leave() -> None:
+def test_the_end_of_a_child_does_not_close_the_clients_of_its_parent(client):
+    def leave():
         client.close()
         asyncio.run(client.aclose())
 
@@ -93,18 +84,18 @@ def test_the_end_of_a_child_does_not_close_the_clients_of_its_parent(client) -> 
     assert client.predict_sync(POINT)[0].shape == (1, 1, 256, 256)
 
 
-def test_a_fork_while_another_thread_holds_the_lock(client) -> None:
+def test_a_fork_while_another_thread_holds_the_lock(client):
     """The lock stays held in the child for ever."""
     dispatcher = client._dispatcher
     with dispatcher._lock:  # re-entrant, but this thread stands for another one
 
         class HeldLock:
-            def __enter__(self) -> None:
+            def __enter__(self):
                 signal.pause()
 
-            def __exit__(self, *_: object) -> None: ...
+            def __exit__(self, *_): ...
 
-        def act() -> None:
+        def act():
             dispatcher._lock = HeldLock()
             client.close()
             with contextlib.suppress(ConfigurationError):
@@ -114,8 +105,8 @@ def test_a_fork_while_another_thread_holds_the_lock(client) -> None:
         assert in_a_child(act) == REFUSED
 
 
-def test_a_child_can_make_a_client_of_its_own(client) -> None:
-    def act() -> None:
+def test_a_child_can_make_a_client_of_its_own(client):
+    def act():
         with ImageServer() as server, SpeculativeSAM2Client(server.url) as own:
             own.set_image(PIXELS)
             assert own.predict_sync(POINT)[0].shape == (1, 1, 256, 256)
@@ -123,8 +114,8 @@ def test_a_child_can_make_a_client_of_its_own(client) -> None:
     assert in_a_child(act) == b"nothing"
 
 
-def test_a_request_under_way_stays_that_of_the_parent(server) -> None:
-    async def main() -> None:
+def test_a_request_under_way_stays_that_of_the_parent(server):
+    async def main():
         async with SpeculativeSAM2Client(server.url) as client:
             await client.set_image_async(PIXELS)
             server.triton.gate.clear()

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 
 import pytest
-
-pytest.importorskip("hypothesis")
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support import strategies  # noqa: F401 - chooses the profile of hypothesis
 
 from triton_sam.client.dispatcher import Dispatcher, Work
-from triton_sam.client.lanes import Actions, Job, Lanes, State
+from triton_sam.client.lanes import Job, Lanes, State
 from triton_sam.transport.threads import Threads, pause
 
 NAMES = ("a", "b", "c")
@@ -36,7 +32,7 @@ class Mouse:
     ended: Counter[State] = field(default_factory=Counter)
 
     @property
-    def alive(self) -> list[Job[None]]:
+    def alive(self):
         return [*self.running, *([self.waiting] if self.waiting else [])]
 
 
@@ -46,19 +42,19 @@ class LanesMachine(RuleBasedStateMachine):
     @initialize(
         per_lane=st.integers(1, 2), total=st.integers(1, 4), cancel_running=st.booleans(), history=st.integers(0, 2)
     )
-    def make(self, per_lane: int, total: int, cancel_running: bool, history: int) -> None:
+    def make(self, per_lane, total, cancel_running, history):
         self.per_lane, self.total, self.cancel_running, self.history = per_lane, total, cancel_running, history
-        self.lanes: Lanes[None] = Lanes(per_lane=per_lane, total=total, cancel_running=cancel_running, history=history)
-        self.jobs: list[Job[None]] = []
-        self.mice: dict[Job[None], Mouse] = {}
-        self.named: dict[str, Mouse] = {}
-        self.turns: list[Mouse] = []
-        self.idle: list[str] = []
+        self.lanes = Lanes(per_lane=per_lane, total=total, cancel_running=cancel_running, history=history)
+        self.jobs = []
+        self.mice = {}
+        self.named = {}
+        self.turns = []
+        self.idle = []
         self.sent = 0
 
     # The rules of lanes, by which each step is judged
 
-    def end(self, job: Job[None], state: State) -> None:
+    def end(self, job, state):
         """Book the end of a request. A named lane without requests is idle, and the longest idle ones are forgotten."""
         mouse = self.mice.pop(job)
         mouse.ended[state] += 1
@@ -71,7 +67,7 @@ class LanesMachine(RuleBasedStateMachine):
         while len(self.idle) > self.history:
             del self.named[self.idle.pop(0)]
 
-    def cancel_jobs(self, jobs: list[Job[None]]) -> tuple[list[Job[None]], list[Job[None]]]:
+    def cancel_jobs(self, jobs):
         """Book requests as cancelled; return those that waited and those that ran."""
         dropped = [job for job in jobs if job is self.mice[job].waiting]
         aborted = [job for job in jobs if job not in dropped]
@@ -82,7 +78,7 @@ class LanesMachine(RuleBasedStateMachine):
             self.end(job, State.CANCELLED)
         return dropped, aborted
 
-    def start_jobs(self) -> list[Job[None]]:
+    def start_jobs(self):
         """Book the starts of the lanes whose turn it is. A full lane is passed over and queues anew."""
         started = []
         for mouse in list(self.turns):
@@ -99,10 +95,10 @@ class LanesMachine(RuleBasedStateMachine):
         self.sent += len(started)
         return started
 
-    def all_running(self) -> list[list[Job[None]]]:
+    def all_running(self):
         return [mouse.running for mouse in set(self.mice.values())]
 
-    def judge(self, step: Actions[None] | None, jobs: list[Job[None]]) -> None:
+    def judge(self, step, jobs):
         """Check that a call cancels exactly these requests, and then starts the next ones."""
         assert step is not None
         dropped, aborted = self.cancel_jobs(jobs)
@@ -113,8 +109,8 @@ class LanesMachine(RuleBasedStateMachine):
     # The calls
 
     @rule(names=st.lists(st.sampled_from([*NAMES, None]), min_size=1, max_size=4))
-    def submit(self, names: list[str | None]) -> None:
-        jobs: list[Job[None]] = [Job(f"{len(self.jobs) + n}", name, None) for n, name in enumerate(names)]
+    def submit(self, names):
+        jobs = [Job(f"{len(self.jobs) + n}", name, None) for n, name in enumerate(names)]
         self.jobs += jobs
         step = self.lanes.submit(jobs)
         dropped, aborted = [], []
@@ -139,7 +135,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(self.all_running()))
     @rule(data=st.data(), state=st.sampled_from([State.COMPLETED, State.FAILED]))
-    def finish(self, data: st.DataObject, state: State) -> None:
+    def finish(self, data, state):
         """An answer makes the older requests of its lane pointless; an error does not."""
         job = data.draw(st.sampled_from([job for job in self.jobs if job.state is State.RUNNING]))
         mouse = self.mice[job]
@@ -151,7 +147,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), call=st.sampled_from(["cancel", "cancel_lane", "forget", "finish_late", "everything"]))
-    def cancel(self, data: st.DataObject, call: str) -> None:
+    def cancel(self, data, call):
         """One rule for all of them, because most calls have to be new requests and answers."""
         job = data.draw(st.sampled_from(self.jobs))
         name = data.draw(st.sampled_from(NAMES))
@@ -175,13 +171,13 @@ class LanesMachine(RuleBasedStateMachine):
     # These rules hold after every call.
 
     @invariant()
-    def the_limits_hold(self) -> None:
+    def the_limits_hold(self):
         assert sum(map(len, self.all_running())) <= self.total
         assert all(len(running) <= self.per_lane for running in self.all_running())
         assert self.lanes.sent == self.sent
 
     @invariant()
-    def counts_and_states_are_those_of_the_requests(self) -> None:
+    def counts_and_states_are_those_of_the_requests(self):
         assert len(self.lanes) == len(self.mice)
         for job in self.jobs:
             mouse = self.mice.get(job)
@@ -198,20 +194,20 @@ TestLanes = LanesMachine.TestCase
 TestLanes.settings = settings(max_examples=60, stateful_step_count=25)
 
 
-def test_lanes_take_turns_for_the_places() -> None:
-    lanes: Lanes[None] = Lanes(total=2)
+def test_lanes_take_turns_for_the_places():
+    lanes = Lanes(total=2)
     jobs = {name: Job(name, name[0], None) for name in ("a1", "b1", "c1", "d1", "a2", "d2", "b2")}
 
-    def ask(*names: str) -> None:
+    def ask(*names):
         lanes.submit([jobs[name] for name in names])
         sent.extend(job.id for job in lanes.start().start)
 
-    def answer(name: str) -> None:
+    def answer(name):
         step = lanes.finish(jobs[name], State.COMPLETED)
         assert step is not None
         sent.extend(job.id for job in step.start)
 
-    sent: list[str] = []
+    sent = []
     ask("a1", "b1", "c1", "d1")
     assert sent == ["a1", "b1"]
     ask("a2")  # it has had its turn: behind those that wait
@@ -222,9 +218,9 @@ def test_lanes_take_turns_for_the_places() -> None:
     assert sent == ["a1", "b1", "c1", "d2", "a2", "b2"]
 
 
-def test_an_answer_makes_the_older_requests_of_its_lane_pointless() -> None:
+def test_an_answer_makes_the_older_requests_of_its_lane_pointless():
     """Said once more without chance: the machine above seldom has two requests of one lane on the wire."""
-    lanes: Lanes[None] = Lanes(per_lane=2)
+    lanes = Lanes(per_lane=2)
     jobs = [Job(name, "lane", None) for name in ("older", "newer")]
     for job in jobs:
         lanes.submit([job])
@@ -235,13 +231,13 @@ def test_an_answer_makes_the_older_requests_of_its_lane_pointless() -> None:
 
 
 @pytest.fixture
-def threads() -> Iterator[Threads]:
+def threads():
     made = Threads()
     yield made
     made.close()
 
 
-def test_a_prediction_that_is_cancelled_before_it_was_sent_is_not_sent(threads: Threads) -> None:
+def test_a_prediction_that_is_cancelled_before_it_was_sent_is_not_sent(threads):
     """Another thread may cancel between the decision to send a request and its start."""
     called = threading.Event()
     dispatcher = Dispatcher(threads, Lanes())
@@ -259,7 +255,7 @@ def test_a_prediction_that_is_cancelled_before_it_was_sent_is_not_sent(threads: 
     assert not called.is_set()
 
 
-def test_closing_cancels_the_predictions_that_run_and_those_that_wait(threads: Threads) -> None:
+def test_closing_cancels_the_predictions_that_run_and_those_that_wait(threads):
     dispatcher = Dispatcher(threads, Lanes(total=1))
     jobs = [dispatcher.submit([Work(lambda: pause(60))], lane)[0] for lane in ("first", "second")]
     dispatcher.start()

@@ -1,7 +1,5 @@
 """The speculative client gives every place on the wire back, wherever a request dies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
@@ -43,14 +41,14 @@ OUTCOMES = {
 class DyingTransport:
     """Answers, refuses, fails, breaks the contract, or waits, each at random; once it is healthy, it only waits."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._random = random.Random(seed)
         self._lock = threading.Lock()
-        self.outcomes: Counter[str] = Counter()
+        self.outcomes = Counter()
         self.healthy = False
         self.cancelled = 0
 
-    def has_seen_all(self) -> bool:
+    def has_seen_all(self):
         """Return whether each outcome has occurred often. A busy machine sends fewer of the requests."""
         return min(20, self.cancelled, *(self.outcomes[name] for name in OUTCOMES)) == 20
 
@@ -75,7 +73,7 @@ class DyingTransport:
             raise
         raise AssertionError("nobody cancelled the request")
 
-    def close(self) -> None:
+    def close(self):
         """Nothing is open."""
 
 
@@ -112,7 +110,7 @@ def test_no_place_on_the_wire_is_lost():
     async def story():
         async with SpeculativeSAM2Client(transport=transport, max_in_flight_total=8) as client:
             await client.set_image_async(np.zeros((48, 64, 3), np.uint8))
-            tasks: list = []
+            tasks = []
             while len(tasks) < REQUESTS or not transport.has_seen_all():
                 lane = rng.choice([None, *map(str, range(LANES))])
                 tasks.append(await client.predict_async(POINT, [1], lane))

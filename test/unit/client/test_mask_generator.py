@@ -18,19 +18,19 @@ MODULES = {"sam1": "segment_anything.automatic_mask_generator", "sam2": "sam2.au
 class FakeClient:
     """Answers with one mask, and remembers the request."""
 
-    def __init__(self, family: str = "sam2") -> None:
+    def __init__(self, family="sam2"):
         self.family = get_family(family)
-        self.asked: list = []
+        self.asked = []
         mask = np.zeros((6, 8), bool)
         mask[1:4, 2:7] = True
         self.segment = found_mask(mask, (4.0, 2.5), (2, 1, 8, 6)).segment()
 
-    def everything(self, image, **parameters) -> list:
+    def everything(self, image, **parameters):
         self.asked.append((image, Parameters(**parameters)))
         return [self.segment]
 
 
-def official_record(mode: str) -> dict:
+def official_record(mode):
     """Return the record that the official code writes for the mask of FakeClient."""
     torch = pytest.importorskip("torch")
     amg = pytest.importorskip("sam2.utils.amg")

@@ -1,7 +1,5 @@
 """Clicks with an image that a session model keeps: which requests they become, and what a server without one costs."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
@@ -20,13 +18,7 @@ IMAGE = np.zeros((48, 64, 3), np.uint8)
 BOXES = [[x / 10, 1, 40, 40] for x in range(MAX_OBJECTS + 2)]
 
 
-@pytest.fixture
-def server():
-    with ImageServer() as server:
-        yield server
-
-
-def objects_of(request) -> int:
+def objects_of(request):
     """Return the number of objects in a click."""
     return len(request.inputs.get("boxes", request.inputs.get("point_coords", ())))
 

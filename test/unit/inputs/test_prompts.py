@@ -22,23 +22,34 @@ def tensors(*args, **kwargs):
     return check(*args, **kwargs).tensors(get_family("sam2"))
 
 
-def test_one_object_may_have_two_points():
-    inputs = tensors([[320, 240], [0, 480]], [1, 0])
-    np.testing.assert_allclose(inputs["point_coords"], [[[512, 512], [0, 1024]]])
-    np.testing.assert_array_equal(inputs["point_labels"], [[1, 0]])
+BOX = [64, 48, 128, 96]
+CORNERS = [[102.4, 102.4], [204.8, 204.8]]
+
+
+@pytest.mark.parametrize(
+    ("points", "given", "coords", "labels"),
+    [
+        ([[320, 240], [0, 480]], {"point_labels": [1, 0]}, [[[512, 512], [0, 1024]]], [[1, 0]]),
+        ([[320, 240], [0, 480]], {"point_labels": [[1, 0]]}, [[[512, 512], [0, 1024]]], [[1, 0]]),
+        ((320, 240), {"point_labels": 0}, [[[512, 512]]], [[0]]),
+        (np.array([320.0, 240.0]), {"point_labels": [0]}, [[[512, 512]]], [[0]]),
+        ([(320, 240)], {"point_labels": np.int64(0)}, [[[512, 512]]], [[0]]),
+        ([[320, 240]], {"point_labels": [0], "box": BOX}, [[*CORNERS, [512, 512]]], [[2, 3, 0]]),
+        ([], {"box": BOX}, [CORNERS], [[2, 3]]),
+        (
+            [[[0, 480]], [[0, 480], [320, 240], [0, 0]]],  # lists of different lengths
+            {"point_labels": [[1], [1, 0, 1]]},
+            [[[0, 1024], [0, 0], [0, 0]], [[0, 1024], [512, 512], [0, 0]]],
+            [[1, -2, -2], [1, 0, 1]],
+        ),
+    ],
+)
+def test_forms_of_points_and_boxes(points, given, coords, labels):
+    inputs = tensors(points, **given)
+    np.testing.assert_allclose(inputs["point_coords"], coords, rtol=1e-6)
+    np.testing.assert_array_equal(inputs["point_labels"], labels)
     assert inputs["point_coords"].dtype == inputs["point_labels"].dtype == np.float32
     assert "mask_input" not in inputs
-
-
-def test_a_box_becomes_two_points_before_the_others():
-    inputs = tensors([[320, 240]], [0], box=[64, 48, 128, 96])
-    np.testing.assert_allclose(inputs["point_coords"], [[[102.4, 102.4], [204.8, 204.8], [512, 512]]], rtol=1e-6)
-    np.testing.assert_array_equal(inputs["point_labels"], [[2, 3, 0]])
-
-
-def test_an_empty_list_of_points_beside_a_box_adds_nothing():
-    alone = tensors(box=[10, 20, 100, 50])["point_coords"]
-    np.testing.assert_array_equal(tensors([], box=[10, 20, 100, 50])["point_coords"], alone)
 
 
 @pytest.mark.parametrize("points", [np.zeros((2, 0, 2)), [[], []]])
@@ -50,12 +61,6 @@ def test_boxes_may_come_with_one_empty_list_of_points_for_each(points):
         check(points, box=[[0, 0, 10, 10]] * 3)
     with pytest.raises(PromptError, match="at least one point"):
         check(points)
-
-
-def test_lists_of_different_lengths_are_padded_with_label_minus_2():
-    inputs = tensors([[[1, 1]], [[2, 2], [3, 3], [4, 4]]], [[1], [1, 0, 1]])
-    assert inputs["point_coords"].shape == (2, 3, 2)
-    np.testing.assert_array_equal(inputs["point_labels"], [[1, -2, -2], [1, 0, 1]])
 
 
 def test_one_of_several_objects_may_have_a_box_and_no_points():
@@ -195,20 +200,14 @@ def test_the_error_names_the_refused_value(prompt, words):
 
 
 def test_parts_hold_the_same_prompts_in_order():
-    prompts = check_prompts(
-        [[[1, 2], [3, 4]], [[5, 6]], [[7, 8]]], None, [[0, 0, 9, 9]] * 3, np.zeros((1, 256, 256)),
-        image_size=(20, 20), mask_size=256,
-    )  # fmt: skip
+    prompts = check([[[1, 2], [3, 4]], [[5, 6]], [[7, 8]]], box=[[0, 0, 9, 9]] * 3, mask_input=MASK)
     assert prompts.parts(3) == [prompts]
     parts = prompts.parts(2)
     assert [len(part) for part in parts] == [2, 1]
     for name in ("coords", "labels", "boxes"):
         np.testing.assert_array_equal(np.concatenate([getattr(p, name) for p in parts]), getattr(prompts, name))
     assert all(part.mask is prompts.mask for part in parts)
-    several = check_prompts(
-        None, None, [[0, 0, 9, 9]] * 3, np.arange(3.0)[:, None, None, None] * np.ones((3, 1, 256, 256)),
-        image_size=(20, 20), mask_size=256,
-    )  # fmt: skip
+    several = check(box=[[0, 0, 9, 9]] * 3, mask_input=np.arange(3.0)[:, None, None, None] * np.ones((3, 1, 256, 256)))
     assert [float(part.mask[0, 0, 0, 0]) for part in several.parts(1)] == [0.0, 1.0, 2.0]
 
 
@@ -231,15 +230,3 @@ def test_a_padding_point_may_lie_anywhere():
     check([[1, 1], [9999, -5]], [1, -2])
     with pytest.raises(PromptError, match="outside"):
         check([[1, 1], [9999, -5]], [1, 0])
-
-
-def test_labels_of_one_object_may_have_the_dimension_of_objects():
-    np.testing.assert_array_equal(tensors([[1, 1], [2, 2]], [[1, 0]])["point_labels"], [[1, 0]])
-
-
-@pytest.mark.parametrize(("point", "label"), [((10, 20), 0), (np.array([10.0, 20.0]), [0]), ([(10, 20)], np.int64(0))])
-def test_one_point_and_one_label_need_no_lists(point, label):
-    prompts = check_prompts(point, label, None, None, image_size=(100, 80), mask_size=256)
-
-    assert prompts.coords.tolist() == [[[10, 20]]]
-    assert prompts.labels.tolist() == [[0]]

@@ -10,10 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,34 +26,34 @@ from triton_sam.local_server.serve import _new_text, _open_at
 class Triton(HTTPServer):
     """Answers like Triton: a list of models, and their configurations."""
 
-    def __init__(self) -> None:
-        self.index: Any = []
-        self.config: Any = {"error": "a key is needed"}
+    def __init__(self):
+        self.index = []
+        self.config = {"error": "a key is needed"}
         super().__init__(("127.0.0.1", 0), Answer)
 
 
 class Answer(BaseHTTPRequestHandler):
     server: Triton
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self.send(self.server.index)
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.send(self.server.config)
 
-    def send(self, answer: object) -> None:
+    def send(self, answer):
         content = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def triton() -> Iterator[Triton]:
+def triton():
     with Triton() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -65,11 +62,11 @@ def triton() -> Iterator[Triton]:
         thread.join()
 
 
-def row(name: str, state: str = "READY", reason: str = "") -> dict[str, str]:
+def row(name, state="READY", reason=""):
     return {"name": name, "version": "1", "state": state, "reason": reason}
 
 
-def watch_of(triton: Triton, expected: frozenset[str] = frozenset()) -> stubs.StubWatch:
+def watch_of(triton, expected=frozenset()):
     return stubs.StubWatch(os.getpid(), ("127.0.0.1", triton.server_port), expected)
 
 
@@ -83,7 +80,7 @@ def watch_of(triton: Triton, expected: frozenset[str] = frozenset()) -> stubs.St
         ({"error": "a key is needed"}, ""),
     ],
 )
-def test_a_model_that_was_ready_must_load_again(triton: Triton, index: object, lost: str) -> None:
+def test_a_model_that_was_ready_must_load_again(triton, index, lost):
     first = watch_of(triton)
     triton.index = [row("a"), row("b"), row("c", "UNAVAILABLE", "never loaded")]
     first.lost_model()
@@ -96,9 +93,7 @@ def test_a_model_that_was_ready_must_load_again(triton: Triton, index: object, l
 
 
 @pytest.mark.parametrize(("living", "lost"), [(2, ""), (1, ""), (0, "a")])
-def test_a_model_of_unknown_size_is_lost_with_its_last_process(
-    triton: Triton, monkeypatch: pytest.MonkeyPatch, living: int, lost: str
-) -> None:
+def test_a_model_of_unknown_size_is_lost_with_its_last_process(triton, monkeypatch, living, lost):
     """An ended process that completed the configuration, or an earlier one, is no reason to expect several."""
     triton.index = [row("a")]
     monkeypatch.setattr(stubs, "find_stubs", lambda _: {stubs.Stub(10**9 + number, "a") for number in range(living)})
@@ -119,9 +114,7 @@ def test_a_model_of_unknown_size_is_lost_with_its_last_process(
         ({"error": "a key is needed"}, 0, ""),
     ],
 )
-def test_a_model_whose_process_died_before_it_was_seen_is_lost(
-    triton: Triton, monkeypatch: pytest.MonkeyPatch, config: object, living: int, lost: str
-) -> None:
+def test_a_model_whose_process_died_before_it_was_seen_is_lost(triton, monkeypatch, config, living, lost):
     triton.index, triton.config = [row("a")], config
     monkeypatch.setattr(stubs, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(stubs, "SECONDS_TO_CONFIRM", 0.0)
@@ -135,10 +128,10 @@ def test_a_model_whose_process_died_before_it_was_seen_is_lost(
 class Machine:
     """Runs supervise() with runs of tritonserver that are given."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, runs: list[supervisor.Run]) -> None:
-        self.expected: list[frozenset[str]] = []
-        self.pauses: list[float] = []
-        self.states: list[int] = []
+    def __init__(self, folder, monkeypatch, runs):
+        self.expected = []
+        self.pauses = []
+        self.states = []
         self.folder = folder
         self._runs = iter(runs)
         monkeypatch.setattr(supervisor, "run_once", self._run_once)
@@ -146,11 +139,11 @@ class Machine:
         job = supervisor.Job(["triton"], "", str(folder), "triton_sam_test_", 1, 0, ["127.0.0.1", 1])
         self.status = supervisor.supervise(job, ctypes.CDLL(None), 0, output.Output("absent"))
 
-    def _run_once(self, *arguments: Any) -> supervisor.Run:
+    def _run_once(self, *arguments):
         self.expected.append(arguments[-1])
         return next(self._runs)
 
-    def _pause(self, seconds: float, *_: object) -> bool:
+    def _pause(self, seconds, *_):
         self.pauses.append(seconds)
         self.states.append(json.loads((self.folder / supervisor.STATE_FILE).read_text())["restarts"])
         return False
@@ -161,9 +154,7 @@ NOT_RUN = supervisor.Run(0, "cannot run triton: Cannot allocate memory", 127)
 STOPPED = supervisor.Run(5, supervisor.STOP, 0)
 
 
-def test_a_program_that_cannot_be_run_for_a_while_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_cannot_be_run_for_a_while_is_tried_again(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, [UP, NOT_RUN, NOT_RUN, UP, STOPPED])
     assert machine.status == 0
     assert machine.pauses == [0, 1, 2, 0]
@@ -171,13 +162,13 @@ def test_a_program_that_cannot_be_run_for_a_while_is_tried_again(
     assert Machine(tmp_path, monkeypatch, [NOT_RUN]).status == 127
 
 
-def test_models_of_the_first_run_are_expected_until_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_of_the_first_run_are_expected_until_a_reload(tmp_path, monkeypatch):
     reloaded = supervisor.Run(5, supervisor.RELOAD, 0, seconds_up=1, was_up=True, ready=frozenset({"b"}))
     machine = Machine(tmp_path, monkeypatch, [UP, reloaded, UP, STOPPED])
     assert machine.expected == [frozenset(), {"a"}, frozenset(), {"a"}]
 
 
-def test_an_order_to_stop_is_seen_without_a_pause(tmp_path: Path) -> None:
+def test_an_order_to_stop_is_seen_without_a_pause(tmp_path):
     reader, writer = os.pipe()
     os.write(writer, bytes([signal.SIGTERM]))
     job = supervisor.Job(["triton"], "log", str(tmp_path), "triton_sam_test_", 1, 0, ["127.0.0.1", 1])
@@ -187,9 +178,7 @@ def test_an_order_to_stop_is_seen_without_a_pause(tmp_path: Path) -> None:
     os.close(writer)
 
 
-def test_a_flood_of_output_does_not_hold_up_the_supervisor(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flood_of_output_does_not_hold_up_the_supervisor(capfd, monkeypatch):
     endless = output.Output("")
     monkeypatch.setattr(output.os, "read", lambda *_: b"x" * 10)
     endless.copy()
@@ -198,14 +187,14 @@ def test_a_flood_of_output_does_not_hold_up_the_supervisor(
         os.close(descriptor or 0)
 
 
-def test_short_writes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_go_on(monkeypatch):
     taken = []
     monkeypatch.setattr(output.os, "write", lambda _, content: taken.append(bytes(content[:3])) or len(taken[-1]))
     output.write_all(2, b"abcdefgh")
     assert taken == [b"abc", b"def", b"gh"]
 
 
-def test_a_log_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_nobody_reads_ends_nothing(monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
     broken = os.fdopen(writer, "w")
@@ -216,9 +205,7 @@ def test_a_log_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_long_log_of_its_own_is_emptied_and_read_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
-) -> None:
+def test_a_long_log_of_its_own_is_emptied_and_read_on(tmp_path, monkeypatch, is_own):
     monkeypatch.setattr(output, "MOST_BYTES_OF_OWN_LOG", 100)
     path = tmp_path / "log"
     path.write_text("old\n" * 100)
@@ -231,7 +218,7 @@ def test_a_long_log_of_its_own_is_emptied_and_read_on(
     assert path.read_text() == ("new\n" if is_own else "old\n" * 100 + "new\n")
 
 
-def test_the_scratch_folder_of_each_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scratch_folder_of_each_run_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
     folder = tmp_path / "python_env_x"
     log = tmp_path / "log"
@@ -247,7 +234,7 @@ def test_the_scratch_folder_of_each_run_is_removed(tmp_path: Path, monkeypatch: 
     assert not folder.exists()
 
 
-def test_a_server_whose_lock_nobody_holds_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_whose_lock_nobody_holds_gets_no_signal(tmp_path, monkeypatch):
     """Its process id may belong to another program by now."""
     monkeypatch.setattr("triton_sam.local_server.control.SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
@@ -262,7 +249,7 @@ def test_a_server_whose_lock_nobody_holds_gets_no_signal(tmp_path: Path, monkeyp
     assert find_closed_server(8000) is None
 
 
-def test_a_lock_of_a_start_that_ended_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_of_a_start_that_ended_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
     empty = tmp_path / "triton_sam_a_lock"
     empty.touch()
@@ -276,5 +263,5 @@ def test_a_lock_of_a_start_that_ended_is_removed(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "triton_sam_c_lock").exists()
 
 
-def no_space(*_: object) -> int:
+def no_space(*_):
     raise OSError(28, "No space left on device")

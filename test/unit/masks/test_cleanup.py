@@ -1,13 +1,7 @@
 """Clean-up of masks against scipy (connected parts) and the official functions (holes, specks, small regions)."""
 
-from __future__ import annotations
-
 import numpy as np
-import numpy.typing as npt
 import pytest
-
-pytest.importorskip("hypothesis")
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -18,21 +12,19 @@ from triton_sam.masks import Cleanup, resize_logits
 from triton_sam.masks.cleanup import check_cleanup, clip_to_box, keep_clicked, remove_small_regions, smooth_outline
 from triton_sam.masks.parts import find_parts, innermost_points
 
-Mask = npt.NDArray[np.bool_]
 
-
-def noise(shape: tuple[int, int], share: float) -> Mask:
+def noise(shape, share):
     return np.random.default_rng(7).random(shape) < share
 
 
-def blobs(seed: int = 0, side: int = 256, sigma: float = 2.0) -> npt.NDArray[np.float32]:
+def blobs(seed=0, side=256, sigma=2.0):
     """Return logits (side,side) with parts and holes of many sizes."""
     ndimage = pytest.importorskip("scipy.ndimage")
     values = ndimage.gaussian_filter(np.random.default_rng(seed).standard_normal((side, side)), sigma)
     return (values * 20).astype(np.float32)
 
 
-def spiral(side: int) -> Mask:
+def spiral(side):
     """Return one part that winds around itself: any two of its neighbouring rows have runs of distant places."""
     mask = np.zeros((side, side), np.bool_)
     low, high = 0, side - 1
@@ -52,7 +44,7 @@ any_mask = hnp.arrays(np.bool_, hnp.array_shapes(min_dims=2, max_dims=2, max_sid
 @example(np.zeros((256, 256), np.bool_))
 @example(np.ones((256, 256), np.bool_))
 @example(noise((256, 256), 0.4))
-def test_parts_are_those_of_scipy(mask: Mask) -> None:
+def test_parts_are_those_of_scipy(mask):
     ndimage = pytest.importorskip("scipy.ndimage")
     expected, count = ndimage.label(mask, np.ones((3, 3)))
     parts = find_parts(mask)
@@ -66,12 +58,12 @@ def test_parts_are_those_of_scipy(mask: Mask) -> None:
 
 
 @pytest.mark.parametrize("mask", [spiral(401), ~spiral(401), np.tri(300, dtype=np.bool_)[::-1]])
-def test_parts_of_long_chains(mask: Mask) -> None:
+def test_parts_of_long_chains(mask):
     ndimage = pytest.importorskip("scipy.ndimage")
     assert len(find_parts(mask)) == ndimage.label(mask, np.ones((3, 3)))[1]
 
 
-def test_innermost_points_lie_in_the_largest_parts() -> None:
+def test_innermost_points_lie_in_the_largest_parts():
     mask = noise((90, 70), 0.4)
     mask[:2, :] = mask[3:23, 5:45] = True
     parts = find_parts(mask)
@@ -93,9 +85,7 @@ def test_innermost_points_lie_in_the_largest_parts() -> None:
         (0, {"max_hole_area": 30, "max_sprinkle_area": 40}, 0.75),
     ],
 )
-def test_holes_and_specks_equal_the_official_predictor(
-    seed: int, options: dict[str, float], threshold: float, monkeypatch
-) -> None:
+def test_holes_and_specks_equal_the_official_predictor(seed, options, threshold, monkeypatch):
     """The official function, with scipy in the place of its CUDA kernel, which labels with 8-connectivity, too."""
     torch = pytest.importorskip("torch")
     ndimage = pytest.importorskip("scipy.ndimage")
@@ -118,7 +108,7 @@ def test_holes_and_specks_equal_the_official_predictor(
     assert not np.array_equal(ours > 0, resize_logits(logits[0], (401, 300)) > threshold)
 
 
-def test_a_threshold_alone_moves_the_outline() -> None:
+def test_a_threshold_alone_moves_the_outline():
     logits = blobs(3)
     for threshold in (-1.0, 0.5):
         cleaned = Cleanup(mask_threshold=threshold).clean_logits(logits)
@@ -128,7 +118,7 @@ def test_a_threshold_alone_moves_the_outline() -> None:
 
 
 @pytest.mark.parametrize(("seed", "area"), [(0, 1), (1, 5), (2, 40), (0, 1000), (1, 1e9)])
-def test_small_regions_equal_the_official_function(seed: int, area: float) -> None:
+def test_small_regions_equal_the_official_function(seed, area):
     pytest.importorskip("cv2")
     amg = pytest.importorskip("sam2.utils.amg")
     mask = blobs(seed) > 0
@@ -137,7 +127,7 @@ def test_small_regions_equal_the_official_function(seed: int, area: float) -> No
     np.testing.assert_array_equal(remove_small_regions(mask, area), expected)
 
 
-def test_the_parts_under_the_clicks_stay() -> None:
+def test_the_parts_under_the_clicks_stay():
     mask = np.zeros((20, 30), np.bool_)
     mask[2:6, 2:6] = mask[10:14, 2:6] = mask[10:14, 20:30] = True
     alone = keep_clicked(mask, [[3.9, 2.0]])
@@ -150,7 +140,7 @@ def test_the_parts_under_the_clicks_stay() -> None:
     assert keep_clicked(alone, [[3, 3]]) is alone
 
 
-def test_nothing_outside_the_box_stays() -> None:
+def test_nothing_outside_the_box_stays():
     mask = np.ones((10, 12), np.bool_)
     assert np.argwhere(clip_to_box(mask, [2.4, 3.6, 7.6, 9])).tolist() == [
         [row, column] for row in range(4, 9) for column in range(2, 8)
@@ -159,7 +149,7 @@ def test_nothing_outside_the_box_stays() -> None:
     assert clip_to_box(mask, [0.1, 0.1, 0.4, 0.4]).sum() == 0  # between the centres of pixels
 
 
-def test_a_smooth_outline_keeps_straight_edges_and_loses_details() -> None:
+def test_a_smooth_outline_keeps_straight_edges_and_loses_details():
     mask = np.zeros((200, 300), np.bool_)
     mask[50:150, 60:240] = True
     rough = mask.copy()
@@ -177,7 +167,7 @@ def test_a_smooth_outline_keeps_straight_edges_and_loses_details() -> None:
     assert not smooth_outline(~whole, 3).any()
 
 
-def test_the_steps_run_in_order() -> None:
+def test_the_steps_run_in_order():
     """Clipping may cut a part in two; then the one under the click stays."""
     mask = np.zeros((40, 40), np.bool_)
     mask[5:10, 5:35] = mask[5:35, 5:10] = mask[5:35, 30:35] = True  # an arch
@@ -187,7 +177,7 @@ def test_the_steps_run_in_order() -> None:
     assert Cleanup(clip_to_box=True).clean_mask(mask) is mask
 
 
-def test_without_options_nothing_changes() -> None:
+def test_without_options_nothing_changes():
     logits, cleanup = blobs(), Cleanup()
     mask = logits > 0
     assert cleanup.changes_nothing
@@ -196,7 +186,7 @@ def test_without_options_nothing_changes() -> None:
     assert cleanup.clean_preview(logits, [[3, 3]], [0, 0, 5, 5]) is logits
 
 
-def test_the_outline_of_a_preview_follows_the_box() -> None:
+def test_the_outline_of_a_preview_follows_the_box():
     logits = np.full((64, 64), 12, np.float32)
     clipped = Cleanup(clip_to_box=True).clean_preview(logits, box=[10.25, 8, 40.75, 50])
     row = clipped[30]
@@ -206,7 +196,7 @@ def test_the_outline_of_a_preview_follows_the_box() -> None:
     assert (clipped > 0).sum() == 31 * 42
 
 
-def test_a_preview_keeps_the_clicked_part() -> None:
+def test_a_preview_keeps_the_clicked_part():
     logits = np.full((64, 64), -5, np.float32)
     logits[5:20, 5:20] = logits[40:60, 40:60] = 5
     logits[10, 10] = -1
@@ -229,12 +219,12 @@ def test_a_preview_keeps_the_clicked_part() -> None:
         ({"keep_clicked": 1}, "true or false"),
     ],
 )
-def test_bad_options_are_refused(members: object, text: str) -> None:
+def test_bad_options_are_refused(members, text):
     with pytest.raises(InputError, match=text):
         Cleanup.from_json(members)
 
 
-def test_options_survive_json() -> None:
+def test_options_survive_json():
     cleanup = Cleanup(max_hole_area=8, keep_clicked=True)
     assert cleanup.to_json() == {"max_hole_area": 8, "keep_clicked": True}
     assert Cleanup.from_json(cleanup.to_json()) == cleanup

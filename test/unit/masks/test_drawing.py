@@ -1,14 +1,12 @@
 """Overlays: colours, outlines, prompts, and the image below them. Label maps of many objects."""
 
-from __future__ import annotations
-
 import io
 import itertools
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from PIL import Image
+from support.rectangles import mask
 
 from triton_sam.errors import InputError
 from triton_sam.inputs.images import open_image
@@ -17,27 +15,24 @@ from triton_sam.masks.boxes import share_matched
 from triton_sam.masks.drawing import PALETTE, _distinct_colors, overlay, overlay_objects
 from triton_sam.masks.label_map import label_map_of, label_map_png
 
-
-def square(width: int = 80) -> npt.NDArray[np.bool_]:
-    mask = np.zeros((60, width), np.bool_)
-    mask[10:30, 20:60] = True
-    return mask
+SQUARE = mask((20, 10, 60, 30), size=(60, 80))
+GREY = (90, 90, 90)
 
 
-def test_overlay_fills_and_outlines() -> None:
+def test_overlay_fills_and_outlines():
     image = Image.new("RGB", (80, 60), (100, 100, 100))
-    drawn = np.asarray(overlay(image, [square()], colors=[(255, 0, 0)], alpha=0.5)).astype(int)
+    drawn = np.asarray(overlay(image, [SQUARE], colors=[(255, 0, 0)], alpha=0.5)).astype(int)
     assert image.getpixel((40, 20)) == (100, 100, 100)  # a copy was drawn on
     assert drawn[20, 40].tolist() == pytest.approx([178, 50, 50], abs=1)
     assert drawn[10, 40].tolist() == pytest.approx([255, 0, 0], abs=40)
     assert drawn[9, 40].min() > 150  # white around it
     assert drawn[2, 2].tolist() == [100, 100, 100]
-    plain = np.asarray(overlay(image, [square()], colors=[(255, 0, 0)], alpha=1.0, outline=False))
-    assert ((plain == (255, 0, 0)).all(axis=2) == square()).all()
+    plain = np.asarray(overlay(image, [SQUARE], colors=[(255, 0, 0)], alpha=1.0, outline=False))
+    assert ((plain == (255, 0, 0)).all(axis=2) == SQUARE).all()
 
 
-def test_overlay_marks_points_and_boxes() -> None:
-    image = Image.new("RGB", (400, 300), (90, 90, 90))
+def test_overlay_marks_points_and_boxes():
+    image = Image.new("RGB", (400, 300), GREY)
     points, labels = [[100, 100], [300, 200], [200, 250]], [1, 0, -2]
     drawn = np.asarray(overlay(image, [], points=points, labels=labels, boxes=[20, 30, 380, 280])).astype(int)
     red, green, _ = drawn[102, 102]
@@ -47,12 +42,16 @@ def test_overlay_marks_points_and_boxes() -> None:
     assert drawn[250, 200].tolist() == [90, 90, 90]
     assert tuple(drawn[30, 200]) == PALETTE[0]
     overlay(image, [], points=[[[-50, 5]], [[500, 5]]], labels=[[1], [0]], boxes=[[50, 50, 20, 20]])
+    assert overlay(image, [], points=[[1e12, 1], [-1e300, 5]]) == image  # far outside
+    drawn = np.asarray(overlay(image, [], boxes=[20, -1e12, 1e12, 1e12]))
+    assert (drawn[:, 20] == PALETTE[0]).all()
+    assert (drawn[:, 30:] == 90).all()
 
 
-def test_overlay_refuses() -> None:
+def test_overlay_refuses():
     image = Image.new("RGB", (80, 60))
     for options in (
-        {"masks": [square(81)]},
+        {"masks": [SQUARE[:, :79]]},
         {"masks": [], "alpha": 2},
         {"masks": [], "points": [[1, 2, 3]]},
         {"masks": [], "points": [[1, 2]], "labels": [1, 1]},
@@ -64,18 +63,10 @@ def test_overlay_refuses() -> None:
         {"image": np.zeros((60, 80, 3), np.float32), "masks": []},
     ):
         with pytest.raises(InputError):
-            overlay(**{"image": image, **options})  # type: ignore[arg-type]
+            overlay(**{"image": image, **options})
 
 
-def test_overlay_leaves_out_what_is_far_outside() -> None:
-    image = Image.new("RGB", (80, 60), (90, 90, 90))
-    assert overlay(image, [], points=[[1e12, 1], [-1e300, 5]]) == image
-    drawn = np.asarray(overlay(image, [], boxes=[20, -1e12, 1e12, 1e12]))
-    assert (drawn[:, 20] == PALETTE[0]).all()
-    assert (drawn[:, 30:] == 90).all()
-
-
-def test_overlay_lies_on_the_image_that_the_client_segmented() -> None:
+def test_overlay_lies_on_the_image_that_the_client_segmented():
     """Not on the stored one, which may lie on its side, or have 16 bits."""
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -83,25 +74,22 @@ def test_overlay_lies_on_the_image_that_the_client_segmented() -> None:
     Image.fromarray(np.linspace(1000, 4000, 60 * 80).astype(np.uint16).reshape(60, 80)).save(buffer, "PNG", exif=exif)
     stored = Image.open(buffer)
     segmented = np.asarray(open_image(stored))
-    mask = np.zeros(segmented.shape[:2], np.bool_)
-    mask[5:15, 5:25] = True
-    drawn = np.asarray(Segment(mask, 1.0, None).overlay(stored, (255, 0, 0), 1.0, outline=False))
-    assert (drawn == np.where(mask[:, :, None], (255, 0, 0), segmented)).all()
+    found = mask((5, 5, 25, 15), size=segmented.shape[:2])
+    drawn = np.asarray(Segment(found, 1.0, None).overlay(stored, (255, 0, 0), 1.0, outline=False))
+    assert (drawn == np.where(found[:, :, None], (255, 0, 0), segmented)).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
-def test_overlay_takes_any_image(mode: str) -> None:
-    assert overlay(Image.new(mode, (80, 60)), [square()]).mode == "RGB"
+def test_overlay_takes_any_image(mode):
+    assert overlay(Image.new(mode, (80, 60)), [SQUARE]).mode == "RGB"
     assert overlay(np.zeros((60, 80, 3), np.uint8), [np.zeros((60, 80))]).size == (80, 60)
 
 
 # Many objects
 
 
-def rectangle(x1: int, y1: int, x2: int, y2: int, size: tuple[int, int] = (60, 40)) -> np.ndarray:
-    mask = np.zeros(size[::-1], bool)
-    mask[y1:y2, x1:x2] = True
-    return mask
+def rectangle(*corners):
+    return mask(corners, size=(40, 60))
 
 
 def test_the_smallest_object_gets_the_pixel():
@@ -111,10 +99,12 @@ def test_the_smallest_object_gets_the_pixel():
         assert (labels[15, 15], labels[5, 5], labels[5, 50]) == (inner, outer, 0)
 
 
-@pytest.mark.parametrize("masks", [[], [np.ones((2, 2), bool), np.ones((2, 3), bool)]])
-def test_masks_have_one_size(masks):
-    with pytest.raises(InputError, match=r"masks of one size, not (no mask|2 x 2, 3 x 2)$"):
-        label_map_of(masks)
+def test_masks_have_one_size():
+    for masks in ([], [np.ones((2, 2), bool), np.ones((2, 3), bool)]):
+        with pytest.raises(InputError, match=r"masks of one size, not (no mask|2 x 2, 3 x 2)$"):
+            label_map_of(masks)
+    with pytest.raises(InputError, match="the masks have shape"):
+        overlay_objects(Image.new("RGB", (60, 41)), [rectangle(0, 0, 5, 5)])
 
 
 @pytest.mark.parametrize(("count", "modes"), [(255, {"P"}), (256, {"I;16", "I"})])  # Pillow 10 opens 16 bits as "I"
@@ -133,19 +123,14 @@ def test_neighbours_differ_in_colour():
 
 
 def test_an_overlay_draws_the_part_on_the_whole_and_leaves_the_rest():
-    image = Image.new("RGB", (600, 400), (90, 90, 90))
-    masks = [rectangle(100, 100, 150, 150, image.size), rectangle(50, 50, 400, 350, image.size)]
-    drawn = overlay_objects(image, masks)
+    image = Image.new("RGB", (600, 400), GREY)
+    corners = (100, 100, 150, 150), (50, 50, 400, 350)
+    drawn = overlay_objects(image, [mask(each, size=(400, 600)) for each in corners])
     assert drawn.size == image.size
     part, whole, rest = (drawn.getpixel(place) for place in ((125, 125), (300, 200), (550, 20)))
-    assert rest == (90, 90, 90)
+    assert rest == GREY
     assert len({part, whole, rest}) == 3
     assert overlay_objects(image, []).tobytes() == image.tobytes()
-
-
-def test_an_overlay_refuses_masks_of_another_size():
-    with pytest.raises(InputError, match="the masks have shape"):
-        overlay_objects(Image.new("RGB", (60, 41)), [rectangle(0, 0, 5, 5)])
 
 
 def test_the_share_of_masks_with_a_counterpart():

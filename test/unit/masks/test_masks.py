@@ -1,22 +1,14 @@
 """Masks against torch (resize), pycocotools (RLE) and Pillow (PNG, box)."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from PIL import Image
-
-pytest.importorskip("hypothesis")
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from PIL import Image
+from support import rectangles
 from support.strategies import anything
 
 from triton_sam.errors import InputError
@@ -28,8 +20,6 @@ from triton_sam.masks.label_map import mask_to_png
 from triton_sam.masks.polygons import mask_to_polygons
 from triton_sam.masks.resize import full_size_logits, full_size_mask, resize_logits
 from triton_sam.masks.rle import mask_to_rle, rle_to_box, rle_to_mask
-
-Mask = npt.NDArray[np.bool_]
 
 SHAPES = [
     ((256, 256), (1800, 1200)),
@@ -47,15 +37,12 @@ SHAPES = [
 ]
 
 
-def square(height: int = 60, width: int = 80) -> Mask:
-    mask = np.zeros((height, width), np.bool_)
-    mask[10:30, 20:60] = True
-    return mask
+SQUARE = rectangles.mask((20, 10, 60, 30), size=(60, 80))
 
 
 @pytest.mark.export
 @pytest.mark.parametrize(("shape", "size"), SHAPES)
-def test_resize_equals_torch(shape: tuple[int, int], size: tuple[int, int]) -> None:
+def test_resize_equals_torch(shape, size):
     torch = pytest.importorskip("torch")
     logits = np.random.default_rng(0).normal(0, 10, (2, 1, *shape)).astype(np.float32)
     wanted = torch.nn.functional.interpolate(
@@ -68,7 +55,7 @@ def test_resize_equals_torch(shape: tuple[int, int], size: tuple[int, int]) -> N
 
 
 @pytest.mark.parametrize("size", [(60, 40), (40, 60), (7, 7)])
-def test_full_size_logits_leave_the_padding_out(size: tuple[int, int]) -> None:
+def test_full_size_logits_leave_the_padding_out(size):
     logits = np.random.default_rng(0).normal(0, 1, (256, 256)).astype(np.float32)
     np.testing.assert_array_equal(full_size_logits(logits, size, get_family("sam2")), resize_logits(logits, size))
     width, height = get_family("sam1").resized(size)
@@ -78,7 +65,7 @@ def test_full_size_logits_leave_the_padding_out(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("shape", "size"), [((3,), (2, 2)), ((0, 3), (2, 2)), ((3, 3), (0, 2)), ((3, 3), (2, -1))])
-def test_resize_refuses(shape: tuple[int, ...], size: tuple[int, int]) -> None:
+def test_resize_refuses(shape, size):
     with pytest.raises(InputError):
         resize_logits(np.zeros(shape), size)
 
@@ -90,7 +77,7 @@ NUMBERS = st.sampled_from([-0.0, 0.0, 2**-30, -(2**-30), 1.0, -1.0, 3.5, -20.0, 
 SIDES = st.integers(1, 40)
 
 
-def blobs(noise: float) -> np.ndarray:
+def blobs(noise):
     y, x = np.mgrid[:256, :256]
     smooth = np.minimum(60 - np.hypot(y - 90, x - 140), 0.4 * np.hypot(y - 200, x - 60) - 4)
     return (smooth + np.random.default_rng(0).normal(0, noise, smooth.shape)).astype(np.float32)
@@ -101,7 +88,7 @@ def blobs(noise: float) -> np.ndarray:
     st.tuples(SIDES, SIDES),
 )
 @pytest.mark.filterwarnings("ignore:invalid value|overflow")
-def test_any_logits(logits: np.ndarray, size: tuple[int, int]) -> None:
+def test_any_logits(logits, size):
     np.testing.assert_array_equal(full_size_mask(logits, size, SQUASHES), full_size_logits(logits, size, SQUASHES) > 0)
 
 
@@ -109,7 +96,7 @@ def test_any_logits(logits: np.ndarray, size: tuple[int, int]) -> None:
     hnp.arrays(np.float32, (8, 8), elements=st.floats(-4, 4, width=32)),
     st.tuples(st.integers(8, 90), st.integers(8, 90)),
 )
-def test_pixels_between_two_signs_are_blended_like_rows(logits: np.ndarray, size: tuple[int, int]) -> None:
+def test_pixels_between_two_signs_are_blended_like_rows(logits, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resize, "_FEW", 1 / 1000)  # never fall back
         mask = full_size_mask(logits, size, SQUASHES)
@@ -118,14 +105,14 @@ def test_pixels_between_two_signs_are_blended_like_rows(logits: np.ndarray, size
 
 @pytest.mark.parametrize("size", [(1600, 1200), (300, 255), (257, 1999)])
 @pytest.mark.parametrize("noise", [0, 1, 30])
-def test_masks_of_images(size: tuple[int, int], noise: float) -> None:
+def test_masks_of_images(size, noise):
     for family in (SQUASHES, PADS):
         mask = full_size_mask(blobs(noise), size, family)
         np.testing.assert_array_equal(mask, full_size_logits(blobs(noise), size, family) > 0)
         assert mask.flags.c_contiguous
 
 
-def test_a_large_mask_is_not_computed_pixel_by_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_mask_is_not_computed_pixel_by_pixel(monkeypatch):
     wanted = full_size_logits(blobs(0), (1600, 1200), SQUASHES) > 0
     monkeypatch.setattr(resize, "resize_logits", None)
     np.testing.assert_array_equal(full_size_mask(blobs(0), (1600, 1200), SQUASHES), wanted)
@@ -134,7 +121,7 @@ def test_a_large_mask_is_not_computed_pixel_by_pixel(monkeypatch: pytest.MonkeyP
 # Run lengths, files and boxes
 
 
-def dots(side: int) -> Mask:
+def dots(side):
     """Return a mask whose runs have lengths of few and of many digits."""
     mask = np.zeros((side, side - 1000), np.bool_)
     mask[-1, -1] = mask[side // 2, 3] = mask[7, 4] = True
@@ -145,7 +132,7 @@ def dots(side: int) -> Mask:
 @example(np.zeros((3000, 2000), np.bool_), 128)
 @example(dots(3000), 128)
 @example(~dots(3000), 128)
-def test_rle_png_and_box_are_those_of_other_programs_and_give_the_mask_back(mask: Mask, noise: float) -> None:
+def test_rle_png_and_box_are_those_of_other_programs_and_give_the_mask_back(mask, noise):
     coco = pytest.importorskip("pycocotools.mask")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rle, "_NOISE", noise)  # masks of many changes and of few go other ways
@@ -162,7 +149,7 @@ def test_rle_png_and_box_are_those_of_other_programs_and_give_the_mask_back(mask
     np.testing.assert_array_equal(np.asarray(image), mask * np.uint8(255))
 
 
-def test_the_box_of_rle_needs_no_pixels() -> None:
+def test_the_box_of_rle_needs_no_pixels():
     assert rle_to_box({"size": [100_000, 100_000], "counts": [100_000, 100_001, 9_999_799_999]}) == (1, 0, 3, 100_000)
     assert mask_to_rle(np.zeros((0, 5)), compressed=False) == {"size": [0, 5], "counts": []}
     for counts in ([1, 2], [5, -1]):
@@ -187,7 +174,7 @@ def test_the_box_of_rle_needs_no_pixels() -> None:
         {"counts": "4"},
     ],
 )
-def test_damaged_rle_is_refused(damaged: dict[str, object]) -> None:
+def test_damaged_rle_is_refused(damaged):
     with pytest.raises(InputError, match="RLE"):
         rle_to_mask(damaged)
 
@@ -198,7 +185,7 @@ def test_damaged_rle_is_refused(damaged: dict[str, object]) -> None:
     )
     | anything
 )
-def test_any_rle_is_a_mask_or_an_input_error(given: Any) -> None:
+def test_any_rle_is_a_mask_or_an_input_error(given):
     try:
         mask = rle_to_mask(given)
     except InputError:
@@ -208,47 +195,47 @@ def test_any_rle_is_a_mask_or_an_input_error(given: Any) -> None:
 
 @pytest.mark.parametrize("turn_into", [mask_to_rle, mask_to_box, mask_to_png, mask_to_polygons])
 @pytest.mark.parametrize("shape", [(6,), (1, 5, 6)])
-def test_what_is_no_mask_is_refused(turn_into: Callable[[Mask], object], shape: tuple[int, ...]) -> None:
+def test_what_is_no_mask_is_refused(turn_into, shape):
     with pytest.raises(InputError, match=r"a mask is an \(H,W\) array, not \("):
         turn_into(np.ones(shape, np.bool_))
 
 
-def test_a_mask_of_numbers_is_everything_but_zero() -> None:
+def test_a_mask_of_numbers_is_everything_but_zero():
     mask = np.array([[0, -3, 0.5], [0, 0, 0]])
     assert mask_to_box(mask) == (1, 0, 3, 1)
     assert all(type(value) is int for value in mask_to_box(mask) or ())
     assert np.asarray(Image.open(io.BytesIO(mask_to_png(mask)))).tolist() == [[0, 255, 255], [0, 0, 0]]
 
 
-def test_segment(tmp_path: Path) -> None:
+def test_segment(tmp_path):
     pytest.importorskip("contourpy")
-    segment = Segment(square(), 0.9, np.zeros((256, 256), np.float32), object_index=1, candidate=2)
+    segment = Segment(SQUARE, 0.9, np.zeros((256, 256), np.float32), object_index=1, candidate=2)
     assert isinstance(segment.area, int)
     assert (segment.area, segment.box) == (800, (20, 10, 60, 30))
     content = segment.to_png(tmp_path / "mask.png")
-    assert content == (tmp_path / "mask.png").read_bytes() == mask_to_png(square())
-    assert segment.to_rle() == mask_to_rle(square(), compressed=True)
+    assert content == (tmp_path / "mask.png").read_bytes() == mask_to_png(SQUARE)
+    assert segment.to_rle() == mask_to_rle(SQUARE, compressed=True)
     assert segment.to_rle(compressed=False)["counts"][0] == 20 * 60 + 10
-    assert segment.to_polygons() == mask_to_polygons(square())
+    assert segment.to_polygons() == mask_to_polygons(SQUARE)
     drawn = np.asarray(segment.overlay(Image.new("RGB", (80, 60)), outline=False))
     assert drawn[20, 40].tolist() == pytest.approx([value / 2 for value in PALETTE[1]], abs=1)
     empty = Segment(np.zeros((4, 4), np.bool_), 0.0, np.zeros((2, 2), np.float32))
     assert (empty.area, empty.box, empty.object_index, empty.candidate) == (0, None, 0, 0)
 
 
-def test_a_segment_is_drawn_in_the_colour_of_its_object() -> None:
+def test_a_segment_is_drawn_in_the_colour_of_its_object():
     image = Image.new("RGB", (80, 60), (40, 40, 40))
-    segment = Segment(square(), 0.5, None)
+    segment = Segment(SQUARE, 0.5, None)
     assert segment.overlay(image) == segment.overlay(image, PALETTE[0], 0.5, outline=True)
     assert segment.overlay(image) != segment.overlay(image, outline=False)
     assert segment.overlay(image) != segment.overlay(image, (1, 2, 3))
     assert segment.overlay(image) != segment.overlay(image, alpha=0.9)
-    later = Segment(square(), 0.5, None, object_index=len(PALETTE) + 2)
+    later = Segment(SQUARE, 0.5, None, object_index=len(PALETTE) + 2)
     assert later.overlay(image) == segment.overlay(image, PALETTE[2])
 
 
-def test_the_best_candidate_of_each_object_in_the_order_of_objects() -> None:
+def test_the_best_candidate_of_each_object_in_the_order_of_objects():
     scores = {(1, 0): 0.5, (1, 1): 0.7, (0, 0): 0.9, (0, 1): 0.9, (0, 2): 0.1}
-    segments = [Segment(square(), score, None, *place) for place, score in scores.items()]
+    segments = [Segment(SQUARE, score, None, *place) for place, score in scores.items()]
     assert [(segment.object_index, segment.candidate) for segment in best_of(segments)] == [(0, 0), (1, 1)]
     assert best_of([]) == []

@@ -1,25 +1,22 @@
 """Polygons of masks and masks of polygons: each is the inverse of the other, and other programs accept the polygons."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 pytest.importorskip("contourpy")
-hypothesis = pytest.importorskip("hypothesis")
 
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from hypothesis.extra import numpy as hnp  # noqa: E402
-from support import strategies as _profiles  # noqa: E402, F401 - loads the profiles of hypothesis
-from support.tools import filled, waves  # noqa: E402
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from support import rectangles
+from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
+from support.tools import filled, waves
 
-from triton_sam.errors import InputError, MissingDependencyError  # noqa: E402
-from triton_sam.masks import Segment, intersection_over_union, polygons, rings  # noqa: E402
-from triton_sam.masks.polygons import (  # noqa: E402
+from triton_sam.errors import InputError, MissingDependencyError
+from triton_sam.masks import Segment, intersection_over_union, polygons, rings
+from triton_sam.masks.polygons import (
     Polygon,
     fill_polygons,
     joined_ring,
@@ -28,15 +25,7 @@ from triton_sam.masks.polygons import (  # noqa: E402
     trace_polygons,
 )
 
-Mask = npt.NDArray[np.bool_]
-
-
-def square(height: int = 60, width: int = 80) -> Mask:
-    mask = np.zeros((height, width), np.bool_)
-    mask[10:30, 20:60] = True
-    return mask
-
-
+SQUARE = rectangles.mask((20, 10, 60, 30), size=(60, 80))
 any_mask = hnp.arrays(np.bool_, hnp.array_shapes(min_dims=2, max_dims=2, max_side=30)) | st.builds(
     waves, st.integers(0, 10**6), st.floats(0, 4), st.tuples(st.integers(1, 60), st.integers(1, 60))
 )
@@ -118,8 +107,7 @@ def test_what_is_no_ring_is_refused(ring):
 
 
 def test_a_person_gets_no_specks_and_no_pinholes():
-    mask = square(200, 200)
-    mask[10:110, 20:120] = True
+    mask = rectangles.mask((20, 10, 120, 110), size=(200, 200))
     mask[30:60, 30:60] = False  # a hole that counts
     mask[100, 100] = mask[70:72, 70:72] = False
     mask[150:180, 150:180] = True  # a part that counts
@@ -140,7 +128,7 @@ def test_a_person_gets_no_specks_and_no_pinholes():
     assert len(main_polygons(speck)) == 1
 
 
-def test_polygon_tolerance_saves_points() -> None:
+def test_polygon_tolerance_saves_points():
     y, x = np.mgrid[:400, :400]
     disc = (x - 200) ** 2 + (y - 200) ** 2 < 150**2
     (fine,), (coarse,) = mask_to_polygons(disc, 0), mask_to_polygons(disc, 1)
@@ -153,16 +141,16 @@ def test_polygon_tolerance_saves_points() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [0.5, 1, 100])
-def test_a_thin_mask_does_not_need_more_points_for_a_tolerance(tolerance: float) -> None:
+def test_a_thin_mask_does_not_need_more_points_for_a_tolerance(tolerance):
     for strip in (np.ones((1, 1000), np.bool_), np.ones((1000, 1), np.bool_)):
         (simple,), (exact,) = mask_to_polygons(strip, tolerance), mask_to_polygons(strip, 0)
         assert 6 <= len(simple) <= len(exact) == 12
 
 
-def test_polygons_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    for mask, tolerance in ((np.zeros(3), 1.0), (square(), -1.0), (square(), float("nan"))):
+def test_polygons_refuse(monkeypatch):
+    for mask, tolerance in ((np.zeros(3), 1.0), (SQUARE, -1.0), (SQUARE, float("nan"))):
         with pytest.raises(InputError):
             mask_to_polygons(mask, tolerance)
     monkeypatch.setitem(sys.modules, "contourpy", None)
     with pytest.raises(MissingDependencyError, match="pip install"):
-        mask_to_polygons(square())
+        mask_to_polygons(SQUARE)

@@ -1,23 +1,27 @@
 """Aliases: those that are written, those that are refused, and those whose writing is interrupted."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+pytest.importorskip("onnx")
+
+from support.commands import copy_committed
+from support.family_configs import write_family
+
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
+from triton_sam.errors import RepositoryError
 from triton_sam.families import FAMILIES
 from triton_sam.repository import aliases
 from triton_sam.repository.aliases import Alias, write_alias
 from triton_sam.repository.config import parse_config
-from triton_sam.repository.selection import select_models
+from triton_sam.repository.selection import read_repository, select_models
 from triton_sam.sessions.configs import complete_repository, write_programs
+from triton_sam.sessions.encoder_front.install import write_front
 
 CONFIG = """backend: "onnxruntime"
 max_batch_size: 0
@@ -27,7 +31,7 @@ output { name: "y" data_type: TYPE_FP32 dims: [-1, -1] }
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     """A repository with the model pairs `sam2` and `empty`, which has no weights."""
     for variant, file in (("sam2", "model.onnx"), ("empty", ".gitkeep")):
         for role in ("encoder", "decoder"):
@@ -35,22 +39,22 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write_folder(repository: Path, name: str, file: str = "model.onnx") -> None:
+def write_folder(repository, name, file="model.onnx", config=CONFIG):
     folder = repository / name
-    (folder / "1").mkdir(parents=True)
+    (folder / "1").mkdir(parents=True, exist_ok=True)
     (folder / "1" / file).touch()
-    (folder / "config.pbtxt").write_text(CONFIG)
+    (folder / "config.pbtxt").write_text(config)
 
 
-def alias(repository: Path, *arguments: str) -> int:
+def alias(repository, *arguments):
     return main(["alias", *arguments, "--model-repository", str(repository)])
 
 
-def names(repository: Path) -> set[str]:
+def names(repository):
     return {path.name for path in repository.iterdir()}
 
 
-def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pair_gets_a_second_name_and_that_a_third(repository, capsys):
     assert alias(repository, "add", "my_sam", "sam2") == 0
     assert alias(repository, "add", "other", "my_sam") == 0
     assert capsys.readouterr().out.split() == ["my_sam_encoder", "my_sam_decoder", "other_encoder", "other_decoder"]
@@ -59,7 +63,7 @@ def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: py
     assert [tensor.name for tensor in (*config.input, *config.output)] == ["x", "y"]
 
 
-def test_a_variant_with_all_its_models_gets_a_second_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variant_with_all_its_models_gets_a_second_name(tmp_path, capsys):
     family = FAMILIES["sam2"]
     for role in family.every_model:
         write_folder(tmp_path, f"mine_{role}")
@@ -90,9 +94,7 @@ def test_a_variant_with_all_its_models_gets_a_second_name(tmp_path: Path, capsys
     assert not any(name.startswith("stable") for name in names(tmp_path))
 
 
-def test_an_older_repository_is_completed_by_the_command_that_the_messages_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_older_repository_is_completed_by_the_command_that_the_messages_name(tmp_path, capsys):
     for role in ("encoder", "decoder"):
         (tmp_path / f"mine_{role}" / "1").mkdir(parents=True)
         source = bundled("model_repository") / f"sam2_{role}" / "1" / "model.onnx"
@@ -112,7 +114,7 @@ def test_an_older_repository_is_completed_by_the_command_that_the_messages_name(
     assert said.out.split() == ["stable_encoder", "stable_decoder", "stable"]
 
 
-def test_models_says_that_an_alias_is_an_ensemble(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_says_that_an_alias_is_an_ensemble(repository, capsys):
     assert alias(repository, "my_sam", "--of", "sam2") == 0
     assert main(["models", "--model-repository", str(repository)]) == 0
     assert re.search(r"my_sam_encoder +version 1 \(alias of sam2_encoder\)\n", capsys.readouterr().out)
@@ -123,7 +125,7 @@ def test_models_says_that_an_alias_is_an_ensemble(repository: Path, capsys: pyte
     assert listed["empty_encoder"]["left_out"] != ""
 
 
-def test_an_alias_can_be_removed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_alias_can_be_removed(repository, capsys):
     before = names(repository)
     assert alias(repository, "my_sam", "--of", "sam2") == 0
     assert alias(repository, "other", "--of", "my_sam") == 0
@@ -135,19 +137,14 @@ def test_an_alias_can_be_removed(repository: Path, capsys: pytest.CaptureFixture
     assert alias(repository, "my_sam", "--remove") == 0
     assert names(repository) == before
     capsys.readouterr()
-    for arguments, words in (
-        (("my_sam",), "no alias my_sam"),
-        (("sam2",), "sam2_decoder is a model and not an alias"),
-    ):
-        assert alias(repository, *arguments, "--remove") == 1
+    for name, words in (("my_sam", "no alias my_sam"), ("sam2", "sam2_decoder is a model and not an alias")):
+        assert alias(repository, name, "--remove") == 1
         assert words in capsys.readouterr().err
     assert names(repository) == before
 
 
 @pytest.mark.parametrize("name", ["paintera", "sam2.1_large", "my_sam"])
-def test_an_official_name_for_the_demo_model_is_a_warning(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_official_name_for_the_demo_model_is_a_warning(name, tmp_path, capsys):
     for model in ("sam2_encoder", "sam2_decoder"):
         (tmp_path / model / "1").mkdir(parents=True)
         for file in ("config.pbtxt", "1/model.onnx"):
@@ -168,9 +165,7 @@ def test_an_official_name_for_the_demo_model_is_a_warning(
         ("my_sam --of my_sam", "my_sam_encoder calls my_sam_encoder"),
     ],
 )
-def test_what_an_alias_cannot_stand_for_is_refused(
-    repository: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str
-) -> None:
+def test_what_an_alias_cannot_stand_for_is_refused(repository, capsys, arguments, words):
     (repository / "of_empty_encoder" / "1").mkdir(parents=True)
     text = aliases.ensemble_config(parse_config(CONFIG), Alias("of_empty_encoder", "empty_encoder"))
     (repository / "of_empty_encoder" / "config.pbtxt").write_text(text)
@@ -186,28 +181,22 @@ def test_what_an_alias_cannot_stand_for_is_refused(
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_write_that_fails_leaves_nothing_and_can_be_repeated(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    def fail(*_: object) -> None:
+def test_a_write_that_fails_leaves_nothing_and_can_be_repeated(repository, monkeypatch, error):
+    def fail(*_):
         raise error
 
-    before, wanted = names(repository), Alias("x_encoder", "sam2_encoder")
-    with monkeypatch.context() as patch:
-        patch.setattr(aliases, "atomic_write", fail)
-        with pytest.raises(type(error)):
-            write_alias(repository, wanted)
-    assert names(repository) == before
-    path = write_alias(repository, wanted)
-    with monkeypatch.context() as patch:
-        patch.setattr(aliases, "atomic_write", fail)
-        with pytest.raises(type(error)):
-            write_alias(repository, wanted)
-    assert path.is_file()  # an existing alias stays
+    wanted = Alias("x_encoder", "sam2_encoder")
+    for expected in (names(repository), {*names(repository), "x_encoder"}):  # an existing alias stays
+        with monkeypatch.context() as patch:
+            patch.setattr(aliases, "atomic_write", fail)
+            with pytest.raises(type(error)):
+                write_alias(repository, wanted)
+        assert names(repository) == expected
+        assert write_alias(repository, wanted).is_file()
 
 
 @pytest.mark.slow
-def test_a_local_server_answers_under_all_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_local_server_answers_under_all_names(tmp_path, capsys):
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     from support.tiny_models import add_graph, config_of, write_model
@@ -232,3 +221,121 @@ def test_a_local_server_answers_under_all_names(tmp_path: Path, capsys: pytest.C
             report = capsys.readouterr().out
             assert re.search(r"ok +model other_encoder +ensemble of my_sam_encoder\n", report)
             assert re.search(r"ok +model sam2_encoder +1 instance on ", report)
+
+
+# The front ends that `triton-sam alias paintera` writes: replaced, removed, refused
+
+FRONT = "sam2.1_large_encoder"
+SAM1 = """backend: "onnxruntime"
+max_batch_size: 0
+input { name: "image" data_type: TYPE_FP32 dims: [-1, 3, 1024, 1024] }
+output { name: "image_embeddings" data_type: TYPE_FP32 dims: [-1, 256, 64, 64] }
+"""
+
+
+@pytest.fixture
+def committed(tmp_path):
+    """The demo model, and the folders of SAM1 as an earlier version had them, without weights."""
+    write_family(tmp_path, "sam1")
+    return copy_committed(tmp_path, "sam2_encoder", "sam2_decoder")
+
+
+def paintera(repository, *options):
+    return main(["alias", "paintera", *options, "--model-repository", str(repository)])
+
+
+def contents(repository):
+    return {str(path): path.read_bytes() for path in sorted(repository.rglob("*")) if path.is_file()}
+
+
+def add_sam1(repository, variant):
+    for role in ("encoder", "decoder"):
+        write_folder(repository, f"{variant}_{role}", config=SAM1)
+
+
+def test_a_front_end_is_written_listed_and_removed(committed, capsys):
+    before = contents(committed)
+    assert paintera(committed, "--pixels", "normalised") == 0
+    assert capsys.readouterr().out.split() == [FRONT]
+    config = parse_config((committed / FRONT / "config.pbtxt").read_text())
+    assert [(tensor.name, tensor.optional) for tensor in config.input] == [("image", True), ("jpeg_image", True)]
+    assert [tensor.name for tensor in config.output] == ["image_embed", "high_res_feats_0", "high_res_feats_1"]
+    assert (config.dynamic_batching.priority_levels, config.dynamic_batching.default_priority_level) == (2, 2)
+    assert config.parameters["pixels"].string_value == "normalised"
+    assert read_repository(committed)[FRONT].dependencies(()) == {"sam2_encoder"}
+    assert main(["models", "--model-repository", str(committed)]) == 0
+    assert f"{FRONT}         version 1 (alias of sam2_encoder)" in capsys.readouterr().out
+    assert paintera(committed, "--remove") == 0
+    assert contents(committed) == before
+    assert paintera(committed, "--remove") == 1
+
+
+def test_an_ensemble_of_an_earlier_version_is_replaced(committed):
+    old = Alias(FRONT, "sam2_encoder", {"image_embeddings": "image_embed"})
+    write_alias(committed, old)
+    assert paintera(committed, "-q") == 0
+    assert parse_config((committed / FRONT / "config.pbtxt").read_text()).backend == "python"
+    assert (committed / FRONT / "1" / "model.py").is_file()
+    assert not list(committed.rglob("*.kept"))
+    assert paintera(committed, "--remove") == 0
+    assert not (committed / FRONT).exists()
+
+
+def test_sam1_has_a_name_beside_its_encoder(committed, capsys):
+    add_sam1(committed, "sam1")
+    before = contents(committed)
+    assert paintera(committed) == 0
+    said = capsys.readouterr()
+    assert said.out.split() == [FRONT, "sam1_paintera_encoder"]
+    assert "warning: sam1_encoder itself serves Paintera's released clients alone" in said.err
+    config = parse_config((committed / "sam1_paintera_encoder" / "config.pbtxt").read_text())
+    assert [tensor.name for tensor in config.input] == ["image", "jpeg_image", "valid_size"]
+    assert paintera(committed, "--remove") == 0
+    assert contents(committed) == before
+
+
+def test_sam1_of_another_name_gives_its_name_to_the_front_end(committed):
+    add_sam1(committed, "sam1_vit_h")
+    before = contents(committed)
+    assert paintera(committed, "--sam1", "sam1_vit_h", "-q") == 0
+    assert paintera(committed, "--sam1", "sam1_vit_h", "-q") == 0  # a second time keeps what it has kept
+    assert read_repository(committed)["sam1_encoder"].dependencies(()) == {"sam1_vit_h_encoder"}
+    (committed / "sam1_encoder" / "1" / "__pycache__").mkdir()
+    assert paintera(committed, "--remove") == 0
+    assert contents(committed) == before
+
+
+def test_what_cannot_be_a_front_end_is_refused(committed, capsys):
+    add_sam1(committed, "sam1_vit_h")
+    add_sam1(committed, "sam1")
+    before = contents(committed)
+    for options, words in (
+        (["--sam1", "sam1_vit_h"], "sam1_encoder is a model and not an alias"),
+        (["--sam2", "sam1_vit_h"], "sam1_vit_h_encoder is not an encoder of sam2"),
+    ):
+        assert paintera(committed, *options, "-q") == 1
+        assert words in capsys.readouterr().err
+        assert contents(committed) == before
+    with pytest.raises(RepositoryError, match="no output 'x'"):
+        write_front(committed, Alias("y_encoder", "sam2_encoder", {"x": "y"}), "sam2")
+
+
+@pytest.mark.parametrize("failing", ["model.py", "config.pbtxt"])
+@pytest.mark.parametrize("old", ["nothing", "ensemble", "placeholder"])
+def test_a_write_that_fails_leaves_what_was_there(committed, monkeypatch, failing, old):
+    alias = Alias("sam1_encoder" if old == "placeholder" else FRONT, "sam2_encoder")
+    if old == "ensemble":
+        write_alias(committed, alias)
+    before, write = contents(committed), aliases.atomic_write
+
+    def fail(path, content):
+        if path.name == failing:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(aliases, "atomic_write", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_front(committed, alias, "sam2")
+    assert contents(committed) == before
+    monkeypatch.setattr(aliases, "atomic_write", write)
+    assert write_front(committed, alias, "sam2").is_file()

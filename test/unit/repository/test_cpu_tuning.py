@@ -3,10 +3,7 @@
 No test here needs OpenVINO.
 """
 
-from __future__ import annotations
-
 import importlib
-from pathlib import Path
 
 import pytest
 
@@ -33,9 +30,7 @@ OPENVINO, IN_SESSION = Tuning("openvino", precision="fp32"), Tuning(decoder_in_s
         (IN_SESSION, ["sam1", "sam2", "sam3"], ["sam2_encoder", "sam2_decoder", "sam2_video"]),
     ],
 )
-def test_only_some_models_change_and_lose_the_settings_without_a_trace(
-    tuning: Tuning, changed: list[str], unchanged: list[str]
-) -> None:
+def test_only_some_models_change_and_lose_the_settings_without_a_trace(tuning, changed, unchanged):
     for model in changed:
         tuned = tune(config_text(model), tuning)
         assert tuned != config_text(model)
@@ -44,7 +39,7 @@ def test_only_some_models_change_and_lose_the_settings_without_a_trace(
     assert [tune(config_text(model), tuning) for model in unchanged] == [config_text(model) for model in unchanged]
 
 
-def test_the_configs_are_those_that_the_models_read() -> None:
+def test_the_configs_are_those_that_the_models_read():
     found = parse_config(tune(config_text("sam2_encoder"), OPENVINO)).optimization.execution_accelerators
     assert [(one.name, dict(one.parameters)) for one in found.cpu_execution_accelerator] == [
         ("openvino", {"precision": "fp32"})
@@ -61,7 +56,7 @@ def test_the_configs_are_those_that_the_models_read() -> None:
         *({"decoder_in_session": True, name: "cuda"} for name in ("accelerator", "decoder_accelerator")),
     ],
 )
-def test_gpus_are_refused(wrong: dict) -> None:
+def test_gpus_are_refused(wrong):
     """test/unit/commands/test_errors.py has the decoder in the session with --gpus."""
     with pytest.raises(ConfigurationError):
         Tuning(**wrong)
@@ -72,14 +67,14 @@ def test_gpus_are_refused(wrong: dict) -> None:
     ("flags", "expected"),
     [("fpu avx512f avx512_bf16", True), ("fpu amx_tile amx_bf16", True), ("fpu avx2 avx512f avx512_bf16x", False)],
 )
-def test_flags_of_the_processor(tmp_path: Path, flags: str, expected: bool) -> None:
+def test_flags_of_the_processor(tmp_path, flags, expected):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nbugs\t\t: avx512_bf16\nflags\t\t: {flags}\n")
     assert openvino_session.computes_in_bf16(tmp_path / "cpuinfo") is expected
     assert openvino_session.computes_in_bf16(tmp_path / "missing") is False
 
 
-def test_the_backend_reads_the_accelerator_as_triton_gives_it() -> None:
-    def config(*accelerators: dict) -> dict:
+def test_the_backend_reads_the_accelerator_as_triton_gives_it():
+    def config(*accelerators):
         return {"optimization": {"execution_accelerators": {"cpu_execution_accelerator": list(accelerators)}}}
 
     wanted = openvino_session.wanted_precision
@@ -91,7 +86,7 @@ def test_the_backend_reads_the_accelerator_as_triton_gives_it() -> None:
         wanted(config({"name": "tvm"}))
 
 
-def test_the_command_config_writes_the_parameter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_config_writes_the_parameter(tmp_path, capsys):
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.pbtxt").write_text(config_text(name))
@@ -108,8 +103,8 @@ def test_the_command_config_writes_the_parameter(tmp_path: Path, capsys: pytest.
     ("options", "expected"),
     [([], None), (["--decoder-in-session"], True), (["--no-decoder-in-session"], False)],
 )
-def test_serve_passes_the_choice_on(monkeypatch: pytest.MonkeyPatch, options: list[str], expected: bool | None) -> None:
-    given: dict = {}
+def test_serve_passes_the_choice_on(monkeypatch, options, expected):
+    given = {}
     module = importlib.import_module("triton_sam.local_server.serve")
     monkeypatch.setattr(module, "serve", lambda *_, **options: given.update(options) or 0)
     assert main(["serve", *options]) == 0
@@ -129,14 +124,12 @@ def test_serve_passes_the_choice_on(monkeypatch: pytest.MonkeyPatch, options: li
         ({"tritonserver": "/opt/tritonserver"}, "1", "1"),
     ],
 )
-def test_local_servers_tell_session_models_who_decodes(
-    monkeypatch: pytest.MonkeyPatch, wanted: dict, variable: str, expected: str
-) -> None:
+def test_local_servers_tell_session_models_who_decodes(monkeypatch, wanted, variable, expected):
     monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, variable)
     assert launcher._who_decodes(ServerSettings(**wanted)) == expected
 
 
-def test_other_words_in_the_variable_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_words_in_the_variable_are_refused(monkeypatch):
     monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, "false")
     with pytest.raises(ConfigurationError, match="must be 1 or 0, not 'false'"):
         launcher._who_decodes(ServerSettings())

@@ -1,7 +1,5 @@
 """Drawn scenes and clips: the same for a seed; disjoint objects with parts; objects that cross, and one that hides."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import sys
@@ -57,19 +55,19 @@ def test_the_error_for_missing_opencv_names_the_extra(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_same_seed_gives_the_same_clip(seed: int) -> None:
+def test_same_seed_gives_the_same_clip(seed):
     one, other = (generate_clip(seed, frames=4, size=96) for _ in range(2))
     assert hashlib.sha256(one.images.tobytes()).digest() == hashlib.sha256(other.images.tobytes()).digest()
     assert np.array_equal(one.labels, other.labels)
 
 
-def test_other_seeds_give_other_clips() -> None:
+def test_other_seeds_give_other_clips():
     one, other = (generate_clip(seed, frames=2, size=96) for seed in (0, 1))
     assert np.abs(one.images.astype(int) - other.images).mean() > 5
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_objects_move_cross_and_hide(seed: int) -> None:
+def test_objects_move_cross_and_hide(seed):
     clip = generate_clip(seed, size=128)
     areas = np.array([[clip.truth(frame, number).sum() for number in range(1, OBJECTS + 1)] for frame in range(32)])
     assert (areas[0] > 100).all()
@@ -84,6 +82,6 @@ def test_objects_move_cross_and_hide(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("seed", "frames", "size"), [(-1, 32, 512), (0, 1, 512), (0, 32, 63)])
-def test_arguments_out_of_range(seed: int, frames: int, size: int) -> None:
+def test_arguments_out_of_range(seed, frames, size):
     with pytest.raises(ConfigurationError, match="cannot draw a clip"):
         generate_clip(seed, frames, size)

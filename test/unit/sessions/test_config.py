@@ -1,9 +1,5 @@
 """The config.pbtxt of the models around the ONNX ones: written from the contract, equal to the committed files."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import onnx
 import pytest
 from support.family_configs import signature
@@ -28,7 +24,7 @@ from triton_sam.wire import contract
 AGAIN = "run tools/maintain/write_configs.py"
 
 
-def test_files_are_written_where_they_are_missing_or_different(tmp_path: Path) -> None:
+def test_files_are_written_where_they_are_missing_or_different(tmp_path):
     written = write_configs(tmp_path)
     names = {path.parent.name for path in written if path.name == "config.pbtxt"}
     assert names == {"sam2", "sam2_preprocess", "sam2_encoder_jpeg"}  # the demo model's alone
@@ -37,14 +33,14 @@ def test_files_are_written_where_they_are_missing_or_different(tmp_path: Path) -
     assert write_configs(tmp_path) == [tmp_path / "sam2" / "config.pbtxt"]
 
 
-def test_the_committed_programs_are_those_that_an_export_writes() -> None:
+def test_the_committed_programs_are_those_that_an_export_writes():
     for model, files in programs(get_family("sam2"), video=False).items():
         for path, text in files.items():
             assert (bundled("model_repository") / model / path).read_text(encoding="utf-8") == text, AGAIN
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_variant_has_a_session_model_of_its_own(family: str) -> None:
+def test_a_variant_has_a_session_model_of_its_own(family):
     config = parse_config(session_config(get_family(family), "other"))
     parameters = {key: value.string_value for key, value in config.parameters.items()}
     assert config.name == "other"
@@ -54,7 +50,7 @@ def test_a_variant_has_a_session_model_of_its_own(family: str) -> None:
     assert (contract.MASK_INPUT in [tensor.name for tensor in config.input]) == get_family(family).takes_mask
 
 
-def test_a_variant_has_a_video_model_of_its_own() -> None:
+def test_a_variant_has_a_video_model_of_its_own():
     family = get_family("sam2").at(512)
     config = parse_config(video_config(family, "other"))
     parameters = {key: value.string_value for key, value in config.parameters.items()}
@@ -65,7 +61,7 @@ def test_a_variant_has_a_video_model_of_its_own() -> None:
     assert [list(tensor.dims) for tensor in config.output if tensor.name == "masks"] == [[-1, 1, 128, 128]]
 
 
-def test_a_variant_gets_the_programs_that_it_lacks_and_keeps_settings_of_the_host(tmp_path: Path) -> None:
+def test_a_variant_gets_the_programs_that_it_lacks_and_keeps_settings_of_the_host(tmp_path):
     """Only tensors of other sizes or names replace a config.pbtxt."""
     family = get_family("sam2")
     assert write_programs(tmp_path, family) == []
@@ -87,7 +83,7 @@ def test_a_variant_gets_the_programs_that_it_lacks_and_keeps_settings_of_the_hos
     assert [path.parent.name for path in missing_programs(tmp_path, family).files] == ["sam2"]
 
 
-def test_a_variant_under_another_name_has_its_own_programs(tmp_path: Path) -> None:
+def test_a_variant_under_another_name_has_its_own_programs(tmp_path):
     write_programs(tmp_path, get_family("sam2"), "mine", video=False)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     write_programs(tmp_path, get_family("sam2").at(512), "small")
@@ -95,7 +91,7 @@ def test_a_variant_under_another_name_has_its_own_programs(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ['backend: "onnxruntime"\n', 'backend: "python"\n', "no config"])
-def test_another_model_of_that_name_stays(tmp_path: Path, text: str) -> None:
+def test_another_model_of_that_name_stays(tmp_path, text):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.pbtxt").write_text(text)
     (warning,) = write_programs(tmp_path, get_family("sam1"), "mine")
@@ -103,7 +99,7 @@ def test_another_model_of_that_name_stays(tmp_path: Path, text: str) -> None:
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["config.pbtxt"]
 
 
-def older_repository(folder: Path) -> set[str]:
+def older_repository(folder):
     """Write what an earlier version left beside its committed files: the graphs of exports. Return what they lack."""
     graphs = [("sam1", "mine", {"triton_sam.family": "sam1"}), ("sam3", "sam3", {})]
     graphs += [("edgetam", "edge", {"triton_sam.family": "edgetam", "triton_sam.image_size": "512"})]
@@ -120,7 +116,7 @@ def older_repository(folder: Path) -> set[str]:
     return names | {f"{name}/{file}" for name in programs for file in ("config.pbtxt", "1/model.py")}
 
 
-def test_an_older_repository_is_completed(tmp_path: Path) -> None:
+def test_an_older_repository_is_completed(tmp_path):
     lacks = older_repository(tmp_path)
     assert {path.relative_to(tmp_path).as_posix() for path in complete_repository(tmp_path)} == lacks
     models = read_repository(tmp_path)
@@ -132,14 +128,14 @@ def test_an_older_repository_is_completed(tmp_path: Path) -> None:
     assert complete_repository(tmp_path) == []
 
 
-def test_a_model_of_another_kind_under_the_name_of_a_variant_stays(tmp_path: Path) -> None:
+def test_a_model_of_another_kind_under_the_name_of_a_variant_stays(tmp_path):
     older_repository(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.pbtxt").write_text('platform: "ensemble"\n')
     assert not [path for path in complete_repository(tmp_path) if path.is_relative_to(tmp_path / "mine")]
 
 
-def test_serve_says_once_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_says_once_what_it_wrote(tmp_path, capsys):
     older_repository(tmp_path)
     complete(tmp_path)
     (line,) = capsys.readouterr().err.splitlines()
@@ -150,9 +146,7 @@ def test_serve_says_once_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
-def test_a_repository_that_cannot_be_written_is_served_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repository_that_cannot_be_written_is_served_as_it_is(tmp_path, capsys):
     older_repository(tmp_path)
     (tmp_path / "mine").write_bytes(b"")  # no folder can have this name now
     complete(tmp_path)
@@ -161,7 +155,7 @@ def test_a_repository_that_cannot_be_written_is_served_as_it_is(
     assert "triton-sam doctor --fix" in line
 
 
-def test_a_damaged_file_without_a_configuration_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_damaged_file_without_a_configuration_costs_itself_alone(tmp_path):
     lacks = older_repository(tmp_path)
     damaged = tmp_path / "damaged_encoder" / "1" / "model.onnx"
     damaged.parent.mkdir(parents=True)

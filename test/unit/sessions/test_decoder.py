@@ -1,12 +1,8 @@
 """The decoder inside a session model's process: what it refuses, and how. Masks are compared on a real server."""
 
-from __future__ import annotations
-
 import shutil
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,25 +17,25 @@ OPTION = "decoder_in_session"
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+def module(monkeypatch):
     """triton_model, inside of what it takes for Triton."""
     monkeypatch.delenv(DECODER_IN_SESSION_VARIABLE, raising=False)
     return Triton(lambda *_: {}).load("image.triton_model")
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     for name in ("sam2_decoder", "sam2"):
         shutil.copytree(bundled("model_repository") / name, tmp_path / name)
     return tmp_path
 
 
-def opened(module: Any, repository: Path, kind: str = "CPU", **parameters: str):
+def opened(module, repository, kind="CPU", **parameters):
     args = {"model_name": "sam2", "model_instance_kind": kind, "model_repository": str(repository / "sam2")}
     return module._open_decoder(args, {"decoder": "sam2_decoder", **parameters})
 
 
-def refusal(module: Any, repository: Path, kind: str = "CPU", **parameters: str) -> str:
+def refusal(module, repository, kind="CPU", **parameters):
     with pytest.raises(module.pb_utils.TritonModelException) as caught:
         opened(module, repository, kind, **{OPTION: "true", **parameters})
     assert "\n" not in str(caught.value)
@@ -57,21 +53,17 @@ def refusal(module: Any, repository: Path, kind: str = "CPU", **parameters: str)
         ({OPTION: "false"}, "1", False),
     ],
 )
-def test_config_pbtxt_goes_before_the_environment(
-    module: Any, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], variable: str, expected: bool | None
-) -> None:
+def test_config_pbtxt_goes_before_the_environment(module, monkeypatch, parameters, variable, expected):
     monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, variable)
     assert module.is_asked_for(parameters) is expected
 
 
-def test_without_the_option_nothing_is_opened(module: Any, tmp_path: Path) -> None:
+def test_without_the_option_nothing_is_opened(module, tmp_path):
     assert opened(module, tmp_path) is None
     assert opened(module, tmp_path, "GPU", **{OPTION: "false"}) is None
 
 
-def test_by_default_what_hinders_it_leaves_the_decoder_to_triton(
-    module: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_by_default_what_hinders_it_leaves_the_decoder_to_triton(module, repository, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE)
     decoder = opened(module, repository)
@@ -98,28 +90,26 @@ def test_by_default_what_hinders_it_leaves_the_decoder_to_triton(
     assert opened(module, repository) is None
 
 
-def test_other_values_and_a_gpu_are_refused(module: Any, repository: Path) -> None:
+def test_other_values_and_a_gpu_are_refused(module, repository):
     assert "must be true or false, not 'yes'" in refusal(module, repository, **{OPTION: "yes"})
     assert "is for CPUs, and Triton runs this session model on a GPU" in refusal(module, repository, "GPU")
 
 
-def test_without_onnxruntime_the_error_names_the_command(
-    module: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_onnxruntime_the_error_names_the_command(module, repository, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     said = refusal(module, repository)
     assert "onnxruntime package in the Python of Triton's Python backend" in said
     assert "pip install onnxruntime there" in said
 
 
-def test_without_a_file_the_error_names_it(module: Any, repository: Path) -> None:
+def test_without_a_file_the_error_names_it(module, repository):
     shutil.rmtree(repository / "sam2_decoder" / "1")
     assert f"no decoder at {repository / 'sam2_decoder' / '1' / 'model.onnx'}" in refusal(module, repository)
     shutil.rmtree(repository / "sam2_decoder")
     assert f"{repository / 'sam2_decoder' / 'config.pbtxt'} cannot be read" in refusal(module, repository)
 
 
-def test_damaged_files_are_one_line(module: Any, repository: Path) -> None:
+def test_damaged_files_are_one_line(module, repository):
     pytest.importorskip("onnxruntime")
     folder = repository / "sam2_decoder"
     (folder / "1" / "model.onnx").write_bytes(b"no model")
@@ -133,9 +123,7 @@ def test_damaged_files_are_one_line(module: Any, repository: Path) -> None:
     assert "not a valid config.pbtxt" in refusal(module, repository)
 
 
-def test_the_version_that_triton_serves_is_opened_and_failures_have_their_kinds(
-    module: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_that_triton_serves_is_opened_and_failures_have_their_kinds(module, repository, monkeypatch):
     pytest.importorskip("onnxruntime")
     shutil.copytree(repository / "sam2_decoder" / "1", repository / "sam2_decoder" / "10")
     (repository / "sam2_decoder" / "9").mkdir()
@@ -149,7 +137,7 @@ def test_the_version_that_triton_serves_is_opened_and_failures_have_their_kinds(
     config = repository / "sam2_decoder" / "config.pbtxt"
     config.write_text(config.read_text() + "version_policy { specific { versions: [1] } }\n")
 
-    def run(*_: object) -> None:
+    def run(*_):
         raise RuntimeError("[ONNXRuntimeError] : 6 : FAIL : Failed to allocate memory for requested buffer")
 
     again = opened(module, repository, **{OPTION: "true"})

@@ -1,12 +1,8 @@
 """The front ends of encoders: what becomes of pixels, and which calls reach the encoder. Triton is a stand-in here."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,12 +22,12 @@ GREY = np.float32(0.2) + BYTES * np.float32(0.001)
 """Values inside 0..1, which may be dark RGB or normalised RGB of little contrast."""
 
 
-def unit(name: str) -> np.ndarray:
+def unit(name):
     low, high = get_family(name).value_range
     return BYTES * np.float32((high - low) / 255) + np.float32(low)
 
 
-def normalised(name: str, values: np.ndarray = BYTES) -> np.ndarray:
+def normalised(name, values=BYTES):
     family = get_family(name)
     mean, std = (np.float32(each)[:, None, None] for each in (family.pixel_mean, family.pixel_std))
     return (values / np.float32(255) - mean) / std
@@ -39,7 +35,7 @@ def normalised(name: str, values: np.ndarray = BYTES) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["sam1", "sam2"])
 @pytest.mark.parametrize("mode", ["auto", "normalised"])
-def test_normalised_bytes_are_restored_to_the_bit(name: str, mode: str) -> None:
+def test_normalised_bytes_are_restored_to_the_bit(name, mode):
     found = from_raw(normalised(name), get_family(name), mode)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, unit(name))
@@ -48,18 +44,18 @@ def test_normalised_bytes_are_restored_to_the_bit(name: str, mode: str) -> None:
 @pytest.mark.parametrize(
     ("name", "mode"), [("sam2", "auto"), ("sam2", "unit"), ("sam3", "auto"), ("sam3", "normalised")]
 )
-def test_what_the_encoder_takes_passes_without_a_copy(name: str, mode: str) -> None:
+def test_what_the_encoder_takes_passes_without_a_copy(name, mode):
     tensor = unit(name)
     assert from_raw(tensor, get_family(name), mode) is tensor
 
 
-def test_sam3_is_normalised_also_where_it_is_bright() -> None:
+def test_sam3_is_normalised_also_where_it_is_bright():
     family = get_family("sam3")
     assert from_raw(GREY, family, "auto") is GREY
     np.testing.assert_array_equal(from_raw(GREY, family, "unit"), GREY * 2 - 1)
 
 
-def test_little_contrast_needs_the_setting() -> None:
+def test_little_contrast_needs_the_setting():
     family = get_family("sam2")
     assert from_raw(GREY, family, "auto") is GREY
     mean, std = (np.float32(each)[:, None, None] for each in (family.pixel_mean, family.pixel_std))
@@ -67,7 +63,7 @@ def test_little_contrast_needs_the_setting() -> None:
 
 
 @pytest.mark.parametrize("excess", [-0.002, 1.002])
-def test_one_value_outside_makes_a_tensor_normalised(excess: float) -> None:
+def test_one_value_outside_makes_a_tensor_normalised(excess):
     tensor, family = GREY.copy(), get_family("sam1")
     tensor[1, 2, 3, 4] = excess
     np.testing.assert_array_equal(from_raw(tensor, family, "auto"), from_raw(tensor, family, "normalised"))
@@ -75,7 +71,7 @@ def test_one_value_outside_makes_a_tensor_normalised(excess: float) -> None:
     assert from_raw(tensor, family, "auto") is tensor
 
 
-def test_valid_size_and_zeros_after_normalisation_are_the_official_padding() -> None:
+def test_valid_size_and_zeros_after_normalisation_are_the_official_padding():
     family = get_family("sam1")
     image = Image.fromarray(BYTES[0].transpose(1, 2, 0)).crop((0, 0, SIDE, 40))
     expected = encoder_input(image, family.at(SIDE))
@@ -96,12 +92,12 @@ def test_valid_size_and_zeros_after_normalisation_are_the_official_padding() -> 
         (GREY, (5, 65), "from 1 to 64, not 5 and 65"),
     ],
 )
-def test_raw_tensors_that_make_no_sense_are_refused(tensor: np.ndarray, size: tuple[int, int], words: str) -> None:
+def test_raw_tensors_that_make_no_sense_are_refused(tensor, size, words):
     with pytest.raises(InputError, match=words):
         from_raw(tensor, get_family("sam1"), "auto", size)
 
 
-def file(width: int, height: int, form: str = "JPEG") -> bytes:
+def file(width, height, form="JPEG"):
     buffer = io.BytesIO()
     image = Image.fromarray(BYTES[0].transpose(1, 2, 0)).resize((width, height))
     image.save(buffer, form)
@@ -109,7 +105,7 @@ def file(width: int, height: int, form: str = "JPEG") -> bytes:
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_a_file_is_what_the_clients_of_this_package_make_of_it(form: str) -> None:
+def test_a_file_is_what_the_clients_of_this_package_make_of_it(form):
     content, family = file(SIDE, SIDE, form), get_family("sam2").at(SIDE)
     expected = encoder_input(Image.open(io.BytesIO(content)), family)
     np.testing.assert_array_equal(from_jpeg(content, family), expected)
@@ -124,12 +120,12 @@ def test_a_file_is_what_the_clients_of_this_package_make_of_it(form: str) -> Non
         (b"junk", "not an image"),
     ],
 )
-def test_files_that_are_no_usable_image_are_refused(content: bytes, words: str) -> None:
+def test_files_that_are_no_usable_image_are_refused(content, words):
     with pytest.raises(ImageError, match=words):
         from_jpeg(content, get_family("sam2").at(SIDE))
 
 
-def test_parameters_of_requests() -> None:
+def test_parameters_of_requests():
     assert read_options("", "unit") == FrontOptions(False, "unit")
     assert read_options('{"request_fp16": "true", "pixels": "auto", "other": 1}', "unit") == FrontOptions(True, "auto")
     for text, words in (
@@ -142,7 +138,7 @@ def test_parameters_of_requests() -> None:
             read_options(text, "auto")
 
 
-def compute(model: str, inputs: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+def compute(model, inputs, wanted):
     """The encoder: it breaks on white."""
     (pixels,) = inputs.values()
     if pixels[0, 0, 0, 0] == 1:
@@ -151,12 +147,12 @@ def compute(model: str, inputs: dict[str, Any], wanted: tuple[str, ...]) -> dict
 
 
 @pytest.fixture
-def triton() -> Triton:
+def triton():
     return Triton(compute)
 
 
 @pytest.fixture
-def front(triton: Triton, request: pytest.FixtureRequest) -> Iterator[Any]:
+def front(triton, request):
     """A front end of SAM2 at 64 pixels, on the device that the test names; a CPU by default."""
     given = arguments("sam2_paintera", kind=getattr(request, "param", "CPU"), device="3")
     parameters = {"family": "SAM2", "alias_of": "sam2_encoder", "pixels": "auto"}
@@ -169,17 +165,17 @@ def front(triton: Triton, request: pytest.FixtureRequest) -> Iterator[Any]:
         yield front
 
 
-def asked(front: Any, parameters: str = "", **tensors: np.ndarray) -> Request:
+def asked(front, parameters="", **tensors):
     request = Request(["image_embed"], tensors, parameters=parameters)
     front.execute([request])
     return request
 
 
-def image(value: float = 0.5) -> np.ndarray:
+def image(value=0.5):
     return np.full((1, 3, SIDE, SIDE), value, np.float32)
 
 
-def test_a_call_that_is_cancelled_before_the_encoder_is_free_never_reaches_it(front: Any, triton: Triton) -> None:
+def test_a_call_that_is_cancelled_before_the_encoder_is_free_never_reaches_it(front, triton):
     triton.gate.clear()
     first = asked(front, image=image(0.1))
     second, third = (Request(["image_embed"], {"image": image(value)}) for value in (0.2, 0.3))
@@ -195,7 +191,7 @@ def test_a_call_that_is_cancelled_before_the_encoder_is_free_never_reaches_it(fr
     assert sent == [np.float32(0.1), np.float32(0.3)]
 
 
-def test_a_failure_of_the_encoder_is_an_error_and_the_next_call_is_served(front: Any, triton: Triton) -> None:
+def test_a_failure_of_the_encoder_is_an_error_and_the_next_call_is_served(front, triton):
     bad, good, series = asked(front, image=image(1)).answer(), asked(front, image=image()).answer(), triton.series
     assert (bad.code, bad.message) == ("INTERNAL", "INTERNAL: sam2_encoder failed: it broke")
     assert good.tensors["image_embed"].shape == (1, 3, 4, 4)
@@ -204,13 +200,13 @@ def test_a_failure_of_the_encoder_is_an_error_and_the_next_call_is_served(front:
     wait_until(lambda: series.gauges["waiting_requests", "encode"][-1:] in ([], [0]))
 
 
-def test_both_inputs_or_none_are_refused(front: Any, triton: Triton) -> None:
+def test_both_inputs_or_none_are_refused(front, triton):
     for tensors in ({}, {"image": image(), "jpeg_image": np.array([[b""]], np.object_)}):
         assert "exactly one of image and jpeg_image" in asked(front, **tensors).answer().message
     assert triton.calls == []
 
 
-def test_a_traced_call_is_answered_before_execute_returns(front: Any, triton: Triton) -> None:
+def test_a_traced_call_is_answered_before_execute_returns(front, triton):
     request = Request(["image_embed"], {"image": image()}, trace="00-abc")
     front.execute([request])
     assert request.is_answered
@@ -226,9 +222,7 @@ def test_a_traced_call_is_answered_before_execute_returns(front: Any, triton: Tr
     ],
     indirect=["front"],
 )
-def test_embeddings_stay_on_the_gpu_unless_they_are_converted(
-    front: Any, triton: Triton, parameters: str, memory: tuple[str, int], dtype: type
-) -> None:
+def test_embeddings_stay_on_the_gpu_unless_they_are_converted(front, triton, parameters, memory, dtype):
     assert asked(front, parameters, image=image()).answer().tensors["image_embed"].dtype == dtype
     assert [(call.memory, call.wanted) for call in triton.calls] == [(memory, ("image_embeddings",))]
 
@@ -236,7 +230,7 @@ def test_embeddings_stay_on_the_gpu_unless_they_are_converted(
 @pytest.mark.parametrize(
     ("name", "sizes"), [("sam1", [("valid_size", "INT32", (2,))]), ("sam2", [])], ids=["sam1", "sam2"]
 )
-def test_the_contract_of_the_inputs(name: str, sizes: list[tuple[str, str, tuple[int, ...]]]) -> None:
+def test_the_contract_of_the_inputs(name, sizes):
     family = get_family(name)
     raw, jpeg, *others = front_inputs(family, (-1, 3, 512, 768))
     (spec,) = family.encoder.inputs
@@ -248,7 +242,7 @@ def test_the_contract_of_the_inputs(name: str, sizes: list[tuple[str, str, tuple
     assert all(each.optional and "width, height" in str(each) for each in others)
 
 
-def test_the_contract_of_the_parameters() -> None:
+def test_the_contract_of_the_parameters():
     family, encoder, pixels = front_parameters(get_family("sam2"), "mine_encoder", "unit")
     assert (family.name, family.value) == ("family", "SAM2")
     assert (encoder.name, encoder.value) == ("alias_of", "mine_encoder")

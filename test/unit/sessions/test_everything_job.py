@@ -1,7 +1,5 @@
 """The search for all objects inside the session model, without Triton."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading
@@ -9,13 +7,11 @@ import threading
 import numpy as np
 import pytest
 from PIL import Image
+from support import fuzzing
 from support.fuzzing import EmptyModels, text
 
-from triton_sam.families import get_family
 from triton_sam.sessions.image.everything import Turns
-from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.tasks import TaskCancelledError
-from triton_sam.wire.pair import ModelPair
 
 ALL = {"pred_iou_thresh": 0, "stability_score_thresh": 0}
 
@@ -23,8 +19,8 @@ ALL = {"pred_iou_thresh": 0, "stability_score_thresh": 0}
 class Discs(EmptyModels):
     """A decoder that draws a disc around each point, and counts its calls."""
 
-    def __init__(self) -> None:
-        self.calls: list[np.ndarray] = []
+    def __init__(self):
+        self.calls = []
 
     def decode(self, embeddings, inputs, outputs):
         self.calls.append(inputs["point_coords"].copy())
@@ -37,26 +33,26 @@ class Discs(EmptyModels):
 
 
 @pytest.fixture
-def models() -> Discs:
+def models():
     return Discs()
 
 
 @pytest.fixture
-def session(models) -> SessionModel:
-    return SessionModel(ModelPair(get_family("sam2")), models.run, models.objects_at_a_time, 1 << 20, "weights")
+def session(models):
+    return fuzzing.session(models)
 
 
-def image_file(size: tuple[int, int] = (64, 64)) -> bytes:
+def image_file(size=(64, 64)):
     buffer = io.BytesIO()
     Image.new("RGB", size).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def request(**parameters) -> dict:
+def request(**parameters):
     return {"image": text(image_file()), "everything": text(json.dumps(parameters).encode())}
 
 
-def test_each_object_has_the_official_keys(session, models) -> None:
+def test_each_object_has_the_official_keys(session, models):
     reply = session.find_everything(request(points_per_side=3, **ALL), lambda: False)
     assert reply.error is None
     answer = json.loads(reply.tensors["result_json"][0])
@@ -73,9 +69,10 @@ def test_each_object_has_the_official_keys(session, models) -> None:
     }
 
 
-def test_a_gpu_decodes_many_points_at_a_time(models) -> None:
+def test_a_gpu_decodes_many_points_at_a_time(models):
     """As the official generators do. Cancelled, the job ends after the call that runs."""
-    session = SessionModel(ModelPair(get_family("sam2")), models.run, 64, 1 << 20, "weights")
+    models.objects_at_a_time = 64
+    session = fuzzing.session(models)
     reply = session.find_everything(request(points_per_side=10, **ALL), lambda: False)
     assert [len(points) for points in models.calls] == [64, 36]
     assert json.loads(reply.tensors["result_json"][0])["decodes"] == 100
@@ -91,7 +88,7 @@ MORE = [{}, {"crop_n_layers": 1}, DEEP, {"min_mask_region_area": 9}]
 
 @pytest.mark.parametrize("more", MORE, ids=str)
 @pytest.mark.parametrize("size", [(1, 1), (20_000, 20), (20, 20_000), (2, 1)])
-def test_images_of_odd_sizes_have_an_answer(session, size, more) -> None:
+def test_images_of_odd_sizes_have_an_answer(session, size, more):
     whole = {**request(points_per_side=1, **ALL, **more), "image": text(image_file(size))}
     reply = session.find_everything(whole, lambda: False)
     assert reply.error is None
@@ -101,7 +98,7 @@ def test_images_of_odd_sizes_have_an_answer(session, size, more) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"adaptive": False}, {"adaptive": True}], ids=["", "earlier", "adaptive"])
-def test_an_image_without_objects_has_an_empty_answer(session, models, more) -> None:
+def test_an_image_without_objects_has_an_empty_answer(session, models, more):
     """The decoder finds nothing under any point. Earlier clients send `adaptive`, which makes no difference."""
     decode = models.decode
     models.decode = lambda *arguments: {name: 0 * array - 9 for name, array in decode(*arguments).items()}
@@ -112,7 +109,7 @@ def test_an_image_without_objects_has_an_empty_answer(session, models, more) -> 
     assert answer["reason"] == "Of 48 masks, pred_iou_thresh dropped 48: try lower thresholds."
 
 
-def test_layers_without_points_are_skipped(session, models) -> None:
+def test_layers_without_points_are_skipped(session, models):
     """Half a point along a side is no point."""
     parameters = {"points_per_side": 1, "crop_n_layers": 1, "crop_n_points_downscale_factor": 2}
     reply = session.find_everything(request(**parameters, **ALL), lambda: False)
@@ -121,7 +118,7 @@ def test_layers_without_points_are_skipped(session, models) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"use_m2m": True}], ids=["grid", "refined"])
-def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more) -> None:
+def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more):
     given = {"points": [[x, 8] for x in range(64)], "parameters": {**ALL, **more}}
     part = {"image": text(image_file()), "everything_part": text(json.dumps(given).encode())}
     for calls in (3, 65) if more else (3,):
@@ -145,7 +142,7 @@ def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more) 
         ({"image": text(b"no image")}, "image"),
     ],
 )
-def test_a_wrong_request_is_one_clear_error(session, models, changed, message) -> None:
+def test_a_wrong_request_is_one_clear_error(session, models, changed, message):
     reply = session.find_everything({**request(points_per_side=2), **changed}, lambda: False)
     assert isinstance(reply.error, ValueError)
     assert message in str(reply.error)
@@ -153,15 +150,15 @@ def test_a_wrong_request_is_one_clear_error(session, models, changed, message) -
     assert not models.calls
 
 
-def test_a_job_without_an_image_is_refused(session) -> None:
+def test_a_job_without_an_image_is_refused(session):
     reply = session.find_everything({"everything": text(b"{}")}, lambda: False)
     assert "needs the image itself" in str(reply.error)
 
 
-def test_a_job_waits_for_clicks() -> None:
+def test_a_job_waits_for_clicks():
     turns, order = Turns(), []
 
-    def job() -> None:
+    def job():
         with turns.job():
             order.append("job")
 
@@ -174,7 +171,7 @@ def test_a_job_waits_for_clicks() -> None:
     assert order == ["click", "job"]
 
 
-def test_clicks_without_end_do_not_stop_a_job() -> None:
+def test_clicks_without_end_do_not_stop_a_job():
     turns = Turns()
     with turns.click(), turns.job():
         pass

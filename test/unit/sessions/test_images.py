@@ -1,18 +1,15 @@
 """The images that a session model keeps: how many it encodes at a time, each once for all who ask."""
 
-from __future__ import annotations
-
+import gc
 import threading
-from collections.abc import Mapping
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from PIL import Image
 from support.conditions import PATIENCE, wait_until
-from support.fuzzing import EmptyModels, text
+from support.fuzzing import EmptyModels, session, text
 from support.session_requests import colored
 
 from triton_sam import ImageError
@@ -21,7 +18,7 @@ from triton_sam.families import get_family
 from triton_sam.families.concepts import CONCEPT_ENCODER
 from triton_sam.sessions.concepts import Concepts
 from triton_sam.sessions.image.session import SessionModel
-from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore
+from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore, NoRoomError
 from triton_sam.sessions.messages import Reply
 from triton_sam.wire.pair import ModelPair
 
@@ -33,12 +30,12 @@ class SlowEncoder(EmptyModels):
 
     objects_at_a_time = 64
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.gate = threading.Event()
         self.lock = threading.Lock()
         self.encoding = self.most = self.encoded = 0
 
-    def encode(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    def encode(self, inputs):
         with self.lock:
             self.encoding += 1
             self.most = max(self.most, self.encoding)
@@ -54,27 +51,23 @@ class BrokenEncoder(EmptyModels):
 
     objects_at_a_time = 64
 
-    def encode(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    def encode(self, inputs):
         raise InferenceError("the encoder failed")
 
 
-def session_of(models: EmptyModels) -> SessionModel:
-    return SessionModel(ModelPair(get_family("sam2")), models.run, models.objects_at_a_time, 1 << 30, "weights")
-
-
-def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them() -> None:
+def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them():
     """More images at a time would share the processor and the memory of the encoder."""
     assert PARALLEL_ENCODES == 2
     models = SlowEncoder()
-    session = session_of(models)
+    model = session(models, limit=1 << 30)
     models.gate.set()
-    first = session.answer({"image": text(colored(0))}).tensors["image_id"]
+    first = model.answer({"image": text(colored(0))}).tensors["image_id"]
     models.gate.clear()
     with ThreadPoolExecutor(SESSIONS) as threads:
-        uploads = [threads.submit(session.answer, {"image": text(colored(n))}) for n in range(1, SESSIONS + 1)]
+        uploads = [threads.submit(model.answer, {"image": text(colored(n))}) for n in range(1, SESSIONS + 1)]
         try:
             wait_until(lambda: models.encoding >= PARALLEL_ENCODES)
-            click = session.answer({"image_id": first, "point_coords": np.ones((1, 1, 2), np.float32)})
+            click = model.answer({"image_id": first, "point_coords": np.ones((1, 1, 2), np.float32)})
             assert click.error is None
             assert (models.encoding, models.encoded) == (PARALLEL_ENCODES, 1)
         finally:
@@ -84,7 +77,7 @@ def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them() -> N
     assert models.most == PARALLEL_ENCODES
 
 
-def test_parts_of_a_search_take_the_same_places() -> None:
+def test_parts_of_a_search_take_the_same_places():
     models = SlowEncoder()
     pixels = np.zeros(1, np.float32)
     store = ImageStore(lambda pixels: models.encode({"image": pixels}), 1 << 30, lambda image: pixels, "weights")
@@ -103,12 +96,12 @@ def test_parts_of_a_search_take_the_same_places() -> None:
 
 @pytest.mark.timeout(600)  # a place that is kept lets the last request wait for ever
 @pytest.mark.parametrize("models", [BrokenEncoder(), SlowEncoder()])
-def test_an_encode_that_fails_gives_its_place_back(models: EmptyModels) -> None:
+def test_an_encode_that_fails_gives_its_place_back(models):
     """The encoder fails, or the file is not an image."""
-    session = session_of(models)
+    model = session(models, limit=1 << 30)
     for number in range(SESSIONS):
         content = colored(number) if isinstance(models, BrokenEncoder) else b"no image %d" % number
-        assert session.answer({"image": text(content)}).error is not None
+        assert model.answer({"image": text(content)}).error is not None
 
 
 def test_an_image_larger_than_the_cache_is_refused_and_evicts_nothing():
@@ -139,9 +132,9 @@ def waiting(monkeypatch):
 
 def test_equal_files_at_a_time_are_encoded_once(waiting):
     models = SlowEncoder()
-    session = session_of(models)
+    model = session(models, limit=1 << 30)
     with ThreadPoolExecutor(2) as threads:
-        uploads = [threads.submit(session.answer, {"image": text(colored(1))}) for _ in range(2)]
+        uploads = [threads.submit(model.answer, {"image": text(colored(1))}) for _ in range(2)]
         try:
             assert waiting.acquire(timeout=PATIENCE)
         finally:
@@ -159,17 +152,17 @@ def test_equal_files_searched_for_words_at_a_time_are_encoded_once_also_for_clic
         return {name: np.ones(1, np.float32) for name in outputs}
 
     concepts = Concepts(1, lambda: "words", None)
-    session = SessionModel(ModelPair(get_family("sam3")), run, 1, 1 << 30, "weights", concepts)
+    model = SessionModel(ModelPair(get_family("sam3")), run, 1, 1 << 30, "weights", concepts)
     content = colored(1)
     with ThreadPoolExecutor(3) as threads:
-        searches = [threads.submit(session._concepts.encode, content, Reply()) for _ in range(3)]
+        searches = [threads.submit(model._concepts.encode, content, Reply()) for _ in range(3)]
         try:
             assert all(waiting.acquire(timeout=PATIENCE) for _ in range(2))
         finally:
             gate.set()
         images = [search.result(60) for search in searches]
     assert images[0] is images[1] is images[2]
-    assert session.answer({"image": text(content)}).error is None
+    assert model.answer({"image": text(content)}).error is None
     assert encoded == [CONCEPT_ENCODER]
 
 
@@ -217,3 +210,165 @@ def test_an_image_that_another_thread_has_just_stored_is_not_encoded_again():
     store = ImageStore(None, 10, None, "weights")
     stored = store.put("a", (1, 1), {"a": np.zeros(1, np.float32)}, Reply())
     assert store.once("a", pytest.fail) is stored
+
+
+# The session model when memory runs out: it halves the objects, evicts few images, and keeps its limit
+
+IMAGES = 8
+NBYTES = 12
+"""Size of the embeddings of one image from EmptyModels."""
+FULL = "sam2_decoder failed: Failed to allocate memory for requested buffer of size 1073741824"
+
+
+class SmallMemory(EmptyModels):
+    """Networks for which memory runs out as ``encoder_fits`` and ``decoder_fits`` say."""
+
+    objects_at_a_time = 64
+
+    def __init__(self):
+        self.encoder_fits = lambda: True
+        self.decoder_fits = lambda objects: True
+        self.objects = []
+
+    def encode(self, inputs):
+        if not self.encoder_fits():
+            raise NoRoomError(FULL)
+        return super().encode(inputs)
+
+    def decode(self, embeddings, inputs, outputs):
+        objects = len(inputs["point_coords"])
+        self.objects.append(objects)
+        if not self.decoder_fits(objects):
+            raise NoRoomError(FULL)
+        answer = super().decode(embeddings, inputs, outputs)
+        first = inputs["point_coords"][:, 0, 0]
+        return {name: array + first.reshape(-1, *[1] * (array.ndim - 1)) for name, array in answer.items()}
+
+
+class Server:
+    """A session model whose cache is full."""
+
+    def __init__(self):
+        self.models = SmallMemory()
+        self.session = session(self.models, limit=IMAGES * NBYTES)
+        self.cache = self.session.images.cache
+        self.ids = [self.upload(number).tensors["image_id"] for number in range(IMAGES)]
+        assert self.state == (IMAGES, IMAGES * NBYTES)
+
+    def upload(self, number):
+        return self.session.answer({"image": text(colored(number))})
+
+    def click(self, objects, image=0):
+        points = np.arange(objects, dtype=np.float32).repeat(2).reshape(objects, 1, 2) % 40
+        return self.session.answer({"image_id": self.ids[image], "point_coords": points})
+
+    @property
+    def state(self):
+        """Number of images, and the limit."""
+        return len(self.cache), self.cache.limit
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+def test_an_encoder_with_other_weights_gives_an_image_another_id(server):
+    """Else a server whose model was exchanged would answer from the embeddings of the old weights."""
+    image = {"image": text(colored(1))}
+    models = [session(server.models, weights=weights) for weights in ("weights", "weights", "others")]
+    ids = [model.answer(image).tensors["image_id"][0] for model in models]
+    assert ids[0] == ids[1] == server.ids[1]
+    assert ids[2] != ids[0]
+
+
+@pytest.mark.parametrize(
+    ("objects", "fit", "calls"),
+    [(64, 16, [64, 32, 16, 16, 32, 16, 16]), (7, 1, [7, 4, 2, 1, 1, 2, 1, 1, 3, 2, 1, 1, 1])],
+)
+def test_many_objects_are_halved_until_they_fit(server, objects, fit, calls):
+    expected = server.click(objects).tensors
+    server.models.objects.clear()
+    server.models.decoder_fits = lambda objects: objects <= fit
+    reply = server.click(objects)
+    assert reply.error is None
+    assert server.models.objects == calls
+    for name in ("masks", "iou_predictions"):
+        np.testing.assert_array_equal(reply.tensors[name], expected[name])
+    assert server.state == (IMAGES, IMAGES * NBYTES)
+
+
+@pytest.mark.parametrize("objects", [1, 64])
+def test_a_decode_that_never_fits_keeps_half_of_the_images_and_the_limit(server, objects):
+    server.models.decoder_fits = lambda objects: False
+    for _ in range(20):
+        assert "Failed to allocate memory" in str(server.click(objects, image=IMAGES - 1).error)
+    assert server.state == (IMAGES // 2, IMAGES * NBYTES)
+    server.models.decoder_fits = lambda objects: True
+    assert server.click(objects, image=IMAGES - 1).error is None
+
+
+def test_an_encode_that_never_fits_keeps_half_of_the_images_and_the_limit(server):
+    server.models.encoder_fits = lambda: False
+    for number in range(20):
+        assert "Failed to allocate memory" in str(server.upload(100 + number).error)
+        assert server.click(1, image=IMAGES - 1).error is None
+    assert server.state == (IMAGES // 2, IMAGES * NBYTES)
+
+
+def test_a_decode_evicts_no_image_that_it_needs(server):
+    """Evicting the only image would free nothing, because the running request holds it."""
+    while len(server.cache) > 1:
+        server.cache.remove_oldest()
+    server.models.decoder_fits = lambda objects: False
+    assert server.click(1, image=IMAGES - 1).error is not None
+    assert len(server.cache) == 1
+
+
+def test_where_eviction_helps_the_limit_stays_lower(server):
+    room = 5
+    server.models.encoder_fits = lambda: len(server.cache) < room
+    reply = server.upload(100)
+    assert reply.error is None
+    assert reply.counts["cache_evictions"] == IMAGES - room + 2  # one more leaves room for the image itself
+    assert server.state == (room - 1, (room - 1) * NBYTES)
+    for number in range(20):  # from here on no call runs out of memory
+        assert server.upload(200 + number).counts["cache_evictions"] == 1
+    server.models.decoder_fits = lambda objects: len(server.cache) < room - 1
+    server.ids[0] = server.upload(219).tensors["image_id"]
+    assert server.click(1).error is None
+    assert server.state == (room - 2, (room - 2) * NBYTES)
+
+
+def test_memory_for_a_single_image_is_enough(server):
+    while len(server.cache) > 1:
+        server.cache.remove_oldest()
+    server.models.encoder_fits = lambda: len(server.cache) == 0
+    for number in range(3):
+        assert server.upload(100 + number).error is None
+    assert server.state == (1, NBYTES)
+
+
+def test_a_lower_limit_can_be_lowered_again(server):
+    """Each success begins anew, so that memory can shrink to any size in steps of a half."""
+    for room in (6, 4, 3, 2, 1):
+        server.models.encoder_fits = lambda room=room: len(server.cache) < room
+        assert server.upload(100 + room).error is None
+    assert server.state == (1, NBYTES)
+
+
+def test_an_evicted_image_frees_its_memory_at_once(server):
+    """Shared memory would run out before the garbage collector looks for circular references."""
+    image = weakref.ref(server.cache.get(server.ids[0][0].decode()))
+    gc.disable()
+    try:
+        server.click(1)
+        server.models.decoder_fits = lambda objects: objects <= 1
+        server.click(7)
+        server.models.decoder_fits = lambda objects: False
+        assert server.click(7).error is not None
+        while server.cache.remove_oldest():
+            pass
+        assert image() is None
+    finally:
+        gc.enable()

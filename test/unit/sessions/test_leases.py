@@ -1,7 +1,5 @@
 """Places, sessions and threads come back, wherever a request dies: 10,000 requests whose calls fail at random."""
 
-from __future__ import annotations
-
 import json
 import random
 
@@ -95,7 +93,7 @@ def test_no_place_and_no_session_of_a_video_model_is_lost():
         pools = {"work": model._work, "frames": model._frames}
         before = {name: pool._free for name, pool in pools.items()}
         fail_submits(pools.values(), dice)
-        opened: set[str] = set()
+        opened = set()
         for _ in range(2 * REQUESTS // 5):
             few = [video_request(dice, rng, sorted(opened)) for _ in range(5)]
             run(model, few)

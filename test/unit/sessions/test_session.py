@@ -1,12 +1,9 @@
 """The session model without Triton: what it asks of its networks, the memory that answers take, prompts as JSON."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +16,12 @@ from triton_sam.errors import InputError, PromptError
 from triton_sam.families import get_family
 from triton_sam.inputs.prompts import check_prompts
 from triton_sam.sessions.image.messages import SessionRequest, write_json, write_masks
-from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.images import HeldImage
 from triton_sam.wire.pair import ModelPair, Prediction
 
 
 @pytest.mark.parametrize("form", ["png", "rle", "json"])
-def test_full_size_masks_are_made_and_encoded_one_by_one(form: str) -> None:
+def test_full_size_masks_are_made_and_encoded_one_by_one(form):
     """Those of 64 objects on an image of 100 megapixels would be 19 GB."""
     calls, count, side = ModelPair(get_family("sam2")), 32, 500
     prompts = check_prompts(None, None, [[0, 0, 9, 9]] * count, None, image_size=(side, side), mask_size=256)
@@ -45,13 +41,13 @@ class Sam3Models(EmptyModels):
 
     objects_at_a_time = 64
 
-    def __init__(self) -> None:
-        self.labels: list = []
+    def __init__(self):
+        self.labels = []
 
-    def encode(self, inputs: dict) -> dict:
+    def encode(self, inputs):
         return {name: np.zeros(1, np.float32) for name in get_family("sam3").encoder.output_names}
 
-    def decode(self, embeddings: dict, inputs: dict, outputs: tuple[str, ...]) -> dict:
+    def decode(self, embeddings, inputs, outputs):
         self.labels.append(inputs["input_labels"][0].tolist())
         objects = len(self.labels[-1])
         return {
@@ -60,10 +56,10 @@ class Sam3Models(EmptyModels):
         }
 
 
-def test_sam3_needs_no_filling_up() -> None:
+def test_sam3_needs_no_filling_up():
     """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
     models = Sam3Models()
-    sam3 = SessionModel(ModelPair(get_family("sam3")), models.run, models.objects_at_a_time, 1 << 20, "weights")
+    sam3 = session(models, "sam3")
     points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
     image = text(image_file())
     reply = sam3.answer({"image": image, "point_coords": points, "point_labels": labels})
@@ -73,7 +69,7 @@ def test_sam3_needs_no_filling_up() -> None:
     assert models.labels[2:] == [[[1, 1], [1, 1]]]
 
 
-def test_a_shape_that_promises_many_objects_takes_no_memory() -> None:
+def test_a_shape_that_promises_many_objects_takes_no_memory():
     request = SessionRequest(point_coords=np.zeros((10**8, 0, 2), np.float32))
     tracemalloc.start()
     with pytest.raises(PromptError, match="100000000 objects: a request may have at most 64"):
@@ -88,7 +84,7 @@ def test_a_shape_that_promises_many_objects_takes_no_memory() -> None:
 POINT = [[3, 4]]
 
 
-def test_the_mask_of_a_prompt_in_json_is_that_of_the_client() -> None:
+def test_the_mask_of_a_prompt_in_json_is_that_of_the_client():
     cleanup = Cleanup(max_sprinkle_area=9, keep_clicked=True)
     prompt = {"points": POINT, "cleanup": cleanup.to_json()}
     with ImageServer() as server, SAM2TritonClient(server.url) as client:
@@ -109,7 +105,7 @@ def test_the_mask_of_a_prompt_in_json_is_that_of_the_client() -> None:
         (b"logits", b"{}", "not logits: request output_format rle or png"),
     ],
 )
-def test_a_bad_clean_up_is_refused(form: bytes, cleanup: bytes, message: str) -> None:
+def test_a_bad_clean_up_is_refused(form, cleanup, message):
     inputs = {"image": text(image_file()), "point_coords": np.array([POINT], np.float32)}
     reply = session().answer({**inputs, "output_format": text(form), "cleanup": text(cleanup)})
     assert isinstance(reply.error, InputError)
@@ -125,6 +121,6 @@ def test_a_bad_clean_up_is_refused(form: bytes, cleanup: bytes, message: str) ->
         (None, 'prompt_json must be an object such as {"points": [[x, y]]}, not null'),
     ],
 )
-def test_wrong_kinds_of_values_are_told_in_words_of_json(prompt: Any, message: str) -> None:
+def test_wrong_kinds_of_values_are_told_in_words_of_json(prompt, message):
     reply = session().answer({"prompt_json": text(json.dumps(prompt).encode())})
     assert json.loads(reply.tensors["result_json"][0])["error"]["message"] == message

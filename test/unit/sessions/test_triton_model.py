@@ -1,21 +1,24 @@
 """How the session model behaves towards Triton, in ways that no client sees. test_session_model tests its answers."""
 
-from __future__ import annotations
-
+import ast
+import importlib.util
 import json
 import re
-from collections.abc import Iterator
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.conditions import wait_until
 from support.fuzzing import GOOD_B64, EmptyModels, image_file
-from support.pb_utils import Request, Triton, arguments
+from support.pb_utils import Request, Tensor, Triton, arguments
 
+from triton_sam._common.bundle import bundled
 from triton_sam.client.session_image import text
+from triton_sam.errors import InferenceError
 from triton_sam.families import get_family
+from triton_sam.sessions.tasks import Reports, Task, Waiting, place_in, waiting
 from triton_sam.wire import contract
 
 ENTRY = "image.triton_model"
@@ -27,23 +30,23 @@ SEARCH = {
 NAMES = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder"}
 
 
-def compute(model: str, inputs: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+def compute(model, inputs, wanted):
     models = EmptyModels()
     return models.encode(inputs) if model == "sam2_encoder" else models.decode({}, inputs, wanted)
 
 
 @pytest.fixture
-def triton() -> Triton:
+def triton():
     return Triton(compute)
 
 
 @pytest.fixture
-def model(triton: Triton) -> Iterator[Any]:
+def model(triton):
     with triton.serving(ENTRY, arguments("sam2", max_pending="2", threads="2", **NAMES)) as model:
         yield model
 
 
-def asked(model: Any, *wanted: str, **tensors: Any) -> Request:
+def asked(model, *wanted, **tensors):
     request = Request(wanted, tensors)
     model.execute([request])
     return request
@@ -52,7 +55,7 @@ def asked(model: Any, *wanted: str, **tensors: Any) -> Request:
 @pytest.mark.parametrize(
     ("output", "inputs"), [("masks", {"image": text(image_file()), **POINT}), ("result_json", SEARCH)]
 )
-def test_a_cancelled_request_is_not_computed(model: Any, triton: Triton, output: str, inputs: dict[str, Any]) -> None:
+def test_a_cancelled_request_is_not_computed(model, triton, output, inputs):
     request = Request([output], inputs)
     request.cancelled = True
     model.execute([request])
@@ -60,11 +63,11 @@ def test_a_cancelled_request_is_not_computed(model: Any, triton: Triton, output:
     assert not triton.calls
 
 
-def uploaded(model: Any) -> Any:
+def uploaded(model):
     return asked(model, "image_id", image=text(image_file())).answer().tensors["image_id"]
 
 
-def test_more_than_may_wait_is_refused_at_once(model: Any, triton: Triton) -> None:
+def test_more_than_may_wait_is_refused_at_once(model, triton):
     image_id = uploaded(model)
     triton.gate.clear()
     waiting = [asked(model, "masks", image_id=image_id, **POINT) for _ in range(2)]
@@ -77,7 +80,7 @@ def test_more_than_may_wait_is_refused_at_once(model: Any, triton: Triton) -> No
     assert [request.answer().code for request in waiting] == ["", ""]
 
 
-def test_each_kind_of_requests_has_places_of_its_own(model: Any, triton: Triton) -> None:
+def test_each_kind_of_requests_has_places_of_its_own(model, triton):
     image_id = uploaded(model)
     triton.gate.clear()
     images = [asked(model, "image_id", image=text(image_file(form))) for form in ("BMP", "TIFF", "WEBP")]
@@ -90,7 +93,7 @@ def test_each_kind_of_requests_has_places_of_its_own(model: Any, triton: Triton)
     assert json.loads(jobs[0].answer().tensors["result_json"][0])["decodes"] == 4
 
 
-def test_execute_waits_for_a_traced_request_and_its_calls_are_steps_of_the_trace(model: Any, triton: Triton) -> None:
+def test_execute_waits_for_a_traced_request_and_its_calls_are_steps_of_the_trace(model, triton):
     """Triton frees the trace when `execute` returns. A job runs without it, or every click would wait for its end."""
     traced = Request(["masks"], {"image": text(image_file()), **POINT}, trace="00-abc")
     model.execute([traced])
@@ -102,7 +105,7 @@ def test_execute_waits_for_a_traced_request_and_its_calls_are_steps_of_the_trace
     assert {call.trace for call in triton.calls[2:]} == {None}
 
 
-def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(triton: Triton) -> None:
+def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(triton):
     """One thread serves clicks here. Requests that are cancelled or fail wait no longer than others."""
     series = triton.series
     with triton.serving(ENTRY, arguments("sam2", max_pending="4", threads="1", **NAMES)) as model:
@@ -126,7 +129,7 @@ def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(triton: Tri
     assert series.threads <= {"MainThread", "report_0"}  # the main thread before the first request
 
 
-def test_images_that_wait_for_the_encoder_wait(triton: Triton) -> None:
+def test_images_that_wait_for_the_encoder_wait(triton):
     """Two images are encoded at a time, on however many threads."""
     gauge = triton.series.gauges["waiting_requests", "image"]
     with triton.serving(ENTRY, arguments("sam2", **NAMES)) as model:
@@ -146,9 +149,7 @@ def test_images_that_wait_for_the_encoder_wait(triton: Triton) -> None:
         ("image_id", {"image_b64": text(b"AA==")}, "BAD_IMAGE: the image"),
     ],
 )
-def test_an_answer_without_what_was_asked_for_is_an_error(
-    model: Any, triton: Triton, wanted: str, tensors: dict[str, Any], message: str
-) -> None:
+def test_an_answer_without_what_was_asked_for_is_an_error(model, triton, wanted, tensors, message):
     """Triton would call an answer without any output a success."""
     answer = asked(model, wanted, **tensors).answer()
     assert answer.code == "INVALID_ARG"
@@ -158,7 +159,7 @@ def test_an_answer_without_what_was_asked_for_is_an_error(
 
 
 @pytest.mark.parametrize("tensors", [{"image": text(image_file()), **POINT}, {"image_id": text(b"unknown")}])
-def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model: Any, triton: Triton, tensors: dict) -> None:
+def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, triton, tensors):
     """Shared memory may be full of others' tensors; the client would wait for its whole timeout."""
     request = Request(["masks"], tensors)
     request.unsent = 1
@@ -169,7 +170,7 @@ def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model: Any, triton: 
     wait_until(lambda: counts["failures_total", None] == counts["faults_total", None] == 1)
 
 
-def test_parameters_that_cannot_work(triton: Triton) -> None:
+def test_parameters_that_cannot_work(triton):
     module = triton.load(ENTRY)
     names = ("cache_bytes", "threads", "max_pending", "max_jobs")
     for name, value in [*((name, "0") for name in names), ("threads", "-1"), ("threads", "many"), ("threads", "")]:
@@ -181,7 +182,7 @@ def test_parameters_that_cannot_work(triton: Triton) -> None:
         module.TritonPythonModel().initialize(arguments("sam2", cache_bytes=str(size - 1), **NAMES))
 
 
-def test_other_weights_have_other_ids(triton: Triton, tmp_path: Path) -> None:
+def test_other_weights_have_other_ids(triton, tmp_path):
     identity, folder = triton.load("bls").weights_identity, tmp_path / "sam2_encoder"
     assert identity(folder) == identity(folder)
     (folder / "1").mkdir(parents=True)
@@ -197,3 +198,144 @@ def test_other_weights_have_other_ids(triton: Triton, tmp_path: Path) -> None:
         (folder / version / "model.onnx").write_bytes(content)
         seen.add(identity(folder))
     assert len(seen) == 5  # the same file as version 2 is the same encoder
+
+
+# Calls of Python models to other models, whose answers may lack an output, and the stand-in for Triton's module
+
+
+def call(*lacks):
+    """Call a decoder whose answers lack some outputs; return the Triton, and the outputs that came."""
+    triton = Triton(lambda model, inputs, wanted: {name: np.zeros(1, np.float32) for name in wanted})
+    triton.lacks = list(lacks)
+    return triton, set(triton.load("bls").call("sam2_decoder", [], ("masks", "iou"), ("cpu", 0)))
+
+
+def test_a_complete_answer_is_asked_for_once():
+    triton, outputs = call()
+    assert outputs == {"masks", "iou"}
+    assert len(triton.calls) == 1
+    assert not triton.warnings
+
+
+def test_an_answer_that_lacks_an_output_is_asked_for_again():
+    triton, outputs = call(("masks",))
+    assert outputs == {"masks", "iou"}
+    assert triton.warnings == ["sam2_decoder answered without masks"]
+
+
+def test_a_second_answer_that_lacks_an_output_is_an_error():
+    with pytest.raises(InferenceError, match="sam2_decoder failed: its answer lacks iou, which the request asked for"):
+        call(("masks", "iou"), ("iou",))
+
+
+def test_tensors_reach_a_model_as_they_do_through_shared_memory():
+    texts = Tensor("texts", np.array(["é", b"\xff\x00"], object))
+    assert texts.as_numpy().tolist() == ["é".encode(), b"\xff\x00"]
+    assert Tensor.from_dlpack("other", Tensor("one", np.ones(2))).name() == "other"
+    triton = Triton(lambda *_: {})
+    with pytest.raises(triton.module.TritonModelException, match="string"):
+        Tensor.from_dlpack("other", texts)
+    with pytest.raises(triton.module.TritonModelException, match="GPU"):
+        Tensor.of("masks", np.ones(2), memory="gpu").as_numpy()
+
+
+def test_the_stand_in_has_what_the_programs_take_from_the_module():
+    taken = {
+        node.attr
+        for file in bundled("triton_sam").glob("sessions/**/*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "pb_utils"
+    }
+    assert len(taken) > 10
+    assert taken <= set(vars(Triton(lambda *_: {}).module))
+
+
+def test_the_stand_in_has_the_constants_of_the_module_of_triton():
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        pytest.skip("pytriton is not installed")
+    file = Path(spec.origin).parent / "tritonserver/backends/python/triton_python_backend_utils.py"
+    ours, names = vars(Triton(lambda *_: {}).module), []
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in ours:
+            names.append(node.targets[0].id)
+            assert ours[names[-1]] == ast.literal_eval(node.value)
+        if isinstance(node, ast.FunctionDef) and node.name in ours:
+            names.append(node.name)
+    assert sorted(names) == ["TRITONSERVER_RESPONSE_COMPLETE_FINAL", "get_input_tensor_by_name"]
+
+
+# Which times of a request count as waiting, and when they are reported
+
+KIND = "click"
+
+
+@pytest.fixture
+def numbers():
+    """The numbers of waiting requests that were reported."""
+    return [0]
+
+
+@pytest.fixture
+def arrived(numbers):
+    """Makes a request that arrives."""
+    reports = Reports()
+    counts = Waiting([KIND, "image"], reports, lambda kind, number: numbers.append(number))
+    yield lambda: Task(KIND, counts)
+    reports.close()
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """A clock that the tests set."""
+    instant = [100.0]
+    monkeypatch.setattr("triton_sam.sessions.tasks.time.perf_counter", lambda: instant[0])
+    return instant
+
+
+def test_waiting_counts_before_the_work_and_in_its_pauses(arrived, now):
+    task = arrived()
+    now[0] += 5
+    with task:
+        now[0] += 1
+        with waiting():
+            now[0] += 2
+        with waiting() as end:
+            now[0] += 2
+            end()
+            now[0] += 3
+        assert task.took is None
+        task.answered()
+        now[0] += 7
+    assert (task.waited, task.took) == (9.0, 13.0)
+
+
+def test_work_that_fails_leaves_nobody_waiting(arrived, numbers):
+    with pytest.raises(OSError, match="x"), arrived(), waiting():
+        raise OSError("x")
+    refused = arrived()
+    wait_until(lambda: numbers[-1] == 1)
+    refused.release()
+    wait_until(lambda: numbers[-1] == 0)
+
+
+def test_requests_wait_for_a_place_and_only_those(arrived, numbers):
+    places, gate = threading.BoundedSemaphore(2), threading.Event()
+
+    def serve():
+        with arrived(), place_in(places):
+            assert gate.wait(60)
+
+    def serve_unmeasured():
+        with place_in(places):
+            pass
+
+    with ThreadPoolExecutor(6) as threads:
+        served = [threads.submit(serve) for _ in range(5)]
+        wait_until(lambda: numbers[-1] == 3)
+        served.append(threads.submit(serve_unmeasured))
+        gate.set()
+    for each in served:
+        each.result()
+    wait_until(lambda: numbers[-1] == 0)
+    assert max(numbers) <= 5

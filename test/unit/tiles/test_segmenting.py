@@ -1,17 +1,10 @@
 """Objects of large images: parts around prompts, views, borders of tiles, joined objects, and their limits by hand."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tifffile")
-pytest.importorskip("zarr")
-
 from support.large_images import SIZE, ColourClient, draw, write_tiff
 
 from triton_sam.errors import ConfigurationError, PromptError
@@ -31,26 +24,23 @@ OBJECTS = [SMALL, WIDE, CORNER, (60, 60, 100, 90)]
 
 
 @pytest.fixture
-def client(tmp_path: Path):
+def client(tmp_path):
     with open_large_image(write_tiff(tmp_path / "image.tif", draw(OBJECTS))) as image:
         yield LargeImageClient(ColourClient(), image)
 
 
-def test_a_click_sends_one_part_at_full_size(client) -> None:
+def test_a_click_sends_one_part_at_full_size(client):
     (found,) = client.segment([[1600, 1000]])
     assert found.box == SMALL
     assert found.area == 190 * 395
     assert not found.is_cut
     assert [pixels.shape for pixels in client._client.encoded] == [(1024, 1024, 3)]
-
-
-def test_clicks_near_each_other_share_a_part(client) -> None:
-    for x in range(1520, 1700, 20):
+    for x in range(1520, 1700, 20):  # clicks near each other share a part
         assert client.segment([[x, 1000]])[0].box == SMALL
     assert len(client._client.encoded) <= 2
 
 
-def test_an_object_that_reaches_the_border_is_seen_from_further_away(client) -> None:
+def test_an_object_that_reaches_the_border_is_seen_from_further_away(client):
     (found,) = client.segment([[1500, 1600]])
     assert [pixels.shape[:2] for pixels in client._client.encoded] == [(1024, 1024)] * 2 + [(751, 1024)]
     assert found.box == pytest.approx(WIDE, abs=4)
@@ -58,15 +48,11 @@ def test_an_object_that_reaches_the_border_is_seen_from_further_away(client) -> 
     (cut,) = client.segment([[1500, 1600]], enlarge=0)
     assert cut.is_cut
     assert cut.box[1::2] == (1500, 1700)
+    (found,) = client.segment([[2950, 2150]])  # the borders of the image cut nothing
+    assert (found.box, found.is_cut) == (CORNER, False)
 
 
-def test_the_borders_of_the_image_cut_nothing(client) -> None:
-    (found,) = client.segment([[2950, 2150]])
-    assert found.box == CORNER
-    assert not found.is_cut
-
-
-def test_a_view_is_used_as_it_is(client) -> None:
+def test_a_view_is_used_as_it_is(client):
     (found,) = client.segment([[1600, 1000]], view=(0, 0, 3000, 2200))
     assert found.box[2:] == pytest.approx(SMALL[2:], abs=4)
     assert client._client.encoded[0].shape == (751, 1024, 3)
@@ -74,7 +60,7 @@ def test_a_view_is_used_as_it_is(client) -> None:
         client.segment([[1600, 1000]], view=(0, 0, 100, 100))
 
 
-def test_boxes_and_candidates(client) -> None:
+def test_boxes_and_candidates(client):
     candidates = client.segment(box=[1500, 890, 1710, 1310], multimask_output=True)
     assert [each.candidate for each in candidates] == [0, 1, 2]
     assert candidates[0].box == SMALL
@@ -83,7 +69,7 @@ def test_boxes_and_candidates(client) -> None:
     assert len(client._client.encoded) == 2
 
 
-def test_parts_are_kept_up_to_a_number(client) -> None:
+def test_parts_are_kept_up_to_a_number(client):
     few = LargeImageClient(client._client, client.image, kept=1)
     for place in ([1600, 1000], [80, 80], [1600, 1000]):
         few.segment([place])
@@ -102,19 +88,13 @@ def test_parts_are_kept_up_to_a_number(client) -> None:
         ({"box": [[1, 2, 3, 4], [1, 2, 3, 4]]}, "of one object"),
     ],
 )
-def test_wrong_prompts_are_one_clear_error(client, prompts: dict, message: str) -> None:
+def test_wrong_prompts_are_one_clear_error(client, prompts, message):
     with pytest.raises(PromptError, match=message):
         client.segment(**prompts)
     assert not client._client.encoded
 
 
-@pytest.mark.parametrize("options", [{"side": 10}, {"kept": 0}])
-def test_wrong_options_are_one_clear_error(client, options: dict) -> None:
-    with pytest.raises(ConfigurationError):
-        LargeImageClient(client._client, client.image, **options)
-
-
-def test_everything_joins_the_objects_of_tiles(client) -> None:
+def test_everything_joins_the_objects_of_tiles(client):
     steps = []
     found = client.everything(tile=512, overlap=128, progress=lambda done, total: steps.append((done, total)))
     assert sorted(each.box for each in found) == sorted(OBJECTS)
@@ -123,19 +103,25 @@ def test_everything_joins_the_objects_of_tiles(client) -> None:
     assert len(steps) == 8 * 6
 
 
-def test_everything_on_a_smaller_level_answers_in_pixels_of_the_image(client) -> None:
+def test_everything_on_a_smaller_level_answers_in_pixels_of_the_image(client):
     found = client.everything(tile=512, overlap=128, level=1)
     assert sorted(each.box for each in found) == [pytest.approx(box, abs=2) for box in sorted(OBJECTS)]
 
 
-@pytest.mark.parametrize("options", [{"level": 3}, {"level": -1}, {"tile": 32}, {"overlap": 600}, {"overlap": -1}])
-def test_wrong_tiles_are_one_clear_error(client, options: dict) -> None:
-    with pytest.raises(ConfigurationError):
-        client.everything(**options)
+def test_wrong_options_are_one_clear_error(client):
+    for options in ({"side": 10}, {"kept": 0}):
+        with pytest.raises(ConfigurationError):
+            LargeImageClient(client._client, client.image, **options)
+    for options in ({"level": 3}, {"level": -1}, {"tile": 32}, {"overlap": 600}, {"overlap": -1}):
+        with pytest.raises(ConfigurationError):
+            client.everything(**options)
+    for tile, overlap in ((63, 0), (64, -1), (64, 33), (65, 33)):
+        with pytest.raises(ConfigurationError):
+            Blocks.of_tiles((1000, 1000), tile, overlap)
 
 
 @pytest.mark.parametrize("size", [SIZE, (512, 512), (513, 100), (40, 30), (100_000, 5_000)])
-def test_tiles_cover_the_image_and_overlap(size: tuple[int, int]) -> None:
+def test_tiles_cover_the_image_and_overlap(size):
     for axis in (0, 1):
         pairs = sorted({(tile[axis], tile[axis + 2]) for tile in tiles(size, 512, 128)})
         assert pairs[0][0] == 0
@@ -144,25 +130,35 @@ def test_tiles_cover_the_image_and_overlap(size: tuple[int, int]) -> None:
         assert {end - start for start, end in pairs} == {min(512, size[axis])}
 
 
-def test_objects_that_differ_where_both_tiles_see_stay_apart() -> None:
+def joined(*tiles):
     joiner = Joiner()
+    for region, objects in tiles:
+        joiner.add(region, objects)
+    return joiner.joined()
+
+
+@pytest.mark.parametrize(("rows", "objects"), [(2, 1), (1, 2)])
+def test_half_of_the_union_is_the_same_object(rows, objects):
+    """One mask has 4 pixels in the shared part, and the other one 2 of them (IoU 0.5) or 1 (0.25)."""
+    one, other = (Placed(np.ones((height, 1), bool), 9, 0, 0.5) for height in (4, rows))
+    assert len(joined(((0, 0, 10, 10), [one]), ((9, 0, 19, 10), [other]))) == objects
+
+
+def test_objects_that_differ_where_both_tiles_see_stay_apart():
     full = np.ones((10, 10), bool)
-    joiner.add((0, 0, 20, 20), [Placed(full, 10, 0, 0.5)])
-    joiner.add((10, 0, 30, 20), [Placed(full, 10, 6, 0.5), Placed(full, 20, 0, 0.5)])
-    assert len(joiner.joined()) == 3
+    right = [Placed(full, 10, 6, 0.5), Placed(full, 20, 0, 0.5)]
+    assert len(joined(((0, 0, 20, 20), [Placed(full, 10, 0, 0.5)]), ((10, 0, 30, 20), right))) == 3
 
 
-def test_an_object_of_three_tiles_is_joined_once() -> None:
-    joiner = Joiner()
-    for left, width, score in ((0, 20, 0.3), (10, 20, 0.6), (20, 12, 0.9)):
-        joiner.add((left, 0, left + 20, 20), [Placed(np.ones((4, width), bool), left, 8, score)])
-    (found,) = joiner.joined()
-    assert found.box == (0, 8, 32, 12)
-    assert found.area == 128
+def test_an_object_of_three_tiles_is_joined_once():
+    seen = ((0, 20, 0.3), (10, 20, 0.6), (20, 12, 0.9))
+    parts = [((x, 0, x + 20, 20), [Placed(np.ones((4, width), bool), x, 8, score)]) for x, width, score in seen]
+    (found,) = joined(*parts)
+    assert (found.box, found.area) == ((0, 8, 32, 12), 128)
     assert found.score == pytest.approx((20 * 0.3 + 20 * 0.6 + 12 * 0.9) / 52)  # weighted by area
 
 
-def test_geojson_on_a_map() -> None:
+def test_geojson_on_a_map():
     mask = np.zeros((20, 30), bool)
     mask[5:15, 10:20] = True
     large = LargeObject(mask, (1000, 2000, 1060, 2040), 0.75)
@@ -174,18 +170,12 @@ def test_geojson_on_a_map() -> None:
 
 
 @pytest.mark.parametrize(("tile", "overlap"), [(64, 0), (64, 32), (65, 32), (1024, 512)])
-def test_the_smallest_tiles_and_the_largest_overlaps(tile: int, overlap: int) -> None:
+def test_the_smallest_tiles_and_the_largest_overlaps(tile, overlap):
     blocks = Blocks.of_tiles((1000, 1000), tile, overlap)
     assert blocks.block == (tile - overlap // 2 * 2,) * 2
 
 
-@pytest.mark.parametrize(("tile", "overlap"), [(63, 0), (64, -1), (64, 33), (65, 33)])
-def test_sizes_beyond_are_refused(tile: int, overlap: int) -> None:
-    with pytest.raises(ConfigurationError):
-        Blocks.of_tiles((1000, 1000), tile, overlap)
-
-
-def test_the_block_of_a_point() -> None:
+def test_the_block_of_a_point():
     blocks = Blocks((7, 4), (2, 1), (0, 0))  # 4 columns, 4 rows; the last column is one pixel wide
     for x, y, number in ((0, 0, 0), (1.9, 0, 0), (2, 0, 1), (6, 0, 3), (7, 0, 3), (99, 0, 3), (-5, -5, 0)):
         assert blocks.at(x, y) == number
@@ -202,7 +192,7 @@ def test_the_block_of_a_point() -> None:
         (2, 1, set()), (0, 0, {"top", "left"}), (3, 4, {"bottom", "right"}),
     ],
 )  # fmt: skip
-def test_a_mask_is_cut_at_borders_inside_the_image_alone(row: int, column: int, cut: set[str]) -> None:
+def test_a_mask_is_cut_at_borders_inside_the_image_alone(row, column, cut):
     mask = np.zeros((4, 5), bool)
     mask[row, column] = True
     regions = {
@@ -215,12 +205,12 @@ def test_a_mask_is_cut_at_borders_inside_the_image_alone(row: int, column: int, 
     assert not is_cut(mask, (0, 0, 5, 4), (5, 4))
 
 
-def test_a_part_begins_at_the_border_of_the_image() -> None:
+def test_a_part_begins_at_the_border_of_the_image():
     assert part_around(np.array([[1.0, 1.0]]), 3, (10, 10)) == (0, 0, 3, 3)
     assert part_around(np.array([[9.0, 9.0]]), 3, (10, 10)) == (7, 7, 10, 10)
 
 
-def test_an_object_in_the_pixels_of_a_window() -> None:
+def test_an_object_in_the_pixels_of_a_window():
     """The mask has a pixel for 2 x 4 pixels of the image; the window shows pixels 8 to 20 across, and 14 to 30 down."""
     mask = np.array([[True, False, True], [False, True, True]])
     each = LargeObject(mask, (10, 18, 16, 26), 0.5)
@@ -235,7 +225,7 @@ def test_an_object_in_the_pixels_of_a_window() -> None:
 
 
 @pytest.fixture
-def ring() -> LargeObject:
+def ring():
     """A square of 6 x 6 pixels with a hole of 2 x 2, where a pixel stands for 3 x 2 pixels of the image."""
     pytest.importorskip("contourpy")
     mask = np.zeros((8, 8), bool)
@@ -244,35 +234,31 @@ def ring() -> LargeObject:
     return LargeObject(mask, (100, 50, 124, 66), 0.1234564)
 
 
-def test_outlines_have_holes_in_pixels_of_the_image(ring: LargeObject) -> None:
+def test_outlines_have_holes_in_pixels_of_the_image(ring):
     (polygon,) = ring.polygons()
     assert (polygon.exterior.min(axis=0).tolist(), polygon.exterior.max(axis=0).tolist()) == ([103, 52], [121, 64])
     (hole,) = polygon.holes
     assert (hole.min(axis=0).tolist(), hole.max(axis=0).tolist()) == ([109, 56], [115, 60])
 
 
-def test_geojson_has_the_members_of_the_standard(ring: LargeObject) -> None:
+def test_geojson_has_the_members_of_the_standard(ring):
     """RFC 7946, sections 3.1.7, 3.2 and 3.3."""
     document = to_geojson([ring], trace=trace_polygons)
     assert [len(each) for each in to_geojson([ring])["features"][0]["geometry"]["coordinates"]] == [1]  # no pinhole
-    assert set(document) == {"type", "features"}
-    assert document["type"] == "FeatureCollection"
-    (feature,) = document["features"]
-    assert set(feature) == {"type", "geometry", "properties"}
-    assert (feature["type"], feature["geometry"]["type"]) == ("Feature", "MultiPolygon")
-    ((exterior, hole),) = feature["geometry"]["coordinates"]
-    assert exterior[0] == exterior[-1]
-    assert hole[0] == hole[-1]
-    assert feature["properties"] == {"objectType": "annotation", "score": 0.12346, "area": 192.0}  # for QuPath
-    empty = LargeObject(np.zeros_like(ring.mask), (0, 0, 10, 10), 0.5)
-    assert to_geojson([empty])["features"] == []
-    third = LargeObject(ring.mask, (0, 0, 10, 10), 0.5)
-    assert to_geojson([third])["features"][0]["properties"]["area"] == 50.0
-    odd = LargeObject(ring.mask[:7, :7], (0, 0, 10, 10), 0.5)
-    assert to_geojson([odd])["features"][0]["properties"]["area"] == 65.31  # 32 of 49 pixels
+    ((exterior, hole),) = document["features"][0]["geometry"]["coordinates"]
+    assert (exterior[0], hole[0]) == (exterior[-1], hole[-1])
+    feature = {
+        "type": "Feature",
+        "geometry": {"type": "MultiPolygon", "coordinates": [[exterior, hole]]},
+        "properties": {"objectType": "annotation", "score": 0.12346, "area": 192.0},  # for QuPath
+    }
+    assert document == {"type": "FeatureCollection", "features": [feature]}
+    for mask, areas in ((np.zeros_like(ring.mask), []), (ring.mask, [50.0]), (ring.mask[:7, :7], [65.31])):  # 32 of 49
+        features = to_geojson([LargeObject(mask, (0, 0, 10, 10), 0.5)])["features"]
+        assert [each["properties"]["area"] for each in features] == areas
 
 
-def test_geojson_keeps_the_tolerance() -> None:
+def test_geojson_keeps_the_tolerance():
     pytest.importorskip("contourpy")
     stairs = np.tri(40, dtype=bool)
     stairs[10, 11:14] = True  # a nose that a tolerance of 5 pixels takes off
@@ -283,16 +269,7 @@ def test_geojson_keeps_the_tolerance() -> None:
     assert corners[1] < corners[0]
 
 
-@pytest.mark.parametrize(("rows", "objects"), [(2, 1), (1, 2)])
-def test_half_of_the_union_is_the_same_object(rows: int, objects: int) -> None:
-    """One mask has 4 pixels in the shared part, and the other one 2 of them (IoU 0.5) or 1 (0.25)."""
-    joiner = Joiner()
-    joiner.add((0, 0, 10, 10), [Placed(np.ones((4, 1), bool), 9, 0, 0.5)])
-    joiner.add((9, 0, 19, 10), [Placed(np.ones((rows, 1), bool), 9, 0, 0.5)])
-    assert len(joiner.joined()) == objects
-
-
-def test_masks_that_are_apart_or_empty_have_nothing_in_common() -> None:
+def test_masks_that_are_apart_or_empty_have_nothing_in_common():
     one, far = Placed(np.ones((2, 2), bool), 0, 0, 0.5), Placed(np.ones((2, 2), bool), 5, 5, 0.5)
     empty = Placed(np.zeros((2, 2), bool), 0, 0, 0.5)
     assert one.iou(far, (0, 0, 9, 9)) == 0
@@ -301,7 +278,7 @@ def test_masks_that_are_apart_or_empty_have_nothing_in_common() -> None:
     assert one.iou(one, (0, 0, 9, 9)) == 1
 
 
-def test_a_turned_map() -> None:
+def test_a_turned_map():
     place = Georeference((2.0, 3.0, 100.0, -5.0, 7.0, 200.0))
     points = np.array([[1.0, 10.0], [4.0, 0.0]])
     np.testing.assert_allclose(place.to_map(points), [[132, 265], [108, 180]])

@@ -1,7 +1,5 @@
 """Embeddings of tiles: micro-sam's layout, processes that are killed, and files that are damaged or do not fit."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -11,14 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("zarr")
-pytest.importorskip("tifffile")
-
 import zarr
 from support.large_images import SIZE, TileClient, draw, write_tiff
 
@@ -32,27 +25,27 @@ OBJECTS = [(1510, 905, 1700, 1300), (60, 60, 100, 90), (2900, 2100, 3000, 2200)]
 
 
 @pytest.fixture(scope="module")
-def slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def slide(tmp_path_factory):
     return write_tiff(tmp_path_factory.mktemp("slide") / "slide.tif", draw(OBJECTS))
 
 
 @pytest.fixture(scope="module")
-def stored(slide: Path) -> Path:
+def stored(slide):
     path = slide.with_name("stored.zarr")
     with open_large_image(slide) as image:
         precompute(TileClient(), image, path, micro_sam="vit_b_lm")
     return path
 
 
-def features_of(pixels: np.ndarray) -> np.ndarray:
+def features_of(pixels):
     return TileClient().encode_here(pixels)["image_embeddings"]
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_layout_is_that_of_micro_sam(slide: Path, stored: Path) -> None:
+def test_the_layout_is_that_of_micro_sam(slide, stored):
     """Read in the words of micro_sam.util: _check_saved_embeddings() and set_precomputed()."""
     pixels, root = draw(OBJECTS), zarr.open(stored, mode="r")
     assert root.metadata.zarr_format == 2
@@ -82,7 +75,7 @@ def test_the_layout_is_that_of_micro_sam(slide: Path, stored: Path) -> None:
             number += 1
 
 
-def test_every_point_lies_in_a_block_with_its_surroundings() -> None:
+def test_every_point_lies_in_a_block_with_its_surroundings():
     for size in ((1, 1), (100, 1), (257, 300), (1024, 768)):
         blocks = Blocks.of_tiles(size, 128, 32)
         for x in range(0, size[0], 7):
@@ -95,7 +88,7 @@ def test_every_point_lies_in_a_block_with_its_surroundings() -> None:
         assert blocks.region(len(blocks) - 1)[2:] == size
 
 
-def test_clicks_encode_what_is_not_stored(slide: Path, stored: Path, tmp_path: Path) -> None:
+def test_clicks_encode_what_is_not_stored(slide, stored, tmp_path):
     folder, client = shutil.copytree(stored, tmp_path / "stored.zarr"), TileClient()
     shutil.rmtree(folder / "features/0")
     with open_large_image(slide) as image:
@@ -112,7 +105,7 @@ def test_clicks_encode_what_is_not_stored(slide: Path, stored: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_tiles_of_a_smaller_level(level: int, slide: Path, tmp_path: Path) -> None:
+def test_tiles_of_a_smaller_level(level, slide, tmp_path):
     client = TileClient()
     with open_large_image(slide) as image:
         folder = precompute(client, image, tmp_path / "stored.zarr", level=level, tile=256, overlap=64)
@@ -130,7 +123,7 @@ def test_tiles_of_a_smaller_level(level: int, slide: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(10, marks=[pytest.mark.slow, pytest.mark.nightly])]
 )
-def test_a_killed_process_leaves_whole_tiles(kills: int, slide: Path, stored: Path, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_whole_tiles(kills, slide, stored, tmp_path):
     """Each process is killed at a random moment after a few more tiles; the last one ends."""
     folder, chance = tmp_path / "stored.zarr", random.Random(kills)
     words = ["large", str(slide), "--model", "sam1", "--precompute", "--tile", "512", "--overlap", "128", "-q"]
@@ -160,23 +153,26 @@ def test_a_killed_process_leaves_whole_tiles(kills: int, slide: Path, stored: Pa
     assert files_of(folder) == files_of(tmp_path / "whole.zarr")
 
 
-def test_another_run_does_not_mix(slide: Path, stored: Path) -> None:
+def test_another_run_does_not_mix(slide, stored):
     with open_large_image(slide) as image:
-        with pytest.raises(ConfigurationError, match="holds embeddings with other tile_shape, halo"):
-            precompute(TileClient(), image, stored, tile=512, overlap=128, micro_sam="vit_b_lm")
-        with pytest.raises(ConfigurationError, match="holds other files"):
-            precompute(TileClient(), image, slide.parent)
-        with pytest.raises(ConfigurationError, match="is a file"):
-            precompute(TileClient(), image, slide)
-        with pytest.raises(ConfigurationError, match="level must be 0 to 2"):
-            precompute(TileClient(), image, stored, level=3)
-        with pytest.raises(ConfigurationError, match="overlap must be 0 to 512"):
-            precompute(TileClient(), image, stored, overlap=600)
-        with pytest.raises(ConfigurationError, match="micro-sam has no model of sam2"):
-            precompute(TileClient(family="sam2"), image, stored, micro_sam="vit_b")
+        for path, family, options, message in (
+            (
+                stored,
+                "sam1",
+                {"tile": 512, "overlap": 128, "micro_sam": "vit_b_lm"},
+                "holds embeddings with other tile_shape, halo",
+            ),
+            (slide.parent, "sam1", {}, "holds other files"),
+            (slide, "sam1", {}, "is a file"),
+            (stored, "sam1", {"level": 3}, "level must be 0 to 2"),
+            (stored, "sam1", {"overlap": 600}, "overlap must be 0 to 512"),
+            (stored, "sam2", {"micro_sam": "vit_b"}, "micro-sam has no model of sam2"),
+        ):
+            with pytest.raises(ConfigurationError, match=message):
+                precompute(TileClient(family), image, path, **options)
 
 
-def test_damage_is_one_clear_error(slide: Path, stored: Path, tmp_path: Path) -> None:
+def test_damage_is_one_clear_error(slide, stored, tmp_path):
     with open_large_image(slide) as image:
         with pytest.raises(InputError, match="there are no embeddings"):
             StoredTiles(tmp_path / "none", image)
@@ -198,9 +194,9 @@ def test_damage_is_one_clear_error(slide: Path, stored: Path, tmp_path: Path) ->
         StoredTiles(stored, image)
 
 
-def write_as_micro_sam(path: Path, values: np.ndarray, tile: int | None, halo: int = 0) -> None:
+def write_as_micro_sam(path, values, tile, halo=0):
     """Write what micro_sam.util.precompute_image_embeddings() writes with zarr 3, by an encoder of TileClient."""
-    root: Any = zarr.open(path, mode="a")
+    root = zarr.open(path, mode="a")
     if tile is None:
         array = root.create_array("features", shape=(1, 256, 64, 64), chunks=(1, 256, 64, 64), dtype=np.float32)
         array[:] = features_of(stretched(values))
@@ -228,7 +224,7 @@ def write_as_micro_sam(path: Path, values: np.ndarray, tile: int | None, halo: i
 
 @pytest.mark.parametrize("tile", [384, None])
 @pytest.mark.parametrize("kind", ["grey16", "rgb"])
-def test_files_of_micro_sam_are_read(tile: int | None, kind: str, tmp_path: Path) -> None:
+def test_files_of_micro_sam_are_read(tile, kind, tmp_path):
     pixels = draw([(300, 350, 420, 500)], (1000, 800))
     values = pixels if kind == "rgb" else pixels[:, :, 0].astype(np.uint16) * 17
     write_as_micro_sam(tmp_path / "micro.zarr", values, tile, 64)
@@ -255,7 +251,7 @@ def test_files_of_micro_sam_are_read(tile: int | None, kind: str, tmp_path: Path
         StoredTiles(tmp_path / "micro.zarr", image)
 
 
-def test_marks_are_compared_where_both_sides_have_one(slide: Path, stored: Path) -> None:
+def test_marks_are_compared_where_both_sides_have_one(slide, stored):
     with open_large_image(slide) as image:
         tiles = StoredTiles(stored, image)
         assert not tiles.check_encoder(EncoderIdentity("sam1", "sam1_encoder", "a"))

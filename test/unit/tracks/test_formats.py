@@ -1,12 +1,9 @@
 """The files of a tracked video: masks that are written and read again are the same, and wrong prompts are errors."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ from triton_sam.tracks.records import MaskRecord, append_records, read_records
 NOTHING = Found(np.zeros((HEIGHT, SIDE), bool), 0.1, -3.0, None)
 
 
-def test_palette_has_the_colours_of_davis() -> None:
+def test_palette_has_the_colours_of_davis():
     palette = davis_palette()
     assert len(palette) == 768
     assert palette[:15] == bytes([0, 0, 0, 128, 0, 0, 0, 128, 0, 128, 128, 0, 0, 0, 128])
@@ -34,7 +31,7 @@ def test_palette_has_the_colours_of_davis() -> None:
     assert tuple(palette[3 * 255 :]) == (224, 224, 192)
 
 
-def test_png_keeps_ids_up_to_255() -> None:
+def test_png_keeps_ids_up_to_255():
     masks = {1: disc(10, 10), 2: disc(30, 30), 255: disc(50, 15)}
     image = Image.open(io.BytesIO(TRACK_FORMATS["png"].write_image(masks)))
     assert image.mode == "P"
@@ -45,12 +42,12 @@ def test_png_keeps_ids_up_to_255() -> None:
 
 
 @pytest.mark.parametrize("object_id", [0, 256, -1])
-def test_png_refuses_other_ids(object_id: int) -> None:
+def test_png_refuses_other_ids(object_id):
     with pytest.raises(InputError, match=r"1\.\.255"):
         label_map({object_id: disc(10, 10)})
 
 
-def test_pixel_of_several_masks_goes_to_the_highest_logit() -> None:
+def test_pixel_of_several_masks_goes_to_the_highest_logit():
     left, right = disc(28, 20, radius=12), disc(36, 20, radius=12)
     labels = label_map({1: left, 2: right})
     assert (left.mask & right.mask).sum() > 50
@@ -60,21 +57,21 @@ def test_pixel_of_several_masks_goes_to_the_highest_logit() -> None:
     assert np.array_equal(labels > 0, left.mask | right.mask)
 
 
-def test_without_logits_the_later_object_wins() -> None:
+def test_without_logits_the_later_object_wins():
     one, two = (replace(disc(x, 20, radius=12), logits=None) for x in (28, 36))
     assert np.array_equal(label_map({1: one, 2: two}) == 2, two.mask)
     mixed = label_map({1: disc(28, 20, radius=12), 2: two})
     assert np.array_equal(mixed == 1, one.mask)
 
 
-def test_label_map_needs_masks_of_one_size() -> None:
+def test_label_map_needs_masks_of_one_size():
     with pytest.raises(InputError, match="one size"):
         label_map({1: disc(1, 1), 2: replace(NOTHING, mask=np.zeros((2, 2), bool))})
     with pytest.raises(InputError, match="one size"):
         label_map({})
 
 
-def test_records_round_trip(tmp_path: Path) -> None:
+def test_records_round_trip(tmp_path):
     path = tmp_path / "masks.jsonl"
     written = [
         tuple(MaskRecord.of(frame, object_id, found) for object_id, found in ((1, disc(10 + frame, 9)), (7, NOTHING)))
@@ -90,7 +87,7 @@ def test_records_round_trip(tmp_path: Path) -> None:
     assert written[0][1].box is None
 
 
-def test_a_damaged_file_of_records_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_file_of_records_is_an_error(tmp_path):
     path = tmp_path / "masks.jsonl"
     record = MaskRecord.of(0, 1, disc(9, 9)).to_line()
     for line in (b"{}", b"\xff", b'{"frame":0}', b"[" * 99_999, record.replace(":0,", ":1e999,", 1).encode().strip()):
@@ -100,7 +97,7 @@ def test_a_damaged_file_of_records_is_an_error(tmp_path: Path) -> None:
         assert str(caught.value).isprintable()
 
 
-def test_coco_video_decodes_with_pycocotools() -> None:
+def test_coco_video_decodes_with_pycocotools():
     masks = {(3, 1): disc(10, 9), (3, 2): NOTHING, (5, 1): disc(20, 9), (5, 2): disc(40, 30)}
     records = [MaskRecord.of(frame, object_id, found) for (frame, object_id), found in masks.items()]
     document = json.loads(json.dumps(coco_video("clip", (SIDE, HEIGHT), [5, 3], records)))
@@ -123,9 +120,7 @@ def test_coco_video_decodes_with_pycocotools() -> None:
 
 @pytest.mark.parametrize("encoders", [("libx264", "mpeg4"), ("there is none", "mpeg4")])
 @pytest.mark.parametrize("size", [(64, 48), (63, 47)])
-def test_mp4_has_the_frames_the_rate_and_even_sides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoders: tuple[str, str], size: tuple[int, int]
-) -> None:
+def test_mp4_has_the_frames_the_rate_and_even_sides(tmp_path, monkeypatch, encoders, size):
     av = pytest.importorskip("av")
     monkeypatch.setattr(overlay_video, "_CODECS", encoders)
     colors = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
@@ -142,7 +137,7 @@ def test_mp4_has_the_frames_the_rate_and_even_sides(
         assert np.abs(frame.reshape(-1, 3).mean(axis=0) - color).max() < 16
 
 
-def test_mp4_of_nothing_or_of_two_sizes_leaves_no_file(tmp_path: Path) -> None:
+def test_mp4_of_nothing_or_of_two_sizes_leaves_no_file(tmp_path):
     pytest.importorskip("av")
     path = tmp_path / "overlay.mp4"
     with pytest.raises(InputError, match="no image"):
@@ -152,7 +147,7 @@ def test_mp4_of_nothing_or_of_two_sizes_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_gif_has_all_frames(tmp_path: Path) -> None:
+def test_gif_has_all_frames(tmp_path):
     path = tmp_path / "overlay.gif"
     images = [Image.new("RGB", (32, 32), (60 * number, 0, 0)) for number in range(4)]
     assert write_gif(path, images, Fraction(10)) == 4
@@ -163,7 +158,7 @@ def test_gif_has_all_frames(tmp_path: Path) -> None:
         write_gif(path, [], Fraction(10))
 
 
-def test_overlay_draws_the_masks_in_their_frames(tmp_path: Path) -> None:
+def test_overlay_draws_the_masks_in_their_frames(tmp_path):
     av = pytest.importorskip("av")
     records = {frame: (MaskRecord.of(frame, 1, disc(10 + 20 * frame, 20)),) for frame in range(2)}
     grey = [Image.new("RGB", (SIDE, HEIGHT), (90, 90, 90)) for _ in records]
@@ -188,7 +183,7 @@ def test_overlay_draws_the_masks_in_their_frames(tmp_path: Path) -> None:
         ('{"object_id": Infinity, "frame": 0, "points": [[1, 1]]}', "entry 0 is not a prompt: object_id"),
     ],
 )
-def test_a_wrong_entry_is_named_in_plain_words(tmp_path: Path, entry: str, message: str) -> None:
+def test_a_wrong_entry_is_named_in_plain_words(tmp_path, entry, message):
     path = tmp_path / "prompts.json"
     path.write_text(f"[{entry}]")
     with pytest.raises(PromptError, match=message):

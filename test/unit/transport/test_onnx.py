@@ -39,7 +39,7 @@ assert float((arrays["x"] * arrays["x2"])[0]) > 0, "the thread of the caller cha
 """
 
 
-def _product() -> float:
+def _product():
     return float((np.full(1, 1e-40, np.float32) * np.ones(1, np.float32))[0])
 
 

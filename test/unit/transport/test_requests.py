@@ -1,9 +1,5 @@
 """A request has the headers of its protocol, and the values that its arrays had when it was made."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -16,7 +12,7 @@ from triton_sam.transport.triton import request_headers
 from triton_sam.transport.url import parse_url
 
 
-def test_header_names_are_lower_case_for_grpc_alone() -> None:
+def test_header_names_are_lower_case_for_grpc_alone():
     headers = {"Authorization": "Bearer X"}
     assert request_headers(parse_url("grpcs://host"), headers) == {"authorization": "Bearer X"}
     assert request_headers(parse_url("https://host"), headers) == headers
@@ -34,20 +30,20 @@ def test_header_names_are_lower_case_for_grpc_alone() -> None:
         ([("a", "secret")], "headers must be a mapping of names to texts, not list"),
     ],
 )
-def test_headers_of_a_wrong_type_are_refused_and_not_shown(headers: Any, words: str) -> None:
+def test_headers_of_a_wrong_type_are_refused_and_not_shown(headers, words):
     with pytest.raises(ConfigurationError, match=words) as caught:
         request_headers(parse_url("http://host"), headers)
     assert "secret" not in str(caught.value)
 
 
-def test_headers_of_a_trace_are_lower_case_for_grpc() -> None:
+def test_headers_of_a_trace_are_lower_case_for_grpc():
     client = GrpcClient(parse_url("grpc://host"), headers={"authorization": "Bearer X"})
     options = client._options(Call(1e9, {"X-B3-TraceId": "Mixed"}))
     assert options["headers"] == {"authorization": "Bearer X", "x-b3-traceid": "Mixed"}
     client.close()
 
 
-def test_an_array_that_its_owner_changes_is_copied_each_time() -> None:
+def test_an_array_that_its_owner_changes_is_copied_each_time():
     inputs, array = _Inputs(), np.zeros(LARGE, np.uint8)
     first = inputs.get("x", array)
     array[:] = 7
@@ -55,7 +51,7 @@ def test_an_array_that_its_owner_changes_is_copied_each_time() -> None:
     assert inputs.get("x", array)._get_content() == bytes([7]) * LARGE
 
 
-def test_embeddings_of_an_answer_are_copied_once_and_forgotten_with_them() -> None:
+def test_embeddings_of_an_answer_are_copied_once_and_forgotten_with_them():
     inputs, array = _Inputs(), np.frombuffer(bytes(LARGE), np.uint8)
     assert inputs.get("x", array) is inputs.get("x", array)
     del array

@@ -46,18 +46,21 @@ def test_url_forms(text, expected, port, is_local):
     assert (str(parsed), parsed.port, parsed.is_local) == (expected, port, is_local)
 
 
+PORT = "is not a server URL: the port must be a number up to 65535, as in host:8000"
+
+
 @pytest.mark.parametrize(
-    "text", ["", "ftp://host", "http://", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x"]
+    ("text", "words"),
+    [
+        *(
+            (text, "")
+            for text in ("", "ftp://host", "http://", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x")
+        ),
+        *((text, f"'{text}' {PORT}") for text in ("localhost:abc", "http://localhost:65536", "grpc://[::1]:-1")),
+    ],
 )
-def test_urls_that_cannot_work(text):
-    with pytest.raises(ConfigurationError):
-        parse_url(text)
-
-
-@pytest.mark.parametrize("text", ["localhost:abc", "http://localhost:65536", "grpc://[::1]:-1"])
-def test_a_port_that_is_none_is_told_without_words_of_python(text):
-    told = "is not a server URL: the port must be a number up to 65535, as in host:8000"
-    with pytest.raises(ConfigurationError, match=re.escape(f"'{text}' {told}")):
+def test_urls_that_cannot_work(text, words):
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
         parse_url(text)
 
 
@@ -81,27 +84,23 @@ def test_nothing_listens(scheme):
 
 
 @pytest.mark.parametrize(
-    ("message", "words"),
+    ("message", "reason"),
     [
-        (
-            "errors resolving h:1: [field:lookup error:lookup failed for h:1: Domain name not found]",
-            "Domain name not found",
-        ),
+        ("errors resolving h:1: [field:lookup error:lookup failed for h:1: Not found]", "Not found"),
         ("DNS resolution failed for h:1: Domain name not found", "Domain name not found"),
         ("failed to connect to all addresses", "failed to connect to all addresses"),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: Tls handshake failed: VERSION",
+            None,
+        ),
     ],
 )
-def test_grpc_finds_no_server(message, words):
-    error = map_error(InferenceServerException(message, status="StatusCode.UNAVAILABLE"), parse_url("grpc://h:1"))
-    assert str(error).startswith(f"nothing answers at grpc://h:1 ({words}): start a server")
-
-
-def test_grpc_finds_a_server_that_does_not_speak_tls():
-    said = (
-        "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: Tls handshake failed: WRONG_VERSION"
-    )
-    error = map_error(InferenceServerException(said, status="StatusCode.UNAVAILABLE"), parse_url("grpcs://h:1"))
-    assert str(error) == f"grpcs://h:1 is not available: {said}"
+def test_grpc_finds_no_server_or_one_that_does_not_speak_tls(message, reason):
+    error = map_error(InferenceServerException(message, status="StatusCode.UNAVAILABLE"), parse_url("grpcs://h:1"))
+    if reason is None:
+        assert str(error) == f"grpcs://h:1 is not available: {message}"
+    else:
+        assert str(error).startswith(f"nothing answers at grpcs://h:1 ({reason}): start a server")
 
 
 def test_threads_that_call_first_at_once_share_a_channel_and_its_error(monkeypatch):
@@ -278,15 +277,6 @@ def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(kind, scheme, val
     with pytest.raises(ConfigurationError, match="the header 'Authorization' holds a character") as caught:
         kind(f"{scheme}://localhost", headers={"Authorization": value})
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e12])
-def test_timeouts_that_cannot_work(timeout):
-    for kind in (SAM2TritonClient, SpeculativeSAM2Client):
-        with pytest.raises(ConfigurationError, match="timeout must be above 0 seconds"):
-            kind(timeout=timeout)
-    with pytest.raises(ConfigurationError, match="timeout must be above 0 seconds"):
-        Transport(parse_url("localhost"), timeout=timeout)
 
 
 def test_a_call_that_grpc_forgets_ends_all_the_same(monkeypatch):

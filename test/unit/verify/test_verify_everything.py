@@ -1,29 +1,39 @@
-"""The comparison of automatic masks with the official generator: it passes for equal masks, and fails for others."""
+"""The comparison of automatic masks, words and OpenVINO with their references: it passes for equal answers alone."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+import json
+import sys
+from pathlib import Path
 
-pytest.importorskip("onnxruntime")
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image
+from support.rectangles import mask
+from support.toy_decoder import light_repository
 
 from triton_sam._common.bundle import bundled
+from triton_sam._common.extras import find_package
+from triton_sam.cli import main
+from triton_sam.concepts.instances import Instance
+from triton_sam.export.reference import FoundInstance
+from triton_sam.verify import accelerated, format_table
 from triton_sam.verify import everything as verify
-from triton_sam.verify import format_table
+from triton_sam.verify.accelerated import IMAGES, compare_precision, crops
+from triton_sam.verify.concepts import LIMITS, answered_cases, verify_concepts
 
 IMAGE = np.zeros((60, 80, 3), np.uint8)
-PACKAGES = {
-    "sam1": "segment_anything",
-    "mobilesam": "mobile_sam",
-    "samhq": "segment_anything_hq",
-    "sam2": "sam2",
+PACKAGES = {"sam1": "segment_anything", "mobilesam": "mobile_sam", "samhq": "segment_anything_hq", "sam2": "sam2"}
+FILES: dict[str, Path] = {
+    role: bundled("model_repository") / f"sam2_{role}" / "1" / "model.onnx" for role in ("encoder", "decoder")
 }
 
 
 class Drawn:
     """Answers with discs around the points of a grid. Their scores grow from left to right, and downwards."""
 
-    def __init__(self, shift: int = 0, leaves_out: int = 0) -> None:
+    def __init__(self, shift=0, leaves_out=0):
         self.shift, self.leaves_out = shift, leaves_out
 
     def __call__(self, image, points_per_side=32, pred_iou_thresh=0.8, stability_score_thresh=0.95, **_):
@@ -43,7 +53,7 @@ class Drawn:
         return records[self.leaves_out :]
 
 
-def test_equal_masks_pass_and_others_fail() -> None:
+def test_equal_masks_pass_and_others_fail():
     runners = {"equal": Drawn(), "shifted": Drawn(shift=3), "fewer": Drawn(leaves_out=3)}
     rows = list(verify.verify_everything(Drawn(), runners, IMAGE, points_per_side=6))
     fitting = [row for row in rows if row.case.startswith("fitting")]
@@ -57,15 +67,18 @@ def test_equal_masks_pass_and_others_fail() -> None:
     assert [line.split()[-1] for line in table[1:]] == ["ok"] * 6 + ["ok", "FAIL", "FAIL"] * 2
 
 
-def test_fitting_thresholds_are_between_two_scores() -> None:
+def test_fitting_thresholds_are_between_two_scores_and_in_range_for_scores_below_zero():
+    records = [{"predicted_iou": score, "stability_score": 0.9} for score in (-0.3, -0.1, -0.2)]
     found = verify.fitting_thresholds(Drawn(), IMAGE)
     assert found == {"pred_iou_thresh": pytest.approx(0.25), "stability_score_thresh": pytest.approx(0.625)}
+    found = verify.fitting_thresholds(lambda image, **_: records, IMAGE)
+    assert found == {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.9}
 
 
 @pytest.mark.export
-def test_the_reference_without_any_mask_in_its_crops_has_no_records() -> None:
+def test_the_reference_without_any_mask_in_its_crops_has_no_records():
     """The official generators fail there: torchvision's box_area gets a tensor without columns."""
-    torch = pytest.importorskip("torch")
+    import torch
     from torchvision.ops.boxes import box_area
 
     from triton_sam.export.reference import official_records
@@ -83,7 +96,7 @@ def test_the_reference_without_any_mask_in_its_crops_has_no_records() -> None:
         official_records(lambda _: Broken(), None, IMAGE)
 
 
-def pair_of(family: str):
+def pair_of(family):
     """Return the official generator of a family, and the ONNX files of its models with the same weights."""
     from support.family_exports import mobilesam_micro, sam1_micro, samhq_micro
 
@@ -93,10 +106,8 @@ def pair_of(family: str):
     if family in small:
         exporter, model = registry.official(family, None, "micro", 0)
         return exporter.everything_reference(model), small[family]().files
-    repository, checkpoint = bundled("model_repository"), bundled("checkpoints") / "sam2.1_hiera_micro.pt"
-    files = {role: repository / f"sam2_{role}" / "1" / "model.onnx" for role in ("encoder", "decoder")}
-    exporter, model = registry.official("sam2", checkpoint, None, None)
-    return exporter.everything_reference(model), files
+    exporter, model = registry.official("sam2", bundled("checkpoints") / "sam2.1_hiera_micro.pt", None, None)
+    return exporter.everything_reference(model), FILES
 
 
 @pytest.mark.export
@@ -106,9 +117,8 @@ def pair_of(family: str):
     [pytest.param(*each, marks=() if each[0] == "sam2" else pytest.mark.nightly) for each in PACKAGES.items()],
     ids=PACKAGES,
 )
-def test_the_official_generators_find_the_same(family: str, package: str, images) -> None:
+def test_the_official_generators_find_the_same(family, package, images):
     """SAM2 has the weights of the built-in model, the others have random weights."""
-    pytest.importorskip("torch")
     pytest.importorskip(package)
     from triton_sam.inputs.images import open_image
     from triton_sam.verify.compare import OnnxClient
@@ -132,7 +142,145 @@ def test_the_official_generators_find_the_same(family: str, package: str, images
                 assert one["crop_box"] == other["crop_box"]
 
 
-def test_thresholds_are_in_range_for_scores_below_zero() -> None:
-    records = [{"predicted_iou": score, "stability_score": 0.9} for score in (-0.3, -0.1, -0.2)]
-    fitting = verify.fitting_thresholds(lambda image, **_: records, IMAGE)
-    assert fitting == {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.9}
+# `verify sam3-concepts` without a model: rows, verdicts and options
+
+SIZE = (40, 30)
+
+
+class Reference:
+    """Finds ten instances of the first text, with scores from 0.9 down."""
+
+    def set_image(self, image):
+        assert image.size == SIZE
+
+    def find(self, text, boxes=None, box_labels=None, *, threshold, mask_threshold=0.5):
+        scores = [0.9 - 0.05 * index for index in range(10)]
+        return [
+            FoundInstance(0, score, (5.0, 5.0, 15.0, 15.0), mask((5, 5, 15, 15), size=(30, 40)))
+            for score in scores
+            if score > threshold
+        ]
+
+
+class Client:
+    """Finds the same, but for what a test changes."""
+
+    def __init__(self, score=0.0, box=0.0, shift=0, drop=0):
+        self.score, self.box, self.shift, self.drop = score, box, shift, drop
+
+    def find(self, text, *, image, threshold, **arguments):
+        found = Reference().find(text, threshold=threshold)[self.drop :]
+        box = (5.0 + self.box, 5.0, 15.0, 15.0)
+        found_mask = mask((5 + self.shift, 5, 15 + self.shift, 15), size=(30, 40))
+        return [Instance(found_mask, each.score + self.score, None, 0, 0, box) for each in found]
+
+
+def rows(client):
+    image = Image.new("RGB", SIZE)
+    return list(verify_concepts(answered_cases(Reference(), image), "inside", client, image))
+
+
+def test_equal_answers_pass_and_each_case_has_instances():
+    found = rows(Client())
+    assert [row.official for row in found] == [6] * 6 + [0]
+    assert all(row.passes(LIMITS["fp32"]) for row in found)
+    table = format_table(found, LIMITS["fp32"])
+    assert table.count("ok") == 7
+    assert "FAIL" not in table
+
+
+@pytest.mark.parametrize(
+    "change", [{"score": 2e-4}, {"box": 0.01}, {"shift": 1}, {"drop": 1}], ids=lambda change: next(iter(change))
+)
+def test_each_kind_of_difference_fails(change):
+    found = rows(Client(**change))
+    assert not any(row.passes(LIMITS["fp32"]) for row in found[:6])
+    assert found[6].passes(LIMITS["fp32"])
+    assert "FAIL" in format_table(found, LIMITS["fp32"])
+
+
+# The comparison of an encoder on OpenVINO with fp32, and `triton-sam verify openvino FAMILY`
+
+
+class NoisySession:
+    """OpenVinoSession, with a noise in place of bf16."""
+
+    noise = 0.0
+
+    def __init__(self, file, precision):
+        self._session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        self._rng = np.random.default_rng(0)
+
+    def run(self, outputs, feed):
+        arrays = self._session.run(list(outputs), dict(feed))
+        return [each + self.noise * self._rng.standard_normal(each.shape, np.float32) for each in arrays]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    return light_repository(tmp_path_factory.mktemp("accelerated") / "models")
+
+
+@pytest.fixture
+def noisy(monkeypatch):
+    crops = accelerated.crops
+    monkeypatch.setattr(accelerated, "OpenVinoSession", NoisySession)
+    monkeypatch.setattr(accelerated, "_version", lambda: "stand-in")
+    monkeypatch.setattr(accelerated, "crops", lambda images: crops(images, 1))
+    return NoisySession
+
+
+def verify_openvino(*options):
+    return main(["verify", "openvino", "sam2", "-q", *map(str, options)])
+
+
+@pytest.mark.slow
+def test_equal_masks_pass_and_others_do_not(repository, noisy, monkeypatch, capsys):
+    assert verify_openvino("--exported", repository) == 0
+    assert capsys.readouterr().out == (
+        "OpenVINO bf16: mask IoU 1.0000 to fp32 (worst 1.0000, 5 masks on 1 images), passed\n"
+    )
+    monkeypatch.setattr(noisy, "noise", 1.0)
+    assert verify_openvino("--exported", repository) == 1
+    assert "below 0.995" in capsys.readouterr().out
+    assert verify_openvino("--exported", repository, "--precision", "fp32", "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["threshold"], told["precision"], told["masks"]) == (False, {"iou": 0.9999}, "fp32", 5)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "missing"),
+    [("sam1", [], "sam1"), ("sam3", [], "sam3"), ("sam2", ["--name", "sam2.1"], "sam2.1")],
+)
+def test_a_family_without_weights(repository, family, options, missing, monkeypatch, capsys):
+    monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(repository))
+    assert main(["verify", "openvino", family, "-q", *options]) == 1
+    error = capsys.readouterr().err.strip()
+    assert f"{repository} holds no weights for {missing}: see `triton-sam export {family}`" in error
+    assert "\n" not in error
+
+
+def test_without_openvino_the_error_names_the_command(repository, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert verify_openvino("--exported", repository) == 1
+    assert "openvino extra" in capsys.readouterr().err
+
+
+PHOTOS = [bundled("test/images") / name for name in ("coffee.jpg", "shapes.jpg")]
+
+
+def test_crops_are_equal_each_time_and_different_from_each_other():
+    first, second = crops(PHOTOS), crops(PHOTOS)
+    assert len(first) == IMAGES
+    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+    assert len({part.tobytes() for part in first}) == IMAGES
+    assert all(part.dtype == np.uint8 and part.shape[2] == 3 and min(part.shape[:2]) > 100 for part in first)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_package("openvino") is None, reason="openvino is not installed: pip install openvino")
+def test_masks_in_fp32_are_those_of_onnx_runtime():
+    found = compare_precision(FILES, "sam2", "fp32", crops(PHOTOS, 1))
+    assert (found.images, found.masks) == (1, 5)
+    assert found.passed
+    assert found.worst_iou <= found.mean_iou <= 1

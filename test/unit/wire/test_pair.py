@@ -1,7 +1,5 @@
 """Requests and answers of a model pair, in numbers, and errors by their codes; the clients' tests have the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
@@ -13,13 +11,12 @@ from triton_sam.errors import (
     InputError,
     ModelNotReadyError,
     PromptError,
-    SamError,
     ServerBusyError,
     ServerUnreachableError,
     UnknownImageError,
 )
 from triton_sam.families import get_family
-from triton_sam.inputs.prompts import Prompts, check_prompts
+from triton_sam.inputs.prompts import check_prompts
 from triton_sam.transport.failures import map_error
 from triton_sam.transport.url import parse_url
 from triton_sam.wire.contract import CODES, code_of, read_error
@@ -28,36 +25,36 @@ from triton_sam.wire.pair import ModelPair, Prediction
 SAM2, SAM3 = (ModelPair(get_family(name)) for name in ("sam2", "sam3"))
 
 
-def prompts(*points: list[int]) -> Prompts:
+def prompts(*points):
     """Return prompts of one point for each object."""
     return check_prompts([[point] for point in points], None, None, None, image_size=(60, 40), mask_size=256)
 
 
-def test_what_is_no_embedding_is_named() -> None:
+def test_what_is_no_embedding_is_named():
     with pytest.raises(InputError, match="not str: or call set_image"):
-        SAM2.check_origin("image")  # type: ignore[arg-type]
+        SAM2.check_origin("image")
 
 
-def prediction(pair: ModelPair) -> Prediction:
+def prediction(pair):
     logits = np.full((2, 3, 8, 8), -100, np.float32)
     logits[..., 2:6, 2:6] = 100
     return Prediction(logits, np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3), prompts([3, 4], [5, 6]))
 
 
 @pytest.mark.parametrize(("pair", "limits"), [(SAM2, (-32, 32)), (SAM3, (-100, 100))], ids=["sam2", "sam3"])
-def test_logits_are_clamped_on_both_sides_as_the_official_predictor_does(pair, limits) -> None:
+def test_logits_are_clamped_on_both_sides_as_the_official_predictor_does(pair, limits):
     logits, _ = pair.low_res(prediction(pair))
     assert (logits.min(), logits.max()) == limits
 
 
-def test_segments_say_which_object_and_candidate_they_are() -> None:
+def test_segments_say_which_object_and_candidate_they_are():
     segments = list(SAM2.segments(prediction(SAM2)))
     places = [(each.object_index, each.candidate) for each in segments]
     assert places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     assert [each.score for each in segments] == pytest.approx(np.linspace(0, 1, 6))
 
 
-def test_the_clean_up_gets_the_clicks_of_each_object() -> None:
+def test_the_clean_up_gets_the_clicks_of_each_object():
     logits = np.full((2, 1, 8, 8), -100, np.float32)
     logits[..., :2] = logits[..., 6:] = 100
     clicked = Prediction(logits, np.ones((2, 1), np.float32), prompts([3, 20], [57, 20]))
@@ -70,7 +67,7 @@ def test_the_clean_up_gets_the_clicks_of_each_object() -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_every_code_comes_back_as_the_error_that_was_sent(code: str) -> None:
+def test_every_code_comes_back_as_the_error_that_was_sent(code):
     sent = CODES[code]("the words: 3 of 4")
     read = read_error(InferenceError(f"sam2 failed: {code_of(sent)}: {sent}"))
     assert (type(read), str(read)) == (CODES[code], "the words: 3 of 4")
@@ -93,7 +90,7 @@ def test_every_code_comes_back_as_the_error_that_was_sent(code: str) -> None:
         ("onnx runtime error 2: not enough memory", InferenceError),
     ],
 )
-def test_words_that_look_like_another_error_change_nothing(message: str, kind: type[SamError]) -> None:
+def test_words_that_look_like_another_error_change_nothing(message, kind):
     error = map_error(InferenceServerException(message, status="400"), parse_url("http://host"), "sam2")
     read = read_error(error) if type(error) is InferenceError else error
     assert type(read) is kind

@@ -12,12 +12,6 @@ FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(12)]
 
 
 @pytest.fixture
-def server():
-    with VideoServer() as server:
-        yield server
-
-
-@pytest.fixture
 def predictor(server):
     return SAM2VideoPredictor(SAM2VideoClient(server.url, retries=0))
 

@@ -1,31 +1,13 @@
-"""The clients of videos against a server that loses sessions, frames and answers: no mask changes.
-
-`face` is the sync client or the async one: both pass the tests that have it.
-"""
+"""The clients of videos against a server that loses sessions, frames and answers: no mask changes."""
 
 import numpy as np
 import pytest
-from support.video_server import FACES, VideoServer, open_video, unreachable
+from support.video_server import VideoServer, open_video, unreachable
 
 from triton_sam import SAM2VideoClient
-from triton_sam.errors import (
-    InferenceError,
-    ServerTimeoutError,
-    UnknownSessionError,
-)
+from triton_sam.errors import InferenceError, ServerTimeoutError, UnknownSessionError
 
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(40)]
-
-
-@pytest.fixture
-def server():
-    with VideoServer() as server:
-        yield server
-
-
-@pytest.fixture(params=FACES)
-def face(request):
-    return FACES[request.param]
 
 
 def number(segment):

@@ -1,7 +1,4 @@
-"""The clients of videos against a server that loses sessions and frames, refuses, and counts what it computes.
-
-`face` is the sync client or the async one: both pass the tests that have it.
-"""
+"""The clients of videos against a server that loses sessions and frames, refuses, and counts what it computes."""
 
 import asyncio
 import concurrent.futures
@@ -11,7 +8,7 @@ import numpy as np
 import pytest
 from support.conditions import settled, wait_until
 from support.image_server import refusal
-from support.video_server import FACES, VideoServer, open_video, unreachable
+from support.video_server import VideoServer, open_video, unreachable
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
 from triton_sam.client.video.frames import look_ahead
@@ -26,17 +23,6 @@ from triton_sam.errors import (
 from triton_sam.wire import video as wire
 
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(40)]
-
-
-@pytest.fixture
-def server():
-    with VideoServer() as server:
-        yield server
-
-
-@pytest.fixture(params=FACES)
-def face(request):
-    return FACES[request.param]
 
 
 def test_a_pass_gives_all_objects_in_all_frames(server, face):
@@ -247,8 +233,6 @@ def test_both_clients_wait_for_a_busy_server_if_they_should(server, kind):
         asyncio.run(open_and_close())
     asyncio.run(open_and_close(busy="wait", timeout=30))
     assert server.operations() == ["start_session"] * 4 + ["close_session"]
-    with pytest.raises(ConfigurationError, match="busy must be one of raise, wait, not 'later'"):
-        kind(busy="later")
 
 
 @pytest.mark.slow

@@ -4,12 +4,9 @@ Both use networks that hash their inputs. Masks are equal only if both choose th
 earlier masks.
 """
 
-from __future__ import annotations
-
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ from support.fake_tracking import Server
 
 from triton_sam.families import get_family
 from triton_sam.sessions.video.model import VideoModel, VideoModelSettings
-from triton_sam.sessions.video.models import Decoded, DecoderPrompt, stacked
+from triton_sam.sessions.video.models import Decoded, stacked
 
 pytestmark = pytest.mark.export
 FRAMES = 40
@@ -33,39 +30,39 @@ SIDE = 16
 FAMILY = get_family("sam2").at(SIDE)
 
 
-def digest(*parts: Any) -> int:
+def digest(*parts):
     """Return a number from 0 to 2**20 - 1 that depends on all parts."""
     return zlib.crc32(repr(parts).encode()) % (1 << 20)
 
 
-def shown(value: int) -> float:
+def shown(value):
     """Return the logit of a mask, inside the clamping range -32..32."""
     return float(value % 61 - 30)
 
 
-def kept(value: int) -> float:
+def kept(value):
     """Return the value of a memory, exact in bfloat16."""
     return float(value % 256)
 
 
-def attention(frame: int, memories: list, pointers: list) -> int:
+def attention(frame, memories, pointers):
     return digest("attend", frame, sorted(memories), sorted(pointers))
 
 
-def heads(value: int, points: list, mask: float | None, multimask: bool) -> int:
+def heads(value, points, mask, multimask):
     return digest("decode", value, points, mask, multimask)
 
 
-def memory(frame: int, mask: float, is_prompted: bool) -> int:
+def memory(frame, mask, is_prompted):
     return digest("remember", frame, mask, is_prompted)
 
 
-class Official(SAM2VideoPredictor):  # type: ignore[misc]
+class Official(SAM2VideoPredictor):
     """The official predictor with the functions above as networks."""
 
-    def __init__(self, num_frames: int, monkeypatch: Any) -> None:
+    def __init__(self, num_frames, monkeypatch):
         torch.nn.Module.__init__(self)
-        settings: dict[str, Any] = {
+        settings = {
             "image_size": SIDE,
             "num_maskmem": 7,
             "hidden_dim": 256,
@@ -97,7 +94,7 @@ class Official(SAM2VideoPredictor):  # type: ignore[misc]
         self.maskmem_tpos_enc = torch.nn.Parameter(torch.arange(7.0).reshape(7, 1, 1, 1).expand(7, 1, 1, 64).clone())
         monkeypatch.setattr(sam2_base, "get_1d_sine_pe", lambda position, dim: position[:, None].expand(-1, dim))
         self.eval()
-        self.state: dict[str, Any] = {
+        self.state = {
             "num_frames": num_frames,
             "video_height": SIDE // 4,
             "video_width": SIDE // 4,
@@ -143,7 +140,7 @@ class Official(SAM2VideoPredictor):  # type: ignore[misc]
         return self._answer(shown(int(mask_inputs.sum())), value)
 
     @staticmethod
-    def _answer(logit: float, value: int):
+    def _answer(logit, value):
         low, high = (torch.full((1, 1, side, side), logit) for side in (SIDE // 4, SIDE))
         return None, None, None, low, high, torch.full((1, 256), float(value)), torch.ones(1, 1)
 
@@ -154,7 +151,7 @@ class Official(SAM2VideoPredictor):  # type: ignore[misc]
         return torch.full((1, 64, 1, 1), kept(value)), [torch.zeros(1, 64, 1, 1)]
 
 
-def _points(coords: Any, labels: Any) -> list:
+def _points(coords, labels):
     return [(round(float(x), 3), round(float(y), 3), int(k)) for (x, y), k in zip(coords, labels, strict=True)]
 
 
@@ -176,7 +173,7 @@ class HashingModels:
             values.append(attention(_frame(frame), list(spatial), list(pointers)))
         return values
 
-    def decode(self, frame, conditioned, prompt: DecoderPrompt):
+    def decode(self, frame, conditioned, prompt):
         values, logits = [], []
         for row in range(len(prompt.coords)):
             mask = None if prompt.mask is None else float(prompt.mask[row].mean())
@@ -205,14 +202,14 @@ class HashingModels:
         return total, np.full((1, 1, side, side), shown(int(mask.sum())), np.float32)
 
 
-def _frame(frame) -> int:
+def _frame(frame):
     return int(next(iter(frame.values()))[0])
 
 
 class Both:
     """Runs each operation with the official predictor and with a session, and compares all masks."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, num_frames: int, prompted: int | None = None) -> None:
+    def __init__(self, monkeypatch, num_frames, prompted=None):
         self.official = Official(num_frames, monkeypatch)
         self.official.max_cond_frames_in_attn = -1 if prompted is None else prompted
         family = replace(FAMILY, tracking=replace(FAMILY.tracking, prompted_memories=prompted))

@@ -1,19 +1,18 @@
 """Snapshots of video sessions: they go on with equal masks at every frame, and damaged ones are refused."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.fake_tracking import SIZE, Client, Server, refused, rows, text
+from support.fake_tracking import SIZE, TABLE, Client, Server, refused, rows, text
 
 from triton_sam.errors import (
     InputError,
     PromptError,
 )
 from triton_sam.families import get_family
-from triton_sam.sessions.video.memory import Limits, ObjectMemory, Output, sizes, stored_memory
+from triton_sam.sessions.video.memory import CONFIRMED_FRAMES, Limits, ObjectMemory, Output, sizes, stored_memory
 from triton_sam.sessions.video.snapshot import read_snapshot, write_snapshot
 from triton_sam.sessions.video.tracker import Tracker
 
@@ -129,3 +128,143 @@ def test_memories_of_another_shape_and_dtype_survive():
         np.testing.assert_array_equal(getattr(found, name), getattr(output, name))
     assert found.memory.dtype == np.float32
     assert sizes(table) == (found.memory.nbytes, found.logits.nbytes, found.pointer.nbytes)
+
+
+# Memories that a client updates after it has compared the masks of a frame with detections
+
+
+def memory_of(server, session, object_id=1):
+    return server.model.sessions.find(session.id).tracker.objects[object_id]
+
+
+@pytest.fixture
+def session(server):
+    """A session with two objects, tracked in frame 1 without memories."""
+    session = server.start(num_frames=20)
+    session.click(0, 1)
+    session.click(0, 2, points=((9, 2),))
+    session.add_frames(1)
+    session.do("propagate", frame_index=1, first=True, remember=False)
+    return session
+
+
+def test_propagate_can_leave_the_memories_to_an_update(server, session):
+    tracked = memory_of(server, session).tracked[1]
+    assert tracked.memory is None
+    asked = len(server.models.remembered)
+    answer = session.do("update_memories", frame_index=1)
+    assert answer["object_ids"].size == 0
+    assert server.models.remembered[asked:] == [(2, False)]
+    plain = server.start(num_frames=20)
+    plain.click(0, 1)
+    plain.track([1])
+    # The score of a visible object is 10 here, and the decoder's there.
+    expected = memory_of(server, plain).tracked[1]
+    assert (tracked.logits == expected.logits).all()
+    assert (tracked.memory != expected.memory).any()
+
+
+def test_absent_objects_are_remembered_as_invisible(server, session):
+    session.do("update_memories", frame_index=1, absent=[2])
+    seen, absent = (memory_of(server, session, object_id).tracked[1] for object_id in (1, 2))
+    assert absent.memory.astype(np.int64).max() != seen.memory.astype(np.int64).max()
+    assert (absent.logits > 0).any()  # the mask itself stays
+    again = session.track([2])
+    other = server.start(num_frames=20)
+    other.click(0, 1)
+    other.click(0, 2, points=((9, 2),))
+    other.add_frames(1)
+    other.do("propagate", frame_index=1, first=True, remember=False)
+    other.do("update_memories", frame_index=1)
+    without = other.track([2])
+    assert (again[2, 1] == without[2, 1]).all()
+    assert (again[2, 2] != without[2, 2]).any()
+
+
+def test_confirmed_objects_count_as_prompted_until_others_follow(server, session):
+    session.do("update_memories", frame_index=1, confirmed=[1, 77])
+    assert list(memory_of(server, session, 1).prompted) == [0, 1]
+    assert list(memory_of(server, session, 2).prompted) == [0]
+    for frame in range(2, 9):
+        session.add_frames(frame)
+        session.do("propagate", frame_index=frame, remember=False)
+        session.do("update_memories", frame_index=frame, confirmed=[1])
+    known = memory_of(server, session, 1)
+    assert list(known.prompted) == [0, *range(9 - CONFIRMED_FRAMES, 9)]
+    assert sorted(known.tracked) == list(range(1, 9 - CONFIRMED_FRAMES))
+    session.click(7, 1, points=((1, 1),))  # a correction takes the place of the confirmed output
+    assert 7 not in known.prompted
+    corrected = known.new_tracked[7]
+    session.track([8])
+    assert known.tracked[7] is corrected
+
+
+def test_confirmed_frames_respect_the_limit_of_prompted_frames(server, session):
+    tracker = server.model.sessions.find(session.id).tracker
+    tracker.limits = type(tracker.limits)(prompted_frames=1)
+    session.do("update_memories", frame_index=1, confirmed=[1])
+    assert list(tracker.objects[1].prompted) == [0]
+    assert tracker.objects[1].tracked[1].memory is not None
+
+
+def test_prompts_come_before_confirmed_frames(server, session):
+    """Confirmed frames take the room of prompts, and leave when a prompt needs it, but not for one that is refused."""
+    tracker = server.model.sessions.find(session.id).tracker
+    memory, logits, pointers = sizes(TABLE)
+    window = TABLE.memories * memory + TABLE.pointers * pointers
+    tracker.limits = type(tracker.limits)(session_bytes=3 * (2 * (memory + logits + pointers) + window))
+    session.do("update_memories", frame_index=1, confirmed=[1, 2])
+    for frame in (2, 3):
+        session.add_frames(frame)
+        session.do("propagate", frame_index=frame, remember=False)
+        session.do("update_memories", frame_index=frame, confirmed=[1, 2])
+    assert len(tracker.objects[1].prompted) > 1
+    session.click(3, 3)
+    assert [list(tracker.objects[number].prompted) for number in (1, 2)] == [[0], [0]]
+    session.do("propagate", frame_index=3, remember=False)
+    session.do("update_memories", frame_index=3, confirmed=[1])
+    kept = list(tracker.objects[1].prompted)
+    step = session.step + 1
+    prompt = {"frame_index": 3, "object_id": 9, "points": [[1, 1]], "labels": [1], "step": step}
+    tracker.limits = replace(tracker.limits, session_bytes=memory)
+    refused(PromptError, "remove objects", server.ask, "add_prompt", session.id, **prompt)
+    assert list(tracker.objects[1].prompted) == kept
+
+
+def test_a_correction_is_not_replaced_by_a_confirmed_output(server, session):
+    session.click(1, 1, points=((9, 2),))
+    known = memory_of(server, session, 1)
+    corrected = known.new_tracked[1]
+    session.do("update_memories", frame_index=1, confirmed=[1])
+    session.track([2])
+    assert known.tracked[1] is corrected
+
+
+def test_a_session_is_restored_between_a_frame_and_its_update(server, session):
+    snapshot = server.ask("get_snapshot", session.id)["snapshot"]
+    session.do("update_memories", frame_index=1, absent=[2], confirmed=[1])
+    expected = session.track([2, 3])
+    restored = type(session)(server, server.ask("start_session", tensors={"snapshot": snapshot})["result"])
+    restored.add_frames(0, 1)
+    restored.do("update_memories", frame_index=1, absent=[2], confirmed=[1])
+    found = restored.track([2, 3])
+    assert all((found[key] == mask).all() for key, mask in expected.items())
+
+
+def test_a_frame_that_was_never_tracked_has_no_memories_to_update(server, session):
+    step, ask = session.step + 1, server.ask
+    text = "frame 2 was not tracked: send propagate"
+    refused(PromptError, text, ask, "update_memories", session.id, frame_index=2, step=step)
+    session.do("update_memories", frame_index=1, absent=[2])  # the refused request used no step
+    for object_id in (1, 2):
+        session.click(3, object_id)
+    session.add_frames(3)
+    session.do("propagate", frame_index=3, first=True, remember=False)
+    session.do("update_memories", frame_index=3)  # all objects have a prompt there, which is no error
+
+
+@pytest.mark.parametrize("wrong", [3, "1", [1.5], [True], {"1": 1}])
+def test_ids_that_are_none(server, session, wrong):
+    step = session.step + 1
+    ask, name = server.ask, session.id
+    refused(InputError, "absent must be a list", ask, "update_memories", name, frame_index=1, absent=wrong, step=step)

@@ -4,8 +4,6 @@ The models that it calls are those of `support.fake_tracking`. Traces, metrics a
 which test/unit/sessions/test_triton_model.py tests.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -68,6 +68,7 @@ def test_async_calls_take_the_names_of_the_sync_client(speculative):
     async def run(client):
         assert await client.set_image_async(image_path=PIXELS, image_size=1024) is client.image_embeddings
         _, task = await client.predict_async(**FIRST_NAMES, session_id="mouse")
+        masks, _ = await task
         points = {"point_coords_list": [[[3, 4]], [[5, 6]]], "point_labels_list": [[1], [1]]}
         tasks = await queue_multiple_requests(client, **points, session_id="mouse")
         latest, _ = await triton_sam.wait_for_latest_result(tasks, client, "mouse")
@@ -79,9 +80,9 @@ def test_async_calls_take_the_names_of_the_sync_client(speculative):
         ):
             with pytest.raises(InputError, match=message):
                 await call()
-        return await task, latest, await client.segment_async(**FIRST_NAMES)
+        return masks, latest, await client.segment_async(**FIRST_NAMES)
 
-    (masks, _), latest, (segment,) = asyncio.run(run(speculative))
+    masks, latest, (segment,) = asyncio.run(run(speculative))
     assert masks.shape == latest.shape == (1, 1, 256, 256)
     assert segment.mask.shape == (48, 64)
     np.testing.assert_array_equal(speculative.predict_sync(**FIRST_NAMES)[0], masks)

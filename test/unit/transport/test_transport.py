@@ -46,17 +46,17 @@ def test_url_forms(text, expected, port, is_local):
     assert (str(parsed), parsed.port, parsed.is_local) == (expected, port, is_local)
 
 
+ADDRESS = "is not a server URL: write host:port, http://host:port or grpc://host:port"
 PORT = "is not a server URL: the port must be a number up to 65535, as in host:8000"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        *(
-            (text, "")
-            for text in ("", "ftp://host", "http://", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x")
-        ),
+        *((text, f"'{text}' {ADDRESS}") for text in ("", "http://", "a b:8000", "http://u:p@h", "http://h?x")),
         *((text, f"'{text}' {PORT}") for text in ("localhost:abc", "http://localhost:65536", "grpc://[::1]:-1")),
+        ("ftp://host", "'ftp://host': the scheme must be one of http, https, grpc, grpcs"),
+        ("grpc://h/path", "'grpc://h/path': a gRPC URL has no path"),
     ],
 )
 def test_urls_that_cannot_work(text, words):

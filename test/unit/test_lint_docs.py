@@ -156,7 +156,7 @@ def faulty(tmp_path_factory):
     return [re.sub(r"^(\S+):\d+: ", r"\1: ", fault) for fault in lint_docs.faults(copy)]
 
 
-@pytest.mark.parametrize(("planted", "expected"), zip(PLANTED, EXPECTED, strict=True))
+@pytest.mark.parametrize(("planted", "expected"), list(zip(PLANTED, EXPECTED, strict=True)))
 def test_a_planted_fault_is_found(faulty, planted, expected):
     for beginning in expected:
         assert [fault for fault in faulty if fault.startswith(beginning)], f"{planted} is not found"

@@ -12,7 +12,7 @@ from ..everything.parameters import thresholds_of
 from ..families import FAMILIES, Family
 from ..families.tables import DECODER, Checkpoint
 from ..repository.folder import RepositoryModel, is_demo_model, list_models
-from ..repository.selection import ModelFolder, read_repository, unloadable
+from ..repository.selection import read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -53,14 +53,18 @@ def run(args: argparse.Namespace) -> int:
         ready = None
     finally:
         transport.close()
-    folders = read_repository(folder)
-    reasons = unloadable(folders)
+    reasons = unloadable(read_repository(folder))
     if args.json:
         listed = [
             {
-                **asdict(model),
+                "name": model.name,
+                "role": model.role,
+                "versions": model.versions,
+                "has_weights": model.has_weights,
+                "problem": model.problem,
+                "metadata": model.metadata,
                 "everything": _thresholds(model) if model.role == DECODER else {},
-                "ensemble_of": _targets(folders.get(model.name)),
+                "ensemble_of": _targets(model),
                 "left_out": reasons.get(model.name, ""),
             }
             for model in models
@@ -69,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(f"repository {folder}")
     for model in models:
-        print(f"  {model.name:28} {_state(model, folders.get(model.name), reasons.get(model.name))}")
+        print(f"  {model.name:28} {_state(model, reasons.get(model.name))}")
     if ready is None:
         print(f"server {transport.url}: no answer")
         return 0
@@ -101,11 +105,11 @@ def _on_hub(family: Family) -> list[Checkpoint]:
     ]
 
 
-def _targets(folder: ModelFolder | None) -> list[str]:
+def _targets(model: RepositoryModel) -> list[str]:
     """Return the models that an ensemble calls, or the model that an alias calls."""
-    if folder is None or not (folder.is_ensemble or folder.alias_of):
+    if not (model.is_ensemble or model.alias_of):
         return []
-    return [folder.alias_of] if folder.alias_of else sorted(folder.dependencies(()))
+    return [model.alias_of] if model.alias_of else sorted(model.dependencies(()))
 
 
 def _thresholds(model: RepositoryModel) -> dict[str, float]:
@@ -115,7 +119,7 @@ def _thresholds(model: RepositoryModel) -> dict[str, float]:
     return {}
 
 
-def _state(model: RepositoryModel, folder: ModelFolder | None, reason: str | None) -> str:
+def _state(model: RepositoryModel, reason: str | None) -> str:
     if model.problem:
         return model.problem
     if reason is not None:
@@ -126,6 +130,6 @@ def _state(model: RepositoryModel, folder: ModelFolder | None, reason: str | Non
         details += ", demo model"
     if model.role == DECODER and (thresholds := _thresholds(model)):
         details += ", everything: " + ", ".join(f"{name} {value:g}" for name, value in thresholds.items())
-    if targets := _targets(folder):
+    if targets := _targets(model):
         details = f"{'alias' if len(targets) == 1 else 'ensemble'} of {', '.join(targets)}"
     return f"version {', '.join(map(str, model.versions))}" + (f" ({details})" if details else "")

@@ -12,8 +12,7 @@ from pathlib import Path
 from triton_sam.local_server.defaults import values_of
 from triton_sam.local_server.leftovers import SHARED_MEMORY, SHM_FAMILY
 from triton_sam.local_server.plain_names import PlainNames
-from triton_sam.repository.folder import mistaken_versions
-from triton_sam.repository.selection import ModelFolder
+from triton_sam.repository.folder import RepositoryModel, mistaken_versions
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ def hide_key(word: str) -> str:
 
 
 def open_options(
-    repository: Path, folders: Sequence[ModelFolder], given: Sequence[str], run_directory: Path
+    repository: Path, folders: Sequence[RepositoryModel], given: Sequence[str], run_directory: Path
 ) -> list[str]:
     """Return the options with which Triton loads models and accepts requests to load others.
 
@@ -109,7 +108,7 @@ def open_options(
     return options
 
 
-def closed_options(folders: Sequence[ModelFolder], given: Sequence[str], run_directory: Path) -> list[str]:
+def closed_options(folders: Sequence[RepositoryModel], given: Sequence[str], run_directory: Path) -> list[str]:
     """Return the options with which Triton loads only these models and refuses administrative requests.
 
     Args:

@@ -23,7 +23,7 @@ from triton_sam.local_server.closed import (
 )
 from triton_sam.local_server.defaults import completion_options, server_options, thread_options, values_of
 from triton_sam.local_server.plain_names import make_run_directory
-from triton_sam.repository.selection import ModelFolder
+from triton_sam.repository.folder import RepositoryModel
 
 GRACE_SECONDS = 35.0
 """Seconds that Triton gets to finish its requests. Triton stops after 30 s by default."""
@@ -33,7 +33,7 @@ DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 def become_supervisor(
     program: str,
     repository: Path,
-    folders: Sequence[ModelFolder],
+    folders: Sequence[RepositoryModel],
     options: Sequence[str],
     *,
     admin: bool = False,
@@ -61,7 +61,7 @@ def _job(
     run_directory: Path,
     program: str,
     repository: Path,
-    folders: Sequence[ModelFolder],
+    folders: Sequence[RepositoryModel],
     options: Sequence[str],
     *,
     admin: bool,

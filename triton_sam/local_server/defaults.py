@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triton_sam.repository.selection import ModelFolder
+from triton_sam.repository.folder import RepositoryModel
 
 METRICS = "--metrics-config"
 CUDA_POOL = "--cuda-memory-pool-byte-size"
@@ -34,7 +34,7 @@ _LARGEST = (1 << 63) - 1
 """Triton ends if a number does not fit into 64 bits."""
 
 
-def server_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
+def server_options(folders: Sequence[RepositoryModel], given: Sequence[str]) -> list[str]:
     """Return the options of this module for every server.
 
     Args:
@@ -58,7 +58,7 @@ def load_options(given: Sequence[str]) -> list[str]:
     return [f"{LOAD_THREADS}=1"] if has_gpu() and not values_of(given, LOAD_THREADS) else []
 
 
-def completion_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
+def completion_options(folders: Sequence[RepositoryModel], given: Sequence[str]) -> list[str]:
     """Return the option that disables the completion of config.pbtxt files, if all of them are complete.
 
     For the completion, Triton starts a second process for each Python model, which takes over 1 s.
@@ -69,7 +69,7 @@ def completion_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> 
     return [NO_COMPLETION] if is_complete and NO_COMPLETION not in given else []
 
 
-def thread_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
+def thread_options(folders: Sequence[RepositoryModel], given: Sequence[str]) -> list[str]:
     """Return the option that makes all models of NVIDIA's ONNX Runtime backend share their threads on a CPU.
 
     Otherwise, each model has its own threads, which spin for a while after their work. The models of a video then slow
@@ -106,7 +106,7 @@ def metrics_options(given: Sequence[str]) -> list[str]:
     return [f"{METRICS}={key}={value}" for key, value in _METRICS.items() if key not in keys]
 
 
-def cuda_pool_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
+def cuda_pool_options(folders: Sequence[RepositoryModel], given: Sequence[str]) -> list[str]:
     """Return the options for the size of Triton's GPU memory pool, for each GPU with cached embeddings.
 
     Python models pass GPU tensors through this pool, so it contains the cached embeddings of session models. Triton's
@@ -130,7 +130,7 @@ def cuda_pool_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> l
     return [f"{CUDA_POOL}={gpu}:{min(size, _LARGEST)}" for gpu, size in sorted(sizes.items())]
 
 
-def _gpus(folder: ModelFolder) -> list[int]:
+def _gpus(folder: RepositoryModel) -> list[int]:
     """Return the GPUs of a model's instances; by default, GPU 0."""
     groups = list(folder.config.instance_group)
     if groups and all(group.kind == group.KIND_CPU for group in groups):

@@ -22,9 +22,10 @@ from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, 
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
 from triton_sam.local_server.settings import ServerSettings
+from triton_sam.repository.folder import RepositoryModel
 from triton_sam.repository.hashes import intact_models
 from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
-from triton_sam.repository.selection import ModelFolder, select_models
+from triton_sam.repository.selection import select_models
 
 POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 3
@@ -160,7 +161,7 @@ class LocalServer:
         """Return Triton's version, for example 2.51.0; an empty string if the server does not answer."""
         return self._probe().server_version()
 
-    def _start_once(self, folders: Sequence[ModelFolder]) -> None:
+    def _start_once(self, folders: Sequence[RepositoryModel]) -> None:
         address = resolve_host(self.host)
         self._ports = choose_ports(address, self._wanted_ports)
         identity = secrets.token_hex(4)
@@ -194,7 +195,7 @@ class LocalServer:
             raise
 
     def _command(
-        self, triton: Triton, address: str, identity: str, folders: Sequence[ModelFolder], run_directory: Path
+        self, triton: Triton, address: str, identity: str, folders: Sequence[RepositoryModel], run_directory: Path
     ) -> list[str]:
         extra = self._settings.extra_args
         if self._settings.admin:

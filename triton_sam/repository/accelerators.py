@@ -121,8 +121,8 @@ def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
     here = []
     for name, model in models.items():
         variant, role = split_model_name(name) or (name, "")
-        if role == ENCODER and model.problem:
-            raise RepositoryError(f"{model.path}/{model.problem}")
+        if role == ENCODER and model.config_problem:
+            raise RepositoryError(f"{model.path}/{model.config_problem}")
         if role == ENCODER and model.config.backend == "onnxruntime":
             here.append(variant)
     for variant in variants:

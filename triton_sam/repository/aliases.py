@@ -21,9 +21,9 @@ from ..errors import RepositoryError
 from ..families import model_name, variant_models
 from ..families.tables import ENCODER
 from .config import parse_config
-from .folder import weights_in
+from .folder import RepositoryModel, weights_in
 from .names import ALIAS_KEY, CONFIG_NAME, FAMILY_KEY, check_name
-from .selection import ModelFolder, models_of_variant, read_repository, select_models, unloadable
+from .selection import models_of_variant, read_repository, select_models, unloadable
 
 PAINTERA_SAM1 = "sam1_paintera_encoder"
 """The front end of SAM1 for Paintera, if the encoder itself has the name that Paintera requests."""
@@ -162,7 +162,7 @@ def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) ->
     folder = repository / alias.name
     if folder.exists():
         there = _folder(folder)
-        if not there.alias_of and not (takes_empty and not there.has_weights):
+        if not there.alias_of and not (takes_empty and not there.has_content):
             raise RepositoryError(
                 f"{alias.name} is a model and not an alias: remove its folder from {repository}, "
                 "or export it under another --name"
@@ -245,5 +245,5 @@ def read_config(folder: Path) -> Any:
         raise RepositoryError(f"no model {folder.name} in {folder.parent}: see `triton-sam models`") from error
 
 
-def _folder(folder: Path) -> ModelFolder:
-    return ModelFolder(folder, read_config(folder))
+def _folder(folder: Path) -> RepositoryModel:
+    return RepositoryModel(folder, read_config(folder))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .._common.bundle import bundled, checkout, data_folder
 from ..errors import RepositoryError
-from ..families import spec_of, split_model_name
+from ..families import roles, spec_of, split_model_name
 from ..families.sam2 import SAM2
+from ..families.tables import ENCODER
 from .config import parse_config
-from .names import CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON
+from .names import ALIAS_KEY, CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON
 from .onnx_header import GUARD_KEY, read_metadata
 
 logger = logging.getLogger(__name__)
@@ -33,21 +36,111 @@ class RepositoryModel:
     """One model folder of a repository.
 
     Args:
-        name: name of the folder and of the model in Triton.
-        role: the role at the end of the name, for example "encoder"; None without one.
-        versions: numbers of the version folders, in ascending order.
-        has_weights: whether weights_in() finds files; False for an ensemble.
-        problem: the reason why Triton would refuse the model, in one line; empty without one.
-        metadata: the metadata of the newest version's ONNX file, with the exporter's `triton_sam.*` keys; empty without
-            such a file.
+        config: the parsed config.pbtxt; an empty message if there is none, or if it cannot be parsed.
+        config_problem: the reason why the config.pbtxt cannot be parsed, in one line; empty without one. A folder with
+            this problem is still loaded, so that the server itself reports why it refuses the model.
     """
 
-    name: str
-    role: str | None
-    versions: tuple[int, ...]
-    has_weights: bool
-    problem: str = ""
-    metadata: dict[str, str] = field(default_factory=dict)
+    path: Path
+    config: Any = field(default_factory=partial(parse_config, ""), compare=False)
+    config_problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the folder and of the model in Triton."""
+        return self.path.name
+
+    @property
+    def role(self) -> str | None:
+        """The role at the end of the name, for example "encoder"; None without one."""
+        split = split_model_name(self.name)
+        return split[1] if split else None
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The numbers of the version folders, in ascending order."""
+        return tuple(int(version.name) for version in version_folders(self.path))
+
+    @property
+    def has_config(self) -> bool:
+        """True if there is a non-empty config.pbtxt."""
+        return bool(self.config_problem) or self.config.ByteSize() > 0
+
+    @property
+    def has_weights(self) -> bool:
+        """True if weights_in() finds files; False for an ensemble."""
+        return bool(weights_in(self.path))
+
+    @property
+    def has_content(self) -> bool:
+        """True if there is something to load. An ensemble needs only a version folder."""
+        return bool(self.versions) if self.is_ensemble else self.has_weights
+
+    @property
+    def is_ensemble(self) -> bool:
+        """True for a model that only calls other models and has no weights itself."""
+        return self.config.platform == "ensemble" or bool(self.config.HasField("ensemble_scheduling"))
+
+    @property
+    def alias_of(self) -> str:
+        """The model with another name: the step of an ensemble with one, or the parameter ALIAS_KEY; "" for others."""
+        if ALIAS_KEY in self.config.parameters:
+            return str(self.config.parameters[ALIAS_KEY].string_value)
+        steps = self.config.ensemble_scheduling.step
+        return steps[0].model_name if len(steps) == 1 else ""
+
+    @property
+    def expected_weights(self) -> Path:
+        """The path where Triton looks for the weights, in the newest version."""
+        version = self.versions[-1] if self.versions else 1
+        return self.path / str(version) / (self.config.default_model_filename or "model.onnx")
+
+    @property
+    def config_is_complete(self) -> bool:
+        """True if the config lists inputs and outputs, so that the server need not derive them from the weights."""
+        return bool(self.config.input and self.config.output)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata of the newest version's ONNX file, with the exporter's `triton_sam.*` keys; else empty."""
+        return _metadata(self.expected_weights)[0]
+
+    @property
+    def problem(self) -> str:
+        """The reason why Triton would refuse the model, in one line; empty without one."""
+        problems = [self.config_problem, _metadata(self.expected_weights)[1]]
+        if not (self.path / CONFIG_NAME).exists():
+            problems.insert(0, f"no {CONFIG_NAME}")
+        if self.config.name not in ("", self.name):
+            problems.insert(0, f"{CONFIG_NAME} names the model {self.config.name!r}, but its folder is {self.name!r}")
+        files = {path.name for path in weights_in(self.path)}
+        if files and self.config.backend == "onnxruntime" and self.expected_weights.name not in files:
+            problems.insert(-1, f"version {self.versions[-1]} has no {self.expected_weights.name}")
+        return "; ".join(filter(None, problems))
+
+    def dependencies(self, known: Iterable[str]) -> set[str]:
+        """Return the names of the models that this model calls.
+
+        These are the steps of an ensemble, the model pair of a session model, and any known models in its parameters.
+        """
+        steps = {step.model_name for step in self.config.ensemble_scheduling.step}
+        values = {key: parameter.string_value for key, parameter in self.config.parameters.items()}
+        if ENCODER in values:  # an alias of a session model calls the models of its target itself
+            values.pop(ALIAS_KEY, None)
+        words = {word for text in values.values() for word in re.split(r"[\s,]+", text)}
+        called = {value for key, value in values.items() if key in roles() and split_model_name(value)}
+        called |= {value for key, value in values.items() if key == ALIAS_KEY}
+        return (words.intersection(known) | called | steps) - {self.name}
+
+
+def read_model(folder: Path) -> RepositoryModel:
+    """Return the model of a folder."""
+    try:
+        return RepositoryModel(folder, parse_config((folder / CONFIG_NAME).read_text("utf-8")))
+    except FileNotFoundError:
+        return RepositoryModel(folder)
+    except (OSError, UnicodeDecodeError, RepositoryError) as error:
+        return RepositoryModel(folder, config_problem=f"{CONFIG_NAME}: {error}")
 
 
 FETCH_OFFICIAL_WEIGHTS = "`triton-sam setup sam2` fetches official weights"
@@ -134,7 +227,7 @@ def list_models(repository: Path) -> list[RepositoryModel]:
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give --model-repository, or export a model")
     folders = readable_folders(path for path in subfolders(repository) if NAME.fullmatch(path.name))
-    return [_inspect(folder) for folder in folders]
+    return [read_model(folder) for folder in folders]
 
 
 def subfolders(repository: Path) -> list[Path]:
@@ -168,52 +261,21 @@ def unguarded_graphs(repository: Path) -> list[Path]:
     """
     found = []
     for model in list_models(repository):
-        config, _ = _check_config(repository / model.name)
-        if config is None or model.problem or spec_of(tensor.name for tensor in config.input) is None:
+        if model.problem or spec_of(tensor.name for tensor in model.config.input) is None:
             continue
-        filename = config.default_model_filename or "model.onnx"
-        for path in [repository / model.name / str(version) / filename for version in model.versions]:
+        for version in version_folders(model.path):
+            path = version / model.expected_weights.name
             metadata, problem = _metadata(path)
             if path.is_file() and not problem and GUARD_KEY not in metadata:
                 found.append(path)
     return found
 
 
-def _inspect(folder: Path) -> RepositoryModel:
-    versions = version_folders(folder)
-    files = weights_in(folder)
-    config, problems = _check_config(folder)
-    wanted = (config.default_model_filename if config is not None else "") or "model.onnx"
-    if files and config is not None and config.backend == "onnxruntime" and wanted not in {path.name for path in files}:
-        problems.append(f"version {versions[-1].name} has no {wanted}")
-    metadata, metadata_problem = _metadata(versions[-1] / wanted) if versions else ({}, None)
-    return RepositoryModel(
-        name=folder.name,
-        role=split[1] if (split := split_model_name(folder.name)) else None,
-        versions=tuple(int(version.name) for version in versions),
-        has_weights=bool(files),
-        problem="; ".join([*problems, *([metadata_problem] if metadata_problem else [])]),
-        metadata=metadata,
-    )
-
-
-def _check_config(folder: Path) -> tuple[Any, list[str]]:
-    path = folder / CONFIG_NAME
-    try:
-        config = parse_config(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None, [f"no {CONFIG_NAME}"]
-    except (OSError, UnicodeDecodeError, RepositoryError) as error:
-        return None, [f"{CONFIG_NAME}: {error}"]
-    if config.name and config.name != folder.name:
-        return config, [f"{CONFIG_NAME} names the model {config.name!r}, but its folder is {folder.name!r}"]
-    return config, []
-
-
-def _metadata(path: Path) -> tuple[dict[str, str], str | None]:
+def _metadata(path: Path) -> tuple[dict[str, str], str]:
+    """Return the metadata of an ONNX file, and the reason why it cannot be read, or nothing for other files."""
     if path.suffix != ".onnx" or not path.is_file():
-        return {}, None
+        return {}, ""
     try:
-        return read_metadata(path), None
+        return read_metadata(path), ""
     except (OSError, ValueError) as error:
         return {}, f"{path.parent.name}/{path.name}: {error}"

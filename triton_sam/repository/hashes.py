@@ -20,8 +20,8 @@ from pathlib import Path
 
 from .._common.files import atomic_write
 from ..errors import RepositoryError
-from .folder import version_folders
-from .selection import ModelFolder, without_dependents
+from .folder import RepositoryModel, version_folders
+from .selection import without_dependents
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def record_hashes(files: Iterable[Path]) -> None:
         write_sums(folder, {**sums, **{name: sha256_of(folder / name) for name in names}})
 
 
-def intact_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) -> list[ModelFolder]:
+def intact_models(chosen: Sequence[RepositoryModel], *, verify: bool | None = None) -> list[RepositoryModel]:
     """Return the models without damage in them or in the models that they call, and log one line for each other.
 
     Args:
@@ -120,7 +120,7 @@ def intact_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) 
     return intact
 
 
-def damaged_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) -> dict[str, str]:
+def damaged_models(chosen: Sequence[RepositoryModel], *, verify: bool | None = None) -> dict[str, str]:
     """Return the models whose files differ from the recorded hashes, each with the difference and advice.
 
     Only the newest version is checked, because Triton loads it. A file without a recorded hash is not checked.

@@ -3,101 +3,22 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ..errors import RepositoryError
-from ..families import Family, family_of_name, roles, split_model_name, variant_models
+from ..families import Family, family_of_name, pair_names, split_model_name, variant_models
 from ..families.sam2 import SAM2
-from ..families.tables import ENCODER, video_name
-from .config import parse_config
-from .folder import readable_folders, subfolders, version_folders, weights_in
-from .names import ALIAS_KEY, CONFIG_NAME, NAME, name_problem, pair_names
+from ..families.tables import video_name
+from .folder import RepositoryModel, read_model, readable_folders, subfolders
+from .names import NAME, name_problem
 
 logger = logging.getLogger(__name__)
 
 NO_WEIGHTS = "it has no weights"
 
 
-@dataclass(frozen=True)
-class ModelFolder:
-    """One folder of a model repository, with the facts for starting a server.
-
-    Args:
-        config: the parsed config.pbtxt; an empty message if there is none, or if it cannot be parsed.
-        problem: the reason why the config.pbtxt cannot be parsed, in one line; empty without one. A folder with a
-            problem is still loaded, so that the server itself reports why it refuses the model.
-    """
-
-    path: Path
-    config: Any = field(default_factory=ModelConfig, compare=False)
-    problem: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name of the folder and of the model."""
-        return self.path.name
-
-    @property
-    def has_config(self) -> bool:
-        """True if there is a non-empty config.pbtxt."""
-        return bool(self.problem) or self.config.ByteSize() > 0
-
-    @property
-    def is_ensemble(self) -> bool:
-        """True for a model that only calls other models and has no weights itself."""
-        return self.config.platform == "ensemble" or bool(self.config.HasField("ensemble_scheduling"))
-
-    @property
-    def alias_of(self) -> str:
-        """The model with another name: the step of an ensemble with one, or the parameter ALIAS_KEY; "" for others."""
-        if ALIAS_KEY in self.config.parameters:
-            return str(self.config.parameters[ALIAS_KEY].string_value)
-        steps = self.config.ensemble_scheduling.step
-        return steps[0].model_name if len(steps) == 1 else ""
-
-    @property
-    def versions(self) -> list[Path]:
-        """The version folders, in ascending order of the versions."""
-        return version_folders(self.path)
-
-    @property
-    def has_weights(self) -> bool:
-        """True if there is something to load, see weights_in(). An ensemble needs only a version folder."""
-        return bool(self.versions if self.is_ensemble else weights_in(self.path))
-
-    @property
-    def expected_weights(self) -> Path:
-        """The path where Triton looks for the weights, in the newest version."""
-        version = self.versions[-1] if self.versions else self.path / "1"
-        return version / (self.config.default_model_filename or "model.onnx")
-
-    @property
-    def config_is_complete(self) -> bool:
-        """True if the config lists inputs and outputs, so that the server need not derive them from the weights."""
-        return bool(self.config.input and self.config.output)
-
-    def dependencies(self, known: Iterable[str]) -> set[str]:
-        """Return the names of the models that this model calls.
-
-        These are the steps of an ensemble, the model pair of a session model, and any known models in its parameters.
-        """
-        steps = {step.model_name for step in self.config.ensemble_scheduling.step}
-        values = {key: parameter.string_value for key, parameter in self.config.parameters.items()}
-        if ENCODER in values:  # an alias of a session model calls the models of its target itself
-            values.pop(ALIAS_KEY, None)
-        words = {word for text in values.values() for word in re.split(r"[\s,]+", text)}
-        called = {value for key, value in values.items() if key in roles() and split_model_name(value)}
-        called |= {value for key, value in values.items() if key == ALIAS_KEY}
-        return (words.intersection(known) | called | steps) - {self.name}
-
-
-def read_repository(repository: Path) -> dict[str, ModelFolder]:
+def read_repository(repository: Path) -> dict[str, RepositoryModel]:
     """Return the model folders of a repository by name.
 
     Folders that this user may not read, or with invalid names, are left out with a warning.
@@ -105,11 +26,11 @@ def read_repository(repository: Path) -> dict[str, ModelFolder]:
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give one with --model-repository DIR")
     folders = (path for path in subfolders(repository) if not path.name.startswith("."))
-    models = [_read_folder(path) for path in readable_folders(folders)]
+    models = [read_model(path) for path in readable_folders(folders)]
     return {model.name: model for model in models if (model.has_config or model.versions) and _has_valid_name(model)}
 
 
-def _has_valid_name(model: ModelFolder) -> bool:
+def _has_valid_name(model: RepositoryModel) -> bool:
     """Return whether a model can be served under the name of its folder; if not, log one line."""
     if NAME.fullmatch(model.name):
         return True
@@ -117,7 +38,7 @@ def _has_valid_name(model: ModelFolder) -> bool:
     return False
 
 
-def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelFolder]:
+def select_models(repository: Path, wanted: Sequence[str] | None) -> list[RepositoryModel]:
     """Return the models to load: the wanted models and the models that they call, or all loadable models.
 
     Args:
@@ -138,7 +59,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     for name in names:  # dependencies are appended during the loop
         if name not in models:
             raise RepositoryError(f"no model {name!r} in {repository} (available: {_listing(models)}){_hint([name])}")
-        if not models[name].has_weights:
+        if not models[name].has_content:
             raise RepositoryError(_no_weights(models[name]))
         names += sorted(models[name].dependencies(models).difference(names))
     return [models[name] for name in names]
@@ -158,16 +79,16 @@ def models_of_variant(name: str, loadable: Collection[str], known: Collection[st
     return found or ([name] if name in known else [])
 
 
-def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:
+def unloadable(models: Mapping[str, RepositoryModel]) -> dict[str, str]:
     """Return the models that cannot be loaded, each with the reason.
 
     A model cannot be loaded if it has no weights, or if it calls a model that cannot be loaded.
     """
-    reasons = {name: NO_WEIGHTS for name, model in models.items() if not model.has_weights}
+    reasons = {name: NO_WEIGHTS for name, model in models.items() if not model.has_content}
     return without_dependents(models, reasons)
 
 
-def without_dependents(models: Mapping[str, ModelFolder], reasons: Mapping[str, str]) -> dict[str, str]:
+def without_dependents(models: Mapping[str, RepositoryModel], reasons: Mapping[str, str]) -> dict[str, str]:
     """Return the models that cannot be loaded, each with the reason: those in `reasons` and their callers."""
     found = dict(reasons)
     previous = -1
@@ -188,7 +109,7 @@ def _why(missing: Collection[str], reasons: Mapping[str, str]) -> str:
     return "has no weights here" if len(missing) == 1 else "have no weights here"
 
 
-def _all_loadable(repository: Path, models: dict[str, ModelFolder]) -> list[ModelFolder]:
+def _all_loadable(repository: Path, models: dict[str, RepositoryModel]) -> list[RepositoryModel]:
     reasons = unloadable(models)
     for name, reason in sorted(reasons.items()):
         logger.info("%s is left out: %s", name, reason)
@@ -199,7 +120,7 @@ def _all_loadable(repository: Path, models: dict[str, ModelFolder]) -> list[Mode
     return usable
 
 
-def _no_weights(model: ModelFolder) -> str:
+def _no_weights(model: RepositoryModel) -> str:
     expected = model.expected_weights
     return f"model {model.name!r} has no weights (expected {expected}){_hint([model.name])}"
 
@@ -224,14 +145,3 @@ def _option_for(model: str, family: Family) -> str:
 
 def _listing(models: Iterable[str]) -> str:
     return ", ".join(sorted(models)) or "none"
-
-
-def _read_folder(path: Path) -> ModelFolder:
-    try:
-        text = (path / CONFIG_NAME).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ModelFolder(path)
-    try:
-        return ModelFolder(path, parse_config(text))
-    except RepositoryError as error:
-        return ModelFolder(path, problem=f"{CONFIG_NAME}: {error}")

@@ -27,7 +27,8 @@ from triton_sam.local_server.defaults import (
 )
 from triton_sam.local_server.plain_names import PlainNames, is_plain, make_run_directory
 from triton_sam.repository.config import parse_config
-from triton_sam.repository.selection import ModelFolder, select_models
+from triton_sam.repository.folder import RepositoryModel
+from triton_sam.repository.selection import select_models
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the local server needs Linux")
 MIB = 1 << 20
@@ -38,7 +39,7 @@ def session(cache, instances="count: 1, kind: KIND_AUTO"):
         f'backend: "python" instance_group [{{ {instances} }}] '
         f'parameters [{{ key: "cache_bytes", value {{ string_value: "{cache}" }} }}]'
     )
-    return ModelFolder(Path("sam2"), parse_config(text))
+    return RepositoryModel(Path("sam2"), parse_config(text))
 
 
 def on_gpu(number, mebibytes):
@@ -88,7 +89,7 @@ def test_models_load_one_after_the_other_on_a_gpu_and_share_their_threads_on_a_c
     assert thread_options([session("1")], ["--backend-config=python,shm-default-byte-size=1"]) == [f"{shared}1"]
     assert thread_options([session("1")], [f"{shared}0"]) == []
     threads = 'parameters [{ key: "intra_op_thread_count", value { string_value: "1" } }]'
-    assert thread_options([session("1"), ModelFolder(Path("mine"), parse_config(threads))], []) == []
+    assert thread_options([session("1"), RepositoryModel(Path("mine"), parse_config(threads))], []) == []
     monkeypatch.setattr(defaults, "has_gpu", lambda: True)
     assert thread_options([session("1")], []) == []
     assert f"{LOAD_THREADS}=1" in server_options([session("1")], [])
@@ -101,7 +102,7 @@ def test_complete_configurations_are_not_completed():
     assert completion_options(folders, []) == [NO_COMPLETION]
     assert completion_options(folders, [NO_COMPLETION]) == []
     for text in ('backend: "python"', 'input {name: "x"} output {name: "y"}'):
-        assert completion_options([*folders, ModelFolder(Path("mine"), parse_config(text))], []) == []
+        assert completion_options([*folders, RepositoryModel(Path("mine"), parse_config(text))], []) == []
 
 
 def test_a_log_of_the_options_does_not_contain_the_key(tmp_path):

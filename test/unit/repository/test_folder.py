@@ -192,7 +192,7 @@ def test_a_config_that_cannot_be_parsed_is_a_problem_and_no_crash(tmp_path):
         (tmp_path / name / "1" / "model.py").touch()
         (tmp_path / name / "config.pbtxt").write_text(text)
     models = read_repository(tmp_path)
-    found = {name: (bool(model.problem), model.has_config) for name, model in models.items()}
+    found = {name: (bool(model.config_problem), model.has_config) for name, model in models.items()}
     assert found == {"broken": (True, True), "plain": (False, True), "empty": (False, False)}
     assert [model.name for model in select_models(tmp_path, None)] == ["broken", "empty", "plain"]
     assert not models["broken"].config_is_complete

@@ -108,7 +108,7 @@ class Hub:
 
 
 def download_onnx(
-    family: Family, repository: Path, *, precision: str = "fp32", name: str | None = None, hub: Hub | None = None
+    family: Family, repository: Path, *, hub: Hub, precision: str = "fp32", name: str | None = None
 ) -> dict[str, Path]:
     """Download a family's published ONNX models into a model repository, under the names that Triton expects.
 
@@ -118,7 +118,6 @@ def download_onnx(
 
     Args:
         name: name of the variant; the models are `<name>_encoder` and `<name>_decoder`. None: the family's name.
-        hub: the hub to download from; None: the default Hub().
 
     Returns:
         Path of each graph in the model repository, by role.
@@ -127,45 +126,32 @@ def download_onnx(
     if precision not in files.precisions:
         raise ConfigurationError(f"unknown precision {precision!r}: choose one of {', '.join(files.precisions)}")
     variant = check_name(family.name if name is None else name)
-    source = hub or Hub()
     graphs: dict[str, Path] = {}
     moves: list[tuple[Path, Path]] = []
     part_folders: list[Path] = []
     for spec in family.models.values():
         folder = repository / family.model_name(spec.role, variant)
         part_folders.append(folder / f".download-{precision}")
-        published = _Published(files.onnx, Path(spec.filename).stem + files.precisions[precision] + ".onnx")
-        moves += _fetch_model(source, published, spec.filename, folder, part_folders[-1])
+        published = f"onnx/{Path(spec.filename).stem}{files.precisions[precision]}.onnx"
+        moves += _fetch_model(partial(hub.fetch, files.onnx), published, spec.filename, folder, part_folders[-1])
         graphs[spec.role] = folder / str(_VERSION) / spec.filename
     install(moves, repository)
     for part_folder in part_folders:
         shutil.rmtree(part_folder, ignore_errors=True)
     if warning := newer_version_warning([graph.parent.parent for graph in graphs.values()], _VERSION):
-        Progress(variant, source.progress).line(warning)
+        Progress(variant, hub.progress).line(warning)
     return graphs
 
 
-@dataclass(frozen=True)
-class _Published:
-    """A graph on the hub.
-
-    Args:
-        file: file name in the folder `onnx` of the hub repository.
-    """
-
-    repository: str
-    file: str
-
-
 def _fetch_model(
-    source: Hub, published: _Published, name: str, folder: Path, part_folder: Path
+    fetch: Callable[..., Path], published: str, name: str, folder: Path, part_folder: Path
 ) -> list[tuple[Path, Path]]:
     """Download the missing files of one model to ``part_folder``; return the moves for install()."""
-    version, wanted = folder / str(_VERSION), published.repository
-    files = [source.fetch(wanted, f"onnx/{published.file}", part_folder / name, installed=version / name)]
-    data = f"{published.file}_data"
+    version = folder / str(_VERSION)
+    files = [fetch(published, part_folder / name, installed=version / name)]
+    data = f"{Path(published).name}_data"
     if data.encode() in files[0].read_bytes():
-        files.append(source.fetch(wanted, f"onnx/{data}", part_folder / data, installed=version / data))
+        files.append(fetch(f"{published}_data", part_folder / data, installed=version / data))
     moves = [(file, version / file.name) for file in files]
     text = _config(files[0], folder)
     if text is not None:
@@ -175,7 +161,7 @@ def _fetch_model(
     return moves
 
 
-def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = None) -> Path:
+def download_checkpoint(family: Family, directory: Path, hub: Hub) -> Path:
     """Download a family's gated checkpoint in transformers' format.
 
     After a failure, the received data is kept for the next call.
@@ -183,12 +169,12 @@ def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = No
     Returns:
         The folder of the checkpoint, for `triton-sam export FAMILY --checkpoint`.
     """
-    source, wanted = hub or Hub(), _files(family).checkpoint
-    api = huggingface_hub.HfApi(endpoint=source.url, token=_token())
-    info = source.ask(wanted, lambda: api.model_info(wanted, files_metadata=True))
+    wanted = _files(family).checkpoint
+    api = huggingface_hub.HfApi(endpoint=hub.url, token=_token())
+    info = hub.ask(wanted, lambda: api.model_info(wanted, files_metadata=True))
     files = [file for file in info.siblings or () if "/" not in file.rfilename]
     if not any(file.rfilename.endswith(".safetensors") for file in files):
-        raise DownloadError(f"{wanted} has no *.safetensors file: is {source.url} a Hugging Face hub?")
+        raise DownloadError(f"{wanted} has no *.safetensors file: is {hub.url} a Hugging Face hub?")
     for file in sorted(
         files, key=lambda file: file.lfs is None
     ):  # large files first, because the hub refuses them without access
@@ -196,10 +182,10 @@ def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = No
         if not name.endswith((".json", ".safetensors", "merges.txt")):
             continue
         if file.lfs is not None:
-            source.fetch(wanted, name, directory / name, info.sha)
+            hub.fetch(wanted, name, directory / name, info.sha)
         else:  # for a small file, the hub has only git's hash, which huggingface_hub checks
             get = partial(api.hf_hub_download, wanted, name, revision=info.sha, local_dir=directory)
-            source.ask(wanted, get)
+            hub.ask(wanted, get)
     return directory
 
 

@@ -280,7 +280,7 @@ def test_no_network(tmp_path: Path) -> None:
 
 def test_unknown_precision(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="fp32, fp16"):
-        download_onnx(SAM3, tmp_path, precision="int8")
+        download_onnx(SAM3, tmp_path, precision="int8", hub=Hub())
 
 
 def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

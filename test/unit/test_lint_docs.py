@@ -37,12 +37,7 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
         "- how-to/nowhere.md",
         ["the navigation lacks how-to/cpu.md", "there is no page how-to/nowhere.md"],
     ),
-    (
-        "docs/how-to/scale.md",
-        AT_THE_END,
-        "| a row | of no table |",
-        ["docs/how-to/scale.md: this row of a table has no header"],
-    ),
+    ("docs/how-to/scale.md", AT_THE_END, "| a row | of no table |", ["this row of a table has no header"]),
     # commands, options and tasks
     (
         "docs/how-to/cpu.md",

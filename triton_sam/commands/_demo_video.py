@@ -39,8 +39,7 @@ _SMALL_GIF = 256
 
 def run(args: argparse.Namespace, out: Path) -> int:
     """Track each object of the clip from one click, write an overlay, and print J and F."""
-    from ..evaluation.video_report import VideoReport, video_table
-    from ..evaluation.video_runner import VideoSettings, measure_video
+    from ..evaluation.video_runner import VideoReport, VideoSettings, measure_video, video_table
     from ..evaluation.videos import VideoDataset, open_videos
     from ..scenes.clip import generate_clip
 

@@ -32,10 +32,8 @@ from ._parser import Parser
 if TYPE_CHECKING:
     from ..client.sync import SamTritonClient
     from ..evaluation.datasets import Dataset
-    from ..evaluation.report import Report
-    from ..evaluation.runner import EvaluationSettings, Trial
-    from ..evaluation.video_report import VideoReport
-    from ..evaluation.video_runner import VideoSettings
+    from ..evaluation.runner import EvaluationSettings, Report, Trial
+    from ..evaluation.video_runner import VideoReport, VideoSettings
     from ..evaluation.videos import VideoDataset
 
 Known = TypeVar("Known", "Dataset", "VideoDataset")
@@ -114,8 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure_images(args: argparse.Namespace) -> Stop:
     """Measure data sets of images and print the results."""
-    from ..evaluation.report import table, to_json
-    from ..evaluation.runner import EvaluationSettings
+    from ..evaluation.runner import EvaluationSettings, table, to_json
 
     feed_mask = FAMILIES[args.model].takes_mask and not args.no_mask
     settings = EvaluationSettings(args.clicks, feed_mask, args.box_jitter, args.objects, args.seed)
@@ -136,8 +133,7 @@ def _measure_images(args: argparse.Namespace) -> Stop:
 
 def _measure_videos(args: argparse.Namespace) -> Stop:
     """Measure data sets of videos and print the results."""
-    from ..evaluation.video_report import video_table, videos_to_json
-    from ..evaluation.video_runner import VideoSettings
+    from ..evaluation.video_runner import VideoSettings, video_table, videos_to_json
     from ..evaluation.videos import open_videos
 
     settings = VideoSettings(args.prompt, args.objects)
@@ -204,8 +200,7 @@ def _measure(
     client: SamTritonClient, dataset: Dataset, settings: EvaluationSettings, gallery: _Gallery | None, quiet: bool
 ) -> tuple[Report | None, Stop]:
     """Measure one data set of images."""
-    from ..evaluation.report import Report
-    from ..evaluation.runner import measure
+    from ..evaluation.runner import Report, measure
 
     results = []
     stop: Stop = None
@@ -226,8 +221,7 @@ def _measure_tracks(
     client: Any, dataset: VideoDataset, settings: VideoSettings, quiet: bool
 ) -> tuple[VideoReport | None, Stop]:
     """Measure one data set of videos."""
-    from ..evaluation.video_report import VideoReport
-    from ..evaluation.video_runner import measure_video
+    from ..evaluation.video_runner import VideoReport, measure_video
 
     results = []
     stop: Stop = None

@@ -176,8 +176,8 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
 
 def _pairs(folder: Path) -> tuple[list[tuple[Path, Path]], list[str]]:
     """Return (image, label mask) pairs sorted by name, and the names of files without a counterpart."""
-    files = _files(folder, SUFFIXES)
-    in_subfolder = _files(folder / LABEL_FOLDER, LABEL_SUFFIXES)
+    files = files_in(folder, SUFFIXES)
+    in_subfolder = files_in(folder / LABEL_FOLDER, LABEL_SUFFIXES)
     masks = _by_name([*filter(_is_label, files), *in_subfolder])
     images = _by_name(path for path in files if not _is_label(path))
     pairs = [(image, masks[name]) for name, image in images.items() if name in masks]
@@ -197,7 +197,8 @@ def _by_name(paths: Iterable[Path]) -> dict[str, Path]:
     return named
 
 
-def _files(folder: Path, suffixes: Iterable[str]) -> list[Path]:
+def files_in(folder: Path, suffixes: Iterable[str] = SUFFIXES) -> list[Path]:
+    """Return the files with one of the suffixes, sorted; empty without the folder."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes and path.is_file())

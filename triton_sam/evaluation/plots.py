@@ -14,8 +14,7 @@ from .._common.files import atomic_path
 from ..masks.drawing import FOREGROUND, PALETTE, Color, overlay
 from ..masks.rle import BoolArray
 from .clicks import Click, tight_box
-from .report import Report
-from .runner import Trial
+from .runner import Report, Trial
 
 try:
     from matplotlib.figure import Figure

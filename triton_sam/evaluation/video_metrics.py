@@ -16,7 +16,6 @@ import numpy as np
 
 from .._common.extras import missing
 from ..errors import InputError
-from ..masks.boxes import intersection_over_union
 from ..masks.rle import BoolArray
 
 try:
@@ -65,11 +64,6 @@ class TrackSummary:
     def j_and_f(self) -> float:
         """The mean of J and F."""
         return (self.j + self.f) / 2
-
-
-def region_similarity(mask: BoolArray, truth: BoolArray) -> float:
-    """Return J, the IoU of two bool masks (H,W), 0..1; 1 if both are empty."""
-    return intersection_over_union(mask, truth)
 
 
 def contour_accuracy(mask: BoolArray, truth: BoolArray, bound: float = BOUND) -> float:

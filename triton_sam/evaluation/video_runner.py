@@ -1,10 +1,10 @@
-"""The measurement of tracking: prompt each object where it appears, track all objects, compare each frame."""
+"""Measure tracking, and show the results: prompt each object where it appears, track all, compare each frame."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from ..client.video import Video
 from ..errors import ConfigurationError, InputError
 from ..inputs.images import ImageSource
+from ..masks.boxes import intersection_over_union
 from ..masks.segment import VideoSegment
 from ..tracks.formats import label_map
 from .clicks import first_click, tight_box
-from .video_metrics import TrackResult, contour_accuracy, region_similarity
-from .videos import KnownVideo
+from .video_metrics import TrackResult, TrackSummary, contour_accuracy, summarize_tracks
+from .videos import KnownVideo, VideoDataset
 
 PromptKind = Literal["mask", "box", "click"]
 PROMPT_KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
@@ -107,9 +108,63 @@ def _compare(
     for number, prompted in first.items():
         if frame > prompted:
             mask, wanted = labels == number, np.asarray(truth == number)
-            yield number, region_similarity(mask, wanted), contour_accuracy(mask, wanted)
+            yield number, intersection_over_union(mask, wanted), contour_accuracy(mask, wanted)
 
 
 def _result(name: str, number: int, rows: Sequence[tuple[int, float, float]]) -> TrackResult:
     frames, j, f = zip(*rows, strict=True)
     return TrackResult(name, number, frames, j, f)
+
+
+@dataclass(frozen=True)
+class VideoReport:
+    """The measurements on one data set of videos."""
+
+    dataset: VideoDataset
+    results: tuple[TrackResult, ...]
+    complete: bool = True
+
+    @property
+    def by_video(self) -> dict[str, TrackSummary]:
+        """The metrics of each video."""
+        names = dict.fromkeys(each.video for each in self.results)
+        return {name: summarize_tracks([each for each in self.results if each.video == name]) for name in names}
+
+
+def videos_to_json(reports: Sequence[VideoReport], settings: VideoSettings) -> dict[str, Any]:
+    """Return all measurements as plain Python types, ready for JSON."""
+    return {
+        "settings": asdict(settings),
+        "datasets": [
+            {
+                "name": report.dataset.name,
+                "about": report.dataset.about,
+                "complete": report.complete,
+                "summary": _summary(summarize_tracks(report.results)),
+                "videos": {name: _summary(each) for name, each in report.by_video.items()},
+                "objects": [asdict(result) for result in report.results],
+            }
+            for report in reports
+        ],
+    }
+
+
+def video_table(reports: Sequence[VideoReport]) -> str:
+    """Return the metrics as plain text, with a row per video and a row for the mean over all objects."""
+    width = max(24, *(2 + len(name) for report in reports for name in report.by_video))
+    lines = []
+    for report in reports:
+        title = report.dataset.name + ("" if report.complete else " (partial)")
+        lines.append(f"{title:{width}}{'objects':>9}{'frames':>8}{'J&F':>8}{'J':>8}{'F':>8}{'J>0.5':>8}{'F>0.5':>8}")
+        lines += [_row(f"  {name}", each, width) for name, each in report.by_video.items()]
+        lines.append(_row("  mean over objects", summarize_tracks(report.results), width))
+    return "\n".join(lines)
+
+
+def _summary(summary: TrackSummary) -> dict[str, Any]:
+    return {**asdict(summary), "j_and_f": summary.j_and_f}
+
+
+def _row(name: str, each: TrackSummary, width: int) -> str:
+    values = (each.j_and_f, each.j, each.f, each.j_recall, each.f_recall)
+    return f"{name:{width}}{each.objects:9}{each.frames:8}" + "".join(f"{value:8.3f}" for value in values)

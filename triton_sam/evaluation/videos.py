@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import ConfigurationError, InputError
-from ..inputs.formats import SUFFIXES
 from ..inputs.images import ImageSource
-from .datasets import read_labels
+from .datasets import files_in, read_labels
 
 CLIPS = "clips"
 DAVIS = "davis:"
@@ -107,19 +106,15 @@ def _with_videos(folder: Path) -> dict[str, Path]:
     for resolution in _RESOLUTIONS:
         base = folder / resolution
         if base.is_dir():
-            found = {path.name: path for path in base.iterdir() if path.is_dir() and _files(path)}
+            found = {path.name: path for path in base.iterdir() if files_in(path)}
             if found:
                 return found
     return {}
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-
-
 def _sequence(name: str, images: Path, annotations: Path) -> KnownVideo:
-    frames = _files(images)
-    labels = {path.stem: path for path in _files(annotations)}
+    frames = files_in(images)
+    labels = {path.stem: path for path in files_in(annotations)}
     truth: dict[int, Callable[[], NDArray[np.integer[Any]]]] = {
         number: partial(_read, labels[path.stem]) for number, path in enumerate(frames) if path.stem in labels
     }

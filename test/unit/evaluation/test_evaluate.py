@@ -20,7 +20,7 @@ from triton_sam.masks import Segment
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 
-from triton_sam.evaluation import report
+from triton_sam.evaluation import runner
 from triton_sam.evaluation.clicks import Click, first_click, next_click, shaken_box, tight_box
 from triton_sam.evaluation.datasets import Dataset, Sample
 from triton_sam.evaluation.metrics import Answer, ObjectResult, spearman, summarize
@@ -260,14 +260,14 @@ def test_further_interrupts_lose_no_measurements(folder, monkeypatch, capsys):
         def __exit__(self, *_):
             raise KeyboardInterrupt
 
-    table = report.table
+    table = runner.table
 
     def interrupted_table(reports):
         signal.raise_signal(signal.SIGINT)
         return table(reports)
 
     monkeypatch.setattr(_server, "SAM2TritonClient", InterruptedClient)
-    monkeypatch.setattr(report, "table", interrupted_table)
+    monkeypatch.setattr(runner, "table", interrupted_table)
     assert main(["evaluate", "--dataset", str(folder), "--clicks", "2"]) == 130
     assert f"{folder.name} (partial)" in capsys.readouterr().out
 

@@ -16,7 +16,6 @@ from triton_sam.evaluation.video_metrics import (
     TrackResult,
     contour,
     contour_accuracy,
-    region_similarity,
     summarize_tracks,
 )
 from triton_sam.evaluation.video_runner import PROMPT_KINDS, VideoSettings, measure_video
@@ -29,14 +28,6 @@ def rectangle(top: int, left: int, height: int, width: int, shape: tuple[int, in
     mask = np.zeros(shape, bool)
     mask[top : top + height, left : left + width] = True
     return mask
-
-
-def test_j_is_the_iou() -> None:
-    # 10x10 moved by 5 columns: 50 pixels in common, 150 in total.
-    assert region_similarity(rectangle(10, 10, 10, 10), rectangle(10, 15, 10, 10)) == pytest.approx(1 / 3)
-    nothing = np.zeros((5, 5), bool)
-    assert region_similarity(nothing, nothing) == 1
-    assert region_similarity(nothing, ~nothing) == 0
 
 
 def test_contour_of_a_pixel_and_of_the_border() -> None:

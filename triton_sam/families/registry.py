@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ..errors import ConfigurationError
 from .base import Family
-from .tables import DECODER, ENCODER, ModelSpec, encoder_jpeg_name, model_name, preprocess_name, split_name, video_name
+from .tables import DECODER, ENCODER, ModelSpec, encoder_jpeg_name, model_name, preprocess_name, video_name
 
 FAMILIES: dict[str, Family] = {}
 """The registered families by name. Add one with register()."""
@@ -64,8 +64,16 @@ def family_of_name(model: str) -> Family | None:
 
 
 def split_model_name(model: str) -> tuple[str, str] | None:
-    """Split the name of a model into variant and role; return None if it does not end in a role of any family."""
-    return split_name(model, roles())
+    """Split the name of a model into variant and role; return None if it does not end in a role of any family.
+
+    The longest matching role wins: if "memory_encoder" is a role, then "sam2_memory_encoder" is the memory encoder of
+    "sam2", not the encoder of "sam2_memory".
+    """
+    for role in sorted(roles(), key=len, reverse=True):
+        variant = model.removesuffix(model_name("", role))
+        if variant and variant != model:
+            return variant, role
+    return None
 
 
 def variant_of(model: str) -> str:

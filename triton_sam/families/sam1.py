@@ -85,28 +85,13 @@ SAM1 = Family(
     default_size="vit_b",
     random_size="vit_b",
     quick_size="micro",
-    checkpoints=(
-        Checkpoint(
-            "sam1",
-            "vit_b",
-            f"{_FILES}/sam_vit_b_01ec64.pth",
-            375042383,
-            "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912",
-        ),
-        Checkpoint(
-            "sam1",
-            "vit_l",
-            f"{_FILES}/sam_vit_l_0b3195.pth",
-            1249524607,
-            "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622",
-        ),
-        Checkpoint(
-            "sam1",
-            "vit_h",
-            f"{_FILES}/sam_vit_h_4b8939.pth",
-            2564550879,
-            "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e",
-        ),
+    checkpoints=tuple(
+        Checkpoint("sam1", size, f"{_FILES}/sam_{size}_{mark}.pth", length, sha256)
+        for size, mark, length, sha256 in (
+            ("vit_b", "01ec64", 375042383, "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912"),
+            ("vit_l", "0b3195", 1249524607, "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622"),
+            ("vit_h", "4b8939", 2564550879, "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e"),
+        )
     ),
     fine_tunes=(
         *micro_sam(

@@ -57,35 +57,14 @@ SAM2 = Family(
     quick_size="micro",
     built_in="sam2.1_hiera_micro",
     mask_generator="sam2",
-    checkpoints=(
-        Checkpoint(
-            "sam2",
-            "tiny",
-            f"{_FILES}/sam2.1_hiera_tiny.pt",
-            156008466,
-            "7402e0d864fa82708a20fbd15bc84245c2f26dff0eb43a4b5b93452deb34be69",
-        ),
-        Checkpoint(
-            "sam2",
-            "small",
-            f"{_FILES}/sam2.1_hiera_small.pt",
-            184416285,
-            "6d1aa6f30de5c92224f8172114de081d104bbd23dd9dc5c58996f0cad5dc4d38",
-        ),
-        Checkpoint(
-            "sam2",
-            "base_plus",
-            f"{_FILES}/sam2.1_hiera_base_plus.pt",
-            323606802,
-            "a2345aede8715ab1d5d31b4a509fb160c5a4af1970f199d9054ccfb746c004c5",
-        ),
-        Checkpoint(
-            "sam2",
-            "large",
-            f"{_FILES}/sam2.1_hiera_large.pt",
-            898083611,
-            "2647878d5dfa5098f2f8649825738a9345572bae2d4350a2468587ece47dd318",
-        ),
+    checkpoints=tuple(
+        Checkpoint("sam2", size, f"{_FILES}/sam2.1_hiera_{size}.pt", length, sha256)
+        for size, length, sha256 in (
+            ("tiny", 156008466, "7402e0d864fa82708a20fbd15bc84245c2f26dff0eb43a4b5b93452deb34be69"),
+            ("small", 184416285, "6d1aa6f30de5c92224f8172114de081d104bbd23dd9dc5c58996f0cad5dc4d38"),
+            ("base_plus", 323606802, "a2345aede8715ab1d5d31b4a509fb160c5a4af1970f199d9054ccfb746c004c5"),
+            ("large", 898083611, "2647878d5dfa5098f2f8649825738a9345572bae2d4350a2468587ece47dd318"),
+        )
     ),
     fine_tunes=(
         *(

@@ -39,24 +39,15 @@ SAMHQ = replace(
     default_size="vit_tiny",
     random_size="vit_tiny",
     quick_size="micro",
-    checkpoints=(
-        # The authors publish no hashes. Several public projects list these two.
-        Checkpoint(
-            "samhq",
-            "vit_tiny",
-            f"{_FILES}/sam_hq_vit_tiny.pth",
-            None,
-            "0f32c075ccdd870ae54db2f7630e7a0878ede5a2b06d05d6fe02c65a82fb7196",
-        ),
-        Checkpoint("samhq", "vit_b", f"{_FILES}/sam_hq_vit_b.pth", None, ""),
-        Checkpoint("samhq", "vit_l", f"{_FILES}/sam_hq_vit_l.pth", None, ""),
-        Checkpoint(
-            "samhq",
-            "vit_h",
-            f"{_FILES}/sam_hq_vit_h.pth",
-            2570940653,
-            "a7ac14a085326d9fa6199c8c698c4f0e7280afdbb974d2c4660ec60877b45e35",
-        ),
+    checkpoints=tuple(
+        Checkpoint("samhq", size, f"{_FILES}/sam_hq_{size}.pth", length, sha256)
+        for size, length, sha256 in (
+            # The authors publish no hashes. Several public projects list these two.
+            ("vit_tiny", None, "0f32c075ccdd870ae54db2f7630e7a0878ede5a2b06d05d6fe02c65a82fb7196"),
+            ("vit_b", None, ""),
+            ("vit_l", None, ""),
+            ("vit_h", 2570940653, "a7ac14a085326d9fa6199c8c698c4f0e7280afdbb974d2c4660ec60877b45e35"),
+        )
     ),
     fine_tunes=(),
     options=(),

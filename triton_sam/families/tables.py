@@ -248,16 +248,3 @@ def preprocess_name(variant: str) -> str:
 def encoder_jpeg_name(variant: str) -> str:
     """Return the name of the ensemble of preprocessing model and encoder, for example "sam2_encoder_jpeg"."""
     return f"{variant}_encoder_jpeg"
-
-
-def split_name(model: str, roles: tuple[str, ...]) -> tuple[str, str] | None:
-    """Split the name of a model into variant and role; return None if the name ends in none of the roles.
-
-    The longest matching role wins: if "memory_encoder" is a role, then "sam2_memory_encoder" is the memory encoder of
-    "sam2", not the encoder of "sam2_memory".
-    """
-    for role in sorted(roles, key=len, reverse=True):
-        variant = model.removesuffix(model_name("", role))
-        if variant and variant != model:
-            return variant, role
-    return None

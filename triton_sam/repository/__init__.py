@@ -4,6 +4,7 @@
 to load, `aliases` adds names, and `accelerators` writes the settings of GPUs and OpenVINO.
 """
 
+from ..families import pair_names
 from .config import config_for, parse_config
 from .folder import (
     BUILT_IN_CHECKPOINT,
@@ -14,7 +15,7 @@ from .folder import (
     version_folders,
     weights_in,
 )
-from .names import CONFIG_NAME, check_name, pair_names
+from .names import CONFIG_NAME, check_name
 
 __all__ = [
     "BUILT_IN_CHECKPOINT",

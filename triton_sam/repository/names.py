@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 
 from ..errors import ConfigurationError
-from ..families import pair_names
-
-__all__ = ["CONFIG_NAME", "NAME", "VERSION", "check_name", "pair_names"]
 
 CONFIG_NAME = "config.pbtxt"
 CHECKPOINT_KEY = "checkpoint"

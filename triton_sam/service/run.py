@@ -17,8 +17,8 @@ from PIL import Image
 
 from .._common.extras import missing
 from ..errors import PortInUseError, SamError
+from ..families import pair_names
 from ..local_server.ports import ALL_ADDRESSES, choose_ports, hosts_for_others, resolve_host
-from ..repository.names import pair_names
 from ..transport import probe
 from ..transport.failures import START_ADVICE
 from ..transport.triton import Transport

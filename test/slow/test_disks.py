@@ -20,13 +20,14 @@ from support.session_requests import colored
 
 from triton_sam import ImageEmbeddings, SAM2TritonClient
 from triton_sam._common.bundle import bundled
+from triton_sam._common.files import hash_file
 from triton_sam.cli import main as triton_sam
 from triton_sam.download.fetch import fetch
 from triton_sam.errors import DownloadError, ExportError
 from triton_sam.families import get_family
 from triton_sam.local_server import LocalServer
 from triton_sam.repository import install as install_module
-from triton_sam.repository.hashes import read_sums, sha256_of
+from triton_sam.repository.hashes import read_sums
 from triton_sam.repository.install import install
 
 POINT = [[30.0, 20.0]]
@@ -231,7 +232,7 @@ def test_two_exports_at_once_never_mix(tmp_path, monkeypatch):
     weights = {path.read_bytes() for path in repository.rglob("*.onnx")}
     assert weights == {b"encoder of second", b"decoder of second"}
     for folder in repository.glob("sam2_*"):
-        assert read_sums(folder) == {"1/model.onnx": sha256_of(folder / "1" / "model.onnx")}
+        assert read_sums(folder) == {"1/model.onnx": hash_file(folder / "1" / "model.onnx")}
     assert not (repository / install_module.LOCK_NAME).exists()
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from triton_sam._common.files import atomic_write
+from triton_sam._common.files import atomic_write, hash_file
 from triton_sam.families import FAMILIES, get_family
 from triton_sam.repository import CONFIG_NAME, config_for
-from triton_sam.repository.hashes import SUMS_NAME, read_sums, record_hashes, sha256_of
+from triton_sam.repository.hashes import SUMS_NAME, read_sums, record_hashes
 from triton_sam.sessions.configs import write_configs
 
 REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
@@ -54,7 +54,7 @@ def write_hashes(repository: Path) -> list[Path]:
             folder = repository / family.model_name(spec.role)
             graph = folder / "1" / spec.filename
             name = f"1/{graph.name}"
-            if graph.is_file() and read_sums(folder).get(name) != sha256_of(graph):
+            if graph.is_file() and read_sums(folder).get(name) != hash_file(graph):
                 record_hashes([graph])
                 changed.append(folder / SUMS_NAME)
     return changed

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_BLOCK = 1 << 20
 _SECONDS_FOR_READERS = 1.0 if os.name == "nt" else 0.0
 """Seconds to retry on Windows, which cannot replace a file while another process, such as a virus scanner, reads it."""
 
@@ -63,6 +66,15 @@ def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
     """Write ``content`` to ``path``; see atomic_path()."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
+
+
+def hash_file(path: Path, digest: Any = None) -> str:
+    """Return the hash of a file in hexadecimal: its SHA-256, or the hash of a new hash object."""
+    digest = hashlib.sha256() if digest is None else digest
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return str(digest.hexdigest())
 
 
 def move_into_place(temporary: Path, final: Path) -> None:

@@ -25,7 +25,7 @@ from urllib3.exceptions import HTTPError
 
 from .._common.backoff import spread
 from .._common.extras import missing
-from .._common.files import locked, move_into_place
+from .._common.files import hash_file, locked, move_into_place
 from ..errors import ChecksumError, DownloadError
 from .http import NetworkError, NotFoundError, TransientError, bad_status, classify, make_pool
 
@@ -317,12 +317,7 @@ def _progress_bar(job: _Job) -> tqdm[None]:
 def digest_of(path: Path, like: str) -> str:
     """Return the hash of a file in the form and algorithm of ``like``; an empty string if ``like`` is empty."""
     digest = _new_hash(like)
-    if digest is None:
-        return ""
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    return f"{like.partition(':')[0]}:{digest.hexdigest()}"
+    return "" if digest is None else f"{like.partition(':')[0]}:{hash_file(path, digest)}"
 
 
 def _new_hash(digest: str) -> Any:

@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 
 from .._common.text import one_line
 from ..errors import CheckpointError
-from .plain_pickle import Foreign, Name
 from .safetensors_file import read_safetensors
 from .stored import Stored, UnsupportedError
-from .torch_file import read_torch_file
+from .torch_file import Foreign, Name, read_torch_file
 
 SINGLE_NAME = "model.safetensors"
 """The file with the weights in a folder in transformers' layout."""

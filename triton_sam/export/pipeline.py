@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,19 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from .._common import strict_json
 from .._common.extras import missing
+from .._common.files import hash_file
 from .._common.progress import Progress
 from ..errors import ConfigurationError, ExportError
 from ..everything.parameters import METADATA_KEY, thresholds_of
+from ..families import get_family
 from ..families.base import Family
 from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import config_for
-from ..repository.hashes import sha256_of
-from ..repository.install import install, newer_version_warning, staging
+from ..repository.folder import read_model
+from ..repository.install import install, newer_version_warning, staging, write_flushed
 from ..repository.names import CONFIG_NAME
 from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
 from ..sessions.configs import Missing, missing_programs
-from . import programs
 from .exporter import Exporter
 from .settings import CHECKPOINT_HASH, PRECISIONS, Settings
 
@@ -88,9 +90,9 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
                     text = config_for(graph, folder.name, spec.filename)
                     del graph, later
                 moves += [(file, folder / str(version) / file.name) for file in files]
-                moves += programs.text_move(CONFIG_NAME, text, workspace, folder)
+                moves += _text_move(CONFIG_NAME, text, workspace, folder)
                 for name, content in exporter.companions(role, settings).items():
-                    moves += programs.text_move(name, content, workspace, folder / str(version))
+                    moves += _text_move(name, content, workspace, folder / str(version))
             # A check needs several times the memory of a file, so the official model is freed before the first one.
             del model
             gc.collect()  # traced modules refer to each other
@@ -104,7 +106,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
                 if settings.required_inputs
                 else missing_programs(repository, family, settings.variant, video=settings.video)
             )
-            moves += programs.program_moves(missing.files, repository, stack)
+            moves += _program_moves(missing.files, repository, stack)
             install(moves, repository)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
@@ -114,8 +116,8 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     warnings = [
         *missing.warnings,
         newer_version_warning(folders.values(), version),
-        programs.session_warning(family, settings.variant, video=settings.video),
-        "" if settings.video else programs.other_weights_warning(family, settings.variant, repository, metadata),
+        _session_warning(family, settings.variant, video=settings.video),
+        "" if settings.video else _other_weights_warning(family, settings.variant, repository, metadata),
     ]
     for warning in filter(None, warnings):
         progress.line(warning)
@@ -210,7 +212,7 @@ def _checkpoint_metadata(settings: Settings) -> dict[str, str]:
     """Return the metadata about the checkpoint; empty for random weights."""
     if settings.checkpoint is None:
         return {}
-    digest = {CHECKPOINT_HASH: sha256_of(settings.checkpoint)} if settings.checkpoint.is_file() else {}
+    digest = {CHECKPOINT_HASH: hash_file(settings.checkpoint)} if settings.checkpoint.is_file() else {}
     return {"triton_sam.checkpoint": settings.checkpoint.stem, **digest}
 
 
@@ -227,3 +229,55 @@ def _choose_version(family: Family, settings: Settings, metadata: Mapping[str, s
         return 1
     built_in = bool(family.built_in) and present.get("triton_sam.checkpoint") == family.built_in
     return 2 if built_in and present.get(CHECKPOINT_HASH, "") != metadata.get(CHECKPOINT_HASH) else 1
+
+
+_CHECKPOINT_KEYS = ("triton_sam.checkpoint", "triton_sam.checkpoint_sha256", "triton_sam.image_size")
+
+
+def _program_moves(files: Mapping[Path, str], repository: Path, stack: ExitStack) -> list[tuple[Path, Path]]:
+    """Write the files of missing_programs() to temporary folders of the repository.
+
+    Returns:
+        (finished file, place) pairs for install().
+    """
+    models = {place.relative_to(repository).parts[0] for place in files}
+    workspaces = {model: stack.enter_context(staging(repository / model)) for model in sorted(models)}
+    moves = []
+    for place, text in files.items():
+        finished = workspaces[place.relative_to(repository).parts[0]] / place.name
+        write_flushed(finished, text)
+        moves.append((finished, place))
+    return moves
+
+
+def _session_warning(family: Family, variant: str, *, video: bool) -> str:
+    """Return a one-line warning if a variant's image size does not support clicks on images; else ""."""
+    official = get_family(family.name).image_size
+    if family.image_size == official:
+        return ""
+    use = f"{variant} follows objects in videos only" if video else "add --video to follow objects in videos"
+    return f"clicks on images need an encoder of {official} pixels: {use}"
+
+
+def _text_move(name: str, text: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:
+    """Write a text file to a workspace and return its move, or no move if the folder already has the same text."""
+    place = folder / name
+    if place.is_file() and place.read_text("utf-8", errors="replace") == text:
+        return []
+    write_flushed(workspace / name, text)
+    return [(workspace / name, place)]
+
+
+def _other_weights_warning(family: Family, variant: str, repository: Path, metadata: Mapping[str, str]) -> str:
+    """Return a one-line warning if a variant's models for videos have other weights; else ""."""
+    roles = family.tracking.models if family.tracking else {}
+    folders = [repository / family.model_name(role, variant) for role in roles]
+    found = {folder.name: read_model(folder).metadata for folder in folders if folder.is_dir()}
+    others = [
+        name
+        for name, each in found.items()
+        if each and any(each.get(key) != metadata.get(key) for key in _CHECKPOINT_KEYS)
+    ]
+    if not others:
+        return ""
+    return f"{', '.join(others)} belong to other weights: export with --video too, before videos are tracked again"

@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..families.base import Family
 from ..families.tables import ModelSpec
 from .derive import Tree
-from .stored import Stored
 
 if TYPE_CHECKING:
     import onnx
@@ -42,7 +41,7 @@ class Template:
     layout: Layout
 
 
-def misfit(layout: Layout, tensors: Mapping[str, Stored]) -> tuple[list[str], list[str], list[str]]:
+def misfit(layout: Layout, tensors: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """Return the names of the tensors that are missing, unexpected, or of a wrong shape, compared with a layout."""
     absent, surplus = layout.keys() - tensors.keys(), tensors.keys() - layout.keys()
     others = [name for name in layout.keys() & tensors.keys() if tensors[name].shape != layout[name]]

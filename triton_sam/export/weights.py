@@ -19,6 +19,7 @@ except ImportError as error:
     raise missing("exporting needs", "export", error) from error
 
 from .checkpoint import OldFormatError, checkpoint_errors, open_checkpoint, state_dict
+from .templates import misfit
 
 Weights = Mapping[str, Any]
 Built = TypeVar("Built")
@@ -59,18 +60,12 @@ def _load(path: Path) -> Any:
 
 def load_strictly(model: torch.nn.Module, state: Weights, path: Path, question: str) -> None:
     """Load weights that have exactly the model's names and shapes. FP16 weights are converted to FP32."""
-    expected = model.state_dict()
-    missing = sorted(expected.keys() - state.keys())
-    surplus = sorted(state.keys() - expected.keys())
-    misfit = [
-        name for name in expected.keys() & state.keys()
-        if not isinstance(state[name], torch.Tensor) or state[name].shape != expected[name].shape
-    ]  # fmt: skip
-    if missing or surplus or misfit:
-        example = (missing or surplus or sorted(misfit))[0]
+    layout = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    absent, surplus, others = misfit(layout, state)
+    if absent + surplus + others:
         raise CheckpointError(
-            f"{path} does not fit the model: {len(missing)} tensors missing, {len(surplus)} too many, "
-            f"{len(misfit)} with another shape (for example {example}); {question}"
+            f"{path} does not fit the model: {len(absent)} tensors missing, {len(surplus)} too many, "
+            f"{len(others)} with another shape (for example {(absent + surplus + others)[0]}); {question}"
         )
     model.load_state_dict(dict(state))
 

@@ -10,7 +10,6 @@ attackers with write access to the repository, who can also write new hashes.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .._common.files import atomic_write
+from .._common.files import atomic_write, hash_file
 from ..errors import RepositoryError
 from .folder import RepositoryModel, version_folders
 from .selection import without_dependents
@@ -30,17 +29,7 @@ VERIFY_VARIABLE = "TRITON_SAM_VERIFY"
 """The environment variable that disables the check if it is 0."""
 _ADVICE = f"export or download it again, or delete its line in {SUMS_NAME} if you changed it on purpose"
 _LINE = re.compile(r"(?P<hash>[0-9a-f]{64}) [ *](?P<file>\S.*)")
-_BLOCK = 1 << 20
 _THREADS = 4
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def read_sums(folder: Path) -> dict[str, str]:
@@ -100,7 +89,7 @@ def record_hashes(files: Iterable[Path]) -> None:
     """
     for folder, names in _by_model(files).items():
         sums = {name: digest for name, digest in _readable_sums(folder).items() if (folder / name).is_file()}
-        write_sums(folder, {**sums, **{name: sha256_of(folder / name) for name in names}})
+        write_sums(folder, {**sums, **{name: hash_file(folder / name) for name in names}})
 
 
 def intact_models(chosen: Sequence[RepositoryModel], *, verify: bool | None = None) -> list[RepositoryModel]:
@@ -142,7 +131,7 @@ def check_file(path: Path) -> None:
         path: a path of the form MODEL/VERSION/FILE.
     """
     expected = read_sums(path.parent.parent).get(f"{path.parent.name}/{path.name}")
-    if expected is not None and sha256_of(path) != expected:
+    if expected is not None and hash_file(path) != expected:
         raise RepositoryError(f"{path} is not the file that was installed (its SHA-256 differs): {_ADVICE}")
 
 
@@ -173,7 +162,7 @@ def _first_difference(folder: Path, sums: Mapping[str, str]) -> tuple[str, str]:
         if name.split("/")[0] != newest:
             continue
         try:
-            if sha256_of(folder / name) != expected:
+            if hash_file(folder / name) != expected:
                 return name, f"{name} is not the file that was installed (its SHA-256 differs)"
         except FileNotFoundError:
             return name, f"{name} is missing"

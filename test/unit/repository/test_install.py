@@ -231,7 +231,7 @@ def test_an_installation_during_the_check_is_no_damage(repository, monkeypatch, 
                 record_hashes([place])
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
-    monkeypatch.setattr("triton_sam.repository.hashes.sha256_of", replaced_meanwhile)
+    monkeypatch.setattr("triton_sam.repository.hashes.hash_file", replaced_meanwhile)
     assert damaged_models(select_models(repository, ["sam2_encoder"])) == {}
     place.write_text("damaged")
     assert bool(damaged_models(select_models(repository, ["sam2_encoder"]))) == is_hashed_again

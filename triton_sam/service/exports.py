@@ -30,7 +30,7 @@ from .cancellation import CancellableRequests
 from .engine import Engine
 from .faults import first_fault
 from .problems import Problem
-from .schemas import BINARY, RleMask, Side, Strict, file_response, problem_responses
+from .schemas import BINARY, RleMask, Side, Strict, file_route
 from .settings import MEBI
 
 if TYPE_CHECKING:
@@ -175,8 +175,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
     @api.post(
         "/exports",
         summary="Write a data set",
-        response_class=Response,
-        responses={200: file_response("The files.", ZIP), **problem_responses(400, 413, 422, 499)},
+        **file_route("The files.", [ZIP], 400, 413, 422, 499),
         openapi_extra={"requestBody": BODY},
     )
     async def export(

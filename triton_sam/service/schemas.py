@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from fastapi import Path
+from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -277,9 +277,15 @@ class ProblemDetails(BaseModel):
     errors: list[dict[str, Any]] | None = None
 
 
-def file_response(description: str, *media_types: str) -> dict[str, Any]:
-    """Return the OpenAPI description of a response that is a file."""
-    return {"description": description, "content": {kind: {"schema": BINARY} for kind in media_types}}
+def file_route(description: str, kinds: Sequence[str], *problems: int) -> dict[str, Any]:
+    """Return the options of a route that responds with a file of these media types, or with problems."""
+    answer = {"description": description, "content": {kind: {"schema": BINARY} for kind in kinds}}
+    return {"response_class": Response, "responses": {200: answer, **problem_responses(*problems)}}
+
+
+def empty_route(*problems: int) -> dict[str, Any]:
+    """Return the options of a route that responds without a body, or with problems."""
+    return {"status_code": 204, "response_class": Response, "responses": problem_responses(*problems)}
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

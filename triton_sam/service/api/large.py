@@ -11,7 +11,7 @@ from ..cancellation import CancellableRequests
 from ..engine import Engine
 from ..large.folder import LargeFolder, LargeImageInfo, LargeImages, describe
 from ..large.segmenting import LargeSegmentAnswer, LargeSegmenting, LargeSegmentRequest
-from ..schemas import file_response, problem_responses
+from ..schemas import file_route, problem_responses
 
 LargeId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="An id that `GET /v1/large` lists.")]
 Place = Annotated[int, Path(ge=0, le=1_000_000)]
@@ -39,8 +39,7 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
     @api.get(
         "/{large_id}/levels/{level}/tiles/{column}/{row}",
         summary="Show a tile of a large image",
-        response_class=Response,
-        responses={200: file_response("The tile.", "image/jpeg"), **problem_responses(404, 422, 499)},
+        **file_route("The tile.", ["image/jpeg"], 404, 422, 499),
     )
     async def show(request: Request, large_id: LargeId, level: Place, column: Place, row: Place) -> Response:
         """Return a tile as JPEG. Level 0 is the full resolution; each further level halves both sides."""

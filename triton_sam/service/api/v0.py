@@ -26,7 +26,7 @@ from ...masks.segment import Segment
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
 from ..problems import Problem
-from ..schemas import BINARY, file_response, problem_responses
+from ..schemas import BINARY, file_route, problem_responses
 from ..store import accept_image, key_of
 
 PLAIN_SHAPE = (1, 256, 64, 64)
@@ -57,18 +57,14 @@ X = Annotated[int, Form(ge=0, le=MAX_PIXEL, description="Column of the pixel, fr
 Y = Annotated[int, Form(ge=0, le=MAX_PIXEL, description="Row of the pixel, from the top.", examples=[350])]
 Width = Annotated[int, Form(ge=1, le=MAX_PIXEL, description="Width of the image in pixels.", examples=[800])]
 Height = Annotated[int, Form(ge=1, le=MAX_PIXEL, description="Height of the image in pixels.", examples=[534])]
-PNG_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: file_response("The mask in the size of the image: 255 inside the object, else 0.", "image/png")
-}
-EMBEDDING_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "Base64 of raw float32 (1,256,64,64), as text or its gzip; or all embeddings as .npz.",
-        "content": {
-            "text/plain": {"schema": {"type": "string"}},
-            "application/gzip": {"schema": BINARY},
-            NPZ: {"schema": BINARY},
-        },
-    }
+PNG = "The mask in the size of the image: 255 inside the object, else 0.", ["image/png"]
+EMBEDDING: dict[str, Any] = {
+    "description": "Base64 of raw float32 (1,256,64,64), as text or its gzip; or all embeddings as .npz.",
+    "content": {
+        "text/plain": {"schema": {"type": "string"}},
+        "application/gzip": {"schema": BINARY},
+        NPZ: {"schema": BINARY},
+    },
 }
 
 
@@ -86,7 +82,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         "/embedded_model",
         summary="Embed an image",
         response_class=Response,
-        responses={**EMBEDDING_ANSWER, **problem_responses(400, 404, 413, 415, 422, 499)},
+        responses={200: EMBEDDING, **problem_responses(400, 404, 413, 415, 422, 499)},
     )
     async def embedded_model(
         request: Request,
@@ -142,8 +138,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     @api.post(
         "/from_model",
         summary="Get a mask from an embedding",
-        response_class=Response,
-        responses={**PNG_ANSWER, **problem_responses(400, 404, 413, 422, 499)},
+        **file_route(*PNG, 400, 404, 413, 422, 499),
     )
     async def from_model(
         request: Request,
@@ -174,8 +169,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     @api.post(
         "/prediction",
         summary="Get a mask from an image",
-        response_class=Response,
-        responses={**PNG_ANSWER, **problem_responses(400, 404, 413, 415, 422, 499)},
+        **file_route(*PNG, 400, 404, 413, 415, 422, 499),
     )
     async def prediction(
         request: Request,

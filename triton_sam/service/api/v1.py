@@ -27,7 +27,8 @@ from ..schemas import (
     Models,
     SegmentAnswer,
     SegmentRequest,
-    file_response,
+    empty_route,
+    file_route,
     problem_responses,
 )
 from ..store import StoredImage
@@ -117,8 +118,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     @api.get(
         "/images/{image_id}/content",
         summary="Get an image back",
-        response_class=Response,
-        responses={200: file_response("The file.", "application/octet-stream"), **problem_responses(404, 422)},
+        **file_route("The file.", ["application/octet-stream"], 404, 422),
     )
     async def content(image_id: ImageId) -> Response:
         """Return an image's bytes as uploaded or fetched.
@@ -130,21 +130,14 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     @api.get(
         "/images/{image_id}/preview",
         summary="Show an image",
-        response_class=Response,
-        responses={200: file_response("The image.", "image/jpeg"), **problem_responses(404, 422, 499)},
+        **file_route("The image.", ["image/jpeg"], 404, 422, 499),
     )
     async def preview(request: Request, image_id: ImageId) -> Response:
         """Return an upright 8-bit JPEG, for programs that cannot show the original, such as a 16-bit TIFF."""
         content = await requests.run(request, engine.preview(engine.image(image_id)))
         return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
-    @api.delete(
-        "/images/{image_id}",
-        summary="Forget an image",
-        status_code=204,
-        response_class=Response,
-        responses=problem_responses(404, 422),
-    )
+    @api.delete("/images/{image_id}", summary="Forget an image", **empty_route(404, 422))
     async def forget(image_id: ImageId) -> None:
         """Delete an uploaded image."""
         if not engine.images.remove(image_id):

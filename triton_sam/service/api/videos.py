@@ -14,7 +14,7 @@ from .. import events
 from ..cancellation import CancellableRequests
 from ..engine import Engine
 from ..problems import Problem
-from ..schemas import BINARY, file_response, problem_responses
+from ..schemas import BINARY, empty_route, file_route, problem_responses
 from ..videos.downloads import FILES, DownloadFile
 from ..videos.files import LARGEST_WIDTH, SMALLEST_WIDTH, to_jpeg
 from ..videos.schemas import (
@@ -61,7 +61,6 @@ EVENTS: dict[str, Any] = {
     "frames_per_second, seconds_left), and at the end `done` (frames, cancelled) or `error` (as problem+json).",
     "content": {events.MEDIA_TYPE: {"schema": {"type": "string"}}},
 }
-MASKS = file_response("The file.", *(media_type for _, media_type in FILES.values()))
 
 
 def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
@@ -98,13 +97,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         """Describe an uploaded video: its objects, and the frames that have masks."""
         return videos.describe(videos.get(video_id))
 
-    @api.delete(
-        "/{video_id}",
-        summary="Forget a video",
-        status_code=204,
-        response_class=Response,
-        responses=problem_responses(404, 422),
-    )
+    @api.delete("/{video_id}", summary="Forget a video", **empty_route(404, 422))
     async def forget(video_id: VideoId) -> None:
         """Delete a video with its session, masks and file. Tracking stops."""
         videos.get(video_id)
@@ -113,8 +106,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     @api.get(
         "/{video_id}/frames/{frame}",
         summary="Show a frame",
-        response_class=Response,
-        responses={200: file_response("The frame.", "image/jpeg"), **problem_responses(404, 422, 499)},
+        **file_route("The frame.", ["image/jpeg"], 404, 422, 499),
     )
     async def show(
         request: Request,
@@ -153,37 +145,19 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
 
         return await requests.run(request, work())
 
-    @api.delete(
-        "/{video_id}/prompts",
-        summary="Clear the prompts of a frame",
-        status_code=204,
-        response_class=Response,
-        responses=problem_responses(404, 409, 422, 499),
-    )
+    @api.delete("/{video_id}/prompts", summary="Clear the prompts of a frame", **empty_route(404, 409, 422, 499))
     async def clear(
         request: Request, video_id: VideoId, frame: Frame, object_id: Annotated[int, Query(ge=1, lt=MAX_FRAME)]
     ) -> None:
         """Delete an object's prompts and mask in one frame."""
         await requests.run(request, videos.get(video_id).tracking.clear(frame, object_id))
 
-    @api.delete(
-        "/{video_id}/objects/{object_id}",
-        summary="Remove an object",
-        status_code=204,
-        response_class=Response,
-        responses=problem_responses(404, 409, 422, 499),
-    )
+    @api.delete("/{video_id}/objects/{object_id}", summary="Remove an object", **empty_route(404, 409, 422, 499))
     async def remove(request: Request, video_id: VideoId, object_id: ObjectInPath) -> None:
         """Delete an object with its prompts and masks in all frames."""
         await requests.run(request, videos.get(video_id).tracking.remove(object_id))
 
-    @api.post(
-        "/{video_id}/reset",
-        summary="Remove all objects",
-        status_code=204,
-        response_class=Response,
-        responses=problem_responses(404, 409, 413, 422, 499),
-    )
+    @api.post("/{video_id}/reset", summary="Remove all objects", **empty_route(404, 409, 413, 422, 499))
     async def reset(request: Request, video_id: VideoId) -> None:
         """Delete all objects, prompts and masks. The video stays."""
         await requests.run(request, videos.get(video_id).tracking.reset())
@@ -218,8 +192,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
     @api.get(
         "/{video_id}/masks",
         summary="Download the masks",
-        response_class=FileResponse,
-        responses={200: MASKS, **problem_responses(404, 409, 422, 499)},
+        **file_route("The file.", [media_type for _, media_type in FILES.values()], 404, 409, 422, 499),
     )
     async def masks(
         request: Request,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from .._common import strict_json
 from ..client.concepts import FoundInstances
@@ -36,6 +36,7 @@ from .schemas import (
     Strict,
     Tolerance,
     coco_box,
+    examples,
     problem_responses,
     with_mask,
 )
@@ -56,15 +57,10 @@ Texts = Annotated[list[Text], Field(max_length=MAX_TEXTS, fail_fast=True)]
 class FindRequest(Strict):
     """The concepts to find: words, example boxes, or both."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"text": "yellow school bus"},
-                {"text": ["dog", "cat"], "threshold": 0.5, "format": "polygons"},
-                {"boxes": [[100, 80, 420, 300], [500, 90, 620, 200]], "box_labels": [1, 0]},
-            ]
-        },
+    model_config = examples(
+        {"text": "yellow school bus"},
+        {"text": ["dog", "cat"], "threshold": 0.5, "format": "polygons"},
+        {"boxes": [[100, 80, 420, 300], [500, 90, 620, 200]], "box_labels": [1, 0]},
     )
 
     text: Text | Texts | None = Field(

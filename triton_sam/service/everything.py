@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from .._common import strict_json
 from ..client.speculative import SpeculativeSAM2Client
@@ -42,6 +42,7 @@ from .schemas import (
     Strict,
     Tolerance,
     coco_box,
+    examples,
     problem_responses,
     with_mask,
 )
@@ -54,12 +55,7 @@ MAX_AREA = 1 << 31
 class EverythingRequest(Strict):
     """Search parameters, with the names and meanings of Meta's automatic mask generators. All are optional."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{}, {"points_per_side": 16, "crop_n_layers": 1, "cleanup": {"max_hole_area": 32}}]
-        },
-    )
+    model_config = examples({}, {"points_per_side": 16, "crop_n_layers": 1, "cleanup": {"max_hole_area": 32}})
 
     points_per_side: int | None = Field(
         default=None, ge=1, le=MAX_POINTS_PER_SIDE, description="Points of the grid in each row and column."

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, NewConnectionError
@@ -24,7 +24,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError
 from ..transport.timed_sockets import CURRENT, Call, TimedTlsSocket, connect, resolve
 from .budgets import Budgets
 from .problems import Problem
-from .schemas import Strict
+from .schemas import Strict, examples
 from .settings import MEBI, ServiceSettings
 
 MAX_REDIRECTS = 4
@@ -207,9 +207,7 @@ IMAGE_HEADERS = {**HEADERS, "User-Agent": "triton_sam", "Accept": "image/*,*/*;q
 class ImageUrl(Strict):
     """The URL of an image."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"url": "https://example.org/photo.jpg"}]}
-    )
+    model_config = examples({"url": "https://example.org/photo.jpg"})
 
     url: Annotated[str, Field(max_length=2048, description="A public http or https URL.")]
 

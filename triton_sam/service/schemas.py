@@ -49,6 +49,11 @@ BINARY = {"type": "string", "format": "binary"}
 """The schema of a file in OpenAPI."""
 
 
+def examples(*values: dict[str, Any]) -> ConfigDict:
+    """Return the configuration of a model with examples, which /docs shows."""
+    return ConfigDict(json_schema_extra={"examples": list(values)})
+
+
 class Strict(BaseModel):
     """A part of a request. It accepts only known members, and its validation finds few errors.
 
@@ -104,17 +109,13 @@ class ImageInfo(BaseModel):
     bytes: int
     models: list[str] = Field(description="The models that have encoded the image.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "3b0c…",
-                    "width": 800,
-                    "height": 600,
-                    "bytes": 112782,
-                    "models": ["sam2"],
-                }
-            ]
+    model_config = examples(
+        {
+            "id": "3b0c…",
+            "width": 800,
+            "height": 600,
+            "bytes": 112782,
+            "models": ["sam2"],
         }
     )
 
@@ -186,15 +187,10 @@ class RleMask(Strict):
 class SegmentRequest(Prompt):
     """The objects to segment: a single one in this object itself, or several in `objects`."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"points": [[200, 180]]},
-                {"points": [[200, 180], [260, 200]], "labels": [1, 0], "multimask": True, "format": "polygons"},
-                {"objects": [{"box": [100, 80, 420, 300]}, {"points": [[600, 400]]}], "format": "geojson"},
-            ]
-        },
+    model_config = examples(
+        {"points": [[200, 180]]},
+        {"points": [[200, 180], [260, 200]], "labels": [1, 0], "multimask": True, "format": "polygons"},
+        {"objects": [{"box": [100, 80, 420, 300]}, {"points": [[600, 400]]}], "format": "geojson"},
     )
 
     objects: Annotated[list[Prompt], Field(fail_fast=True)] | None = Field(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ..._common.lru import ByteLru
 from ...errors import ConfigurationError
@@ -26,7 +26,7 @@ from ...tiles.pyramid import Window
 from ...tiles.stored import StoredTiles, default_path
 from ..engine import Engine, Pair
 from ..problems import Problem
-from ..schemas import ImageAnswer, ModelName, Prompt, Score, coco_box
+from ..schemas import ImageAnswer, ModelName, Prompt, Score, coco_box, examples
 from ..store import Origin, StoredImage
 from .folder import LargeFolder
 
@@ -42,15 +42,10 @@ _Known: TypeAlias = tuple[LargeImage, Origin, float, StoredTiles]
 class LargeSegmentRequest(Prompt):
     """One object in pixels of the image, and the caller's zoom."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"points": [[1600, 1000]]},
-                {"points": [[1600, 1000], [1650, 990]], "labels": [1, 0], "scale": 4, "format": "rle"},
-                {"box": [1500, 900, 1720, 1310]},
-            ]
-        },
+    model_config = examples(
+        {"points": [[1600, 1000]]},
+        {"points": [[1600, 1000], [1650, 990]], "labels": [1, 0], "scale": 4, "format": "rle"},
+        {"box": [1500, 900, 1720, 1310]},
     )
 
     scale: float = Field(

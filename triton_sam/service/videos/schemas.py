@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ...masks.segment import TOLERANCE, Segment
 from ...tracks.formats import TRACK_FORMATS
@@ -25,6 +25,7 @@ from ..schemas import (
     Strict,
     Tolerance,
     coco_box,
+    examples,
     with_mask,
 )
 
@@ -41,15 +42,10 @@ ObjectId = Annotated[int, Field(ge=1, lt=MAX_FRAME, description="A number that t
 class VideoPrompt(Strict):
     """The prompt of one object in one frame: points, a box, both, or a mask."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"frame": 0, "object_id": 1, "points": [[210, 350]]},
-                {"frame": 30, "object_id": 1, "points": [[200, 180], [260, 200]], "labels": [1, 0]},
-                {"frame": 0, "object_id": 2, "box": [100, 80, 420, 300], "format": "polygons"},
-            ]
-        },
+    model_config = examples(
+        {"frame": 0, "object_id": 1, "points": [[210, 350]]},
+        {"frame": 30, "object_id": 1, "points": [[200, 180], [260, 200]], "labels": [1, 0]},
+        {"frame": 0, "object_id": 2, "box": [100, 80, 420, 300], "format": "polygons"},
     )
 
     frame: FrameIndex
@@ -77,9 +73,7 @@ def video_prompt(**members: Any) -> VideoPrompt:
 class PropagateRequest(Strict):
     """The frames through which all objects are tracked."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"start": 0}, {"start": 30, "count": 10, "reverse": True}]}
-    )
+    model_config = examples({"start": 0}, {"start": 30, "count": 10, "reverse": True})
 
     start: FrameIndex | None = Field(
         default=None, description="The first frame. Default: the earliest frame that has a prompt."
@@ -115,26 +109,22 @@ class VideoInfo(BaseModel):
     is_tracking: bool
     expires_in: float = Field(description="Seconds until the service removes the video if it is not used.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "3b0c…",
-                    "name": "clip.mp4",
-                    "width": 640,
-                    "height": 360,
-                    "num_frames": 240,
-                    "fps": 24.0,
-                    "duration": 10.0,
-                    "bytes": 1280331,
-                    "model": "sam2",
-                    "every": 1,
-                    "objects": [{"object_id": 1, "prompted_frames": [0, 30]}],
-                    "tracked": [[0, 239]],
-                    "is_tracking": False,
-                    "expires_in": 900,
-                }
-            ]
+    model_config = examples(
+        {
+            "id": "3b0c…",
+            "name": "clip.mp4",
+            "width": 640,
+            "height": 360,
+            "num_frames": 240,
+            "fps": 24.0,
+            "duration": 10.0,
+            "bytes": 1280331,
+            "model": "sam2",
+            "every": 1,
+            "objects": [{"object_id": 1, "prompted_frames": [0, 30]}],
+            "tracked": [[0, 239]],
+            "is_tracking": False,
+            "expires_in": 900,
         }
     )
 

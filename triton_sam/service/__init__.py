@@ -5,8 +5,8 @@
   error an RFC 9457 problem.
 - Limits: `middleware` (id, log, tokens), `budgets` (bytes, pixels and places shared by all requests), `bodies`,
   `quotas`, `connections`, `hosts`, `settings` (defaults, the file of `--limits`, tokens).
-- Work: `engine` (clients, images, state of Triton), `store` (uploads), `everything`, `concepts`, `large`, `videos`,
-  `exports`, and `public`, which fetches all files at URLs.
+- Work: `engine` (clients, images, state of Triton), `store` (uploads), `large`, `videos`, and `public`, which fetches
+  all files at URLs. `everything`, `concepts` and `exports` have their routes and messages in the same file.
 - `static` is the page: plain ES modules.
 """
 

@@ -13,6 +13,8 @@ from triton_sam.families.tables import ModelSpec
 from triton_sam.repository.config import config_for
 from triton_sam.sessions.configs import programs, write_programs
 
+WIDTH = 64
+"""The size of a dimension that depends on the size of the model (0 in the tables), for the sizes of the tests."""
 TYPES = {"FP32": TensorProto.FLOAT, "INT64": TensorProto.INT64, "INT32": TensorProto.INT32, "BOOL": TensorProto.BOOL}
 
 
@@ -40,10 +42,14 @@ def signature(spec: ModelSpec, family: str) -> onnx.ModelProto:
     """Return a graph without nodes, with the inputs, defaults and outputs of a model."""
 
     def values(tensors):
-        return [helper.make_tensor_value_info(one.name, TYPES[one.dtype], one.shape) for one in tensors]
+        shapes = [[WIDTH if side == 0 else side for side in one.shape] for one in tensors]
+        return [
+            helper.make_tensor_value_info(one.name, TYPES[one.dtype], shape)
+            for one, shape in zip(tensors, shapes, strict=True)
+        ]
 
     defaults = [helper.make_tensor(one.name, TYPES[one.dtype], [0], []) for one in spec.inputs if one.optional]
-    graph = helper.make_graph([], "signature", values(spec.inputs), values(spec.outputs), defaults)
+    graph = helper.make_graph([], "signature", values(spec.inputs), values(spec.graph_outputs), defaults)
     model = helper.make_model(graph)
     onnx.helper.set_model_props(model, {"triton_sam.family": family})
     return model

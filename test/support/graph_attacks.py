@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.family_configs import WIDTH
+
 from triton_sam.export import onnx_tools
 from triton_sam.families import get_family
 from triton_sam.families.tables import GUARD_PREFIX, ModelSpec
@@ -53,7 +55,7 @@ def request(spec: ModelSpec, sizes: dict[str, int], optional: bool = False, fill
         {
             "name": tensor.name,
             "dtype": TYPES[tensor.dtype],
-            "shape": [side if isinstance(side, int) else sizes[side] for side in tensor.shape],
+            "shape": [sizes[side] if isinstance(side, str) else side or WIDTH for side in tensor.shape],
             "fill": fill,
         }
         for tensor in spec.inputs
@@ -223,7 +225,10 @@ _TEXT, _SMALL = [32, 256], [256, 72, 72]
 
 def has_right_shapes(family: str, role: str, shapes: Shapes) -> bool:
     """Return whether tensors of the right names, types and ranks have valid and consistent shapes."""
-    if role in ("encoder", "concept_encoder"):
+    if role == "concept_encoder":
+        ((images, *rest),) = shapes.values()
+        return images >= 1 and rest == [WIDTH, 72, 72]
+    if role == "encoder":
         ((images, *rest),) = shapes.values()
         return images >= 1 and rest == [3, SIDES[family], SIDES[family]]
     if role == "decoder":

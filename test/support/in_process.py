@@ -17,6 +17,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,16 @@ _STATUS = {"INVALID_ARG": "INVALID_ARGUMENT"}
 _PORTS = itertools.count(1)
 _SERVERS: dict[str, InProcess] = {}
 _CONNECT = triton._connect
+
+
+def write_one_pass(folder: Path, *, encoder: bool = True) -> str:
+    """Write the configurations of encoders that share a backbone; without ``encoder``, that of concepts only."""
+    sides = {"sam3_concept_encoder": "input", **({"sam3_encoder": "output"} if encoder else {})}
+    for model, side in sides.items():
+        (folder / model).mkdir()
+        tensor = 'name: "backbone_states" data_type: TYPE_FP32 dims: [-1, 64, 72, 72]'
+        (folder / model / "config.pbtxt").write_text(f"{side} [{{ {tensor} }}]")
+    return str(folder)
 
 
 class InProcess:

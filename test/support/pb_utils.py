@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -389,12 +390,14 @@ def _forget(name: str) -> None:
     vars(sys.modules.get(package, ModuleType(""))).pop(child, None)
 
 
-def arguments(model: str, *, kind: str = "CPU", device: str = "0", **parameters: str) -> dict[str, str]:
-    """Return the arguments of initialize() for a model of the project's repository with some parameters."""
+def arguments(
+    model: str, *, kind: str = "CPU", device: str = "0", repository: str = "", **parameters: str
+) -> dict[str, str]:
+    """Return the arguments of initialize() for a model with some parameters, by default in the project's repository."""
     return {
         "model_config": json.dumps({"parameters": {key: {"string_value": text} for key, text in parameters.items()}}),
         "model_name": model,
-        "model_repository": str(bundled("model_repository") / model),
+        "model_repository": str(Path(repository or bundled("model_repository")) / model),
         "model_instance_kind": kind,
         "model_instance_device_id": device,
     }

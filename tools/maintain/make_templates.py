@@ -34,8 +34,6 @@ from triton_sam.families.tables import ModelSize
 SEEDS, OTHER_SEED = (1, 2), 3
 SIDES = {"sam2": (1024, 512)}
 """Image sizes in addition to the official one: 512 for fast videos."""
-TRACED_VIDEOS = ("sam3",)
-"""Families whose video models have no templates."""
 LIMIT = 2
 """Maximum difference of a weight in units in the last place of the largest weight. EdgeTAM's folded normalisations
 contain x ** 0.5, which torch does not round to nearest, and a product doubles the difference."""
@@ -84,15 +82,15 @@ def differences(skeleton: onnx.ModelProto, trees: Mapping[str, Tree], trace: Tra
     return found
 
 
-def has_video(family: Family) -> bool:
-    """Return whether a family has templates of its video models."""
-    return family.tracking is not None and family.name not in TRACED_VIDEOS
-
-
 def run(family: Family, size: ModelSize, side: int, seed: int, folder: Path) -> dict[str, Traced]:
     """Trace all roles of a size with the random weights of a seed."""
     settings = Settings(
-        Path("unused"), model=size.model, image_size=side, progress=False, random_seed=seed, video=has_video(family)
+        Path("unused"),
+        model=size.model,
+        image_size=side,
+        progress=False,
+        random_seed=seed,
+        video=family.tracking is not None,
     )
     return traced(family.name, settings, folder)
 
@@ -125,7 +123,7 @@ def check(family: Family, size: ModelSize, side: int) -> None:
     """Compare the stored templates of a size with a trace with other weights."""
     template = next(each for each in templates(family) if (each.size, each.side) == (size.name, side))
     with tempfile.TemporaryDirectory() as scratch:
-        specs = family.at(side).models_for(video=has_video(family), concepts=False)
+        specs = family.at(side).models_for(video=family.tracking is not None, concepts=False)
         for role, found in run(family, size, side, OTHER_SEED, Path(scratch)).items():
             skeleton, trees = graph_of(family, template, specs[role])
             prove(f"{family.name} {size.name} {side} {role}", skeleton, trees, found)

@@ -9,11 +9,11 @@ from pathlib import Path
 EXPORT = Path(__file__).parents[2] / "triton_sam/export"
 MADE = Path(__file__).with_name("templates.json")
 """The digest of the code that made each family's stored templates, and the versions of the packages."""
-COMMON = ("derive.py", "tracing.py", "rewrites.py")
+COMMON = ("derive.py", "tracing.py", "rewrites.py", "point_graphs.py")
 FOLDERS = {
     "sam1": ("sam1",),
     "sam2": ("sam2",),
-    "sam3": ("sam3",),
+    "sam3": ("sam2", "sam3"),
     "mobilesam": ("sam1", "mobilesam"),
     "edgetam": ("sam2", "edgetam"),
     "samhq": ("sam1", "mobilesam", "samhq"),
@@ -26,8 +26,7 @@ UNRELATED = ("reference", "filled", "names", "tokenizer")
 
 def digest(family: str) -> str:
     """Return the digest for a family, without comments, docstrings and layout."""
-    points = () if family == "sam3" else ("point_graphs.py",)
-    files = [EXPORT / name for name in (*COMMON, *points)]
+    files = [EXPORT / name for name in COMMON]
     for folder in FOLDERS[family]:
         files += [path for path in sorted((EXPORT / folder).glob("*.py")) if not path.stem.endswith(UNRELATED)]
     found = hashlib.sha256()

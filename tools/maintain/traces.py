@@ -56,7 +56,7 @@ def _trace(family: str, settings: Settings, folder: Path) -> list[str]:
     chosen = exporter(family)
     settings = chosen.prepare(settings.complete(chosen.family))
     model = pipeline.build(chosen, settings)
-    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.detach().numpy() for name, tensor in chosen.state(model).items()}
     specs = chosen.family.at(settings.side).models_for(video=settings.video, concepts=settings.concepts)
     known = {key(array): array for array in state.values()}
     folder.mkdir(parents=True, exist_ok=True)

@@ -135,6 +135,11 @@ class Exporter(ABC):
     def add_video(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most official models have it
         """Load the official model for videos and attach it to a model from load(), before its graphs are traced."""
 
+    def state(self, model: Any) -> Mapping[str, Any]:
+        """Return the tensors of a model from load() and add_video() by their official names."""
+        found: Mapping[str, Any] = model.state_dict()
+        return found
+
     def add_concepts(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have none
         """Load the official detector of concepts and attach it to a model from load(), before its graphs are traced."""
 

@@ -53,7 +53,7 @@ def strip(model: onnx.ModelProto) -> None:
 
 def label_dimensions(model: onnx.ModelProto, spec: ModelSpec) -> None:
     """Give the dynamic dimensions of inputs and outputs the symbols of the wire contract."""
-    for values, tensors in ((model.graph.input, spec.inputs), (model.graph.output, spec.outputs)):
+    for values, tensors in ((model.graph.input, spec.inputs), (model.graph.output, spec.graph_outputs)):
         if tuple(value.name for value in values) != tuple(tensor.name for tensor in tensors):
             found = ", ".join(value.name for value in values)
             raise ExportError(f"the tensors of the {spec.role} graph differ from the wire contract: {found}")

@@ -130,7 +130,7 @@ def _random_tensors(family: str, settings: Settings) -> dict[str, Stored]:
 
     official = exporter(family)
     model = build(official, official.prepare(settings))
-    return {name: of_array(tensor.detach().numpy()) for name, tensor in model.state_dict().items()}
+    return {name: of_array(tensor.detach().numpy()) for name, tensor in official.state(model).items()}
 
 
 def official(

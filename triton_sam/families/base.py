@@ -226,7 +226,8 @@ def _at(family: Family, side: int) -> Family:
 def _scaled_model(spec: ModelSpec, side: int, official: int) -> ModelSpec:
     inputs = tuple(_scaled_tensor(tensor, side, official) for tensor in spec.inputs)
     outputs = tuple(_scaled_tensor(tensor, side, official) for tensor in spec.outputs)
-    return replace(spec, inputs=inputs, outputs=outputs)
+    further = tuple(_scaled_tensor(tensor, side, official) for tensor in spec.further_outputs)
+    return replace(spec, inputs=inputs, outputs=outputs, further_outputs=further)
 
 
 def _scaled_tensor(tensor: Tensor, side: int, official: int) -> Tensor:

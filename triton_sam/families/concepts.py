@@ -14,6 +14,9 @@ from .tables import MAX_PROMPTS, Dimension, ModelSpec, Tensor, by_role
 CONCEPT_ENCODER, TEXT_ENCODER, DETECTOR, MASK_HEAD = "concept_encoder", "text_encoder", "detector", "mask_head"
 """The roles of the models of a detector of concepts."""
 
+BACKBONE_STATES = "backbone_states"
+"""The output of the backbone, which the encoders for clicks and for concepts share. The encoder for clicks computes it,
+so that an image takes one pass of the backbone."""
 STATES = "concept_states"
 """The part of the detector's work that does not depend on the concept, as an output of the encoder."""
 EXAMPLE_FEATURES = "example_features"
@@ -28,11 +31,13 @@ LABEL_NO_BOX = -10
 """The label of a padding box, so that prompts with different numbers of boxes fit into one batch."""
 
 
-def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, queries: int) -> Mapping[str, ModelSpec]:
+def sam3_concepts(
+    backbone: Tensor, embeddings: tuple[Tensor, ...], tokens: int, queries: int
+) -> Mapping[str, ModelSpec]:
     """Return the models of a detector of concepts with the parts of SAM3, by role.
 
     Args:
-        image: the input of the family's encoder.
+        backbone: BACKBONE_STATES, a further output of the family's encoder.
         embeddings: the outputs of the family's encoder, the finest first.
         tokens: length of a text in tokens, with its padding.
         queries: number of instances that the detector proposes for each prompt.
@@ -48,10 +53,8 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
     return by_role(
         ModelSpec(
             CONCEPT_ENCODER,
-            # Not the name of the encoder's input, because models are recognised by the names of their inputs.
-            inputs=(Tensor(f"concept_{image.name}", image.dtype, image.shape),),
+            inputs=(backbone,),
             outputs=(
-                *embeddings,
                 *(Tensor(name, "FP32", ("images", *shape)) for name, shape in features),
                 Tensor(STATES, "FP32", ("images", *features[-1][1])),
             ),

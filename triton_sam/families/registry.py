@@ -100,11 +100,7 @@ def families_like(family: Family) -> list[Family]:
 
 def families_with(encoder: TensorNames, decoder: TensorNames) -> list[Family]:
     """Return the families whose encoder and decoder have these inputs and outputs, in the order of registration."""
-    return [
-        family
-        for family in FAMILIES.values()
-        if (_tensor_names(family.encoder), _tensor_names(family.decoder)) == (encoder, decoder)
-    ]
+    return [family for family in FAMILIES.values() if _fits(family.encoder, encoder) and _fits(family.decoder, decoder)]
 
 
 def tracking_families() -> list[str]:
@@ -127,6 +123,12 @@ def variant_models(variant: str) -> tuple[str, ...]:
     """
     programs = (preprocess_name(variant), encoder_jpeg_name(variant), variant, video_name(variant))
     return (*(model_name(variant, role) for role in roles()), *programs)
+
+
+def _fits(spec: ModelSpec, names: TensorNames) -> bool:
+    inputs, outputs = names
+    further = {tensor.name for tensor in spec.further_outputs}
+    return (inputs, outputs - further) == _tensor_names(spec)
 
 
 def _tensor_names(spec: ModelSpec) -> TensorNames:

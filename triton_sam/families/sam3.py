@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import LABEL_NO_POINT, Family, FloatArray
-from .concepts import sam3_concepts
+from .concepts import BACKBONE_STATES, sam3_concepts
 from .tables import (
     DECODER,
     ENCODER,
@@ -37,6 +37,7 @@ EMBEDDINGS = (
     Tensor("image_embeddings.1", "FP32", ("images", 64, 144, 144)),
     Tensor("image_embeddings.2", "FP32", ("images", 256, 72, 72)),
 )
+BACKBONE = Tensor(BACKBONE_STATES, "FP32", ("images", 0, 72, 72))
 TRACKING = sam2_tracking(EMBEDDINGS, 1008, prompted_memories=4)
 
 
@@ -92,6 +93,7 @@ SAM3 = Family(
             inputs=(IMAGE,),
             outputs=EMBEDDINGS,
             filename="vision_encoder.onnx",
+            further_outputs=(BACKBONE,),
         ),
         ModelSpec(
             role=DECODER,
@@ -120,7 +122,7 @@ SAM3 = Family(
     requested_outputs=_requested_outputs,
     read_masks=_read_masks,
     tracking=TRACKING,
-    concepts=sam3_concepts(IMAGE, EMBEDDINGS, tokens=32, queries=200),
+    concepts=sam3_concepts(BACKBONE, EMBEDDINGS, tokens=32, queries=200),
     sizes=(
         ModelSize("reduced", official=False, config="sam3_tracker_reduced"),
         ModelSize("full", config="sam3_tracker_full"),

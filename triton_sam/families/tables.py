@@ -27,7 +27,8 @@ class Tensor:
     Args:
         name: the tensor's name in the ONNX graph and in config.pbtxt.
         dtype: Triton's name of the data type, for example "FP32".
-        shape: a number for a fixed dimension, a symbol for a dynamic one. Dimensions with the same symbol are equal.
+        shape: a number for a fixed dimension, 0 if it depends on the size of the model, and a symbol for a dynamic one.
+            Dimensions with the same symbol are equal.
         optional: whether a request may leave the tensor out, because the graph has a default for it.
     """
 
@@ -62,6 +63,8 @@ class ModelSpec:
             ends in the role.
         inputs: the input tensors, in the order of the graph.
         outputs: the output tensors, in the order of the graph.
+        further_outputs: outputs of exported graphs that follow the others. Published files lack them, and only session
+            models request them.
         filename: name of the ONNX file in a version folder.
         dimensions: the sizes that the symbols of the inputs may have. All dimensions with a symbol that is not listed
             must be equal and at least 1; a dimension of an optional input may also be 1, as in its default.
@@ -74,6 +77,7 @@ class ModelSpec:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     filename: str = "model.onnx"
+    further_outputs: tuple[Tensor, ...] = ()
     dimensions: Mapping[str, Dimension] = field(default_factory=lambda: MappingProxyType({}))
     limits: Mapping[tuple[str, ...], int] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -84,8 +88,13 @@ class ModelSpec:
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs, in the order of the graph."""
+        """Names of the outputs, in the order of the graph, without the further ones."""
         return tuple(tensor.name for tensor in self.outputs)
+
+    @property
+    def graph_outputs(self) -> tuple[Tensor, ...]:
+        """All outputs of an exported graph, in its order."""
+        return (*self.outputs, *self.further_outputs)
 
 
 def by_role(*specs: ModelSpec) -> Mapping[str, ModelSpec]:

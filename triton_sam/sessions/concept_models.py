@@ -11,8 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..concepts.tokenizer import TOKENIZER_NAME, Tokenizer
+from ..errors import ModelNotReadyError, RepositoryError
 from ..families.base import Family
-from ..families.concepts import CONCEPT_ENCODER, TEXT_ENCODER
+from ..families.concepts import BACKBONE_STATES, CONCEPT_ENCODER, TEXT_ENCODER
+from ..families.tables import ENCODER
+from ..repository.config import parse_config
+from ..repository.names import CONFIG_NAME
 from . import bls
 from .concepts import Concepts
 
@@ -27,7 +31,7 @@ class ConceptModels:
     """The models of concepts that a session model calls.
 
     Args:
-        names: their names by role.
+        names: their names by role, and that of the encoder.
     """
 
     def __init__(self, repository: Path, family: Family, names: Mapping[str, str]) -> None:
@@ -35,14 +39,16 @@ class ConceptModels:
         self._family = family
         self._names = names
         self._lock = threading.Lock()
+        self._takes_states = _has_states(repository / names[CONCEPT_ENCODER])
+        self._lacks_states = self._takes_states and not _has_states(repository / names[ENCODER])
 
     def settings(self, on_gpu: bool) -> Concepts:
         """Return what a search for concepts needs."""
         at_a_time = CONCEPTS_AT_A_TIME if on_gpu else 1
-        return Concepts(at_a_time, lambda: self._identity, self._tokens, self._are_ready)
+        return Concepts(at_a_time, lambda: self._identity, self._tokens, self._are_ready, self._takes_states)
 
     def _are_ready(self) -> bool:
-        return all(bls.is_ready(self._names[role]) for role in self._family.concepts)
+        return not self._lacks_states and all(bls.is_ready(self._names[role]) for role in self._family.concepts)
 
     @cached_property
     def _identity(self) -> str:
@@ -59,6 +65,18 @@ class ConceptModels:
         remedy = f"run `triton-sam setup {self._family.name} --concepts`, and start it again"
         for role in self._family.concepts:
             bls.check_ready(self._names[role], remedy)
+        if self._lacks_states:
+            encoder, concepts = self._names[ENCODER], self._names[CONCEPT_ENCODER]
+            raise ModelNotReadyError(f"{encoder} has no output {BACKBONE_STATES} for {concepts}: {remedy}")
         folder = bls.newest_version(self._repository / self._names[TEXT_ENCODER])
         length = self._family.concepts[TEXT_ENCODER].inputs[0].shape[1]
         return Tokenizer((folder or self._repository) / TOKENIZER_NAME, int(length))
+
+
+def _has_states(folder: Path) -> bool:
+    """Return whether a model has the states of the backbone as input or output."""
+    try:
+        config = parse_config((folder / CONFIG_NAME).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, RepositoryError):
+        return False
+    return any(tensor.name == BACKBONE_STATES for tensor in (*config.input, *config.output))

@@ -1,13 +1,14 @@
 """The search for all instances of concepts, for the session models of images and videos.
 
-One pass of the backbone computes the feature maps of the detector and the embeddings for clicks and tracking. An image
-that was searched by words is therefore not encoded again for a click. The feature maps take five times as much memory
-as the embeddings, and are separate entries in the cache.
+One pass of the backbone serves the embeddings for clicks and tracking, and the feature maps of the detector, in any
+order: the states of the backbone stay in the cache for a search after a click. The feature maps take five times as much
+memory as the embeddings, and are separate entries in the cache.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,7 +23,15 @@ from ..concepts.instances import choose, scores_of
 from ..concepts.query import Query
 from ..errors import PromptError
 from ..families.base import Family, FloatArray
-from ..families.concepts import CONCEPT_ENCODER, DETECTOR, EXAMPLE_FEATURES, MASK_HEAD, TEXT_ENCODER
+from ..families.concepts import (
+    BACKBONE_STATES,
+    CONCEPT_ENCODER,
+    DETECTOR,
+    EXAMPLE_FEATURES,
+    MASK_HEAD,
+    TEXT_ENCODER,
+)
+from ..families.tables import ENCODER
 from ..wire.contract import embedding_bytes
 from .images import HeldImage, ImageStore, Run
 from .messages import Reply, Tensors
@@ -30,6 +39,10 @@ from .tasks import TaskCancelledError
 
 _TEXTS_BYTES = 64 << 20
 """Size of the cache of text features: about 2,000 texts."""
+_CLICKED_IMAGES = 4
+"""Maximum number of images whose states of the backbone stay in the cache, each as large as the embeddings."""
+_PIXELS = "concept_pixel_values"
+"""The input of the encoder of concepts in earlier exports, which has a backbone of its own."""
 _MAX_LOGITS = 1024
 """Maximum number of instances in an answer with logits, which take 330 KB each and are copied."""
 
@@ -43,12 +56,14 @@ class Concepts:
         identity: returns a text that identifies the weights of the encoder.
         tokens: returns input_ids and attention_mask (P,T) of texts.
         are_ready: returns whether the server has all models of concepts.
+        one_pass: whether the encoder of concepts takes the states of the backbone. In earlier exports, it takes pixels.
     """
 
     at_a_time: int
     identity: Callable[[], str]
     tokens: Callable[[Sequence[str]], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
     are_ready: Callable[[], bool] = lambda: True
+    one_pass: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,10 @@ class Found:
 def image_id_of(maps: HeldImage) -> str:
     """Return the id of the image that feature maps belong to."""
     return maps.image_id.partition("+")[0]
+
+
+def _states_key(image_id: str) -> str:
+    return f"{image_id}+{BACKBONE_STATES}"
 
 
 @dataclass(frozen=True)
@@ -131,8 +150,9 @@ class ConceptSearch:
         self._concepts = concepts
         self._images = images
         self._turn = turn
-        encoded = self._specs[CONCEPT_ENCODER].output_names
-        self._maps = [name for name in encoded if name not in family.encoder.output_names]
+        self._maps = self._specs[CONCEPT_ENCODER].output_names
+        self._clicked: deque[str] = deque()
+        """The keys of states of the backbone in the cache, the oldest first."""
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
 
     def read(self, query: Query, logits: bool) -> Asked:
@@ -144,8 +164,26 @@ class ConceptSearch:
         return self._concepts.are_ready()
 
     def get(self, image_id: str, reply: Reply) -> HeldImage | None:
-        """Return the feature maps of an image from the cache, or None, and count the hit or miss."""
-        return self._images.get(self._key(image_id), reply)
+        """Return the feature maps of an image, or None, and count the hit or miss of the cache.
+
+        They are in the cache, or are computed from the states of the backbone that a click has left there.
+        """
+        image = self._images.get(self._key(image_id), reply)
+        states = self._images.cache.get(_states_key(image_id)) if image is None else None
+        if states is None:
+            return image
+        return self._images.once(self._key(image_id), partial(self._finish, image_id, states, reply))
+
+    def encode_for_clicks(self, content: bytes, reply: Reply) -> HeldImage:
+        """Return the embeddings of an image file, from the cache or computed.
+
+        The states of the backbone stay in the cache for a search, for a few images.
+        """
+        if not (self._concepts.one_pass and self.is_ready()):
+            return self._images.find(content, reply)
+        image_id = self._images.image_id(content)
+        image = self._images.get(image_id, reply)
+        return image or self._images.once(image_id, partial(self._encode_and_keep, image_id, content, reply))
 
     def encode(self, content: bytes, reply: Reply) -> HeldImage:
         """Return the feature maps of an image file, from the cache or computed.
@@ -153,6 +191,7 @@ class ConceptSearch:
         The same pass of the backbone computes the embeddings, which are in the cache under the id of the image.
         """
         image_id = self._images.image_id(content)
+        self._images.wait_for(image_id)
         image = self.get(image_id, reply)
         if image is not None:
             return image
@@ -166,7 +205,8 @@ class ConceptSearch:
     def room_for(self, images: int) -> bool:
         """Return whether the cache can hold embeddings and feature maps of some images, and embeddings of another."""
         floats = sum(math.prod(map(int, each.shape[1:])) for each in self._specs[CONCEPT_ENCODER].outputs)
-        return images * 4 * floats + embedding_bytes(self._family) <= self._images.cache.limit
+        embeddings = embedding_bytes(self._family)
+        return images * (4 * floats + embeddings) + embeddings <= self._images.cache.limit
 
     def instances(
         self, asked: Asked, image: HeldImage, shown: HeldImage, reply: Reply, stopped: Callable[[], bool]
@@ -262,9 +302,39 @@ class ConceptSearch:
         return np.stack([features for key in keys if (features := held[key]) is not None])
 
     def _encode(self, pixels: FloatArray) -> Mapping[str, Any]:
-        """Run the encoder of concepts, which takes the input of the family's encoder under another name."""
-        spec = self._specs[CONCEPT_ENCODER]
-        return self._run(CONCEPT_ENCODER, {}, {spec.input_names[0]: pixels}, spec.output_names, True)
+        """Return embeddings and feature maps of an image."""
+        embeddings = self._family.encoder.output_names
+        if not self._concepts.one_pass:
+            return self._run(CONCEPT_ENCODER, {}, {_PIXELS: pixels}, (*embeddings, *self._maps), True)
+        outputs = self._encode_states(pixels)
+        return {**outputs, **self._continue(outputs[BACKBONE_STATES])}
+
+    def _encode_states(self, pixels: FloatArray) -> Mapping[str, Any]:
+        """Return embeddings of an image and states of the backbone."""
+        encoder = self._family.encoder
+        outputs = (*encoder.output_names, BACKBONE_STATES)
+        return self._run(ENCODER, {}, {encoder.input_names[0]: pixels}, outputs, True)
+
+    def _continue(self, states: Any) -> Mapping[str, Any]:
+        """Return the feature maps for states of the backbone."""
+        return self._run(CONCEPT_ENCODER, {BACKBONE_STATES: states}, {}, self._maps, True)
+
+    def _encode_and_keep(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+        size, outputs = self._images.encode_file(content, self._encode_states, reply)
+        states = _states_key(image_id)
+        self._images.put(states, size, {BACKBONE_STATES: outputs[BACKBONE_STATES]}, reply)
+        self._clicked.append(states)
+        if len(self._clicked) > _CLICKED_IMAGES:
+            self._images.cache.remove(self._clicked.popleft())
+        return self._images.put(image_id, size, self._family.embeddings(outputs), reply)
+
+    def _finish(self, image_id: str, states: HeldImage, reply: Reply) -> HeldImage:
+        """Put the feature maps into the cache in place of the states of the backbone."""
+        run = partial(self._continue, states.tensors[BACKBONE_STATES])
+        with reply.timed("encode"):
+            maps = self._images.with_room("encode", run, reply, states.nbytes)
+        self._images.cache.remove(states.image_id)
+        return self._images.put(self._key(image_id), states.image_size, maps, reply)
 
     def _encode_and_put(self, key: str, image_id: str, content: bytes, reply: Reply) -> HeldImage:
         size, outputs = self._images.encode_file(content, self._encode, reply)

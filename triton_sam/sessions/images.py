@@ -131,6 +131,13 @@ class ImageStore:
             with self._lock:
                 del self._running[key]
 
+    def wait_for(self, key: str) -> None:
+        """Wait until no other thread encodes the image of a key."""
+        with self._lock:
+            running = self._running.get(key)
+        if running is not None:
+            running.exception()
+
     def encode_part(self, part: Image.Image, reply: Reply) -> HeldImage:
         """Encode a part of an image, without caching it."""
         with place_in(self._encoders), reply.timed("encode"):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from PIL import Image
 from support.fuzzing import session as sam2_session
 from support.fuzzing import text
 from support.image_server import ImageServer
+from support.in_process import write_one_pass
 
 from triton_sam import AsyncSAM2TritonClient, InferenceError, PromptError, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.session_image import SessionImage
@@ -81,6 +84,8 @@ class ConceptServer(ImageServer):
 
     def _computed(self, model: str, inputs: Arrays, wanted: tuple[str, ...]) -> Mapping[str, npt.NDArray[Any]]:
         role = model.removeprefix("sam3_")
+        if "backbone_states" in inputs:
+            return dict.fromkeys(wanted, inputs["backbone_states"])
         if role in ("encoder", "concept_encoder"):
             (pixels,) = inputs.values()
             assert pixels.shape == (1, 3, 1008, 1008)
@@ -123,6 +128,12 @@ def server():
 def client(server):
     with client_of(server) as client:
         yield client
+
+
+@pytest.fixture
+def one_pass(tmp_path):
+    with ConceptServer(repository=write_one_pass(tmp_path)) as server:
+        yield server
 
 
 def client_of(server, **options) -> SAM2TritonClient:
@@ -220,6 +231,68 @@ def test_an_image_that_the_server_lost_or_that_was_only_clicked_is_sent_again(se
     assert len(client.find("cat")) == 2
     assert server.sent() == [True, False, True, True, False, True]
     assert server.encodes == ["sam3_concept_encoder", "sam3_concept_encoder", "sam3_encoder", "sam3_concept_encoder"]
+
+
+@pytest.mark.parametrize("order", ["click first", "word first", "only its id"])
+def test_one_pass_serves_words_and_clicks_in_any_order(one_pass, order) -> None:
+    with client_of(one_pass) as client:
+        if order == "click first":
+            client.set_image(IMAGE)
+            client.predict([[3, 3]])
+        elif order == "only its id":
+            client.set_image(IMAGE)
+            (image_id,) = {each.image_id.partition("+")[0] for each in one_pass.program._model.images.cache.values()}
+            assert ask(one_pass.program._model, {"text": "cat"}, image_id=image_id.encode()).error is None
+        image = client.find("cat", image=IMAGE).image
+        client.segment([[3, 3]], image=image)
+        assert len(client.find("bus", image=image)) == 2
+    assert one_pass.encodes == ["sam3_encoder", "sam3_concept_encoder"]
+    decoder = next(call for call in one_pass.triton.calls if call.model == "sam3_decoder")
+    assert "backbone_states" not in decoder.inputs
+
+
+def test_the_states_of_the_last_images_stay_until_they_are_searched(one_pass) -> None:
+    cache = one_pass.program._model.images.cache
+    with client_of(one_pass) as client:
+        images = [np.full((20, 20, 3), shade, np.uint8) for shade in range(6)]
+        for image in images:
+            client.set_image(image)
+        assert len(cache) == 6 + 4
+        client.find("cat", image=images[5])
+        assert len(cache) == 6 + 4  # feature maps in place of states
+        assert one_pass.encodes.count("sam3_encoder") == 6
+        client.find("cat", image=images[0])
+    assert one_pass.encodes.count("sam3_encoder") == 7
+
+
+def test_a_search_waits_for_the_pass_of_a_click(one_pass) -> None:
+    model = one_pass.program._model
+    gate, begun, compute = threading.Event(), threading.Event(), one_pass.triton._compute
+
+    def slow(name: str, inputs: Arrays, wanted: tuple[str, ...]) -> Mapping[str, npt.NDArray[Any]]:
+        if name == "sam3_encoder":
+            begun.set()
+            assert gate.wait(60)
+        return compute(name, inputs, wanted)
+
+    one_pass.triton._compute = slow
+    with ThreadPoolExecutor(2) as threads:
+        click = threads.submit(model.answer, {"image": text(image_file())})
+        assert begun.wait(60)
+        search = threads.submit(ask, model, {"text": "cat"}, image=image_file())
+        gate.set()
+        assert (click.result(60).error, search.result(60).error) == (None, None)
+    assert one_pass.encodes == ["sam3_encoder", "sam3_concept_encoder"]
+
+
+def test_an_encoder_without_states_is_named(tmp_path) -> None:
+    with ConceptServer(repository=write_one_pass(tmp_path, encoder=False)) as server, client_of(server) as client:
+        del server.program.concept_models.tokenizer
+        with pytest.raises(ModelNotReadyError, match="sam3_encoder has no output backbone_states for sam3_concept_"):
+            client.find("cat", image=IMAGE)
+        client.set_image(IMAGE)
+        client.predict([[3, 3]])
+    assert server.encodes == ["sam3_encoder"]
 
 
 def test_examples_of_another_image_are_uploaded_and_encoded_for_words(server, client) -> None:

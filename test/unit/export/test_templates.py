@@ -22,7 +22,7 @@ from support.family_exports import SMALLEST  # noqa: E402
 from triton_sam._common.bundle import checkout  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
-from triton_sam.export.pipeline import Exported  # noqa: E402
+from triton_sam.export.pipeline import Exported, build  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.export.stored import of_array  # noqa: E402
 from triton_sam.export.templates import FOLDER, _members, misfit, templates  # noqa: E402
@@ -33,8 +33,6 @@ pytestmark = [pytest.mark.export, pytest.mark.xdist_group("templates")]
 MAKER = "tools/maintain/make_templates.py"
 ROUNDED = {"edgetam": 2, "sam3": 1}
 """The families whose weights may differ in the last places: torch rounds roots and sines otherwise than NumPy."""
-VIDEOS = ("sam2", "edgetam")
-"""The families whose models for videos have templates; SAM3's are traced."""
 FAMILIES_WITH_TEMPLATES = [name for name in FAMILIES if (FOLDER / f"{name}.tar.xz").is_file()]
 
 
@@ -49,25 +47,29 @@ def sources() -> ModuleType:
 
 def checkpoint_of(family: str, path: Path, change: Any = None) -> Path:
     """Write the official model with random weights, as its publisher would."""
-    official = registry.exporter(family)
-    model = official.load(None, SMALLEST[family], image_size=official.family.image_size, random_seed=5)
-    state = model.state_dict()
+    official, table = registry.exporter(family), get_family(family)
+    settings = Settings(Path(), model=SMALLEST[family], random_seed=5, video=table.tracking is not None)
+    state = dict(official.state(build(official, official.prepare(settings.complete(table)))))
     if change is not None:
         change(state)
     if family == "sam3":
-        return sam3_folder(model, path)
+        return sam3_folder(state, path)
     torch.save({"model": state}, path)
     return path
 
 
-def sam3_folder(model: Any, folder: Path) -> Path:
+def sam3_folder(tracker: dict[str, Any], folder: Path) -> Path:
     """Write SAM3's tracker as facebook/sam3 has it, with a tensor of the detector."""
     from safetensors.torch import save_file
+    from transformers import Sam3VideoConfig
 
-    model.save_pretrained(folder)
-    (folder / "model.safetensors").unlink()
+    from triton_sam.export.sam3.model import detector_configuration, video_configuration
+
+    parts = {"tracker": video_configuration("reduced"), "detector": detector_configuration("reduced")}
+    config: Any = Sam3VideoConfig(**{f"{name}_config": part.to_dict() for name, part in parts.items()})
+    config.save_pretrained(folder)
     state = {"detector_model.text_projection.bias": torch.zeros(2)}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in tracker.items():
         is_backbone = name.startswith("vision_encoder.backbone.")
         placed = f"detector_model.{name}" if is_backbone else f"tracker_model.{name}"
         state[placed.replace("tracker_model.vision_encoder.neck.", "tracker_neck.")] = tensor.contiguous()
@@ -109,7 +111,7 @@ def test_each_official_size_has_the_graphs_of_its_table(family: str) -> None:
     assert {(size.name, table.image_size) for size in table.sizes if size.official} <= found
     for size, side in found:
         at = table.at(side)
-        for role in at.models_for(video=family in VIDEOS, concepts=False):
+        for role in at.models_for(video=table.tracking is not None, concepts=False):
             assert {f"{size}/{side}/{role}.onnx", f"{size}/{side}/{role}.json"} <= _members(family).keys()
 
 
@@ -128,14 +130,14 @@ def test_all_files_equal_those_of_a_trace(checkpoint: Path, tmp_path: Path, prec
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(name, marks=pytest.mark.nightly if name in VIDEOS else ())  # six models to trace
+        pytest.param(name, marks=pytest.mark.nightly if get_family(name).tracking else ())  # six models to trace
         for name in FAMILIES_WITH_TEMPLATES
         if name != "mobilesam"
     ],
 )
 def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> None:
     checkpoint = checkpoint_of(family, tmp_path / "weights.pt")
-    own = {"checkpoint": checkpoint, "video": family in VIDEOS}
+    own = {"checkpoint": checkpoint, "video": get_family(family).tracking is not None}
     graphs = filled(family, tmp_path / "filled", **own).files
     traced = exported(family, tmp_path / "traced", model=SMALLEST[family], trace=True, **own).files
     found, expected = files_of(tmp_path / "filled"), files_of(tmp_path / "traced")

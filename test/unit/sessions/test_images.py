@@ -16,6 +16,7 @@ from triton_sam import ImageError
 from triton_sam.errors import ConfigurationError, InferenceError
 from triton_sam.families import get_family
 from triton_sam.families.concepts import CONCEPT_ENCODER
+from triton_sam.families.tables import ENCODER
 from triton_sam.sessions.concepts import Concepts
 from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore, NoRoomError
@@ -163,7 +164,7 @@ def test_equal_files_searched_for_words_at_a_time_are_encoded_once_also_for_clic
         images = [search.result(60) for search in searches]
     assert images[0] is images[1] is images[2]
     assert model.answer({"image": text(content)}).error is None
-    assert encoded == [CONCEPT_ENCODER]
+    assert encoded == [ENCODER, CONCEPT_ENCODER]
 
 
 def test_work_is_done_once_for_each_key(waiting):

@@ -19,45 +19,40 @@ from transformers.models.sam3 import modeling_sam3
 
 from ...families.concepts import LABEL_NO_BOX
 from .concept_layers import attend_to_tokens, decode, encode_examples, fuse, token_bias
-from .graphs import Sam3Encoder
 
 _official: Any = modeling_sam3  # it is partly untyped
 
 
 class ConceptEncoder(nn.Module):
-    """Computes the tracker's embeddings and the detector's feature maps of images in one pass of the backbone.
+    """Computes the detector's feature maps of images from the states of the backbone, an output of EncoderWithStates.
 
     Args:
         detector: a transformers Sam3Model, whose backbone has the same weights as the tracker's.
     """
 
-    def __init__(self, tracker: Sam3Encoder, detector: Any) -> None:
+    def __init__(self, detector: Any) -> None:
         super().__init__()
-        self.tracker, self.neck = tracker, detector.vision_encoder.neck
+        self.neck = detector.vision_encoder.neck
         self.first_layer = detector.detr_encoder.layers[0]
         self.convolutions = detector.mask_decoder.pixel_decoder.conv_layers
         self.register_buffer("position", _position(detector), persistent=False)
 
     position: Tensor
 
-    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
-        """Encode images.
+    def forward(self, backbone_states: Tensor) -> tuple[Tensor, ...]:
+        """Return concept_features.0 (B,256,288,288), .1 (B,256,144,144) and .2 (B,256,72,72), and concept_states.
 
-        Returns:
-            The three outputs of Sam3Encoder, then concept_features.0 (B,256,288,288), .1 (B,256,144,144) and .2
-            (B,256,72,72), and concept_states (B,256,72,72). Two parts of the detector do not depend on the concept, so
-            they are computed here, once for all concepts: concept_features.0 and .1 are after their convolutions in the
-            mask decoder (see MaskHead), and concept_states is .2 after the first self-attention.
+        Two parts of the detector do not depend on the concept, so they are computed here, once for all concepts:
+        concept_features.0 and .1 are after their convolutions in the mask decoder (see MaskHead), and concept_states
+        (B,256,72,72) is .2 after the first self-attention.
+
+        Args:
+            backbone_states: (B,C,72,72).
         """
-        found = self.tracker.vision(pixel_values, return_dict=True)
-        fine, middle, coarse = found.fpn_hidden_states[:3]
-        side = coarse.shape[-1]
-        spatial = found.last_hidden_state.unflatten(1, (side, side)).permute(0, 3, 1, 2)
-        features: Any = self.neck(spatial)[0][:3]
+        features: Any = self.neck(backbone_states)[0][:3]
         attended = self._attend(features[-1].flatten(2).transpose(1, 2))
-        states = attended.transpose(1, 2).reshape(-1, attended.shape[-1], side, side)
-        maps = (self.convolutions[1](features[0]), self.convolutions[0](features[1]), features[2])
-        return (*self.tracker.finish(fine, middle, coarse), *maps, states)
+        states = attended.transpose(1, 2).reshape(-1, attended.shape[-1], *features[-1].shape[2:])
+        return self.convolutions[1](features[0]), self.convolutions[0](features[1]), features[2], states
 
     def _attend(self, states: Tensor) -> Tensor:
         """Apply the first self-attention of the detector; see the first part of Sam3DetrEncoderLayer.forward."""

@@ -34,7 +34,7 @@ class Sam3Encoder(nn.Module):
         self.conv_s0, self.conv_s1 = model.mask_decoder.conv_s0, model.mask_decoder.conv_s1
         self.no_memory = model.no_memory_embedding if add_no_memory else None
 
-    def forward(self, pixel_values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         """Encode images.
 
         Returns:
@@ -44,10 +44,21 @@ class Sam3Encoder(nn.Module):
         return self.finish(fine, middle, coarse)
 
     def finish(self, fine: Tensor, middle: Tensor, coarse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the outputs of forward() from the three feature maps of the neck."""
+        """Return the embeddings from the three feature maps of the neck."""
         if self.no_memory is not None:
             coarse = coarse + self.no_memory.reshape(1, -1, 1, 1)
         return self.conv_s0(fine), self.conv_s1(middle), coarse
+
+
+class EncoderWithStates(Sam3Encoder):
+    """Computes the embeddings of images, and what ConceptEncoder needs of the same pass of the backbone."""
+
+    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of Sam3Encoder, and backbone_states (B,C,72,72); see Sam3VisionModel.forward."""
+        hidden = self.vision.backbone(pixel_values).last_hidden_state
+        side = pixel_values.shape[-1] // self.vision.config.backbone_config.patch_size
+        states = hidden.view(hidden.shape[0], side, side, -1).permute(0, 3, 1, 2)
+        return (*self.finish(*self.vision.neck(states)[0][:3]), states)
 
 
 class Sam3Decoder(nn.Module):

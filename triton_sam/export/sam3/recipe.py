@@ -37,7 +37,7 @@ try:
     from .. import tracing
     from ..weights import randomise, seeded
     from .concept_graphs import ConceptEncoder, Detector, MaskHead, TextEncoder
-    from .graphs import Sam3Decoder, Sam3Encoder
+    from .graphs import EncoderWithStates, Sam3Decoder
     from .tokenizer import tokenizer_text
 except ImportError as error:
     raise missing("exporting and verifying SAM3 needs", "export", error, "export,local") from error
@@ -104,6 +104,12 @@ class Sam3Exporter(Exporter):
         video.vision_encoder = model.vision_encoder
         model.video = video.eval().requires_grad_(False)
 
+    def state(self, model: Any) -> Mapping[str, Any]:
+        """Return the tensors of the tracker and of its video model; names of both are equal for equal tensors."""
+        video = model.video.state_dict() if hasattr(model, "video") else {}
+        tensors = {**model.state_dict(), **video}
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("video.")}
+
     def add_concepts(self, model: Any, settings: Settings) -> None:
         """Attach transformers' Sam3Model to the tracker as ``concepts``; see Exporter.add_concepts()."""
         if settings.checkpoint is not None:
@@ -139,9 +145,9 @@ class Sam3Exporter(Exporter):
             base = sam2_of(model.video, add_no_memory)
             return trace_video(base, spec, graphs=graphs(add_no_memory), tracking=TRACKING)
         if spec.role == ENCODER:
-            module: torch.nn.Module = Sam3Encoder(model, add_no_memory)
+            module: torch.nn.Module = EncoderWithStates(model, add_no_memory)
         elif spec.role == CONCEPT_ENCODER:
-            module = ConceptEncoder(Sam3Encoder(model, add_no_memory), model.concepts)
+            module = ConceptEncoder(model.concepts)
         elif spec.role == TEXT_ENCODER:
             module = TextEncoder(model.concepts)
         elif spec.role == DETECTOR:
@@ -150,7 +156,7 @@ class Sam3Exporter(Exporter):
             module = MaskHead(model.concepts)
         else:
             module = Sam3Decoder(model)
-        return _trace(module, spec, model.device)
+        return _trace(module, spec, model)
 
     def companions(self, role: str, settings: Settings) -> Mapping[str, str]:
         """Return the tokenizer for the text encoder."""
@@ -190,18 +196,19 @@ def _text_encoder(settings: Settings) -> str:
     return str(settings.options.get("text_encoder") or "")
 
 
-def _trace(module: torch.nn.Module, spec: ModelSpec, device: torch.device) -> onnx.ModelProto:
+def _trace(module: torch.nn.Module, spec: ModelSpec, model: Any) -> onnx.ModelProto:
+    channels = model.config.vision_config.backbone_config.hidden_size  # of the states of the backbone
     free = {name: torch.export.Dim(name, min=1) for name in ("images", "prompts", "instances")}
     free |= {name: torch.export.Dim(name, min=0) for name in ("points", "boxes")}
     # The sizes differ from each other, so that torch does not treat two dimensions as equal.
     sizes = {"images": 2, "prompts": 3, "points": 4, "boxes": 5, "instances": 6}
     example, dynamic = [], {}
     for tensor in spec.inputs:
-        shape = [sizes[side] if isinstance(side, str) else side for side in tensor.shape]
-        value = torch.rand(shape, device=device)
+        shape = [sizes[side] if isinstance(side, str) else side or channels for side in tensor.shape]
+        value = torch.rand(shape, device=model.device)
         example.append(value.to(torch.int64) if tensor.dtype == "INT64" else value)
         dynamic[tensor.name] = {axis: free[side] for axis, side in enumerate(tensor.shape) if isinstance(side, str)}
-    return tracing.trace(module, spec, example, dynamic)
+    return tracing.trace(module, replace(spec, outputs=spec.graph_outputs), example, dynamic)
 
 
 EXPORTER = Sam3Exporter()

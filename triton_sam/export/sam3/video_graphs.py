@@ -34,10 +34,11 @@ def sam2_of(model: Any, add_no_memory: bool) -> Any:
     """
     base = transformers_modules.sam2_of(model)
     if not add_no_memory:
-        absent = base.no_mem_embed.flatten()
-        base.memory_attention.norm.bias -= absent
-        base.sam_prompt_encoder.no_mask_embed.weight += absent
-        base.sam_prompt_encoder.mask_downscaling[-1].bias += absent
+        absent, prompts = base.no_mem_embed.flatten(), base.sam_prompt_encoder
+        # Not in place, so that make_templates.py can record it.
+        base.memory_attention.norm.bias.data = base.memory_attention.norm.bias - absent
+        prompts.no_mask_embed.weight.data = prompts.no_mask_embed.weight + absent
+        prompts.mask_downscaling[-1].bias.data = prompts.mask_downscaling[-1].bias + absent
     return base
 
 

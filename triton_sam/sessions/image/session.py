@@ -122,7 +122,8 @@ class SessionModel:
     def _find(self, request: SessionRequest, reply: Reply) -> HeldImage:
         """Return the image of a request from the cache, or encode it."""
         if request.image is not None:
-            return self.images.find(request.image, reply)
+            find = self.images.find if self._concepts is None else self._concepts.encode_for_clicks
+            return find(request.image, reply)
         image_id = str(request.image_id)
         image = self.images.get(image_id, reply)
         if image is None:

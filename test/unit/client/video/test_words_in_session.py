@@ -9,13 +9,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
-from support.in_process import InProcess
+from support.in_process import InProcess, write_one_pass
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient, VideoRules, track_words
 from triton_sam.client.video import frames, word_tracking
@@ -57,6 +58,8 @@ def tracked(role: str, inputs: Arrays, wanted: tuple[str, ...]) -> Arrays:
 def computed(model: str, inputs: Arrays, wanted: tuple[str, ...]) -> Arrays:
     """Compute a model. The detector finds the lower half for each text."""
     role = model.removeprefix("sam3_")
+    if "backbone_states" in inputs:
+        return dict.fromkeys(wanted, inputs["backbone_states"])
     if role in ("encoder", "concept_encoder"):
         (pixels,) = inputs.values()
         return {name: np.full(4, pixels.mean(), np.float32) for name in wanted}
@@ -142,14 +145,17 @@ def assert_equal(found: dict[int, Any], expected: dict[int, Any]) -> None:
             np.testing.assert_array_equal(other.logits, segment.logits)
 
 
-def test_one_pass_serves_words_tracker_and_clicks(server: WordServer) -> None:
-    with open_video(server) as video:
+@pytest.mark.parametrize("earlier", [False, True])
+def test_one_pass_serves_words_tracker_and_clicks(tmp_path: Path, earlier: bool) -> None:
+    repository = {} if earlier else {"repository": write_one_pass(tmp_path)}
+    with WordServer(**repository) as server, open_video(server) as video:
         found = followed(server, video)
         assert {segment.label for segments in found.values() for segment in segments.values()} == {"bus", "car"}
         video.add(FRAMES - 1, 1, points=[[500, 900]], labels=[1])
         dict(video.propagate(start=1))
         video.add(0, 1, points=[[500, 900]], labels=[1])
-    assert server.passes == {"sam3_concept_encoder": FRAMES}
+    encoders = ["sam3_concept_encoder"] if earlier else ["sam3_encoder", "sam3_concept_encoder"]
+    assert server.passes == dict.fromkeys(encoders, FRAMES)
     assert server.finds() == ["sam3_video"] * FRAMES
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from PIL import Image  # noqa: E402
 from support.conditions import settled  # noqa: E402
-from support.family_exports import sam3_concepts  # noqa: E402
+from support.family_exports import sam3_concepts, sam3_video_words  # noqa: E402
 from support.processes import kill_model  # noqa: E402
 from support.two_workers import return_free_memory  # noqa: E402
 from support.video_graphs import write_video_models  # noqa: E402
@@ -53,6 +53,15 @@ def server(exported, tmp_path_factory):
     write_programs(repository, get_family("sam3"), video=False)
     write_video_models(repository)
     with LocalServer(repository, models=["sam3", "sam2_video"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def video_server(tmp_path_factory):
+    """A server whose tracker is SAM3's, so that it searches the frames of videos itself."""
+    repository = shutil.copytree(sam3_video_words().repository, tmp_path_factory.mktemp("video_words") / "models")
+    write_programs(repository, get_family("sam3"))
+    with LocalServer(repository, models=["sam3"]) as running:
         yield running
 
 
@@ -216,6 +225,26 @@ def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(client
 def test_the_health_of_words(server, capsys):
     assert main(["health", "--url", server.http_url, "--timeout", "200"]) == 0
     assert "words of sam3: work" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_words_tracker_and_clicks_take_one_pass_of_the_backbone_per_frame(video_server):
+    clip = [np.roll(noise(11), 3 * index, axis=1) for index in range(3)]
+    encoders = ("sam3_encoder", "sam3_concept_encoder")
+    with (
+        SAM2TritonClient(video_server.grpc_url, "sam3", timeout=300) as finder,
+        SAM2VideoClient(video_server.grpc_url, model_type="sam3", timeout=300) as tracker,
+        tracker.open(clip) as video,
+    ):
+        before = [computed(finder, model) for model in encoders]
+        found = dict(track_words(finder, video, ["a", "b"], rules=WORD_RULES, limit=1))
+        corrected = min(video.object_ids)
+        video.add(1, corrected, points=[[30, 30]], labels=[1])
+        later = dict(video.propagate(start=1))
+        after = [computed(finder, model) for model in encoders]
+    assert {segment.label for segments in found.values() for segment in segments.values()} == {"a", "b"}
+    assert [corrected in segments for segments in later.values()] == [True, True]
+    assert [new - old for new, old in zip(after, before, strict=True)] == [0, len(clip)]
 
 
 @pytest.mark.nightly

@@ -69,7 +69,7 @@ class FamilyExport:
         exporter = registry.exporter(self.family)
         model = exporter.load(None, size, image_size=side, random_seed=0)
         if self._settings.get("concepts"):
-            exporter.add_concepts(model, Settings(Path(), model=size, random_seed=0))
+            exporter.add_concepts(model, Settings(Path(), random_seed=0, **self._settings))
         return model
 
 
@@ -124,6 +124,7 @@ edgetam_micro = functools.partial(export_once, "edgetam")
 samhq_micro = functools.partial(export_once, "samhq")
 sam3_reduced = functools.partial(export_once, "sam3")
 sam3_concepts = functools.partial(export_once, "sam3", concepts=True)
+sam3_video_words = functools.partial(export_once, "sam3", concepts=True, video=True)
 
 # The packages of the small families may be missing where the others are installed.
 SERVED = tuple(

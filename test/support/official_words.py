@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import interpolate
 from transformers import Sam3VideoConfig, Sam3VideoModel
-from transformers.models.sam3_video.modeling_sam3_video import Sam3VideoInferenceSession
-from transformers.models.sam3_video.processing_sam3_video import Sam3VideoProcessor
 
 from triton_sam.client.video.sync import SAM2VideoClient
 from triton_sam.concepts.query import Query
-from triton_sam.concepts.video_rules import Detections, VideoRules
-from triton_sam.export.sam2.transformers_reference import with_meta_rules
-from triton_sam.export.sam2.video_reference import frame_tensors
+from triton_sam.concepts.video_rules import Detections
 from triton_sam.export.sam3.model import detector_configuration, video_configuration
 from triton_sam.export.sam3.recipe import randomise_memory
+from triton_sam.export.sam3.tokenizer import open_tokenizer
 from triton_sam.export.sam3.video_graphs import graphs, sam2_of
+from triton_sam.export.sam3.video_words import Sam3VideoWordsReference, video_model_of
 from triton_sam.export.weights import randomise, seeded
 from triton_sam.families.sam3 import SAM3
 from triton_sam.families.tables import ENCODER
@@ -31,8 +28,8 @@ SIDE, LOW = 336, 96
 Images = Sequence[np.ndarray]
 
 
-def official_model(rules: VideoRules) -> Any:
-    """Return a Sam3VideoModel of the reduced size for images of 336 pixels with random weights."""
+def official_model() -> Any:
+    """Return a MetaVideoModel of the reduced size for images of 336 pixels with random weights."""
     parts = {"tracker": video_configuration("reduced"), "detector": detector_configuration("reduced")}
     config = Sam3VideoConfig(**{f"{name}_config": part.to_dict() for name, part in parts.items()})
     config.image_size = SIDE
@@ -44,81 +41,44 @@ def official_model(rules: VideoRules) -> Any:
     for head in decoder.output_hypernetworks_mlps:  # logits are larger than rounding errors
         head.proj_out.weight *= 300
         head.proj_out.bias *= 300
-    for name, value in vars(rules).items():
-        setattr(model, name, value)
-    model.low_res_mask_size, model.fill_hole_area = LOW, 0
-    return model.eval().requires_grad_(False)
+    return video_model_of(model.tracker_model.eval(), model.detector_model.eval(), model.tracker_neck.eval())
 
 
-class MetaVideoModel(Sam3VideoModel):
-    """Changes a Sam3VideoModel where our sessions follow Meta's predictor.
-
-    - New objects leave the memories of the others in their frame alone; transformers encodes them again.
-    - The prompt of a new object has no soft edge.
-    - Masks are enlarged for the memory in two steps, as tracked ones are.
-    """
-
-    def _tracker_add_new_objects(
-        self, inference_session: Any, frame_idx: int, new_obj_ids: list[int], new_obj_masks: Any, reverse: bool = False
-    ) -> None:
-        known = list(inference_session.obj_ids)
-        outputs = [inference_session.output_dict_per_obj[inference_session.obj_id_to_idx(each)] for each in known]
-        before = [{kind: dict(frames) for kind, frames in each.items()} for each in outputs]
-        sharp = (
-            interpolate((new_obj_masks >= 0.5).float()[None], (SIDE, SIDE), mode="bilinear", antialias=True)[0] >= 0.5
-        )
-        super()._tracker_add_new_objects(inference_session, frame_idx, new_obj_ids, sharp.float(), reverse)
-        for each, kinds in zip(outputs, before, strict=True):
-            each.update(kinds)
-
-    def run_memory_encoder(self, inference_session: Any, frame_idx: int, high_res_masks: Any, scores: Any) -> Any:
-        large = interpolate(high_res_masks, (SIDE, SIDE), mode="bilinear")
-        return super().run_memory_encoder(inference_session, frame_idx, large, scores)
-
-
-class Official:
-    """Runs a Sam3VideoModel over images, with scenes of detections in place of those of its random detector.
+class Official(Sam3VideoWordsReference):
+    """The official model over images, with scenes of detections in place of those of its random detector.
 
     Args:
         scene: the detections (mask logits (N,h,w), scores (N,)) of each text in each frame.
-
-    Attributes:
-        conditioned: the frames of each object that count as prompted.
     """
 
     def __init__(self, model: Any, images: Images, texts: Sequence[str], scene: Any) -> None:
-        self.model = MetaVideoModel.__new__(MetaVideoModel)
-        self.model.__dict__.update(vars(model))
-        self.model._modules = {**model._modules, "tracker_model": with_meta_rules(model.tracker_model)}
-        self.conditioned: dict[int, list[int]] = {}
-        pixels = frame_tensors(images, SIDE, SAM3.pixel_mean, SAM3.pixel_std)
-        height, width = images[0].shape[:2]
-        self.session = Sam3VideoInferenceSession(pixels, height, width, dtype=torch.float32)
-        self.session.max_obj_id = 0
-        for text in texts:
-            self.session.add_prompt(text)
-        self.texts, self.scene, self.frame = texts, scene, 0
-        vars(self.model)["run_detection"] = self._detect
-        self.processor = Sam3VideoProcessor.__new__(Sam3VideoProcessor)
+        super().__init__(model, images, open_tokenizer(None))
+        self.texts, self.scene = texts, scene
+        self.removed: list[set[int]] = []
+        vars(model)["run_detection"] = self._detect
 
-    def _detect(self, *_: Any, **__: Any) -> Any:
+    def _detect(self, inference_session: Any, **_: Any) -> Any:
+        frame = len(self.removed)
+        self.removed.append(set(inference_session.removed_obj_ids))
         found = {}
         for index, text in enumerate(self.texts):
-            masks, scores = self.scene[self.frame][text]
+            masks, scores = self.scene[frame][text]
             boxes = torch.zeros(len(scores), 4)
             found[index] = {"bbox": boxes, "mask": torch.from_numpy(masks.copy()), "scores": torch.from_numpy(scores)}
-        self.frame += 1
         return found
 
-    def run(self) -> Iterator[tuple[int, dict[int, np.ndarray]]]:
-        """Yield each frame and the masks of its objects."""
-        for output in self.model.propagate_in_video_iterator(self.session):
-            shown = self.processor.postprocess_outputs(self.session, output)
-            ids, masks = shown["object_ids"].tolist(), shown["masks"].numpy()
-            yield output.frame_idx, dict(zip(ids, masks, strict=True))
-        for object_id in self.session.obj_ids:
-            outputs = self.session.output_dict_per_obj[self.session.obj_id_to_idx(object_id)]
-            self.conditioned[object_id] = sorted(outputs["cond_frame_outputs"])
+    def confused(self) -> set[int]:
+        """Return the frames in which the official model removed an object, and paired masks with wrong ids."""
+        following = [*self.removed[1:], self.session.removed_obj_ids]
+        return {
+            frame for frame, (old, new) in enumerate(zip(self.removed, following, strict=True)) if len(new) > len(old)
+        }
+
+    def confirmed(self) -> set[int]:
+        """Return the objects with several frames that count as prompted."""
+        outputs = self.session.output_dict_per_obj
+        known = {each: outputs[self.session.obj_id_to_idx(each)] for each in self.session.obj_ids}
+        return {each for each, kinds in known.items() if len(kinds["cond_frame_outputs"]) > 1}
 
 
 class SceneFinder:

@@ -15,6 +15,8 @@ from .._common.quiet import quiet
 from ..families.base import Family, FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
+Frames = Sequence[npt.NDArray[np.uint8]]
+"""The frames of a video, each (height,width,3) uint8 RGB, all of one size."""
 Prompt = Mapping[str, Any]
 """Keyword arguments of predict(): any of point_coords, point_labels, box and mask_input."""
 Logits = Mapping[int, FloatArray]

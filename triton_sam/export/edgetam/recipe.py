@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
 from ...families.edgetam import EDGETAM
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..reference import VideoReference
+from ..reference import Frames, VideoReference
 from ..settings import Settings
 from .names import VIDEO_HALF, adapt_names
 from .reference import EdgeTamReference
@@ -153,7 +150,7 @@ class EdgeTamExporter(Exporter):
     def reference(self, model: Any) -> EdgeTamReference:
         return EdgeTamReference(image_model(model))
 
-    def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
+    def video_reference(self, model: Any, frames: Frames) -> VideoReference:
         from ..sam2.transformers_reference import TransformersVideoReference
 
         return TransformersVideoReference(self.family, model, EdgeTamVideoInferenceSession, frames)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ..._common.extras import missing
 from ..._common.text import first_line
@@ -18,7 +15,7 @@ from ...errors import ConfigurationError
 from ...families.sam2 import SAM2
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..reference import GenerateMasks, VideoReference, official_records
+from ..reference import Frames, GenerateMasks, VideoReference, official_records
 from ..settings import Settings
 from .reference import Sam2Reference, mask_generator
 
@@ -123,7 +120,7 @@ class Sam2Exporter(Exporter):
     def reference(self, model: Any) -> Sam2Reference:
         return Sam2Reference(model)
 
-    def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
+    def video_reference(self, model: Any, frames: Frames) -> VideoReference:
         from .video_reference import Sam2VideoReference
 
         return Sam2VideoReference(model, frames)

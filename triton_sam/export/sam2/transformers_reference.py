@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import interpolate
 
 from ...families.base import Family
-from ..reference import Logits
-from .video_reference import Frames, frame_tensors
+from ..reference import Frames, Logits
+from .video_reference import frame_tensors
 
 LOGIT_LIMIT = 32.0
 

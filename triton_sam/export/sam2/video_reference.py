@@ -14,10 +14,8 @@ from sam2.sam2_video_predictor import SAM2VideoPredictor
 
 from ..._common.quiet import quiet
 from ...errors import VideoError
-from ..reference import Logits
+from ..reference import Frames, Logits
 from .graphs import PIXEL_MEAN, PIXEL_STD
-
-Frames = Sequence[npt.NDArray[np.uint8]]
 
 _FILL_HOLE_AREA = 8
 """Set by build_sam2_video_predictor. The predictor skips this step without its CUDA kernel, as on a CPU."""

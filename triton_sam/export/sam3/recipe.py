@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ..._common.extras import missing
 from ...concepts.tokenizer import TOKENIZER_NAME
@@ -17,7 +14,7 @@ from ...families.concepts import CONCEPT_ENCODER, DETECTOR, MASK_HEAD, TEXT_ENCO
 from ...families.sam3 import SAM3, TRACKING
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..reference import VideoReference
+from ..reference import Frames, VideoReference
 from ..settings import Settings
 from .checkpoints import NO_MEMORY_PLACEMENTS, checkpoint_folder, config_name, metadata_of, placement
 from .concept_reference import Sam3ConceptReference
@@ -119,6 +116,10 @@ class Sam3Exporter(Exporter):
             size = self.choose(None, settings.model)
             detector = seeded(lambda: official(detector_configuration(size)), settings.random_seed)
             randomise(detector, settings.random_seed or 0)
+            if settings.video:
+                # Logits reach the 0.5 of a prompt's pixels. Objects with empty prompts would have equal masks.
+                for parameter in detector.mask_decoder.mask_embedder.layers[-1].parameters():
+                    parameter.data *= 128
         # The checkpoint has only one set of backbone weights, so sharing them saves memory without changing results.
         detector.vision_encoder.backbone = model.vision_encoder.backbone
         model.concepts = detector.eval().requires_grad_(False)
@@ -175,7 +176,7 @@ class Sam3Exporter(Exporter):
     def reference(self, model: Any) -> Sam3Reference:
         return Sam3Reference(model)
 
-    def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
+    def video_reference(self, model: Any, frames: Frames) -> VideoReference:
         from ..sam2.transformers_reference import TransformersVideoReference
 
         return TransformersVideoReference(self.family, model.video, Sam3TrackerVideoInferenceSession, frames)

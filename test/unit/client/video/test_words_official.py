@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from support.official_words import LOW, SIDE, Official, SceneFinder, client_of, 
 
 from triton_sam.client.video.word_tracking import track_words  # noqa: E402
 from triton_sam.concepts.video_rules import VideoRules  # noqa: E402
+from triton_sam.masks.boxes import intersection_over_union  # noqa: E402
 
-FRAMES = 12
 TEXTS = ("bus", "traffic light")
 RULES = VideoRules(
     hotstart_delay=4,
@@ -31,13 +32,13 @@ RULES = VideoRules(
 )
 
 
-def clip() -> list[np.ndarray]:
+def clip(frames: int) -> list[np.ndarray]:
     rng = np.random.default_rng(5)
     ground = rng.integers(0, 255, (SIDE, SIDE, 3), np.uint8)
-    return [np.roll(ground, 5 * frame, axis=1) for frame in range(FRAMES)]
+    return [np.roll(ground, 5 * frame, axis=1) for frame in range(frames)]
 
 
-def scene() -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
+def scene(count: int) -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
     """Two buses, one of which comes later, a light, and in some frames a false detection."""
     rows, columns = np.mgrid[:LOW, :LOW]
 
@@ -45,8 +46,8 @@ def scene() -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
         return (radius - np.hypot(columns - x, rows - y)).astype(np.float32)
 
     frames = []
-    for frame in range(FRAMES):
-        buses = [disc(20 + 2 * frame, 30, 14), *([disc(70, 60, 18)] if frame >= 3 else [])]
+    for frame in range(count):
+        buses = [disc(20 + 2 * min(frame, 60 - frame), 30, 14), *([disc(70, 60, 18)] if frame >= 3 else [])]
         lights = [disc(45, 15 + frame, 9)] if frame % 5 != 4 else []
         lights += [disc(80, 80, 6)] if frame == 2 else []
         bus_scores = np.linspace(0.95, 0.8, len(buses), dtype=np.float32)
@@ -62,27 +63,28 @@ def scene() -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
     return frames
 
 
-def iou(one: np.ndarray, other: np.ndarray) -> float:
-    union = (one | other).sum()
-    return float((one & other).sum() / union) if union else 1.0
-
-
 @pytest.mark.slow
-def test_two_texts_over_12_frames() -> None:
-    model: Any = official_model(RULES)
-    official = Official(model, clip(), TEXTS, scene())
-    expected = dict(official.run())
-    finder: Any = SceneFinder(scene())
-    with client_of(model) as client, client.open(clip()) as video:
-        found = dict(track_words(finder, video, TEXTS, rules=RULES))
-    assert list(found) == list(expected) == list(range(FRAMES))
-    for frame, masks in expected.items():
-        segments = found[frame]
-        assert list(segments) == list(masks), frame
-        for object_id, mask in masks.items():
-            ours = segments[object_id].mask
-            assert iou(ours, mask) > 0.9999 or (ours != mask).sum() <= 1, (frame, object_id)
+@pytest.mark.parametrize(
+    ("frames", "objects", "least"), [(12, 12, 0.9999), pytest.param(60, 8, 0.999, marks=pytest.mark.nightly)]
+)
+def test_two_texts(frames: int, objects: int, least: float) -> None:
+    rules = replace(RULES, max_num_objects=objects)
+    model: Any = official_model()
+    official = Official(model, clip(frames), TEXTS, scene(frames))
+    expected = dict(official.follow(TEXTS, rules))
+    finder: Any = SceneFinder(scene(frames))
+    with client_of(model) as client, client.open(clip(frames)) as video:
+        found = dict(track_words(finder, video, TEXTS, rules=rules))
+    assert list(found) == list(expected) == list(range(frames))
+    confused = official.confused()
+    assert len(confused) < frames / 4
+    for frame in expected.keys() - confused:
+        assert list(found[frame]) == list(expected[frame]), frame
+        for object_id, mask in expected[frame].items():
+            ours = found[frame][object_id].mask
+            is_equal = intersection_over_union(ours, mask) > least or (ours != mask).sum() <= 1
+            assert is_equal, (frame, object_id)
     areas = [mask.mean() for masks in expected.values() for mask in masks.values()]
-    assert len(areas) > 3 * FRAMES
+    assert len(areas) > 3 * frames
     assert 0.05 < np.mean(areas) < 0.9
-    assert any(len(frames) > 1 for frames in official.conditioned.values())  # an object was confirmed
+    assert official.confirmed()

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name of this module
 from torch import Tensor, nn
 
-from triton_sam.export.sam2.graphs import PIXEL_MEAN, PIXEL_STD, Sam2Decoder
+from triton_sam.export.sam2.graphs import Sam2Decoder
+from triton_sam.families.sam2 import SAM2
 
 STRIDE = 16
 """Input pixels for each cell of the image embedding, along one axis. Masks have a quarter of the input's side."""
@@ -81,8 +82,8 @@ def set_side(model: nn.Module, side: int) -> None:
 def normalise(images: Tensor) -> Tensor:
     """Convert RGB images, uint8 (B, S, S, 3), to float32 (B, 3, S, S), normalised by ImageNet's mean and deviation."""
     scaled = images.permute(0, 3, 1, 2).float() / 255
-    mean = torch.tensor(PIXEL_MEAN, device=images.device).view(1, 3, 1, 1)
-    return (scaled - mean) / torch.tensor(PIXEL_STD, device=images.device).view(1, 3, 1, 1)
+    mean = torch.tensor(SAM2.pixel_mean, device=images.device).view(1, 3, 1, 1)
+    return (scaled - mean) / torch.tensor(SAM2.pixel_std, device=images.device).view(1, 3, 1, 1)
 
 
 def encode(model: nn.Module, pixels: Tensor) -> Features:

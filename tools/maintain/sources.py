@@ -20,7 +20,7 @@ FOLDERS = {
 }
 """The folders whose modules build and trace the models of each family."""
 
-UNRELATED = ("reference", "filled", "names", "tokenizer")
+UNRELATED = ("reference", "filled", "names", "checkpoints", "tokenizer")
 """Suffixes of modules that neither build nor trace a model."""
 
 

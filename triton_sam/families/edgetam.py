@@ -42,7 +42,7 @@ EDGETAM = replace(
     fine_tunes=(),
     options=(),
     exporter="triton_sam.export.edgetam.recipe:EXPORTER",
-    filled_exporter="triton_sam.export.edgetam.filled:EdgeTamFilled",
+    filled_exporter="triton_sam.export.edgetam.checkpoints:EdgeTamFilled",
 )
 """EdgeTAM has the tensors, the image frame and the decoder of SAM2. The encoder and the weights differ.
 

@@ -18,10 +18,9 @@ pytest.importorskip("sam2")
 
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
-from triton_sam.export.edgetam.graphs import fused  # noqa: E402
-from triton_sam.export.edgetam.names import IMAGE_POSITION, VIDEO_HALF, transformers_name  # noqa: E402
+from triton_sam.export.edgetam.checkpoints import IMAGE_POSITION, VIDEO_HALF, transformers_name  # noqa: E402
+from triton_sam.export.edgetam.graphs import fused, sam2_of  # noqa: E402
 from triton_sam.export.edgetam.recipe import EXPORTER, image_model  # noqa: E402
-from triton_sam.export.edgetam.video_graphs import sam2_of  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 
 

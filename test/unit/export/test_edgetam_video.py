@@ -26,8 +26,8 @@ from support.video_graphs import (  # noqa: E402
 from transformers import EdgeTamVideoInferenceSession  # noqa: E402
 
 from triton_sam.errors import ConfigurationError  # noqa: E402
+from triton_sam.export.edgetam.graphs import EdgeTamMemoryAttention, sam2_of  # noqa: E402
 from triton_sam.export.edgetam.recipe import EXPORTER, has_video, image_model  # noqa: E402
-from triton_sam.export.edgetam.video_graphs import EdgeTamMemoryAttention, sam2_of  # noqa: E402
 from triton_sam.export.sam2.transformers_reference import TransformersVideoReference  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402

@@ -15,7 +15,6 @@ from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..reference import Frames, VideoReference
 from ..settings import Settings
-from .names import VIDEO_HALF, adapt_names
 from .reference import EdgeTamReference
 
 try:
@@ -35,8 +34,8 @@ try:
     from .. import tracing
     from ..point_graphs import trace_decoder
     from ..sam2.video_graphs import trace_video
-    from .graphs import EdgeTamDecoder, EdgeTamEncoder
-    from .video_graphs import GRAPHS, sam2_of
+    from .checkpoints import VIDEO_HALF, adapt_names
+    from .graphs import GRAPHS, EdgeTamDecoder, EdgeTamEncoder, sam2_of
 except ImportError as error:
     raise missing("exporting and verifying EdgeTAM needs", "export", error, "export,local") from error
 

@@ -10,12 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...families.sam2 import SAM2
 from ..point_graphs import PointDecoder, channel_norm
-
-PIXEL_MEAN = (0.485, 0.456, 0.406)
-"""Mean of RGB values in 0..1, from sam2.utils.transforms.SAM2Transforms."""
-PIXEL_STD = (0.229, 0.224, 0.225)
-"""Standard deviation of RGB values in 0..1, from sam2.utils.transforms.SAM2Transforms."""
 
 
 class Sam2Encoder(nn.Module):
@@ -27,8 +23,8 @@ class Sam2Encoder(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.register_buffer("mean", torch.tensor(PIXEL_MEAN).reshape(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(PIXEL_STD).reshape(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(SAM2.pixel_mean).reshape(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(SAM2.pixel_std).reshape(1, 3, 1, 1), persistent=False)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Encode images.

@@ -14,8 +14,8 @@ from sam2.sam2_video_predictor import SAM2VideoPredictor
 
 from ..._common.quiet import quiet
 from ...errors import VideoError
+from ...families.sam2 import SAM2
 from ..reference import Frames, Logits
-from .graphs import PIXEL_MEAN, PIXEL_STD
 
 _FILL_HOLE_AREA = 8
 """Set by build_sam2_video_predictor. The predictor skips this step without its CUDA kernel, as on a CPU."""
@@ -136,7 +136,7 @@ def _predictor_of(model: Any) -> Any:
 
 
 def frame_tensors(
-    frames: Frames, side: int, mean: Sequence[float] = PIXEL_MEAN, std: Sequence[float] = PIXEL_STD
+    frames: Frames, side: int, mean: Sequence[float] = SAM2.pixel_mean, std: Sequence[float] = SAM2.pixel_std
 ) -> torch.Tensor:
     """Return the (N,3,S,S) FP32 inputs of the encoder for the frames of a video."""
     if not frames:

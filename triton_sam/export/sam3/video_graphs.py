@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from ..sam2 import transformers_modules
 from ..sam2.memory_graphs import MemoryAttention, MemoryEncoder
-from ..sam2.tracking_graphs import MASK_BIAS, MASK_SCALE, TrackingDecoder
 from ..sam2.transformers_modules import PixelPositions
-from ..sam2.video_graphs import Graph
+from ..sam2.video_graphs import MASK_BIAS, MASK_SCALE, Graph, TrackingDecoder
 
 
 def sam2_of(model: Any, add_no_memory: bool) -> Any:

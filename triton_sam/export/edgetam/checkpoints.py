@@ -1,12 +1,16 @@
-"""The names of EdgeTAM's weights: Meta's checkpoint has the names of the sam2 package, transformers its own."""
+"""EdgeTAM's checkpoints without torch: Meta's has the names of the sam2 package, transformers' its own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from ..filled import FilledExporter
 from ..sam2.transformers_names import IMAGE_POSITION, POINT_KIND, POINT_KINDS, POINT_POSITION, sam2_name
+from ..settings import Settings
+from ..stored import Stored, halves, joined
+from ..templates import Layout, Template
 
 Weight = TypeVar("Weight")
 
@@ -84,3 +88,25 @@ def _adapt_meta(
         found[f"{place}.k_proj.weight"], found[f"{place}.v_proj.weight"] = halve(found.pop(name))
     state.clear()
     state.update(found)
+
+
+T = TypeVar("T")
+
+
+class EdgeTamFilled(FilledExporter):
+    """Fills a template of EdgeTAM."""
+
+    @staticmethod
+    def wanted(template: Template, settings: Settings) -> Layout:
+        """Without video, the checkpoint may lack the weights that only videos need."""
+        return template.layout if settings.video else _without_video(template.layout)
+
+    @classmethod
+    def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
+        state = dict(tensors)
+        adapt_names(state, joined, halves)
+        return state if settings.video else _without_video(state)
+
+
+def _without_video(named: Mapping[str, T]) -> dict[str, T]:
+    return {name: value for name, value in named.items() if not name.startswith(VIDEO_HALF)}

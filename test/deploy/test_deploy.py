@@ -1,41 +1,29 @@
 """The files of a deployment pass their checkers, and each checker finds a fault."""
 
-import importlib.util
 import json
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 from support import helm
 
+from tools.maintain import lint_deploy as lint
 from triton_sam._common.bundle import bundled, checkout
 from triton_sam.annotate.folder import Part
 from triton_sam.cli import build_parser
 from triton_sam.download import catalogue as checkpoints
+from triton_sam.local_server.defaults import CUDA_POOL, METRICS
 
 ROOT = checkout()
+SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
 
 
-def lint_deploy() -> ModuleType:
-    """Return tools/maintain/lint_deploy.py as a module."""
-    spec = importlib.util.spec_from_file_location("lint_deploy", ROOT / "tools" / "maintain" / "lint_deploy.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def lint():
-    return lint_deploy()
-
-
-@pytest.mark.parametrize("check", [check.__name__ for check in lint_deploy().CHECKS])
-def test_every_file_passes_its_checker(lint, check):
+@pytest.mark.parametrize("check", [check.__name__ for check in lint.CHECKS])
+def test_every_file_passes_its_checker(check):
     try:
         assert list(getattr(lint, check)()) == []
     except lint.SkippedError as reason:
@@ -60,7 +48,7 @@ FAULTS = [
 """Words of the compose file, what takes their place, and words of the fault."""
 
 
-def test_faults_in_the_compose_file_are_found(lint, tmp_path, monkeypatch):
+def test_faults_in_the_compose_file_are_found(tmp_path, monkeypatch):
     for name in ("docker-compose.yml", ".env.example", "Dockerfile"):
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("deploy", "model_repository"):
@@ -77,18 +65,17 @@ def test_faults_in_the_compose_file_are_found(lint, tmp_path, monkeypatch):
 
 
 def test_every_promised_profile_is_there():
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text().replace("${GPU_REPLICAS:-1}", "1"))["services"]
-    profiles = {profile for service in services.values() for profile in service.get("profiles", [])}
+    profiles = {profile for service in SERVICES.values() for profile in service.get("profiles", [])}
     assert profiles == {"cpu", "second", "monitoring", "service", "tls", "export"}
-    assert "profiles" not in services["triton"]  # `docker compose up` on a GPU host
-    assert services["triton"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
-    assert "deploy" not in services["triton-cpu"]
-    assert services["service"]["command"].split()[0] == "service"
-    assert "TRITON_SAM_TOKEN" in services["service"]["environment"]
-    assert {"TRITON_SAM_MIRROR", "HF_ENDPOINT", "HF_TOKEN"} <= set(services["export"]["environment"])
+    assert "profiles" not in SERVICES["triton"]  # `docker compose up` on a GPU host
+    assert SERVICES["triton"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    assert "deploy" not in SERVICES["triton-cpu"]
+    assert SERVICES["service"]["command"].split()[0] == "service"
+    assert "TRITON_SAM_TOKEN" in SERVICES["service"]["environment"]
+    assert {"TRITON_SAM_MIRROR", "HF_ENDPOINT", "HF_TOKEN"} <= set(SERVICES["export"]["environment"])
 
 
-def test_faults_in_manifests_are_found(lint):
+def test_faults_in_manifests_are_found():
     folder = ROOT / "deploy/kubernetes/annotate"
     (job,) = helm.load(folder / "indexed-job.yaml")
     job["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
@@ -100,7 +87,7 @@ def test_faults_in_manifests_are_found(lint):
     assert any("triggers" in fault for fault in lint.manifest_errors(scaled))
 
 
-def test_other_faults_between_files_are_found(lint, tmp_path):
+def test_other_faults_between_files_are_found(tmp_path):
     for name in ("docker-compose.yml", ".env.example", "Dockerfile", ".dockerignore", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("deploy", "scripts"):
@@ -118,25 +105,120 @@ def test_the_export_image_downloads_into_its_volume():
     assert str(workdir / checkpoints.DIRECTORY) in volumes
 
 
+# --- no container runs as root, writes to its root file system, or may gain privileges; test_helm.py has the chart's
+
+
+def test_every_image_runs_as_a_user_other_than_root():
+    stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))[1:]
+    assert [stage.split()[2] for stage in stages] == ["export", "service", "cpu", "triton"]
+    for stage in stages:
+        assert re.findall(r"(?m)^USER (\S+)", stage)[-1] == "1000:1000"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_of_the_compose_file(name):
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "cap_add" not in service
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service.get("privileged")
+    assert not {"network_mode", "pid", "ipc"} & set(service)
+    assert not any("docker.sock" in volume for volume in service.get("volumes", []))
+    if "build" not in service and name not in ("prometheus", "grafana"):  # these two images name a user themselves
+        assert not str(service["user"]).startswith(("0", "root"))
+
+
+def test_every_service_has_volumes_for_the_files_that_it_writes():
+    """The root file system is read-only, so exported models, TensorRT's engines and databases need volumes."""
+    for name, service in SERVICES.items():
+        # The local server starts programs that it puts there.
+        assert service["tmpfs"] == (["/tmp:exec"] if name == "triton-cpu" else ["/tmp"])
+    written = {
+        "export": ["/models", "/checkpoints"],
+        "service": ["/uploads"],
+        "prometheus": ["/prometheus"],
+        "grafana": ["/var/lib/grafana"],
+    }
+    for name, places in {**written, "triton": ["/var/cache/triton-sam"]}.items():
+        mounts = SERVICES[name]["volumes"]
+        assert all(any(mount.endswith(f":{place}") for mount in mounts) for place in places), name
+    assert SERVICES["service"]["environment"]["TMPDIR"] == "/uploads"
+    # Triton itself only reads models.
+    assert any(mount.endswith(":/models:ro") for mount in SERVICES["triton"]["volumes"])
+
+
+def test_options_of_triton_have_one_source():
+    """`triton-sam container` sets the options that every deployment needs, so no deployment repeats them."""
+    assert SERVICES["triton"]["command"] == ["triton-sam", "container"]
+    assert SERVICES["triton-second"]["command"] == ["triton-sam", "container"]
+    files = [ROOT / "docker-compose.yml", ROOT / "scripts" / "run_triton.sh", *(ROOT / "deploy").rglob("*.yaml")]
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert not [option for option in (METRICS, CUDA_POOL) if option in text], path
+
+
+def test_no_port_is_open_to_the_world_by_default():
+    """Only nginx is open to the world, because it requires a token. Triton's address opens neither page nor Grafana."""
+    variables = {
+        "nginx": "${TLS_ADDRESS:-0.0.0.0}",
+        "prometheus": "127.0.0.1",
+        "grafana": "${GRAFANA_ADDRESS:-127.0.0.1}",
+        "service": "${SERVICE_ADDRESS:-127.0.0.1}",
+    }
+    for name, service in SERVICES.items():
+        for port in service.get("ports", []):
+            assert port.startswith(f"{variables.get(name, '${BIND_ADDRESS:-127.0.0.1}')}:"), name
+
+
+def test_nginx_leads_to_the_service_only_if_it_has_a_token():
+    """test_nginx.py runs nginx with both values."""
+    nginx = SERVICES["nginx"]
+    assert nginx["environment"]["SERVICE_SERVER"] == "${TRITON_SAM_TOKEN:+service:8080}"
+    templates = {f"./{path.relative_to(ROOT)}" for path in (ROOT / "deploy" / "nginx").glob("*.template")}
+    assert templates <= {mount.partition(":")[0] for mount in nginx["volumes"]}
+
+
+def test_nobody_logs_in_to_grafana():
+    """Its image creates the user admin with the password admin."""
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert (environment["GF_AUTH_DISABLE_LOGIN_FORM"], environment["GF_AUTH_BASIC_ENABLED"]) == ("true", "false")
+    assert not [key for key in environment if "PASSWORD" in key]
+
+
 # --- scripts of the images
 
 
-def test_the_export_image_fills_a_volume_once(tmp_path):
-    """A stand-in replaces `triton-sam`, whose setup has its own tests."""
-    program, called = tmp_path / "bin" / "triton-sam", tmp_path / "called"
-    models, exported = tmp_path / "models", tmp_path / "models" / "sam2_encoder" / "2" / "model.onnx"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$@" >> {called}\nmkdir -p {exported.parent} && echo new > {exported}\n')
-    program.chmod(0o755)
-    models.mkdir()
-    environment = {
-        "PATH": f"{program.parent}:/usr/bin:/bin",
-        "TRITON_SAM_REPOSITORY": str(models),
-    }
-    command = ["bash", ROOT / "scripts" / "container_setup.sh", "sam2", "base_plus", "--precision", "fp16"]
+class Volume:
+    """An empty volume, and programs in place of `triton-sam`, whose setup has its own tests, and others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.models, self.programs = folder / "models", folder / "bin"
+        self.models.mkdir()
+        self.programs.mkdir()
+
+    def add(self, name: str, body: str = "") -> None:
+        (self.programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (self.programs / name).chmod(0o755)
+
+    def set_up(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", str(ROOT / "scripts" / "container_setup.sh"), *words]
+        environment = {"PATH": f"{self.programs}:/usr/bin:/bin", "TRITON_SAM_REPOSITORY": str(self.models), **variables}
+        return subprocess.run(command, env=environment, capture_output=True, timeout=60, text=True, check=False)
+
+
+@pytest.fixture
+def volume(tmp_path):
+    return Volume(tmp_path)
+
+
+def test_the_export_image_fills_a_volume_once(volume, tmp_path):
+    models, exported, called = volume.models, volume.models / "sam2_encoder" / "2" / "model.onnx", tmp_path / "called"
+    volume.add("triton-sam", f'echo "$@" >> {called}\nmkdir -p {exported.parent} && echo new > {exported}')
 
     def calls(**more: str) -> int:
-        subprocess.run(command, env={**environment, **more}, check=True, capture_output=True, timeout=60)
+        assert volume.set_up("sam2", "base_plus", "--precision", "fp16", **more).returncode == 0
         return called.read_text().splitlines().count("setup sam2 base_plus --precision fp16")
 
     assert [calls(), calls(), calls(FORCE="1"), calls()] == [1, 1, 2, 2]
@@ -146,69 +228,46 @@ def test_the_export_image_fills_a_volume_once(tmp_path):
     assert (models / "sam2_encoder" / "1" / "model.onnx").is_file()
     assert (models / "sam2_preprocess" / "config.pbtxt").is_file()
     (models / "sam2" / "config.pbtxt").write_text("changed by hand")
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+    calls()
     assert (models / "sam2" / "config.pbtxt").read_text() == "changed by hand"
-    assert subprocess.run([*command[:2], "sam2"], capture_output=True, timeout=60, check=False).returncode == 2
+    assert volume.set_up("sam2").returncode == 2
 
 
-def test_a_setup_that_was_replaced_is_done_again(tmp_path):
+def test_a_setup_that_was_replaced_is_done_again(volume):
     """Two sizes have the same places. After base_plus and large, the volume holds large, so base_plus is not there."""
-    program, models = tmp_path / "bin" / "triton-sam", tmp_path / "models"
-    program.parent.mkdir()
-    program.write_text(
-        f'#!/bin/sh\nfolder={models}/${{2}}_encoder/2\nmkdir -p $folder && echo "$3" > $folder/model.onnx\n'
-    )
-    program.chmod(0o755)
-    models.mkdir()
-    environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "TRITON_SAM_REPOSITORY": str(models)}
-
-    def set_up(*arguments: str) -> str:
-        command = ["bash", str(ROOT / "scripts" / "container_setup.sh"), *arguments]
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60, text=True)
-        said = "already" if "already" in done.stdout else "new"
-        return f"{said} {(models / f'{arguments[0]}_encoder' / '2' / 'model.onnx').read_text().strip()}"
-
-    assert set_up("sam2", "base_plus") == "new base_plus"
-    assert set_up("sam1", "vit_b") == "new vit_b"
-    assert set_up("sam2", "large") == "new large"
-    assert set_up("sam2", "large") == "already large"
-    assert set_up("sam2", "base_plus") == "new base_plus"
-    assert set_up("sam2", "base_plus") == "already base_plus"
-    assert set_up("sam1", "vit_b") == "already vit_b"
-    assert len((models / ".triton-sam-setup").read_text().splitlines()) == 2
+    folder = f"{volume.models}/${{2}}_encoder/2"
+    volume.add("triton-sam", f'mkdir -p {folder} && echo "$3" > {folder}/model.onnx')
+    for family, size, is_new in (
+        ("sam2", "base_plus", True),
+        ("sam1", "vit_b", True),
+        ("sam2", "large", True),
+        ("sam2", "large", False),
+        ("sam2", "base_plus", True),
+        ("sam2", "base_plus", False),
+        ("sam1", "vit_b", False),
+    ):
+        done = volume.set_up(family, size)
+        assert (done.returncode, "already" in done.stdout) == (0, not is_new)
+        assert (volume.models / f"{family}_encoder" / "2" / "model.onnx").read_text() == f"{size}\n"
+    assert len((volume.models / ".triton-sam-setup").read_text().splitlines()) == 2
 
 
-def test_an_interrupted_copy_of_the_seed_is_made_again(tmp_path):
+def test_an_interrupted_copy_of_the_seed_is_made_again(volume, tmp_path):
     """The copy of `b` fails in its middle, as when a pod is stopped. `c` has weights of the user alone."""
-    seed, models, programs = tmp_path / "seed", tmp_path / "models", tmp_path / "bin"
+    seed, models = tmp_path / "seed", volume.models
     for name in "abc":
         (seed / name / "1").mkdir(parents=True)
         (seed / name / "config.pbtxt").write_text(name)
         (seed / name / "1" / "model.onnx").write_text("weights")
     (models / "c" / "2").mkdir(parents=True)
     (models / "c" / "2" / "model.onnx").write_text("of the user")
-    programs.mkdir()
-    (programs / "triton-sam").write_text("#!/bin/sh\n")
-    (programs / "cp").write_text(
-        f'#!/bin/sh\ncase "$*" in */b*) mkdir {models}/.seed-b; echo b > {models}/.seed-b/config.pbtxt; exit 1;; esac\n'
-        'exec /bin/cp "$@"\n'
-    )
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    environment = {
-        "PATH": f"{programs}:/usr/bin:/bin",
-        "TRITON_SAM_REPOSITORY": str(models),
-        "TRITON_SAM_SEED": str(seed),
-    }
-    command = ["bash", str(ROOT / "scripts" / "container_setup.sh"), "sam2", "large"]
-
-    def set_up() -> int:
-        return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False).returncode
-
-    assert set_up() == 1
+    volume.add("triton-sam")
+    fails = f"mkdir {models}/.seed-b; echo b > {models}/.seed-b/config.pbtxt; exit 1"
+    volume.add("cp", f'case "$*" in */b*) {fails};; esac\nexec /bin/cp "$@"')
+    assert volume.set_up("sam2", "large", TRITON_SAM_SEED=str(seed)).returncode == 1
     assert not (models / "b").exists()
-    (programs / "cp").unlink()
-    assert set_up() == 0
+    (volume.programs / "cp").unlink()
+    assert volume.set_up("sam2", "large", TRITON_SAM_SEED=str(seed)).returncode == 0
     for name in "abc":
         assert (models / name / "config.pbtxt").read_text() == name
         assert (models / name / "1" / "model.onnx").read_text() == "weights"

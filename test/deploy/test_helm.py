@@ -2,11 +2,11 @@
 
 import json
 import re
-import shutil
 
 import pytest
 import yaml
 from support import helm
+from support.commands import copy_committed
 from support.helm import CASES, ROOT, by_kind, containers, pods, rendered, selected, triton
 
 from triton_sam import __version__
@@ -70,8 +70,7 @@ def test_settings_for_gpus_are_written_before_the_server_starts(tmp_path, monkey
     (models,) = (mount for mount in config["volumeMounts"] if mount["mountPath"] == "/models")
     assert not models.get("readOnly")
     assert {"name": "TRITON_SAM_REPOSITORY", "value": "/models"} in config["env"]
-    for model in ("sam2", "sam2_encoder", "sam2_decoder"):
-        shutil.copytree(ROOT / "model_repository" / model, tmp_path / model, ignore=shutil.ignore_patterns("[2-9]*"))
+    copy_committed(tmp_path, "sam2", "sam2_encoder", "sam2_decoder")
     monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(tmp_path))
     program, *command = [*config["command"], *config["args"]]
     assert program == "triton-sam"

@@ -1,5 +1,6 @@
 """The metrics that dashboards, alerts and scaling query are metrics that a live server reports."""
 
+import contextlib
 import importlib.util
 import json
 import re
@@ -7,21 +8,24 @@ import shutil
 import statistics
 import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import yaml
 from support import helm
 from support.conditions import wait_until
 from support.nginx_proxy import free_ports
+from support.session_requests import point_inputs, text
 
+from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled, checkout
+from triton_sam.errors import InferenceError
 from triton_sam.local_server import LocalServer
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
 
 PROGRAM = shutil.which("prometheus")
 
@@ -68,27 +72,25 @@ class Prometheus:
         self._process.terminate()
         self._process.wait(30)
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, **parameters: Any) -> Any:
         """Return the data of a response of the API; an empty list while Prometheus starts.
 
         Raises:
             AssertionError: Prometheus ended, or refuses the request.
         """
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/{path}", timeout=10) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as error:
-            if error.code == 503:  # it is still loading its data
-                return []
-            raise AssertionError(f"{path}: {error.read().decode()}") from error
-        except OSError:
+            answer = httpx.get(f"http://127.0.0.1:{self._port}/api/v1/{path}", params=parameters, timeout=10)
+        except httpx.TransportError:
             assert self._process.poll() is None, self._log.read_text()
             return []
+        if answer.status_code == 503:  # it is still loading its data
+            return []
+        assert answer.is_success, answer.text
+        return answer.json()["data"]
 
     def query(self, expression: str, at: float | None = None) -> dict[tuple[str, ...], float]:
         """Return the values of an expression, now or at a Unix time, by their labels `model` and `kind`."""
-        time_asked = "" if at is None else f"&time={at:.3f}"
-        data = self.get(f"query?query={urllib.parse.quote(expression)}{time_asked}")
+        data = self.get("query", query=expression, **({} if at is None else {"time": at}))
         return {
             tuple(one["metric"][name] for name in ("model", "kind") if name in one["metric"]): float(one["value"][1])
             for one in (data["result"] if data else [])
@@ -113,20 +115,16 @@ NOT_ON_THIS_SERVER = {
 
 
 @pytest.fixture(scope="module")
-def monitored():
-    """Yield a local Triton, which has the metrics options of a container, after one click and one failure."""
-    from triton_sam import SAM2TritonClient
-
-    with LocalServer(bundled("model_repository"), models=["sam2"]) as server:
-        with SAM2TritonClient(server.http_url, timeout=120) as client:
-            client.set_image(bundled("test/images/shapes.jpg"))
-            client.predict([[200, 180]], [1])
-        yield server
+def monitored(service_triton):
+    """Return a local Triton, which has the metrics options of a container, after one click."""
+    with SAM2TritonClient(service_triton.http_url, timeout=120) as client:
+        client.set_image(bundled("test/images/shapes.jpg"))
+        client.predict([[200, 180]], [1])
+    return service_triton
 
 
 def metrics(server) -> set[str]:
-    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = httpx.get(server.metrics_url, timeout=60).text.splitlines()
     return {re.split(r"[{ ]", line)[0] for line in lines if line and not line.startswith("#")}
 
 
@@ -166,29 +164,19 @@ def test_every_query_names_metrics_that_the_server_reports(monitored):
 
 def test_an_image_that_the_server_lost_is_no_failure(monitored):
     """The alert TritonFails counts failures of session models, so their own answers must not be failures."""
-    from tritonclient.http import InferenceServerClient, InferInput
-    from tritonclient.utils import InferenceServerException
-
-    client = InferenceServerClient(monitored.http_url.removeprefix("http://"))
-    image_id, coords, labels = (
-        InferInput("image_id", [1], "BYTES"),
-        *(InferInput(name, shape, "FP32") for name, shape in (("point_coords", [1, 1, 2]), ("point_labels", [1, 1]))),
-    )
-    image_id.set_data_from_numpy(np.array([b"0" * 64], dtype=object))
-    coords.set_data_from_numpy(np.zeros((1, 1, 2), np.float32))
-    labels.set_data_from_numpy(np.ones((1, 1), np.float32))
     before = failures(monitored)
-    with pytest.raises(InferenceServerException, match="UNKNOWN_IMAGE_ID"):
-        client.infer("sam2", [image_id, coords, labels])
-    client.close()
+    with (
+        contextlib.closing(Transport(parse_url(monitored.http_url))) as transport,
+        pytest.raises(InferenceError, match="UNKNOWN_IMAGE_ID"),
+    ):
+        transport.infer("sam2", {"image_id": text(b"0" * 64), **point_inputs()}, ["masks"])
     assert failures(monitored) == before
 
 
 def failures(server) -> dict[str, str]:
     """Return how many requests to the session model failed, by reason."""
-    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
-        text = answer.read().decode()
-    return dict(re.findall(r'nv_inference_request_failure\{model="sam2",reason="(\w+)".*\} (\d+)', text))
+    metrics = httpx.get(server.metrics_url, timeout=60).text
+    return dict(re.findall(r'nv_inference_request_failure\{model="sam2",reason="(\w+)".*\} (\d+)', metrics))
 
 
 def test_metrics_of_gpus_are_those_of_triton():

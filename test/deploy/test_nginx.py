@@ -1,16 +1,26 @@
 """The compose profile tls: a real nginx with the project's configuration in front of a local Triton."""
 
 import contextlib
+import http.client
 import json
+import os
+import re
+import signal
 import ssl
 import subprocess
+import threading
+import time
 import urllib.error
 import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from support.nginx_proxy import make_tls, needs_nginx, needs_openssl, proxy
+from support.conditions import wait_until
+from support.nginx_proxy import RESOLVES, answering, free_ports, make_tls, naming, needs_nginx, needs_openssl, proxy
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
@@ -24,21 +34,21 @@ pytestmark = [needs_nginx, needs_openssl]
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory):
+def tls(tmp_path_factory):
+    """Return a folder with certificates, and its token."""
+    folder = tmp_path_factory.mktemp("tls")
+    return folder, make_tls(folder)
+
+
+@pytest.fixture(scope="module")
+def front(tls, service_triton, tmp_path_factory):
     """Yield nginx with TLS and a token in front of a local Triton with the session model."""
-    tls, folder = tmp_path_factory.mktemp("tls"), tmp_path_factory.mktemp("nginx")
-    token = make_tls(tls)
-    repository = bundled("model_repository")
-    with LocalServer(repository, models=["sam2"]) as server:
-        addresses = ([server.http_url[len("http://") :]], [server.grpc_url[len("grpc://") :]])
-        with proxy(folder, tls, *addresses) as running:
-            running.options = {
-                "ca_certs": tls / "ca.crt",
-                "headers": {"Authorization": f"Bearer {token}"},
-                "timeout": 120,
-            }
-            running.tls, running.token, running.triton = tls, token, server
-            yield running
+    addresses = [[url.partition("://")[2]] for url in (service_triton.http_url, service_triton.grpc_url)]
+    with proxy(tmp_path_factory.mktemp("nginx"), tls[0], *addresses) as running:
+        headers = {"Authorization": f"Bearer {tls[1]}"}
+        running.options = {"ca_certs": tls[0] / "ca.crt", "headers": headers, "timeout": 120}
+        running.tls, running.token, running.triton, running.addresses = *tls, service_triton, addresses
+        yield running
 
 
 @pytest.fixture(params=["https", "grpcs"])
@@ -127,12 +137,8 @@ def test_status_of_each_path(front):
     context = ssl.create_default_context(cafile=front.tls / "ca.crt")
 
     def status(path: str, **headers: str) -> int:
-        request = urllib.request.Request(front.https + path, headers=headers)
-        try:
-            with urllib.request.urlopen(request, context=context, timeout=60) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            return error.code if error.code == 404 or "error" in json.loads(error.read()) else -error.code
+        answer = httpx.get(front.https + path, headers=headers, verify=context, timeout=60)
+        return answer.status_code if answer.is_success or answer.status_code == 404 or "error" in answer.json() else 0
 
     assert status("/v2/health/ready") == 200  # for load balancers
     assert status("/v2") == 401
@@ -149,10 +155,10 @@ def test_the_service_and_its_websocket_through_tls(front, tmp_path, images):
 
     context = ssl.create_default_context(cafile=front.tls / "ca.crt")
     token = {"Authorization": "Bearer of-the-service"}
-    addresses = ([front.triton.http_url[len("http://") :]], [front.triton.grpc_url[len("grpc://") :]])
     with contextlib.ExitStack() as held:
         service = held.enter_context(running_service(front.triton.grpc_url, token="of-the-service"))
-        url = held.enter_context(proxy(tmp_path, front.tls, *addresses, service=service.url[len("http://") :])).https
+        address = service.url.removeprefix("http://")
+        url = held.enter_context(proxy(tmp_path, front.tls, *front.addresses, service=address)).https
         http = held.enter_context(httpx.Client(base_url=url, verify=context, timeout=120))
         assert http.get("/").headers["content-type"].startswith("text/html")
         assert http.get("/v1/models").status_code == 401
@@ -204,3 +210,170 @@ def test_the_key_of_the_authority_is_not_where_nginx_reads(tmp_path):
     assert key.read_bytes() == before
     check = ["openssl", "verify", "-CAfile", tls / "ca.crt", tls / "server.crt"]
     assert subprocess.run(check, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+# --- the servers behind nginx: one that is busy stays in use, and one that gets another address is found again
+
+
+INFER = "/v2/models/sam2/infer"
+
+
+def caller(https: str, tls: tuple[Path, str]) -> Callable[[str, str], int]:
+    """Return a function that sends a request through the proxy, and returns the status of the answer."""
+    folder, token = tls
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+
+    def call(method: str, path: str, header: str = f"Bearer {token}") -> int:
+        connection = http.client.HTTPSConnection(https.removeprefix("https://"), context=context, timeout=30)
+        connection.request(method, path, headers={"Authorization": header})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    return call
+
+
+def test_a_busy_server_keeps_its_clients(tls, tmp_path):
+    """BUSY is status 503. The next server does not have the images of these clients."""
+    here = ("127.0.0.1", 0)
+    with answering(here, {INFER: 503}) as (first, one), answering(here, {INFER: 503}) as (second, other):
+        servers = [f"127.0.0.1:{first}", f"127.0.0.1:{second}"]
+        with proxy(tmp_path, tls[0], servers, servers) as running:
+            call = caller(running.https, tls)
+            assert [call("POST", INFER) for _ in range(6)] == [503] * 6
+            assert sorted([len(one), len(other)]) == [0, 6]
+            assert call("GET", "/v2") == 200
+
+
+def test_a_dead_server_is_left_out(tls, tmp_path):
+    with answering(("127.0.0.1", 0), {}) as (port, seen):
+        servers = [f"127.0.0.1:{port}", f"127.0.0.1:{free_ports(1)[0]}"]
+        with proxy(tmp_path, tls[0], servers, servers, sticky=False) as running:
+            call = caller(running.https, tls)
+            assert [call("POST", INFER) for _ in range(6)] == [200] * 6
+            assert len(seen) == 6
+
+
+def test_capitals_of_a_token_count(tls, tmp_path):
+    folder, token = tls
+    (folder / "tokens.map").write_text(
+        (folder / "tokens.map").read_text() + '"~^Basic \\QdXNlcjpwYXNz+/=\\E$" second;\n'
+    )
+    with (
+        answering(("127.0.0.1", 0), {}) as (port, _),
+        proxy(tmp_path, folder, [f"127.0.0.1:{port}"], [f"127.0.0.1:{port}"]) as running,
+    ):
+        call = caller(running.https, tls)
+        assert call("GET", "/v2") == 200
+        assert call("GET", "/v2", "Basic dXNlcjpwYXNz+/=") == 200
+        wrong = [
+            f"Bearer {token.upper()}",
+            "Basic DXNLCJPWYXNZ+/=",
+            "Basic dXNlcjpwYXNz//=",
+            f"Bearer {token}x",
+            "Bearer ",
+        ]
+        assert token.upper() != token
+        assert [call("GET", "/v2", header) for header in wrong] == [401] * len(wrong)
+
+
+def test_only_a_service_with_a_token_is_led_to(tls, tmp_path):
+    """The container's environment has the service's address only if there is a token for it."""
+    folders = [tmp_path / name for name in ("open", "closed")]
+    with answering(("127.0.0.1", 0), {}) as (port, seen):
+        for folder, service, status in zip(folders, (f"127.0.0.1:{port}", ""), (200, 404), strict=True):
+            folder.mkdir()
+            with proxy(folder, tls[0], ["127.0.0.1:9"], ["127.0.0.1:9"], service=service) as running:
+                call = caller(running.https, tls)
+                assert [call(*request) for request in (("GET", "/"), ("POST", "/v1/images"))] == [status] * 2
+                assert call("GET", "/v2/logging") == 403
+    assert len(seen) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RESOLVES, reason="this nginx is older than 1.27.3")
+def test_a_server_with_a_new_address_is_found_again(tls, tmp_path):
+    """A container that starts again may get another address."""
+    (port,) = free_ports(1)
+    address = ["127.0.0.2"]
+    with naming(lambda: address[0]) as name_server, contextlib.ExitStack() as before:
+        before.enter_context(answering(("127.0.0.2", port), {}))
+        servers = [f"triton:{port}"]
+        with proxy(tmp_path, tls[0], servers, servers, name_server=name_server) as running:
+            call = caller(running.https, tls)
+
+            wait_until(lambda: call("GET", "/v2") == 200)
+            before.close()
+            assert call("GET", "/v2") == 502
+            address[0] = "127.0.0.3"
+            with answering(("127.0.0.3", port), {}) as (_, seen):
+                wait_until(lambda: call("GET", "/v2") == 200)
+                assert seen
+
+
+# --- two servers behind a round-robin proxy: clients survive lost images, and a server that starts again
+
+
+@pytest.fixture(scope="module")
+def replicas(tls, tmp_path_factory):
+    """Yield two local servers behind nginx without its hash, so that each request goes to the next server."""
+    ports = free_ports(6)
+    names = ("http_port", "grpc_port", "metrics_port")
+    options = [dict(zip(names, each, strict=True)) for each in (ports[:3], ports[3:])]
+    # The test starts the killed server itself.
+    servers = [LocalServer(bundled("model_repository"), models=["sam2"], heal=False, **each) for each in options]
+    http, grpc = ([f"127.0.0.1:{each[name]}" for each in options] for name in names[:2])
+    try:
+        for server in servers:
+            server.start()
+        with proxy(tmp_path_factory.mktemp("nginx"), tls[0], http, grpc, sticky=False) as running:
+            headers = {"Authorization": f"Bearer {tls[1]}"}
+            running.options = {"ca_certs": tls[0] / "ca.crt", "headers": headers, "timeout": 300}
+            running.servers, running.grpc = servers, grpc
+            yield running
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def cache_hits(server) -> int:
+    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
+        found = re.search(r"triton_sam_cache_hits_total\S* (\d+)", answer.read().decode())
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("protocol", "clicks"),
+    [
+        ("grpcs", 300),
+        pytest.param("grpcs", 1000, marks=pytest.mark.nightly),
+        pytest.param("https", 1000, marks=pytest.mark.nightly),
+    ],
+)
+def test_no_click_fails_while_a_server_dies_and_comes_back(replicas, protocol, clicks, images):
+    first, second = replicas.servers
+    killed, back = clicks // 3, 2 * clicks // 3
+    with SAM2TritonClient(getattr(replicas, protocol), **replicas.options) as client:
+        client.set_image(images / "shapes.jpg")
+        expected, _ = client.predict([[200, 180]], [1])
+        answers: Counter[bool] = Counter()
+        for number in range(clicks):
+            if number == killed:
+                assert min(cache_hits(first), cache_hits(second)) > killed // 10  # both servers have answered clicks
+                os.kill(second.pid, signal.SIGKILL)
+            elif number == back:
+                second.wait(60)
+                # On the same ports, with an empty cache, while clicks continue.
+                starter = threading.Thread(target=second.start)
+                starter.start()
+            masks, _ = client.predict([[200, 180]], [1])
+            answers[np.array_equal(masks, expected)] += 1
+        starter.join(300)
+        assert answers == {True: clicks}
+        # The server works again: it received the image, and later clicks found it. nginx tries the server every 5 s.
+        deadline = time.monotonic() + 120
+        while cache_hits(second) < 10 and time.monotonic() < deadline:
+            client.predict([[200, 180]], [1])
+        assert cache_hits(second) >= 10

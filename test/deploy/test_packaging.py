@@ -11,9 +11,10 @@ import sys
 import tarfile
 import threading
 import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
+from pathspec import PathSpec
 from support.manifest import project
 
 from triton_sam._common import bundle, extras
@@ -113,25 +114,12 @@ LARGE = [
 def is_ignored(path: str, ignore_file: str) -> bool:
     """Return whether `docker build` ignores a file, by the rules of a .dockerignore.
 
-    The last line that matches the file or one of its folders decides, and `!` negates it.
+    They are those of Git with every pattern at the root, for files and for folders.
     https://docs.docker.com/build/concepts/context/#dockerignore-files
     """
-    ignored = False
-    places = [path, *map(str, PurePosixPath(path).parents)]
-    for line in ignore_file.splitlines():
-        pattern = line.strip()
-        if not pattern or pattern.startswith("#"):
-            continue
-        expression = _expression(pattern.removeprefix("!").strip("/"))
-        if any(expression.fullmatch(place) for place in places):
-            ignored = not pattern.startswith("!")
-    return ignored
-
-
-def _expression(pattern: str) -> re.Pattern[str]:
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
-    meanings = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(part if part[:1] == "[" else meanings.get(part) or re.escape(part) for part in parts))
+    lines = (line.strip() for line in ignore_file.splitlines())
+    rooted = [re.sub("^(!?)/?", r"\1/", line.rstrip("/")) for line in lines if line and not line.startswith("#")]
+    return PathSpec.from_lines("gitignore", [f"{each}{end}" for each in rooted for end in ("", "/**")]).match_file(path)
 
 
 @pytest.fixture(scope="module")

@@ -50,16 +50,17 @@ class Machine:
         program.chmod(0o755)
         return program
 
-    def run(
-        self, script: str, *arguments: object, root: Path = ROOT, folder: Path = ROOT, **variables: object
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, script, *arguments, root=ROOT, folder=ROOT, code=0, **variables) -> subprocess.CompletedProcess[str]:
+        """Run a script, which must end with a status. A variable that is None is not set."""
         environment = {"PATH": f"{self.programs}:/usr/bin:/bin", "PYTHON": str(self.python), "HOME": os.environ["HOME"]}
         environment.update({name: str(value) for name, value in variables.items() if value is not None})
         environment = {name: value for name, value in environment.items() if variables.get(name, "") is not None}
         command = ["bash", str(root / "scripts" / script), *map(str, arguments)]
-        return subprocess.run(
+        done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
+        assert done.returncode == code, done.stderr
+        return done
 
     def last_call(self) -> str:
         return self.calls.read_text().splitlines()[-1]
@@ -85,7 +86,6 @@ class TestRunTriton:
         machine.add("docker", NOTHING_THERE)
         image = f"nvcr.io/nvidia/tritonserver:{TAG}"
         done = machine.run("run_triton.sh", models, HTTP_PORT=8100, BIND_ADDRESS="0.0.0.0", TRITON_IMAGE=image)
-        assert done.returncode == 0, done.stderr
         call = machine.last_call()
         assert call.startswith("docker run --rm --name sam2-triton-server ")
         assert f"-p 0.0.0.0:8100:8000 -p 0.0.0.0:8001:8001 -p 0.0.0.0:8002:8002 -v {models}:/models:ro nvcr.io/" in call
@@ -97,13 +97,13 @@ class TestRunTriton:
         """A copy of NVIDIA's image in another registry has none."""
         machine.add("docker", f"[[ $* == *'command -v triton-sam'* ]] && exit {has_package}\n{NOTHING_THERE}")
         image = "registry.example.com/tritonserver:mirror"
-        assert machine.run("run_triton.sh", models, TRITON_IMAGE=image).returncode == 0
+        machine.run("run_triton.sh", models, TRITON_IMAGE=image)
         assert f" {image} {command}" in machine.last_call()
         assert ("sam2_encoder" in machine.last_call()) == bool(has_package)
 
     def test_the_image_of_the_project_chooses_the_models(self, machine, models):
         machine.add("docker", "[[ $1 != container ]]")
-        assert machine.run("run_triton.sh", models).returncode == 0
+        machine.run("run_triton.sh", models)
         assert machine.last_call().endswith(f" -v {models}:/models:ro triton-sam:{TAG} triton-sam container")
         assert "docker build" not in machine.calls.read_text()
 
@@ -112,7 +112,6 @@ class TestRunTriton:
         machine.add("docker", "exit 1")
         machine.add(engine, NOTHING_THERE)
         done = machine.run("run_triton.sh", models, TRITON_TAG="30.01-py3", CONTAINER_NAME="mine")
-        assert done.returncode == 0, done.stderr
         build, run = [line for line in machine.calls.read_text().splitlines() if " build " in line or " run " in line]
         tag = "--build-arg TRITON_TAG=30.01-py3 --target triton --tag triton-sam:30.01-py3"
         assert build == f"{engine} build {tag} {ROOT}"
@@ -125,14 +124,13 @@ class TestRunTriton:
         machine.add("docker", "exit 1")
         machine.add(engine, "[[ $1 != container ]]")
         machine.add("nvidia-smi")
-        assert machine.run("run_triton.sh", models).returncode == 0
+        machine.run("run_triton.sh", models)
         assert f" {gpu} " in machine.last_call()
 
     @pytest.mark.parametrize("variables", [{"TRITON_LOCAL": 1}, {}])
     def test_the_local_server_stands_in_for_docker(self, machine, models, variables):
         machine.add("docker", "exit $([[ -n ${TRITON_LOCAL:-} ]] && echo 0 || echo 1)")  # there is one, or none runs
         done = machine.run("run_triton.sh", models, METRICS_PORT=9002, **variables)
-        assert done.returncode == 0
         assert ("neither docker nor podman answers" in done.stderr) == (not variables)
         assert machine.last_call() == (
             f"standin-python -m triton_sam serve --model-repository {models} --host 127.0.0.1 "
@@ -148,7 +146,6 @@ class TestRunTriton:
         cases = f'"- ") test -e {mark};; "-m venv") {made};; "-m pip") touch {mark};;'
         machine.add("python3", f'case "$1 $2" in {cases} esac')
         done = machine.run("run_triton.sh", models, root=clone, PYTHON=None)
-        assert done.returncode == 0, done.stderr
         calls = machine.calls.read_text()
         assert f"python3 -m venv {clone}/.venv\n" in calls
         assert "python -m pip install --quiet -c constraints.txt -e .[local]\n" in calls
@@ -160,8 +157,7 @@ class TestRunTriton:
         machine.add("docker", "exit 1")
         machine.add("python3", "[[ $1 != - ]]")
         (clone / ".venv").mkdir()
-        done = machine.run("run_triton.sh", models, root=clone, PYTHON=None)
-        assert done.returncode == 1
+        done = machine.run("run_triton.sh", models, root=clone, code=1, PYTHON=None)
         assert done.stderr.splitlines()[-1].endswith('pip install -c constraints.txt -e ".[local]")')
         assert list((clone / ".venv").iterdir()) == []
 
@@ -173,12 +169,10 @@ class TestRunTriton:
         (models / "lost+found").mkdir()
         machine.add("find", '/usr/bin/find "$@"; [[ $* != *lost+found* ]]')
         done = machine.run("run_triton.sh", models, TRITON_IMAGE=image)
-        assert done.returncode == 0, done.stderr
         assert set(re.findall(r"--load-model=(\S+)", machine.last_call())) == {"sam2_encoder", "sam2_decoder"}
         for name in MODELS:
             shutil.rmtree(models / name)
-        done = machine.run("run_triton.sh", models, TRITON_IMAGE=image)
-        assert done.returncode == 1
+        done = machine.run("run_triton.sh", models, code=1, TRITON_IMAGE=image)
         assert f"no model in {models} has weights that can be read" in done.stderr.splitlines()[-1]
 
     @pytest.mark.parametrize(
@@ -193,8 +187,7 @@ class TestRunTriton:
     )
     def test_what_ends_it_is_said(self, machine, models, docker, arguments, code, words):
         machine.add("docker", docker)
-        done = machine.run("run_triton.sh", *arguments, folder=models.parent)
-        assert done.returncode == code
+        done = machine.run("run_triton.sh", *arguments, folder=models.parent, code=code)
         assert words in done.stderr
         assert not machine.calls.exists() or "docker run" not in machine.calls.read_text()
 
@@ -207,10 +200,7 @@ class TestRunTritonCustom:
 
     def test_a_checkpoint_is_exported_then_served(self, machine, models, checkpoint):
         machine.add("docker", "exit 1")
-        done = machine.run(
-            "run_triton_custom.sh", models, SAM2_CHECKPOINT=checkpoint, SAM2_MODEL_CFG="sam2_hiera_l.yaml"
-        )
-        assert done.returncode == 0, done.stderr
+        machine.run("run_triton_custom.sh", models, SAM2_CHECKPOINT=checkpoint, SAM2_MODEL_CFG="sam2_hiera_l.yaml")
         export, serve = [line for line in machine.calls.read_text().splitlines() if line.startswith("standin")]
         script = ROOT / "scripts" / "export_sam2_to_onnx.py"
         options = f"--checkpoint {checkpoint} --output-dir {models} --model-cfg sam2_hiera_l.yaml"
@@ -226,8 +216,7 @@ class TestRunTritonCustom:
         machine.add("python3", "exit 1")
         machine.add(engine, NOTHING_THERE)
         clone = fresh_clone(models.parent)
-        done = machine.run("run_triton_custom.sh", models, root=clone, SAM2_CHECKPOINT=checkpoint, PYTHON=None)
-        assert done.returncode == 0, done.stderr
+        machine.run("run_triton_custom.sh", models, root=clone, SAM2_CHECKPOINT=checkpoint, PYTHON=None)
         calls = [line for line in machine.calls.read_text().splitlines() if re.search(" (build|run) ", line)]
         assert calls[0] == (
             f"{engine} build --build-arg TRITON_TAG={TAG} --build-arg EXTRAS=export"
@@ -246,7 +235,6 @@ class TestRunTritonCustom:
         shutil.copytree(bundled("model_repository"), tmp_path / "models", ignore=shutil.ignore_patterns("[2-9]*"))
         checkpoint = ROOT / "checkpoints" / "sam2.1_hiera_micro.pt"
         done = machine.run("run_triton_custom.sh", tmp_path / "models", SAM2_CHECKPOINT=checkpoint)
-        assert done.returncode == 0, done.stderr
         assert "holds this checkpoint already" in done.stdout
         assert machine.calls.read_text().count("standin-python") == 1
         # The newest version counts: this one was exported from other weights.

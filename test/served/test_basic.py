@@ -26,16 +26,11 @@ def client(request, images):
         yield client
 
 
-def test_a_click_gives_a_mask(client):
-    masks, iou = client.predict(point_coords=[[200, 180]], point_labels=[1])
-    assert masks.shape == (1, 1, 256, 256)
-    assert iou.shape == (1, 1)
-
-
-def test_a_click_gives_three_candidates(client):
-    masks, iou = client.predict(point_coords=[[200, 180]], point_labels=[1], multimask_output=True)
-    assert masks.shape == (1, 3, 256, 256)
-    assert iou.shape == (1, 3)
+@pytest.mark.parametrize("candidates", [1, 3])
+def test_a_click_gives_a_mask_or_three_candidates(client, candidates):
+    masks, iou = client.predict(point_coords=[[200, 180]], point_labels=[1], multimask_output=candidates == 3)
+    assert masks.shape == (1, candidates, 256, 256)
+    assert iou.shape == (1, candidates)
 
 
 def test_a_box_gives_a_full_size_mask_to_look_at(client, images):

@@ -31,6 +31,19 @@ SHORT = BenchmarkSettings(
 )  # fmt: skip
 
 
+ENCODERS = BenchmarkSettings(0.1, ("comparison",), ("torch-bf16", "inprocess", "openvino"), least_rounds=1)
+"""Compares the implementations that need weights."""
+
+
+def measured(settings, urls, **server):
+    """Return the results of a run."""
+    target = Target("sam2", None, urls, bundled("test/images") / "coffee.jpg", **server)
+    found = begin(target, settings, "triton-sam benchmark ...")
+    measure(target, settings, found, quiet=True)
+    target.close()
+    return found
+
+
 @pytest.fixture(scope="module")
 def decoding(toy_repository):
     """A server whose session model runs the decoder."""
@@ -42,15 +55,10 @@ def decoding(toy_repository):
 def results(server, toy_repository):
     """Return the results of one short run of every section over HTTP."""
     weights = find_weights("sam2", toy_repository, None)
-    image = bundled("test/images") / "coffee.jpg"
-    urls = {"http": server.http_url}
-    target = Target("sam2", None, urls, image, weights, server.pid, metrics_url=server.metrics_url)
-    found = begin(target, SHORT, "triton-sam benchmark ...")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("triton_sam.benchmark.speculative.MOUSE_SECONDS", 0.5)
-        measure(target, SHORT, found, quiet=True)
-    target.close()
-    return found
+        urls = {"http": server.http_url}
+        return measured(SHORT, urls, weights=weights, pid=server.pid, metrics_url=server.metrics_url)
 
 
 @pytest.mark.slow
@@ -68,9 +76,6 @@ def test_everything_is_measured(results):
     assert all(row.ms is None or 0 < row.ms.min <= row.ms.median <= row.ms.max for row in results.rows)
     assert len({row.key for row in results.rows}) == len(results.rows)
 
-
-@pytest.mark.slow
-def test_every_encode_computes_and_an_upload_does_not(results):
     upload = results.find("latency", "upload", "session", "http")
     encode = results.find("latency", "encode", "session", "http")
     assert upload.ms.min < encode.ms.min / 2  # an upload of a known image is looked up by its hash
@@ -95,13 +100,9 @@ def test_figures_of_a_session_model_that_runs_its_decoder(decoding, monkeypatch,
     """Triton counts no decodes of it, and no time. Without the metrics of the server, a figure is left out."""
     monkeypatch.setattr("triton_sam.benchmark.speculative.MOUSE_SECONDS", 0.1)
     monkeypatch.setattr("triton_sam.benchmark.speculative.LANES", 1)
-    image = bundled("test/images") / "coffee.jpg"
-    metrics_url = decoding.metrics_url if knows_metrics else None
-    target = Target("sam2", None, {"grpc": decoding.grpc_url}, image, metrics_url=metrics_url)
     settings = BenchmarkSettings(sections=("speculative", "load"), users=6, think=0, load_seconds=2)
-    found = begin(target, settings, "a test")
-    measure(target, settings, found, quiet=True)
-    target.close()
+    metrics_url = decoding.metrics_url if knows_metrics else None
+    found = measured(settings, {"grpc": decoding.grpc_url}, metrics_url=metrics_url)
     rows = {row.what: row.more for row in found.of("speculative")}
     naive = next(more for what, more in rows.items() if "none cancelled" in what)
     assert naive.get("computed") == (naive["sent"] if knows_metrics else None)
@@ -133,26 +134,16 @@ def test_the_files_of_a_run_have_every_row(results, tmp_path):
 
 
 def test_unknown_weights_leave_contenders_out_with_a_reason(server):
-    target = Target("sam2", None, {"http": server.http_url}, bundled("test/images") / "coffee.jpg")
-    settings = BenchmarkSettings(0.1, ("comparison",), ("torch", "inprocess"), least_rounds=1)
-    found = begin(target, settings, "")
-    measure(target, settings, found, quiet=True)
-    target.close()
+    found = measured(ENCODERS, {"http": server.http_url})
     assert {row.who for row in found.rows} == {"session"}
-    assert sum("--weights" in note for note in found.notes) == 2
+    assert sum("--weights" in note for note in found.notes) == 3
 
 
 @pytest.mark.nightly
 def test_bf16_by_torch_and_by_openvino(server, toy_repository):
     """OpenVINO is no part of the environment for tests, so the note says how to install it where it is missing."""
-    pytest.importorskip("torch")
     pytest.importorskip("sam2")
-    weights = find_weights("sam2", toy_repository, None)
-    target = Target("sam2", None, {"http": server.http_url}, bundled("test/images") / "coffee.jpg", weights)
-    settings = BenchmarkSettings(0.1, ("comparison",), ("torch-bf16", "inprocess", "openvino"), least_rounds=1)
-    found = begin(target, settings, "")
-    measure(target, settings, found, quiet=True)
-    target.close()
+    found = measured(ENCODERS, {"http": server.http_url}, weights=find_weights("sam2", toy_repository, None))
     encoded = {row.who for row in found.of("comparison", "encode")}
     answered = {row.who for row in found.of("comparison", "click, full-size mask")}
     if find_package("openvino") is None:
@@ -164,20 +155,9 @@ def test_bf16_by_torch_and_by_openvino(server, toy_repository):
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_measurements(server, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "triton_sam",
-        "benchmark",
-        "--url",
-        server.http_url,
-        "--only",
-        "latency,throughput",
-    ]
-    options = ["--duration", "1", "--concurrency", "1,2,3,4,5,6", "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(
-        [*command, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=bundled(".")
-    )
+    options = f"--url {server.http_url} --only latency,throughput --duration 1 --concurrency 1,2,3,4,5,6".split()
+    command = [sys.executable, "-m", "triton_sam", "benchmark", *options, "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=bundled("."))
     seen = ""
     deadline = time.monotonic() + 240
     while "clicks, http, 2 users" not in seen and time.monotonic() < deadline:

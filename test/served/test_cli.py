@@ -1,6 +1,7 @@
 """The command line as a person meets it: results, files, one-line errors, exit codes."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from support.commands import error_of
 from support.family_configs import write_family
 
 from triton_sam import Cleanup, SAM2TritonClient, __version__
@@ -25,32 +27,19 @@ from triton_sam.verify import OnnxClient
 
 def run(capsys, *arguments):
     """Run the command line in this process; return (exit code, stdout, stderr)."""
-    try:
-        code = main([str(argument) for argument in arguments])
-    except SystemExit as error:
-        code = error.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def assert_one_line_error(result, words):
-    code, out, err = result
-    assert code == 1, err
-    assert out == ""
-    assert err.startswith("triton-sam: error: ")
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
-    assert words in err
+    return main([str(argument) for argument in arguments]), *capsys.readouterr()
 
 
 def test_version(capsys):
-    assert run(capsys, "--version")[1] == f"triton-sam {__version__}\n"
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"triton-sam {__version__}\n"
 
 
 def test_a_name_that_no_model_has_is_one_line(capsys, server, images):
     """test/unit/commands/test_errors.py has the mistakes that need no server."""
-    result = run(capsys, "predict", images / "shapes.jpg", "--point", "1,1", "--name", "nope", "--url", server.http_url)
-    assert_one_line_error(result, "nope_encoder")
+    command = ["predict", str(images / "shapes.jpg"), "--point", "1,1", "--name", "nope", "--url", server.http_url]
+    assert "nope_encoder" in error_of(command, capsys)
 
 
 def test_predict_cleans_masks(capsys, server, images):
@@ -88,9 +77,6 @@ def test_doctor_tells_devices_and_what_is_missing(capsys, server, tmp_path):
         assert code == 1
         assert "MISSING models" in out
         assert ("ok      server" if url == server.http_url else "-> triton-sam serve") in out
-
-
-def test_doctor_fails_when_the_server_it_was_asked_about_is_not_there(capsys):
     code, out, _ = run(capsys, "doctor", "--url", "127.0.0.1:9")
     assert code == 1
     assert "MISSING server" in out
@@ -114,7 +100,7 @@ def test_reload_refuses_an_unknown_name_before_it_says_that_the_server_starts_ag
     shutil.copytree(bundled("model_repository") / "sam2_preprocess", tmp_path / "sam2_preprocess")
     found = SimpleNamespace(repository=tmp_path)
     monkeypatch.setattr("triton_sam.local_server.control.find_closed_server", lambda port: found)
-    assert_one_line_error(run(capsys, "reload", "nope", "--url", "127.0.0.1:9"), "no model or variant 'nope'")
+    assert "no model or variant 'nope'" in error_of(["reload", "nope", "--url", "127.0.0.1:9"], capsys)
 
 
 def test_doctor_says_that_the_wheel_cannot_run_with_this_python(capsys, monkeypatch):
@@ -170,20 +156,11 @@ def test_verify_without_a_server_does_not_look_where_one_is(monkeypatch):
     assert loaded == [{f"sam2_{role}": path for role, path in files.items()}]
 
 
-def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):
-    checkpoint = bundled("checkpoints") / "sam2.1_hiera_micro.pt"
-    verify = ("verify", "sam2", "--checkpoint", checkpoint, "--name", "nope")
-    assert_one_line_error(run(capsys, *verify, "--exported", tmp_path), "no weights for nope")
-    assert_one_line_error(run(capsys, *verify, "--local"), "give --exported or --url")
-
-
 @pytest.mark.parametrize("command", ["export", "verify"])
 def test_a_missing_checkpoint_is_named_before_anything_is_loaded(capsys, command, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # an import would fail
-    result = run(capsys, command, "sam2", "--size", "tiny", "--checkpoint", tmp_path / "missing.pt")
-    assert_one_line_error(
-        result, f"no checkpoint at {tmp_path / 'missing.pt'}: get one with `triton-sam download sam2 tiny`"
-    )
+    error = error_of([command, "sam2", "--size", "tiny", "--checkpoint", str(tmp_path / "missing.pt")], capsys)
+    assert f"no checkpoint at {tmp_path / 'missing.pt'}: get one with `triton-sam download sam2 tiny`" in error
 
 
 def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
@@ -224,8 +201,124 @@ def test_the_installed_command_starts_its_own_server(images, tmp_path):
         assert image.size == (600, 400)
 
 
-def test_import_is_light():
-    heavy = ("torch", "onnx", "onnxruntime", "fastapi", "scipy", "matplotlib", "grpc")
-    code = f"import sys, triton_sam; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+# --- `triton-sam predict`: several images, streams, formats of files, candidates, refinement
+
+
+POINT = ("--point", "200,180")
+
+
+@pytest.fixture
+def predict(capfdbinary, server):
+    """Return a function that runs the command against the shared server: (exit code, stdout as bytes, stderr)."""
+
+    def run(*arguments, url=server.http_url):
+        code = main(["predict", *map(str, arguments), *(() if url is None else ("--url", url))])
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return code, out, err.decode()
+
+    return run
+
+
+@pytest.fixture
+def expected(server, images):
+    """The mask of POINT in shapes.jpg."""
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        yield client.segment([[200, 180]])[0]
+
+
+@pytest.fixture
+def pictures(images, tmp_path):
+    for name in ("shapes.jpg", "coffee.jpg"):
+        (tmp_path / name).write_bytes((images / name).read_bytes())
+    return tmp_path
+
+
+def opened(content):
+    return np.asarray(Image.open(io.BytesIO(content)))
+
+
+def test_without_a_file_it_prints_a_table_and_a_hint(predict, images, expected):
+    code, out, err = predict(images / "shapes.jpg", *POINT)
+    assert code == 0
+    assert out.decode() == f"object 0: score {expected.score:.3f}, {expected.area} pixels, box {expected.box}\n"
+    assert "--out mask.png" in err
+    assert predict(images / "shapes.jpg", *POINT, "--quiet")[2] == ""
+
+
+def test_the_demo_model_is_named_once_on_standard_error(predict, pictures, server):
+    """The server tells it by both protocols; --json and --quiet are silent."""
+    line = "the masks come from the weights of the demo model; `triton-sam setup sam2` fetches official weights\n"
+    images = (pictures / "shapes.jpg", pictures / "coffee.jpg")
+    for url in (server.http_url, server.grpc_url):
+        code, out, err = predict(*images, *POINT, url=url)
+        assert (code, err.count(line)) == (0, 1)
+        assert b"weights" not in out
+    for option in ("--json", "--quiet"):
+        assert predict(*images, *POINT, option)[2].count("demo") == 0
+
+
+def test_several_images_by_a_pattern(predict, pictures):
+    arguments = ("--out", pictures / "mask.png", "--overlay", pictures / "drawn.png", "--json")
+    code, out, err = predict(pictures / "*.jpg", *POINT, *arguments)
+    assert code == 0, err
+    coffee, shapes = map(json.loads, out.decode().splitlines())
+    assert (shapes["file"], coffee["image"]) == (str(pictures / "shapes.jpg"), {"width": 600, "height": 400})
+    for answer, name in ((shapes, "shapes"), (coffee, "coffee")):
+        with Image.open(pictures / f"mask_{name}.png") as mask, Image.open(pictures / f"drawn_{name}.png") as drawn:
+            np.testing.assert_array_equal(np.asarray(mask) > 0, rle_to_mask(answer["objects"][0]["rle"]))
+            assert drawn.size == mask.size
+    assert {path.name for path in pictures.iterdir()} == {
+        "shapes.jpg", "coffee.jpg", "mask_shapes.png", "mask_coffee.png", "drawn_shapes.png", "drawn_coffee.png",
+    }  # fmt: skip
+
+
+def test_from_standard_input_to_standard_output(predict, images, expected, monkeypatch):
+    content = (images / "shapes.jpg").read_bytes()
+    for name, check in (
+        ("png", lambda out: np.testing.assert_array_equal(opened(out) > 0, expected.mask)),
+        ("rle", lambda out: np.testing.assert_array_equal(rle_to_mask(json.loads(out)[0]["rle"]), expected.mask)),
+    ):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        code, out, err = predict("-", *POINT, "--out", "-", "--format", name, "--quiet")
+        assert (code, err) == (0, "")
+        check(out)
+
+
+def test_coco_polygons_and_geojson(predict, pictures, expected):
+    both = (pictures / "shapes.jpg", pictures / "coffee.jpg", *POINT)
+    assert predict(*both, "--out", pictures / "all.json")[0] == 0
+    coco = json.loads((pictures / "all.json").read_bytes())
+    assert [image["file_name"] for image in coco["images"]] == ["shapes.jpg", "coffee.jpg"]
+    np.testing.assert_array_equal(rle_to_mask(coco["annotations"][0]["segmentation"]), expected.mask)
+    assert predict(both[0], *POINT, "--out", pictures / "one.geojson")[0] == 0
+    features = json.loads((pictures / "one.geojson").read_bytes())["features"]
+    assert features[0]["properties"]["area"] == expected.area
+    assert predict(both[0], *POINT, "--out", pictures / "rings.json", "--format", "polygons")[0] == 0
+    assert json.loads((pictures / "rings.json").read_bytes())[0]["polygons"] == expected.to_polygons()
+
+
+def test_all_candidates(predict, images, server, tmp_path):
+    code, out, _ = predict(images / "shapes.jpg", *POINT, "--all-candidates", "--out", tmp_path / "mask.png")
+    assert code == 0
+    assert [line.split(":")[0] for line in out.decode().splitlines()] == [f"object 0, candidate {n}" for n in range(3)]
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        segments = client.segment([[200, 180]], multimask_output=True)
+    for segment, name in zip(segments, ("mask", "mask_1", "mask_2"), strict=True):
+        with Image.open(tmp_path / f"{name}.png") as mask:
+            np.testing.assert_array_equal(np.asarray(mask) > 0, segment.mask)
+
+
+def test_a_mask_is_refined_by_its_logits(predict, images, expected, server, tmp_path):
+    logits, refined = tmp_path / "logits.npy", tmp_path / "refined.png"
+    assert predict(images / "shapes.jpg", *POINT, "--logits", logits)[0] == 0
+    np.testing.assert_array_equal(np.load(logits)[0, 0], expected.logits)
+    arguments = ("--point", "100,100,0", "--mask-input", logits, "--out", refined)
+    assert predict(images / "shapes.jpg", *POINT, *arguments)[0] == 0
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        again = client.segment([[200, 180], [100, 100]], [1, 0], mask_input=expected.logits)[0]
+    with Image.open(refined) as mask:
+        np.testing.assert_array_equal(np.asarray(mask) > 0, again.mask)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,27 +17,10 @@ POINT = [[200, 180]]
 
 
 @pytest.fixture(scope="module")
-def image_path(images):
-    return images / "shapes.jpg"
-
-
-@pytest.fixture(scope="module")
-def client(server, image_path):
+def client(server, images):
     with SAM2TritonClient(server.grpc_url, embeddings="client") as client:
-        client.set_image(image_path)
+        client.set_image(images / "shapes.jpg")
         yield client
-
-
-def test_readme_snippet(server, image_path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(image_path, "image.jpg")
-    client = SAM2TritonClient(server.http_url.removeprefix("http://"), model_type="sam2")
-    client.set_image("image.jpg")
-    masks, iou = client.predict(point_coords=[[512, 512]], point_labels=[1])
-    binary_mask = (masks[0, 0] > 0).astype(np.uint8)
-    assert binary_mask.shape == (256, 256)
-    assert iou.shape == (1, 1)
-    client.close()
 
 
 def test_shapes_and_types(client):
@@ -51,6 +33,7 @@ def test_shapes_and_types(client):
         ({"box": [box] * 4}, 4),
         ({"point_coords": POINT, "point_labels": [0], "box": box}, 1),
         ({"mask_input": np.zeros((256, 256))}, 1),
+        ({"point_coords": POINT, "mask_input": client.predict(POINT)[0][0]}, 1),
     ):
         for multimask, candidates in ((False, 1), (True, 3)):
             masks, iou = client.predict(**prompt, multimask_output=multimask)
@@ -59,14 +42,15 @@ def test_shapes_and_types(client):
             assert masks.dtype == iou.dtype == np.float32
             assert np.isfinite(masks).all()
             assert np.abs(masks).max() <= 32
+    assert np.abs(client.predict(**prompt)[0] - client.predict(POINT)[0]).max() > 1e-3  # the mask changes the answer
 
 
-def test_both_protocols_and_all_sources_agree_bit_for_bit(server, image_path):
+def test_both_protocols_and_all_sources_agree_bit_for_bit(server, images):
     answers = []
     calls = [
-        (server.http_url, image_path),
-        (server.grpc_url, image_path.read_bytes()),
-        (server.http_url, np.asarray(Image.open(image_path))),
+        (server.http_url, images / "shapes.jpg"),
+        (server.grpc_url, (images / "shapes.jpg").read_bytes()),
+        (server.http_url, np.asarray(Image.open(images / "shapes.jpg"))),
     ]
     for address, source in calls:
         with SAM2TritonClient(address, embeddings="client") as client:
@@ -86,12 +70,6 @@ def test_many_objects_in_one_call_equal_one_by_one(client):
         np.testing.assert_allclose(scores[index], score[0], atol=1e-4)
 
 
-def test_a_mask_input_changes_the_answer(client):
-    first, _ = client.predict(POINT)
-    refined, _ = client.predict(POINT, mask_input=first[0])
-    assert np.abs(refined - first).max() > 1e-3
-
-
 def test_embeddings_that_do_not_fit_are_refused(client):
     good = client.image_embeddings
     with pytest.raises(InputError, match="high_res_feats_0 is missing"):
@@ -100,6 +78,8 @@ def test_embeddings_that_do_not_fit_are_refused(client):
         )
     with pytest.raises(ConfigurationError, match=r"sam2\.1_large_encoder"):
         client.image_embeddings = ImageEmbeddings("sam2", "sam2.1_large_encoder", (8, 8), dict(good))
+    with pytest.raises(ConfigurationError, match="embeddings must be one of"):
+        SAM2TritonClient(embeddings="cloud")
 
 
 def test_no_thread_gets_the_answer_of_another(server, images, monkeypatch):
@@ -130,21 +110,13 @@ def test_no_thread_gets_the_answer_of_another(server, images, monkeypatch):
             np.testing.assert_array_equal(job.result()[0], expected[name])
 
 
-def test_a_model_that_is_not_loaded(url, image_path):
-    with SAM2TritonClient(url, model_name="sam2.1_huge") as client:
-        assert not client.is_ready()
-        with pytest.raises(ModelNotReadyError, match=r"sam2\.1_huge_encoder"):
-            client.set_image(image_path)
-
-
-def test_a_place_of_embeddings_that_is_none():
-    with pytest.raises(ConfigurationError, match="embeddings must be one of"):
-        SAM2TritonClient(embeddings="cloud")
-
-
-def test_models_and_readiness(client):
+def test_models_that_are_loaded_and_one_that_is_not(client, url, images):
     assert client.is_ready()
     assert {"sam2_encoder", "sam2_decoder"} <= set(client.models())
+    with SAM2TritonClient(url, model_name="sam2.1_huge") as other:
+        assert not other.is_ready()
+        with pytest.raises(ModelNotReadyError, match=r"sam2\.1_huge_encoder"):
+            other.set_image(images / "shapes.jpg")
 
 
 def test_the_demo_model_finds_the_objects_of_the_demo(service_triton, images):

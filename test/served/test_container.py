@@ -6,10 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -98,12 +97,7 @@ def start(tmp_path):
 
 def load(url: str) -> int:
     """Ask a server to load a model, and return the HTTP status."""
-    request = urllib.request.Request(f"{url}/v2/repository/models/scale/load", b"{}")
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code
+    return httpx.post(f"{url}/v2/repository/models/scale/load", json={}, timeout=60).status_code
 
 
 def test_a_container_takes_no_orders_but_reloads_from_inside(start, capsys):

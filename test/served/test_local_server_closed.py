@@ -2,9 +2,8 @@
 
 import base64
 import json
-import urllib.error
-import urllib.request
 
+import httpx
 import psutil
 import pytest
 from support.tiny_models import SCALE_CONFIG, add_graph, config_of, scale_graph, write_model
@@ -49,12 +48,8 @@ def closed(repository):
 
 def send(server: LocalServer, name: str) -> int:
     path, body = ADMIN_REQUESTS[name]
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(server.http_url + path, data), timeout=60) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code
+    content, method = (None, "GET") if body is None else (json.dumps(body), "POST")
+    return httpx.request(method, server.http_url + path, content=content, timeout=60).status_code
 
 
 def test_admin_requests_are_refused_and_change_nothing(closed):
@@ -116,8 +111,6 @@ def test_a_key_of_the_caller_replaces_our_own(repository):
     """Triton refuses an option that is given twice, so the server leaves out its own."""
     options = ["--http-restricted-api=logging:key=secret"]
     with LocalServer(repository, models=["scale"], extra_args=options) as server:
-        request = urllib.request.Request(f"{server.http_url}/v2/logging", headers={"key": "secret"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert answer.status == 200
+        assert httpx.get(f"{server.http_url}/v2/logging", headers={"key": "secret"}, timeout=60).status_code == 200
         assert send(server, "logging") == 403
         assert send(server, "unload") == 503

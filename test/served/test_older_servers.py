@@ -1,14 +1,12 @@
 """Servers without a session model, metrics and statistics."""
 
 import asyncio
+import json
 
 import numpy as np
 import pytest
 
 from triton_sam import ModelNotReadyError, SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.benchmark.run import begin, measure
-from triton_sam.benchmark.settings import BenchmarkSettings
-from triton_sam.benchmark.target import Target
 from triton_sam.cli import main
 
 POINT = [[200, 180]]
@@ -41,13 +39,11 @@ def test_both_clients_work_without_a_session_model(plain, images, protocol):
     np.testing.assert_array_equal(asyncio.run(click()), expected)
 
 
-def test_everything_is_found_by_clicks_without_a_session_model(plain, images):
-    low = {"points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.5}
+def test_the_sync_client_without_a_session_model(plain, images):
     with SAM2TritonClient(plain.grpc_url) as client:
-        assert client.everything(images / "shapes.jpg", **low)
-
-
-def test_a_client_that_requires_the_session_model_reports_its_absence(plain, images):
+        assert client.everything(
+            images / "shapes.jpg", points_per_side=3, pred_iou_thresh=0.2, stability_score_thresh=0.5
+        )
     with (
         SAM2TritonClient(plain.http_url, embeddings="server") as client,
         pytest.raises(ModelNotReadyError, match="no model 'sam2' ready"),
@@ -55,21 +51,14 @@ def test_a_client_that_requires_the_session_model_reports_its_absence(plain, ima
         client.set_image(images / "shapes.jpg")
 
 
-def test_commands_work_without_metrics(plain, images, capsys):
-    url = plain.http_url
-    assert main(["models", "--url", url]) == 0
-    assert "sam2_decoder" in capsys.readouterr().out
-    assert main(["doctor", "--url", url]) == 0
-    assert "model sam2_encoder" in capsys.readouterr().out
-    assert main(["predict", str(images / "shapes.jpg"), "--point", "200,180", "--url", url]) == 0
-    assert "object 0: score " in capsys.readouterr().out
-
-
-def test_the_benchmark_measures_what_there_is(plain, images):
-    target = Target("sam2", None, {"grpc": plain.grpc_url}, images / "coffee.jpg")
-    settings = BenchmarkSettings(0.1, ("latency",), least_rounds=1)
-    found = begin(target, settings, "")
-    measure(target, settings, found, quiet=True)
-    target.close()
-    assert {row.who for row in found.rows} == {"client", "request"}
-    assert any("no session model" in note for note in found.notes)
+def test_commands_work_without_metrics(plain, images, tmp_path, capsys):
+    for command, words in (
+        (["models"], "sam2_decoder"),
+        (["doctor"], "model sam2_encoder"),
+        (["predict", str(images / "shapes.jpg"), "--point", "200,180"], "object 0: score "),
+        (["benchmark", "--only", "latency", "--duration", "0.1", "--out", str(tmp_path)], "no session model"),
+    ):
+        assert main([*command, "--url", plain.http_url]) == 0
+        assert words in capsys.readouterr().out, command
+    rows = json.loads((tmp_path / "result.json").read_text())["rows"]
+    assert {row["who"] for row in rows} == {"client", "request"}

@@ -64,11 +64,6 @@ def test_onnxruntime_reports_nothing_to_its_makers(server):
     assert {stub.environ()["ORT_DISABLE_TELEMETRY"] for stub in stubs} == {os.environ.get("ORT_DISABLE_TELEMETRY", "1")}
 
 
-def test_optional_input_takes_its_default_or_the_value_sent(client):
-    assert infer(client, "scale", x=ones(2, 3)).as_numpy("y").tolist() == [[2.0] * 3] * 2
-    assert infer(client, "scale", x=ones(1, 2), scale=np.float32([9])).as_numpy("y").tolist() == [[9.0, 9.0]]
-
-
 def test_numbers_too_small_for_full_precision_count_as_zero(client):
     x = np.array([[1e-40, 1e-30]], np.float32)  # computing with the first takes many times as long as with the second
     assert x[0, 0] > 0
@@ -77,23 +72,26 @@ def test_numbers_too_small_for_full_precision_count_as_zero(client):
     assert y[1] == 2 * x[0, 1]
 
 
-def test_zero_length_dims_pass_both_ways(client):
-    assert infer(client, "scale", x=ones(0, 3)).as_numpy("y").shape == (0, 3)
+@pytest.mark.parametrize(
+    ("model", "version", "arrays", "answer"),
+    [
+        ("scale", "", {"x": ones(2, 3)}, np.full((2, 3), 2)),
+        ("scale", "", {"x": ones(1, 2), "scale": np.float32([9])}, np.full((1, 2), 9)),  # the optional input
+        ("scale", "", {"x": ones(0, 3)}, ones(0, 3)),
+        ("external", "", {"x": ones(1, 512)}, 1 + np.arange(512)[None]),  # its data are beside the model
+        ("renamed", "", {"x": ones(1, 1)}, [[3]]),  # default_model_filename
+        ("versions", "1", {"x": ones(1, 1)}, [[1]]),
+        ("versions", "7", {"x": ones(1, 1)}, [[7]]),
+        ("versions", "", {"x": ones(1, 1)}, [[7]]),  # the highest
+        ("bls", "", {"x": ones(1, 1)}, [[4]]),  # it calls the ONNX model twice
+    ],
+)
+def test_each_feature_has_its_answer(client, model, version, arrays, answer):
+    np.testing.assert_array_equal(infer(client, model, version=version, **arrays).as_numpy("y"), answer)
 
 
-def test_external_data_beside_the_model(client):
-    assert infer(client, "external", x=ones(1, 512)).as_numpy("y")[0, -1] == 512
-
-
-def test_default_model_filename(client):
-    assert infer(client, "renamed", x=ones(1, 1)).as_numpy("y").item() == 3
-
-
-def test_each_version_is_served_and_the_highest_is_the_default(client):
-    answers = [
-        infer(client, "versions", version=version, x=ones(1, 1)).as_numpy("y").item() for version in ("1", "7", "")
-    ]
-    assert answers == [1, 7, 7]
+def test_an_ensemble_calls_the_onnx_model(client):
+    assert infer(client, "chain", a=ones(1, 1)).as_numpy("b").item() == 2
 
 
 def test_missing_config_is_derived_from_the_graph(tmp_path):
@@ -137,11 +135,6 @@ def test_each_request_of_a_batch_gets_its_own_answer(server):
         answers = [call.get_result().as_numpy("y") for call in calls]
     assert [answer.shape[0] for answer in answers] == [1, 2] * 4
     assert [answer[0, 0] for answer in answers] == [2 * value for value in range(8)]
-
-
-def test_ensemble_and_bls_call_the_onnx_model(client):
-    assert infer(client, "chain", a=ones(1, 1)).as_numpy("b").item() == 2
-    assert infer(client, "bls", x=ones(1, 1)).as_numpy("y").item() == 4
 
 
 def test_a_failing_request_gets_one_line_and_the_model_stays_ready(client):

@@ -6,8 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,9 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
+from support.conditions import wait_until
 from support.running_service import ServiceProgram
 
-from triton_sam._common.bundle import checkout
 from triton_sam.local_server import LocalServer
 
 
@@ -65,14 +64,6 @@ class Collector:
                 for scope in resource["scopeSpans"]
                 for span in scope["spans"]
             ]
-
-    def wait_for(self, condition: Callable[[list[Span]], bool], seconds: float = 30.0) -> list[Span]:
-        """Return the spans once they meet a condition."""
-        deadline = time.monotonic() + seconds
-        while not condition(self.spans):
-            assert time.monotonic() < deadline, [(span.service, span.name) for span in self.spans]
-            time.sleep(0.05)
-        return list(self.spans)
 
     def ancestors(self, span: Span) -> list[Span]:
         """Return the received ancestors of a span, starting with its parent."""
@@ -173,29 +164,15 @@ times, and the tests look for complete traces."""
 
 
 @pytest.fixture(scope="module")
-def traced(toy_repository):
+def traced(toy_repository, images):
     """Run a server that sends its traces to a collector, and the program; yield the collector."""
     with collector() as running:
-        options = [
-            "--trace-config=mode=opentelemetry",
-            f"--trace-config=opentelemetry,url={running.url}/v1/traces",
-            "--trace-config=opentelemetry,bsp_schedule_delay=200",
-            "--trace-config=rate=0",
-            "--trace-config=level=TIMESTAMPS",
-        ]
+        export = [f"opentelemetry,url={running.url}/v1/traces", "opentelemetry,bsp_schedule_delay=200"]
+        settings = ["mode=opentelemetry", *export, "rate=0", "level=TIMESTAMPS"]
+        options = [f"--trace-config={setting}" for setting in settings]
         with LocalServer(toy_repository, models=["sam2"], decoder_in_session=False, extra_args=options) as server:
-            image = checkout() / "test/images/shapes.jpg"
-            command = [
-                sys.executable,
-                "-c",
-                PROGRAM,
-                running.url,
-                server.http_url,
-                server.grpc_url,
-                str(image),
-                str(ROUNDS),
-            ]
-            subprocess.run(command, check=True, timeout=120)
+            arguments = [running.url, server.http_url, server.grpc_url, str(images / "shapes.jpg"), str(ROUNDS)]
+            subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=True, timeout=120)
             running.triton = server.grpc_url
             yield running
 
@@ -203,12 +180,8 @@ def traced(toy_repository):
 @pytest.mark.parametrize("work", ["work over http", "work over grpc", "async work"])
 def test_a_trace_goes_through_client_and_triton(traced, work):
     """Triton's spans of the session model are below the client's inference, which is below the work of the program."""
-    ways = {
-        tuple(ancestor.name for ancestor in traced.ancestors(span))
-        for span in traced.wait_for(lambda spans: bool(_complete(spans, work)))
-        if span in _complete(traced.spans, work)
-    }
-    assert ways == {
+    wait_until(lambda: _complete(traced.spans, work))
+    assert {tuple(_names(traced, span)) for span in _complete(traced.spans, work)} == {
         ("InferRequest", "infer sam2", "triton_sam.encode", work),
         ("InferRequest", "infer sam2", "triton_sam.ask", work),
     }
@@ -216,33 +189,34 @@ def test_a_trace_goes_through_client_and_triton(traced, work):
 
 @pytest.mark.parametrize("model", ["sam2_encoder", "sam2_decoder"])
 def test_encoder_and_decoder_are_below_the_session_model(traced, model):
-    def ways(spans: list[Span]) -> set[tuple[str, ...]]:
-        return {tuple(ancestor.name for ancestor in traced.ancestors(span)) for span in _inferences(spans, model)}
+    def ways() -> list[list[str]]:
+        return [_names(traced, span) for span in _inferences(traced.spans, model)]
 
     call = "triton_sam.encode" if model == "sam2_encoder" else "triton_sam.ask"
-    expected = ("sam2", "InferRequest", "infer sam2", call)
-    spans = traced.wait_for(lambda spans: any(way[: len(expected)] == expected for way in ways(spans)))
-    assert all("sam2" in way for way in ways(spans) if len(way) > 1)
+    expected = ["sam2", "InferRequest", "infer sam2", call]
+    wait_until(lambda: any(way[:4] == expected for way in ways()))
+    assert all("sam2" in way for way in ways() if len(way) > 1)
 
 
-def test_the_service_continues_the_trace_of_its_caller(traced, tmp_path):
+def test_the_service_continues_the_trace_of_its_caller(traced, tmp_path, images):
     """Its spans are below the caller's, the client's below those, and Triton's below the client's."""
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": traced.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
     trace, caller = "11112222333344445555666677778888", "aaaabbbbccccdddd"
     with ServiceProgram(traced.triton, tmp_path, **variables) as service:
-        content = (checkout() / "test/images/shapes.jpg").read_bytes()
+        content = (images / "shapes.jpg").read_bytes()
         headers = {"traceparent": f"00-{trace}-{caller}-01"}
         answer = httpx.post(f"{service.url}/v1/images", files={"image": content}, headers=headers, timeout=60)
         assert answer.status_code == 201, answer.text
         service.process.terminate()  # it exports its last spans
         service.process.wait(60)
     # The service exports its spans in batches, so a span may come before or after those below it.
-    spans = traced.wait_for(
-        lambda spans: (
-            any(span.parent == caller for span in spans)
-            and any(span.trace == trace and _names(traced, span)[:1] == ["triton_sam.encode"] for span in spans)
+    wait_until(
+        lambda: (
+            any(span.parent == caller for span in traced.spans)
+            and ["triton_sam.encode"] in [_names(traced, span)[:1] for span in traced.spans if span.trace == trace]
         )
     )
+    spans = list(traced.spans)
     (first,) = (span for span in spans if span.parent == caller)
     assert (first.service, first.trace) == ("triton-sam-service", trace)
     assert ["triton_sam.encode", first.name] in [_names(traced, span) for span in spans if span.trace == trace]

@@ -1,10 +1,10 @@
 """OpenVINO in the real Triton with the built-in model. The tests that compute need the openvino package."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.commands import copy_committed
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
@@ -23,21 +23,12 @@ IMAGE = bundled("test/images") / "coffee.jpg"
 
 @pytest.fixture
 def repository(tmp_path):
-    for name in ("sam2_encoder", "sam2_decoder"):
-        (tmp_path / name).mkdir()
-        shutil.copy(COMMITTED / name / "config.pbtxt", tmp_path / name)
-        shutil.copytree(COMMITTED / name / "1", tmp_path / name / "1")
-    return tmp_path
+    return copy_committed(tmp_path, "sam2_encoder", "sam2_decoder")
 
 
-def choose_openvino(repository: Path, precision) -> None:
+def choose(repository: Path, tuning: Tuning) -> None:
     path = repository / "sam2_encoder" / "config.pbtxt"
-    path.write_text(tune(path.read_text(), Tuning("openvino", precision=precision)))
-
-
-def choose_onnx_runtime(repository: Path) -> None:
-    path = repository / "sam2_encoder" / "config.pbtxt"
-    path.write_text(tune(path.read_text(), Tuning()))
+    path.write_text(tune(path.read_text(), tuning))
 
 
 def mask(server: LocalServer) -> np.ndarray:
@@ -48,7 +39,7 @@ def mask(server: LocalServer) -> np.ndarray:
 
 @pytest.mark.skipif(HAS_OPENVINO, reason="openvino is installed")
 def test_a_model_for_openvino_says_what_to_install(repository):
-    choose_openvino(repository, "bf16")
+    choose(repository, Tuning("openvino", precision="bf16"))
     with pytest.raises(LocalServerError, match=r"pip install openvino"):
         LocalServer(repository, models=["sam2_encoder"]).start()
 
@@ -56,11 +47,11 @@ def test_a_model_for_openvino_says_what_to_install(repository):
 @pytest.mark.slow
 @needs_openvino
 def test_a_configured_model_computes_with_openvino(repository):
-    choose_openvino(repository, "fp32")
+    choose(repository, Tuning("openvino", precision="fp32"))
     with LocalServer(repository) as server:
         found = mask(server)
         assert "on OpenVINO fp32" in server.log
-    choose_onnx_runtime(repository)
+    choose(repository, Tuning())
     with LocalServer(repository) as plain:
         expected = mask(plain)
         assert "OpenVINO" not in plain.log

@@ -7,11 +7,17 @@ The long form takes five minutes:
 
 import os
 import shutil
+import statistics
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.session_requests import serve
+from support.conditions import wait_until
+from support.exposition import Growth, Scrape
+from support.session_requests import CLIENTS, click_together, serve, upload_and_click
+from support.toy_server import CALLS, CONFIGURED
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
@@ -80,3 +86,56 @@ def test_a_full_queue_of_triton_counts_as_busy_as_well(toy_repository, tmp_path,
                 for answer in answers:
                     if not isinstance(answer, ServerBusyError):
                         np.testing.assert_array_equal(answer, expected)
+
+
+# --- the times that session models report equal those of the clients, while twenty clients click at a time
+
+
+CLICKS = 4
+REQUEST, WAITING, GAUGE = "triton_sam_request_seconds", "triton_sam_waiting_seconds", "triton_sam_waiting_requests"
+
+
+@pytest.fixture(params=[CALLS, CONFIGURED])
+def model(request):
+    return request.param
+
+
+@pytest.fixture
+def image_id(server, model):
+    """The id of an image that the model has."""
+    found = upload_and_click(server.grpc_url, model)
+    wait_until(lambda: Scrape(server.metrics_url).total(f"{REQUEST}_count", model=model, kind="image") >= 1)
+    return found
+
+
+def waiting(server, model: str) -> float:
+    return Scrape(server.metrics_url).total(GAUGE, model=model)
+
+
+@pytest.mark.alone
+def test_means_and_quantiles_are_those_of_the_clients(server, model, image_id):
+    """Means differ by half or 0.5 s at most, and quantiles by the distance of two buckets."""
+    seen: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            seen.append(waiting(server, model))
+
+    watcher = threading.Thread(target=watch)
+    grown, began = Growth(server.metrics_url, model, "click"), time.perf_counter()
+    watcher.start()
+    took = click_together(server.grpc_url, model, image_id, CLICKS, 3)
+    seconds = time.perf_counter() - began
+    done.set()
+    watcher.join()
+    wait_until(lambda: grown(f"{REQUEST}_count") == grown(f"{WAITING}_count") == CLIENTS * CLICKS)
+    wait_until(lambda: waiting(server, model) == 0)
+    # The clients' clocks also measure how long twenty threads of this process wait for their turn.
+    assert grown(f"{REQUEST}_sum") / len(took) == pytest.approx(statistics.mean(took), rel=0.5, abs=0.5)
+    for share in (0.5, 0.95):
+        assert grown.quantile(REQUEST, share) == pytest.approx(float(np.quantile(took, share)), rel=0.67, abs=0.5)
+    # Of twenty clients, the server works for eight at a time, and for one with the decoder in the session model.
+    assert max(seen) >= 8
+    assert 6 < grown(f"{WAITING}_sum") / seconds < CLIENTS
+    assert grown(f"{WAITING}_sum") < grown(f"{REQUEST}_sum")

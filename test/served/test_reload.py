@@ -11,7 +11,9 @@ import pytest
 from support.family_configs import config_text, write_family
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 
+from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
+from triton_sam.commands import doctor
 from triton_sam.commands._devices import placement, server_gpus
 from triton_sam.commands.reload import reload
 from triton_sam.errors import InferenceError
@@ -36,8 +38,6 @@ def running(toy_repository, tmp_path_factory):
 
 
 def test_settings_for_gpus_do_not_break_a_server_without_one(running, images):
-    from triton_sam import SAM2TritonClient
-
     with SAM2TritonClient(running.server.http_url) as client:
         client.set_image(images / "shapes.jpg")
         masks, _ = client.predict([[200, 180]], [1])
@@ -56,8 +56,6 @@ def test_doctor_names_device_and_accelerators(running, capsys):
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_reload_serves_new_files_and_renews_the_session_model(running, protocol, images):
     """A new config.pbtxt changes the number of instances. The reloaded session model starts with an empty cache."""
-    from triton_sam import SAM2TritonClient
-
     url = running.server.http_url if protocol == "http" else running.server.grpc_url
     transport = Transport(parse_url(url), timeout=120)
     path = running.repository / "sam2_decoder" / "config.pbtxt"
@@ -103,8 +101,6 @@ def test_a_model_that_fails_to_load_does_not_replace_the_old_one(running):
 @pytest.mark.parametrize(("protocol", "version"), [("http", "1"), ("grpc", "2")], ids=["replaced", "newer"])
 def test_a_damaged_file_leaves_the_old_model_serving(running, protocol, version, images):
     """A truncated ONNX file replaces the served one, or becomes a newer version."""
-    from triton_sam import SAM2TritonClient
-
     url = running.server.http_url if protocol == "http" else running.server.grpc_url
     transport = Transport(parse_url(url), timeout=120)
     with SAM2TritonClient(url, timeout=120) as client, contextlib.ExitStack() as undo:
@@ -148,8 +144,6 @@ def test_placement_of_models():
 
 
 def test_a_silent_fallback_is_reported(tmp_path, monkeypatch):
-    from triton_sam.commands import doctor
-
     configs = {
         "on_gpu": {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU", "gpus": [0]}]},
         "fallen": {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_CPU"}]},

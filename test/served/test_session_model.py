@@ -4,12 +4,15 @@ import asyncio
 import base64
 import io
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 import urllib3
 from PIL import Image
+from support.faulty_proxy import FaultyProxy
 from support.session_requests import (
     IMAGE_BYTES,
     IMAGES_IN_CACHE,
@@ -24,11 +27,14 @@ from support.session_requests import (
 )
 from support.toy_server import NARROW
 
-from triton_sam import AsyncSAM2TritonClient, ImageEmbeddings, ImageError, SAM2TritonClient, SamError
+from triton_sam import AsyncSAM2TritonClient, ImageError, SAM2TritonClient, SamError
+from triton_sam._common.bundle import bundled
 from triton_sam.client.session_image import SessionImage
-from triton_sam.errors import ServerBusyError, UnknownImageError
+from triton_sam.errors import ServerBusyError
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.wire.contract import read_error
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
+from triton_sam.wire import contract
 
 POINT = [[200, 180]]
 
@@ -36,10 +42,8 @@ POINT = [[200, 180]]
 # The client
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_masks_are_those_of_encoder_and_decoder(server, content, protocol):
-    address = server.http_url if protocol == "http" else server.grpc_url
-    with SAM2TritonClient(address, embeddings="client") as near, SAM2TritonClient(address) as far:
+def test_masks_are_those_of_encoder_and_decoder(url, content):
+    with SAM2TritonClient(url, embeddings="client") as near, SAM2TritonClient(url) as far:
         near.set_image(content)
         far.set_image(content)
         assert isinstance(far.image_embeddings, SessionImage)
@@ -65,17 +69,6 @@ def test_masks_are_those_of_encoder_and_decoder(server, content, protocol):
                     assert (got.logits is None) is not logits
 
 
-def test_encode_here_returns_embeddings_that_can_be_saved(client, server, content, tmp_path):
-    client.set_image(content)
-    here = client.encode_here(content)
-    here.save(tmp_path / "image.npz")
-    with SAM2TritonClient(server.http_url) as other:
-        other.image_embeddings = ImageEmbeddings.load(tmp_path / "image.npz")
-        np.testing.assert_array_equal(other.predict(POINT)[0], client.predict(POINT)[0])
-    assert here.nbytes == IMAGE_BYTES
-    assert set(here) == {"image_embeddings", "high_res_feats_0", "high_res_feats_1"}
-
-
 def test_an_evicted_image_is_sent_again_without_a_word(client, server, transport, content):
     client.set_image(content)
     expected, _ = client.predict(POINT)
@@ -91,16 +84,14 @@ def test_an_evicted_image_is_sent_again_without_a_word(client, server, transport
     np.testing.assert_array_equal(client.segment(POINT, logits=False)[0].mask, mask)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_tasks_of_the_async_client_get_their_own_masks(server, transport, client, content, protocol):
+def test_tasks_of_the_async_client_get_their_own_masks(url, transport, client, content):
     """The server loses the image while they run, and refuses another one."""
     points = [[[60 + 25 * number, 180]] for number in range(16)]
     client.set_image(content)
     expected = [client.predict(point) for point in points]
 
     async def click():
-        address = server.http_url if protocol == "http" else server.grpc_url
-        async with AsyncSAM2TritonClient(address, busy="wait") as fast:
+        async with AsyncSAM2TritonClient(url, busy="wait") as fast:
             assert await fast.is_ready()
             await fast.set_image(content)
             assert isinstance(fast.image_embeddings, SessionImage)
@@ -145,17 +136,6 @@ def test_more_than_may_wait_are_refused_unless_their_clients_wait(server, conten
 # Tensors
 
 
-def test_one_call_prefetch_and_id(transport, content):
-    alone = upload(transport, content)
-    assert alone["image_size"].tolist() == [800, 600]
-    by_id = {"image_id": alone["image_id"], **point_inputs()}
-    outputs = ["image_id", "masks", "iou_predictions"]
-    one_call = transport.infer("sam2", {"image": text(content), **point_inputs()}, outputs)
-    later = transport.infer("sam2", by_id, outputs)
-    for name in outputs:
-        np.testing.assert_array_equal(one_call[name], later[name])
-
-
 def test_full_size_masks_equal_those_made_by_the_client(client, transport, content):
     client.set_image(content)
     expected = client.segment(POINT, multimask_output=True)
@@ -193,37 +173,6 @@ def test_a_mask_survives_plain_json_and_json_with_binary_tensors(server, transpo
     assert base64.b64decode(plain, validate=True) == answer.data[length + 4 :]  # before each element stands its length
 
 
-def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(server, transport):
-    first = upload(transport, colored(10))
-    second = upload(transport, colored(11))
-    for number in range(12, 12 + IMAGES_IN_CACHE):
-        upload(transport, colored(10))  # used again and again: it stays
-        upload(transport, colored(number))
-    full = IMAGES_IN_CACHE * IMAGE_BYTES
-    figures = metrics(server, lambda figures: figures["cache_bytes"] == full)
-    assert figures["cache_bytes"] == full <= figures["cache_limit_bytes"]
-    assert figures["cache_images"] == IMAGES_IN_CACHE
-    before = encoded(transport)
-    transport.infer("sam2", {"image_id": first["image_id"], **point_inputs(3, 3)}, ["masks"])
-    assert encoded(transport) == before
-    with pytest.raises(SamError, match="UNKNOWN_IMAGE_ID") as caught:
-        transport.infer("sam2", {"image_id": second["image_id"], **point_inputs(3, 3)}, ["masks"])
-    assert isinstance(read_error(caught.value), UnknownImageError)
-
-
-def test_sixteen_threads_on_more_images_than_the_cache_holds(server, images):
-    contents = [(images / name).read_bytes() for name in ("shapes.jpg", "coffee.jpg")] + [colored(5), colored(6)]
-    with SAM2TritonClient(server.http_url) as client:
-        handles = [client.encode(content) for content in contents]
-        expected = [client.predict([[20, 20]], image=handle)[0] for handle in handles]
-        with ThreadPoolExecutor(16) as pool:
-            jobs = [(n % 4, pool.submit(client.predict, [[20, 20]], image=handles[n % 4])) for n in range(32)]
-            for number, job in jobs:
-                np.testing.assert_array_equal(job.result()[0], expected[number])
-    figures = metrics(server)
-    assert figures["cache_bytes"] <= figures["cache_limit_bytes"]
-
-
 def test_figures_are_in_the_metrics(server, transport, content):
     before = metrics(server)
     upload(transport, colored(77))
@@ -235,6 +184,8 @@ def test_figures_are_in_the_metrics(server, transport, content):
 
     after = metrics(server, lambda figures: grown(figures) == set(counted))
     assert grown(after) == set(counted)
+    assert after["cache_bytes"] == after["cache_images"] * IMAGE_BYTES <= after["cache_limit_bytes"]
+    assert 1 <= after["cache_images"] <= IMAGES_IN_CACHE
     for name in ("encode_seconds", "decode_seconds"):
         assert after[f"{name}_total"] > before.get(f"{name}_total", 0)
     assert {"cache_evictions_total", "failures_total"} <= set(after)
@@ -307,3 +258,40 @@ def test_traces_hold_requests_to_session_models_without_their_steps(toy_reposito
         "REQUEST_START",
         "INFER_RESPONSE_COMPLETE",
     }
+
+
+# --- the bytes of clicks over HTTP, with headers, for the objects of the demo images and in each output format
+
+
+REQUEST_LIMIT = 1_000
+ANSWER_LIMITS = {"logits": 300_000, "rle": 10_000, "png": 10_000, "png_base64": 13_500}
+
+
+def clicks() -> Iterator[tuple[bytes, dict[str, np.ndarray[Any, Any]]]]:
+    """Yield the image file and the prompt tensors of each object in the demo."""
+    folder = bundled("test/images")
+    for entry in json.loads((folder / "demo.json").read_text(encoding="utf-8")):
+        for thing in entry["objects"]:
+            content = (folder / entry["image"]).read_bytes()
+            if "box" in thing:
+                yield content, {contract.BOXES: np.array([thing["box"]], np.float32)}
+            else:
+                yield content, {contract.POINT_COORDS: np.array([[thing["point"]]], np.float32)}
+
+
+@pytest.mark.slow
+def test_bytes_of_a_click_stay_below_their_thresholds(service_triton):
+    host, _, port = service_triton.http_url.removeprefix("http://").partition(":")
+    with FaultyProxy((host, int(port))) as proxy:
+        transport = Transport(parse_url(f"http://127.0.0.1:{proxy.port}"))
+        for content, prompt in clicks():
+            uploaded = transport.infer("sam2", {contract.IMAGE: np.array([content], np.object_)}, [contract.IMAGE_ID])
+            for name, limit in ANSWER_LIMITS.items():
+                masks = contract.MASKS if name == "logits" else contract.ENCODED_MASKS
+                wanted = np.array([name.encode()], np.object_)
+                inputs = {contract.IMAGE_ID: uploaded[contract.IMAGE_ID], contract.OUTPUT_FORMAT: wanted, **prompt}
+                before = proxy.asked, proxy.answered
+                transport.infer("sam2", inputs, [masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID])
+                assert 0 < proxy.asked - before[0] < REQUEST_LIMIT, name
+                assert 0 < proxy.answered - before[1] < limit, name
+        transport.close()

@@ -3,16 +3,14 @@
 `SEEN_ELSEWHERE` names the tests that provoke the others.
 """
 
-import json
 import os
 import re
 import signal
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import onnx
 import psutil
@@ -74,12 +72,8 @@ def server(repository):
 
 def over_http(server: LocalServer, path: str, body: Any) -> str:
     """Return the error of a request; empty if there is none."""
-    request = urllib.request.Request(f"{server.http_url}/v2/{path}", json.dumps(body).encode())
-    try:
-        with urllib.request.urlopen(request, timeout=60):
-            return ""
-    except urllib.error.HTTPError as error:
-        return str(json.loads(error.read())["error"])
+    answer = httpx.post(f"{server.http_url}/v2/{path}", json=body, timeout=60)
+    return "" if answer.is_success else str(answer.json()["error"])
 
 
 def infer_http(server: LocalServer, model: str, value: float = 0.0) -> str:

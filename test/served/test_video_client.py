@@ -43,11 +43,6 @@ def drawn(seed, index):
 FRAMES = [drawn(0, index) for index in range(COUNT)]
 
 
-@pytest.fixture(params=["http", "grpc"])
-def url(request, server):
-    return server.http_url if request.param == "http" else server.grpc_url
-
-
 def prompt(video):
     return video.add(2, 1, points=[[22, 40]]), video.add(4, 5, box=[10, 20, 50, 60])
 

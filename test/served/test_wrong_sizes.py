@@ -1,19 +1,18 @@
 """Requests of wrong sizes to a real server: each is an error, and the server goes on."""
 
 import contextlib
-import shutil
 
 import numpy as np
 import psutil
 import pytest
 import urllib3
 from support import graph_attacks, wire_attacks
+from support.commands import copy_committed
 from support.conditions import wait_until
 from support.processes import all_gone
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 from tritonclient import grpc
 
-from triton_sam._common.bundle import bundled
 from triton_sam.errors import InferenceError
 from triton_sam.families import get_family
 from triton_sam.local_server import LocalServer
@@ -59,45 +58,35 @@ def test_sizes_that_the_config_refuses_are_requests_that_are_wrong(server):
     assert "unexpected shape for input 'image'" in answer.json()["error"]
 
 
-def test_the_client_says_that_the_sizes_are_wrong(url):
-    sizes = {"images": 1, "prompts": 2, "points": 1}
+def feed(prompts: int) -> dict[str, np.ndarray]:
+    """Return a request to SAM2's decoder for so many masks of one image."""
+    sizes = {"images": 1, "prompts": prompts, "points": 1}
     request = graph_attacks.request(get_family("sam2").decoder, sizes)
-    feed = {part["name"]: _zeros(part["shape"]) for part in request}
-    feed["point_labels"] = feed["point_labels"][:1]
-    transport = Transport(parse_url(url), timeout=60)
-    try:
-        with pytest.raises(
-            InferenceError, match="sam2_decoder refused the request: the sizes of the inputs do not fit"
+    return {part["name"]: np.zeros(part["shape"], np.float32) for part in request}
+
+
+def test_the_client_says_that_the_sizes_are_wrong(url):
+    unequal = feed(2)
+    unequal["point_labels"] = unequal["point_labels"][:1]
+    with contextlib.closing(Transport(parse_url(url), timeout=60)) as transport:
+        for wrong, words in (
+            (unequal, "the sizes of the inputs do not fit"),
+            (feed(65), "a request may have at most 64"),
         ):
-            transport.infer("sam2_decoder", feed, ["masks"])
-        many = graph_attacks.request(get_family("sam2").decoder, {"images": 1, "prompts": 65, "points": 1})
-        with pytest.raises(InferenceError, match="sam2_decoder refused the request: a request may have at most 64 "):
-            transport.infer("sam2_decoder", {part["name"]: _zeros(part["shape"]) for part in many}, ["masks"])
-    finally:
-        transport.close()
+            with pytest.raises(InferenceError, match=f"sam2_decoder refused the request: {words}"):
+                transport.infer("sam2_decoder", wrong, ["masks"])
 
 
 def test_a_request_that_needs_too_much_memory_is_an_error(tmp_path):
     """A request of some kilobytes asks for 64 masks. The limit of this test is small, so that the test is quick."""
-    shutil.copytree(bundled("model_repository") / "sam2_decoder", tmp_path / "sam2_decoder")
+    copy_committed(tmp_path, "sam2_decoder")
     with (tmp_path / "sam2_decoder" / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "cpu_mem_limit" value { string_value: "300000000" } }\n')
-
-    def ask(transport: Transport, prompts: int) -> np.ndarray:
-        sizes = {"images": 1, "prompts": prompts, "points": 1}
-        request = graph_attacks.request(get_family("sam2").decoder, sizes)
-        feed = {part["name"]: _zeros(part["shape"]) for part in request}
-        return transport.infer("sam2_decoder", feed, ["masks"])["masks"]
-
     with (
         LocalServer(tmp_path, heal=False) as server,
         contextlib.closing(Transport(parse_url(server.http_url))) as transport,
     ):
-        expected = ask(transport, 1)
+        expected = transport.infer("sam2_decoder", feed(1), ["masks"])["masks"]
         with pytest.raises(InferenceError, match=r"Available memory of \d+ is smaller than requested"):
-            ask(transport, 64)
-        np.testing.assert_array_equal(ask(transport, 1), expected)
-
-
-def _zeros(shape: list[int]):
-    return np.zeros(shape, np.float32)
+            transport.infer("sam2_decoder", feed(64), ["masks"])
+        np.testing.assert_array_equal(transport.infer("sam2_decoder", feed(1), ["masks"])["masks"], expected)

@@ -75,27 +75,47 @@ def noise(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 255, (60, 80, 3), np.uint8)
 
 
-def computed(client: SAM2TritonClient, model: str) -> int:
-    """Return the number of requests that a model has answered."""
-    return settled(lambda: int(client._transport.statistics(model)["inference_count"]))
+def computed(client: SAM2TritonClient) -> list[int]:
+    """Return the numbers of requests that the encoders of clicks and of words have answered."""
+    count = client._transport.statistics
+    models = ("sam3_encoder", "sam3_concept_encoder")
+    return settled(lambda: [int(count(model)["inference_count"]) for model in models])
+
+
+def moving(count: int) -> list[np.ndarray]:
+    """Return the frames of a clip."""
+    return [np.roll(noise(11), 3 * index, axis=1) for index in range(count)]
 
 
 def summary(found) -> list[tuple]:
     return [(each.label, each.score, each.found_box, each.to_rle()["counts"]) for each in found]
 
 
-def test_instances_equal_the_official_detector(exported, server):
-    reference = Sam3ConceptReference(exported.model.concepts, None)
+def test_a_server_without_the_models(exported, tmp_path):
+    """The first test, because two servers of words at a time would take 9 GB."""
+    write_programs(tmp_path, get_family("sam3"), video=False)
+    for name in ("sam3_encoder", "sam3_decoder"):
+        shutil.copytree(exported.repository / name, tmp_path / name)
     with (
-        SAM2TritonClient(transport=ConceptTransport(get_family("sam3"), exported.files), model_type="sam3") as inside,
-        SAM2TritonClient(server.http_url, "sam3", timeout=300) as http,
-        SAM2TritonClient(server.grpc_url, "sam3", timeout=300) as grpc,
+        LocalServer(tmp_path, models=["sam3"]) as server,
+        SAM2TritonClient(server.http_url, "sam3", timeout=300) as client,
     ):
-        answered = answered_cases(reference, PHOTO)
-        return_free_memory()  # the servers need it now
-        few = [case for case in answered if case.title in ("one word", "two words with both boxes")]
-        asked = [("inside", inside, few), ("http", http, few), ("grpc", grpc, answered)]
-        rows = [row for name, client, cases in asked for row in verify_concepts(cases, name, client, PHOTO)]
+        with pytest.raises(ModelNotReadyError, match="triton-sam setup sam3 --concepts"):
+            client.find("dog", image=noise(9))
+        assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))
+
+
+def test_instances_equal_the_official_detector(exported, server):
+    """Detector, models in this process and server work one after the other, because each takes gigabytes."""
+    answered = answered_cases(Sam3ConceptReference(exported.model.concepts, None), PHOTO)
+    few = [case for case in answered if case.title in ("one word", "two words with both boxes")]
+    with SAM2TritonClient(transport=ConceptTransport(get_family("sam3"), exported.files), model_type="sam3") as inside:
+        rows = list(verify_concepts(few, "inside", inside, PHOTO))
+    del inside
+    return_free_memory()
+    for name, url, cases in (("http", server.http_url, few), ("grpc", server.grpc_url, answered)):
+        with SAM2TritonClient(url, "sam3", timeout=300) as client:
+            rows += verify_concepts(cases, name, client, PHOTO)
     print(format_table(rows, LIMITS["fp32"]))
     assert all(row.passes(LIMITS["fp32"]) for row in rows)
     assert all((row.official > 2) == (row.case != "no instance") for row in rows)
@@ -104,16 +124,14 @@ def test_instances_equal_the_official_detector(exported, server):
 
 @pytest.mark.parametrize("clicks_first", [False, True])
 def test_words_and_clicks_cost_one_encode(client, clicks_first):
-    image, encoders = noise(1 + clicks_first), ("sam3_encoder", "sam3_concept_encoder")
-    before = [computed(client, model) for model in encoders]
+    image, before = noise(1 + clicks_first), computed(client)
     if clicks_first:
         client.set_image(image)
         client.segment(box=[5, 5, 40, 40])
     found = client.find(["a", "b"], image=image, **ALL)
     client.find(["b", "c"], image=found.image, **ALL)
     clicked = client.segment(box=[5, 5, 40, 40], image=found.image)
-    after = [computed(client, model) for model in encoders]
-    assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1]
+    assert computed(client) == [number + 1 for number in before]
     with SAM2TritonClient(client.url, "sam3", embeddings="client", timeout=300) as alone:
         alone.set_image(image)
         (expected,) = alone.segment(box=[5, 5, 40, 40])
@@ -150,12 +168,8 @@ def test_annotate_finds_the_same(client, server, tmp_path):
     command = ["annotate", str(tmp_path / "in"), *words, "--url", server.grpc_url, "--timeout", "200"]
     assert main([*command, "--out", str(tmp_path / "out"), "-q"]) == 0
     found = json.loads((tmp_path / "out/coco.json").read_text())
-    assert [(each["image_id"], each["category_id"]) for each in found["annotations"]] == [
-        (1, 1),
-        (1, 2),
-        (2, 1),
-        (2, 2),
-    ]
+    ids = [(each["image_id"], each["category_id"]) for each in found["annotations"]]
+    assert ids == [(1, 1), (1, 2), (2, 1), (2, 2)]
     expected = client.find(["a", "b"], image=tmp_path / "in/3.png", threshold=0, limit=1)
     assert [each["segmentation"] for each in found["annotations"][2:]] == [each.to_rle() for each in expected]
 
@@ -163,8 +177,8 @@ def test_annotate_finds_the_same(client, server, tmp_path):
 def test_track_finds_the_objects_of_a_video(client, server, tmp_path):
     """Weights are random, so each searched frame may have new objects; the masks must be those of both models."""
     (tmp_path / "clip").mkdir()
-    for index in range(3):
-        Image.fromarray(np.roll(noise(11), 3 * index, axis=1)).save(tmp_path / f"clip/{index}.png")
+    for index, frame in enumerate(moving(3)):
+        Image.fromarray(frame).save(tmp_path / f"clip/{index}.png")
     parameters = {"threshold": 0, "limit": 2}
     with SAM2VideoClient(server.grpc_url, timeout=200) as tracker:
         objects = find_in_video(client, tracker, tmp_path / "clip", "a", every=2, new_threshold=0, **parameters)
@@ -198,7 +212,7 @@ WORD_RULES = VideoRules(
 
 
 def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(client, server):
-    clip = [np.roll(noise(11), 3 * index, axis=1) for index in range(4)]
+    clip = moving(4)
     family = get_family("sam2").at(512)
     followed = []
     with (
@@ -251,7 +265,7 @@ def test_words_tracker_and_clicks_take_one_pass_of_the_backbone_per_frame(video_
 @pytest.mark.nightly
 def test_killing_a_process_in_the_middle_changes_no_mask(server):
     """Triton starts again, without the session of the video and without the image of the search."""
-    clip = [np.roll(noise(11), 3 * index, axis=1) for index in range(4)]
+    clip = moving(4)
     followed, restarts = [], server.restarts
     with (
         SAM2TritonClient(server.grpc_url, "sam3", timeout=200, retries=5) as finder,
@@ -276,16 +290,3 @@ def test_killing_a_process_in_the_middle_changes_no_mask(server):
     assert len(followed[0]) > len(clip)
     assert followed[0] == followed[1]
     assert server.restarts > restarts
-
-
-def test_a_server_without_the_models(exported, tmp_path):
-    write_programs(tmp_path, get_family("sam3"), video=False)
-    for name in ("sam3_encoder", "sam3_decoder"):
-        shutil.copytree(exported.repository / name, tmp_path / name)
-    with (
-        LocalServer(tmp_path, models=["sam3"]) as server,
-        SAM2TritonClient(server.http_url, "sam3", timeout=300) as client,
-    ):
-        with pytest.raises(ModelNotReadyError, match="triton-sam setup sam3 --concepts"):
-            client.find("dog", image=noise(9))
-        assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))

@@ -40,6 +40,7 @@ pytestmark = [
 
 PROFILES = ("--profile", "service", "--profile", "tls", "--profile", "monitoring", "--profile", "second")
 STARTED = ("triton", "service", "nginx", "prometheus")
+PORTS = ("HTTP", "GRPC", "METRICS", "SERVICE", "TLS_HTTP", "TLS_GRPC", "PROMETHEUS")
 CLONED_TAG = "26.98-py3"
 
 
@@ -48,15 +49,9 @@ def deployment(request, tmp_path_factory):
     """Build every image, start the compose file with its profiles, and yield how to reach it."""
     with containers.podman(tmp_path_factory.mktemp("podman"), f"sam{uuid.uuid4().hex[:6]}") as engine:
         compose = _write_compose_file(engine)
-        names = (
-            "HTTP_PORT",
-            "GRPC_PORT",
-            "METRICS_PORT",
-            "SERVICE_PORT",
-            "TLS_HTTP_PORT",
-            "TLS_GRPC_PORT",
-            "PROMETHEUS_PORT",
-        )
+        names = [
+            f"{name}_PORT" for name in ("HTTP", "GRPC", "METRICS", "SERVICE", "TLS_HTTP", "TLS_GRPC", "PROMETHEUS")
+        ]
         ports = dict(zip(names, free_ports(len(names)), strict=True))
         settings = {**ports, "TLS_ADDRESS": "127.0.0.1", "TRITON_SAM_TOKEN": TOKEN, "TRITON_TAG": _default_tag(engine)}
         _write_settings(engine, settings)
@@ -161,21 +156,10 @@ def test_new_weights_and_back(deployment):
     expected = click(deployment.http)
     repository = engine.directory / "model_repository"
     source = engine.directory / "checkpoints/sam2.1_hiera_micro.pt"
-    command = [
-        sys.executable,
-        "-m",
-        "triton_sam",
-        "export",
-        "sam2",
-        "--checkpoint",
-        str(source),
-        "--precision",
-        "int8",
-        "--version",
-        "2",
-    ]
+    command = [sys.executable, "-m", "triton_sam", "export", "sam2", "--checkpoint", str(source)]
+    options = ["--precision", "int8", "--version", "2", "--model-repository", str(repository)]
     environment = {**os.environ, "PYTHONPATH": str(checkout())}
-    subprocess.run([*command, "--model-repository", str(repository)], check=True, timeout=300, env=environment)
+    subprocess.run([*command, *options], check=True, timeout=300, env=environment)
     containers.give_to_containers(repository)
     assert version(deployment) == "1"
     engine.execute("triton", "triton-sam", "reload", "sam2")
@@ -273,20 +257,8 @@ def test_the_entry_point_fills_an_empty_volume_and_names_an_unreachable_mirror(e
 
 
 def test_an_export_writes_models_that_work_here(engine, repository):
-    words = (
-        "--entrypoint",
-        "triton-sam",
-        "export",
-        "export",
-        "sam2",
-        "--size",
-        "tiny",
-        "--random",
-        "0",
-        "--name",
-        "sam2_seeded",
-    )
-    engine.compose(*SETTINGS, *words, timeout=1200)
+    command = ["export", "sam2", "--size", "tiny", "--random", "0", "--name", "sam2_seeded"]
+    engine.compose(*SETTINGS, "--entrypoint", "triton-sam", "export", *command, timeout=1200)
     path = repository / "sam2_seeded_encoder" / "1" / "model.onnx"
     assert path.stat().st_uid == 1000
     session = pytest.importorskip("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -301,17 +273,8 @@ def test_an_export_writes_models_that_work_here(engine, repository):
 @contextmanager
 def occupied(engine: containers.Podman, address: str) -> Iterator[None]:
     """Let another container take an address of the network, so that the next one to start gets a new address."""
-    command = [
-        "run",
-        "--detach",
-        "--network",
-        f"{engine.project}_default",
-        "--ip",
-        address,
-        containers.BASE,
-        "sleep",
-        "900",
-    ]
+    network = ["--network", f"{engine.project}_default", "--ip", address]
+    command = ["run", "--detach", *network, containers.BASE, "sleep", "900"]
     deadline = time.monotonic() + 120
     while (taken := engine.run(*command, check=False)) == "":  # the address is free when Podman has cleaned up
         assert time.monotonic() < deadline, f"{address} does not become free"

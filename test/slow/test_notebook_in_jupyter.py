@@ -51,13 +51,8 @@ def jupyter(python: Path, folder: Path) -> Iterator[str]:
     """Run JupyterLab over a folder; yields its address."""
     port = choose_ports("127.0.0.1", {"jupyter": 0})["jupyter"]
     options = {"port": port, "ServerApp.root_dir": folder, "IdentityProvider.token": "", "ServerApp.allow_root": True}
-    command = [
-        str(python),
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        *(f"--{name}={value}" for name, value in options.items()),
-    ]
+    words = [f"--{name}={value}" for name, value in options.items()]
+    command = [str(python), "-m", "jupyterlab", "--no-browser", *words]
     home = {"HOME": str(folder), "JUPYTER_CONFIG_DIR": str(folder / "config"), "PATH": str(python.parent)}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=home, stdout=log, stderr=subprocess.STDOUT)

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.commands import copy_committed
 
 from triton_sam import SAM2TritonClient
-from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.local_server import LocalServer
 from triton_sam.transport.onnx import OnnxTransport
@@ -25,11 +25,7 @@ POLICY = "version_policy { specific { versions: [1] } }\n"
 def running(tmp_path_factory, images):
     """Yield a server with the demo model, a variant of other weights, and the alias `stable`; and their answers."""
     pytest.importorskip("sam2")
-    repository = tmp_path_factory.mktemp("repository")
-    for name in ("sam2", "sam2_encoder", "sam2_decoder"):
-        shutil.copytree(
-            bundled("model_repository") / name, repository / name, ignore=shutil.ignore_patterns("[2-9]*", "__py*")
-        )
+    repository = copy_committed(tmp_path_factory.mktemp("repository"), "sam2", "sam2_encoder", "sam2_decoder")
     given = ["--model-repository", str(repository), "--quiet"]
     assert main(["export", "sam2", "--random", "7", "--size", "micro", "--name", "sam2.1_next", *given]) == 0
     assert main(["alias", "stable", "--of", "sam2", *given]) == 0

@@ -21,11 +21,14 @@ class FaultyProxy:
     late_reset: the same after a while. swallow: accept and read slowly. silent: forward the request, never the answer.
     dribble: a byte of the answer every 0.2 s. half_close: close the direction of the answer after some bytes, and keep
     the connection.
+
+    Attributes:
+        asked, answered: bytes of the requests and of the answers of all connections.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.mode = "pass"
-        self.connections = 0
+        self.connections = self.asked = self.answered = 0
         self._target = target
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -64,24 +67,25 @@ class FaultyProxy:
             else:
                 with socket.create_connection(self._target) as server:
                     self._open.add(server)
-                    _forward(client, server, mode)
+                    self._forward(client, server, mode)
                 self._open.discard(server)
         client.close()
         self._open.discard(client)
 
-
-def _forward(client: socket.socket, server: socket.socket, mode: str) -> None:
-    while True:
-        ready, _, _ = select.select([client, server], [], [])
-        if client in ready:
-            data = client.recv(1 << 16)
-            if not data:
-                break
-            server.sendall(data)
-        if server in ready:
-            data = server.recv(1 << 16)
-            if not data or not _answer(client, data, mode):
-                break
+    def _forward(self, client: socket.socket, server: socket.socket, mode: str) -> None:
+        while True:
+            ready, _, _ = select.select([client, server], [], [])
+            if client in ready:
+                data = client.recv(1 << 16)
+                if not data:
+                    break
+                self.asked += len(data)
+                server.sendall(data)
+            if server in ready:
+                data = server.recv(1 << 16)
+                self.answered += len(data)
+                if not data or not _answer(client, data, mode):
+                    break
 
 
 def _answer(client: socket.socket, data: bytes, mode: str) -> bool:

@@ -112,6 +112,7 @@ FITTING = {
 }
 ELSEWHERE = {
     "system": ({"sys.platform": "win32"}, WRONG_SYSTEM),
+    "machine": ({**FITTING, "platform.machine": lambda: "riscv64"}, WRONG_SYSTEM),
     "Python": ({**FITTING, "triton_sam.local_server.installation._python_version": lambda: "3.14"}, WRONG_PYTHON),
     "package": ({**FITTING, "importlib.util.find_spec": lambda name: None}, NO_PACKAGE),
 }

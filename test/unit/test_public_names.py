@@ -43,8 +43,8 @@ PUBLIC = {
     """,
 }
 HEAVY = {
-    "aiohttp", "av", "contourpy", "cv2", "fastapi", "filelock", "gevent", "huggingface_hub", "matplotlib", "onnx",
-    "onnxruntime", "scipy", "skimage", "torch", "transformers", "uvicorn",
+    "aiohttp", "av", "contourpy", "cv2", "fastapi", "filelock", "gevent", "grpc", "huggingface_hub", "matplotlib",
+    "onnx", "onnxruntime", "scipy", "skimage", "torch", "transformers", "uvicorn",
 }  # fmt: skip
 
 

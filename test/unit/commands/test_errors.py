@@ -15,9 +15,11 @@ from PIL import Image
 from support.annotated import write_data_set
 from support.commands import copy_committed
 
+from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 
 NOWHERE = "127.0.0.1:9"
+CHECKPOINT = bundled("checkpoints") / "sam2.1_hiera_micro.pt"
 PREDICT = [
     # the image
     ("predict absent.jpg --point 1,1", "no image at"),
@@ -171,6 +173,8 @@ VERIFY = [
         "no checkpoint at x.pt: get one with `triton-sam download sam2 tiny`",
     ),
     ("verify sam2 --random --size micro --url 127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
+    (f"verify sam2 --checkpoint {CHECKPOINT} --name nope --exported set", "no weights for nope"),
+    (f"verify sam2 --checkpoint {CHECKPOINT} --name nope --local", "give --exported or --url"),
     ("verify sam3 --checkpoint x.pt --size tiny", "--size is for --random"),
     ("verify sam3 --checkpoint x.pt --full", "--full is for --random"),
     ("verify sam3 --random --model-cfg x.yaml --size tiny", "--size, --full and --model-cfg say the same"),

@@ -91,7 +91,7 @@ class InProcess:
         """Serve an encoder and a decoder."""
         for role in (ENCODER, DECODER):
             spec = get_family(family).models[role]
-            config = _config(spec.inputs, spec.outputs)
+            config = _config(spec.inputs, spec.graph_outputs)
             self._configs[model_name(name, role)] = {**config, "parameters": {FAMILY_KEY: {"string_value": family}}}
 
     def add_session_model(self, name: str, /, **parameters: str) -> Any:
